@@ -1,0 +1,69 @@
+# coordgen_rs: `make` lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
+EMBEDDED := build/embedded-fp32
+PROMPT ?= models/prompts/rag.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-rust test-python wheel lint format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: build/.core ## virtual environment with the built package in it
+
+demo: $(EMBEDDED) ## answer a prompt with the embedded model (PROMPT=file for another)
+	@$(BIN)/coordgen generate --model $(EMBEDDED) --prompt-file $(PROMPT) --compare
+
+test: test-rust test-python ## all tests
+
+test-rust: ## tests of the crate, documentation examples included, and one round of its benches
+	cargo test --quiet
+	cargo bench --quiet -- --test
+
+test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
+	$(BIN)/python -m pytest -q tests benches --benchmark-disable
+
+wheel: build/.venv ## build the wheel and use it in a clean virtual environment
+	$(BIN)/python tests/wheel_check.py
+
+lint: build/.core ## formatting, lints, types, stubs and documentation
+	cargo fmt --check
+	cargo clippy --quiet --all-targets -- -D warnings
+	cargo clippy --quiet --all-targets --features python -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest coordgen_rs._core
+
+format: build/.venv ## rewrite the sources in the project's format
+	cargo fmt
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: build/.core ## micro-benchmarks of drafting, in Rust and through the binding
+	cargo bench
+	$(BIN)/python -m pytest -q benches --benchmark-only --benchmark-columns=min,median,max,rounds
+
+clean: ## remove everything that was built
+	rm -rf build target $(VENV)
+
+build/.venv: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --group dev
+	@mkdir -p build && touch $@
+
+build/.core: build/.venv $(CORE_SOURCES)
+	$(BIN)/maturin develop --quiet --release --extras export
+	@touch $@
+
+$(EMBEDDED): build/.core models/embedded/model.safetensors
+	rm -rf $@
+	$(BIN)/coordgen export models/embedded $@
+	@touch $@
