@@ -1,0 +1,454 @@
+//! The loop's two calls. In: committed tokens and logits. Out: a draft tree with the step that is
+//! to verify it (`propose`), then what the answer gains from it (`accept`).
+//!
+//! Asks all sources, chooses how wide a step pays, verifies, commits, and learns how far each
+//! source can be trusted. Runs no model and owns no step buffers.
+
+use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
+use crate::draft::acceptance::{Acceptance, Proposal};
+use crate::draft::grow::{GrowthLimits, TreeGrower};
+use crate::draft::source::DraftSource;
+use crate::draft::step_choice::StepChoice;
+use crate::error::{Error, Result};
+use crate::ids::{NodeId, TokenId};
+use crate::logits::Logits;
+use crate::tree::draft_tree::DraftTree;
+use crate::verify::{Verified, verify};
+
+/// Worth of a node beside the first path under canonical commit. Were it accepted, its own token
+/// would be given out anyway as the target's, and what follows it would have to be fed again.
+const CANONICAL_SIDE_WORTH: f32 = 0.25;
+
+/// What is fixed for the life of a drafter.
+#[derive(Clone, Debug)]
+pub struct DrafterOptions {
+    /// The steps that the session can run, and what they cost.
+    pub steps: StepChoice,
+    /// Number of ids in the target's vocabulary.
+    pub vocab_size: usize,
+    /// How accepted rows join the cache.
+    pub commit: CommitPolicy,
+    /// Tokens that end an answer.
+    pub end_tokens: Vec<TokenId>,
+}
+
+/// What happened since `begin`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Number of steps by `accept_len`, up to the largest that occurred.
+    pub accept_histogram: Vec<usize>,
+    /// Draft nodes of each source, in the order of the sources.
+    pub sources: Vec<SourceStatistics>,
+}
+
+/// The draft nodes of one source. Tokens fed again after a side branch are counted where they
+/// were first proposed, and a caller's own drafts nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceStatistics {
+    /// Nodes verified.
+    pub proposed: usize,
+    /// Nodes that the target agreed with, side branches included.
+    pub accepted: usize,
+}
+
+#[derive(Debug)]
+struct Request {
+    /// Tokens that may still be given out, at least 1.
+    remaining: usize,
+    /// The last token given out, which the next step computes first.
+    root: TokenId,
+    carried: Vec<TokenId>,
+    /// Index of the step that the proposed tree is verified by; `None` when none waits.
+    proposed: Option<usize>,
+}
+
+/// Drafts, verifies and commits for one request after the other.
+///
+/// `begin`, then `propose` and `accept` in turn until a [`FinishReason`] is set. A failed call
+/// changes nothing, and a tree that is never accepted is simply replaced by the next `propose`.
+pub struct Drafter {
+    sources: Vec<Box<dyn DraftSource>>,
+    options: DrafterOptions,
+    acceptance: Acceptance,
+    grower: TreeGrower,
+    tree: DraftTree,
+    /// Who proposed each node of the tree: `None` for the root, carried and caller's tokens.
+    proposals: Vec<Option<Proposal>>,
+    request: Option<Request>,
+    finish_reason: Option<FinishReason>,
+    statistics: Statistics,
+}
+
+impl Drafter {
+    /// A drafter that asks `sources`; with none of them it verifies carried tokens only.
+    pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Self {
+        Self {
+            acceptance: Acceptance::new(sources.len()),
+            grower: TreeGrower::default(),
+            tree: DraftTree::new(TokenId(0)),
+            proposals: Vec::new(),
+            request: None,
+            finish_reason: None,
+            statistics: Statistics::default(),
+            sources,
+            options,
+        }
+    }
+
+    /// Starts a request that gives out at most `max_new_tokens` tokens after `prompt`. Whatever ran
+    /// before is dropped; the learned trust in the sources stays.
+    ///
+    /// The last token of the prompt is the first root: the session has computed the others.
+    /// Fails when the prompt is empty or holds an unknown token, or the budget is 0.
+    pub fn begin(&mut self, prompt: &[TokenId], max_new_tokens: usize) -> Result<()> {
+        let root = *prompt.last().ok_or(Error::EmptyPrompt)?;
+        self.check_tokens(prompt)?;
+        if max_new_tokens == 0 {
+            let (what, must) = ("max_new_tokens", "at least 1");
+            return Err(Error::BadOption { what, got: "0".into(), must });
+        }
+        for source in &mut self.sources {
+            source.clear();
+            source.extend(prompt);
+        }
+        self.tree.reset(root);
+        self.finish_reason = None;
+        self.statistics = Statistics {
+            sources: vec![SourceStatistics::default(); self.sources.len()],
+            ..Statistics::default()
+        };
+        self.request =
+            Some(Request { remaining: max_new_tokens, root, carried: Vec::new(), proposed: None });
+        Ok(())
+    }
+
+    /// Drafts a tree and chooses the step that verifies it, after `past_len` committed tokens.
+    /// Returns the step's index; the tree is [`Drafter::tree`].
+    ///
+    /// With costs the step is chosen that gives the most expected tokens for its cost, and the
+    /// tree is cut to its rows; drafting nothing is among the choices. Without costs the tree
+    /// fills the widest step that fits. Fails without a request, or when no step fits.
+    pub fn propose(&mut self, past_len: usize) -> Result<usize> {
+        let steps = &self.options.steps;
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        let widest = steps.widest(past_len)?;
+        let limits = GrowthLimits {
+            num_nodes: steps.rows(widest),
+            depth: request.remaining - 1,
+            side_worth: match self.options.commit {
+                CommitPolicy::Canonical => CANONICAL_SIDE_WORTH,
+                CommitPolicy::Compact => 1.0,
+            },
+        };
+        let (root, carried) = (request.root, &request.carried);
+        self.grower.grow(&self.sources, &self.acceptance, root, carried, limits);
+        let step = steps.best(widest, self.grower.worths());
+        self.grower.cut(steps.rows(step), &mut self.tree, &mut self.proposals);
+        request.proposed = Some(step);
+        Ok(step)
+    }
+
+    /// Takes the caller's own tree in place of the sources', with node 0 as the root. Returns the
+    /// index of the narrowest step that holds it.
+    ///
+    /// Nodes deeper than what may still be given out, and nodes beyond the widest step that fits,
+    /// are left out. Fails as [`Drafter::propose`] does, and when the tree is malformed, holds
+    /// an unknown token, or its root is not the last token given out.
+    pub fn propose_draft(
+        &mut self,
+        past_len: usize,
+        token_ids: &[TokenId],
+        parents: &[u32],
+    ) -> Result<usize> {
+        let draft = DraftTree::from_arrays(token_ids, parents)?;
+        self.check_tokens(token_ids)?;
+        let steps = &self.options.steps;
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        let widest = steps.widest(past_len)?;
+        if token_ids[0] != request.root {
+            return Err(Error::WrongRoot { got: token_ids[0], expected: request.root });
+        }
+        self.tree = draft.trimmed(steps.rows(widest), request.remaining - 1);
+        self.proposals.clear();
+        self.proposals.resize(self.tree.num_nodes(), None);
+        let step = steps.narrowest(self.tree.num_nodes());
+        request.proposed = Some(step);
+        Ok(step)
+    }
+
+    /// Verifies the proposed tree against the step's logits, `(rows, vocab_size) f32`, and tells
+    /// the sources what was given out.
+    ///
+    /// Cost: a pass over the logits of each visited row, and the sources' `extend`. Fails when
+    /// nothing was proposed, the number of logits is wrong, or a visited row is not finite.
+    pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
+        let Some(Request { proposed: Some(step), remaining, .. }) = self.request else {
+            return Err(Error::NothingProposed);
+        };
+        let rows = self.options.steps.rows(step);
+        let logits = Logits::new(logits, rows, self.options.vocab_size)?;
+        let verified = verify(&self.tree, |node| logits.argmax(node))?;
+        let limits = Limits { end_tokens: &self.options.end_tokens, remaining };
+        let decided = commit(self.options.commit, &self.tree, &verified, limits);
+        self.learn(&verified);
+        self.advance(&decided);
+        Ok(decided)
+    }
+
+    /// The tree of the last `propose`; before it, the root alone.
+    pub fn tree(&self) -> &DraftTree {
+        &self.tree
+    }
+
+    /// Tokens accepted on a side branch, which the next tree starts with.
+    pub fn carried(&self) -> &[TokenId] {
+        self.request.as_ref().map_or(&[], |request| &request.carried)
+    }
+
+    /// Why the request ended; `None` while it runs.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.finish_reason
+    }
+
+    /// What happened since `begin`.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// The names of the sources, in their order.
+    pub fn source_names(&self) -> impl Iterator<Item = &'static str> {
+        self.sources.iter().map(|source| source.name())
+    }
+
+    /// Bytes held on the heap by the sources and the growing tree.
+    pub fn memory_bytes(&self) -> usize {
+        let sources: usize = self.sources.iter().map(|source| source.memory_bytes()).sum();
+        sources + self.grower.memory_bytes()
+    }
+
+    fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
+        let vocab_size = self.options.vocab_size;
+        match tokens.iter().find(|token| token.0 as usize >= vocab_size) {
+            Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// Every child of a visited node was a guess about what the target says there.
+    fn learn(&mut self, verified: &Verified) {
+        let visited = |node: NodeId| node == NodeId::ROOT || verified.path.contains(&node);
+        for (node, proposal) in self.proposals.iter().enumerate() {
+            let Some(proposal) = *proposal else { continue };
+            let came_true = verified.path.contains(&NodeId(node as u32));
+            let counts = &mut self.statistics.sources[proposal.source];
+            counts.proposed += 1;
+            counts.accepted += usize::from(came_true);
+            if visited(self.tree.parents()[node]) {
+                self.acceptance.observe(proposal, came_true);
+            }
+        }
+    }
+
+    /// Moves the request on by what was given out.
+    fn advance(&mut self, decided: &Commit) {
+        let Commit { token_ids, accept_len, carried, finish_reason, .. } = decided;
+        for source in &mut self.sources {
+            source.extend(token_ids);
+        }
+        let statistics = &mut self.statistics;
+        if statistics.accept_histogram.len() <= *accept_len {
+            statistics.accept_histogram.resize(accept_len + 1, 0);
+        }
+        statistics.accept_histogram[*accept_len] += 1;
+        self.finish_reason = *finish_reason;
+        self.request = match (self.request.take(), finish_reason) {
+            (Some(request), None) => Some(Request {
+                remaining: request.remaining - token_ids.len(),
+                root: token_ids[token_ids.len() - 1],
+                carried: carried.clone(),
+                proposed: None,
+            }),
+            _ => None,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::source::{Cursor, Successor};
+    use crate::draft::step_choice::StepShape;
+    use proptest::prelude::*;
+
+    const VOCAB_SIZE: usize = 3;
+    const ATTENDED: usize = 64;
+
+    /// Proposes every token everywhere, likelier or not by a rule of its own, to any depth.
+    struct Scripted {
+        rule: u32,
+        text_len: u32,
+    }
+
+    impl DraftSource for Scripted {
+        fn name(&self) -> &'static str {
+            "scripted"
+        }
+        fn extend(&mut self, tokens: &[TokenId]) {
+            self.text_len += tokens.len() as u32;
+        }
+        fn cursor(&self) -> Option<Cursor> {
+            Some(Cursor { place: self.text_len, match_len: 1 })
+        }
+        fn advance(&self, cursor: Cursor, _: TokenId) -> Option<Cursor> {
+            Some(Cursor { place: cursor.place + 1, match_len: cursor.match_len + 1 })
+        }
+        fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+            out.extend((0..VOCAB_SIZE as u32).map(|token| Successor {
+                token: TokenId(token),
+                probability: if (cursor.place * self.rule + token) % 5 < 2 { 0.6 } else { 0.2 },
+                cursor: self.advance(cursor, TokenId(token)).unwrap(),
+            }));
+        }
+        fn clear(&mut self) {
+            self.text_len = 0;
+        }
+        fn memory_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    /// A target whose next token hangs on the last three.
+    fn says(text: &[TokenId]) -> TokenId {
+        let recent = text.iter().rev().take(3);
+        TokenId(recent.fold(1, |sum, token| (sum * 5 + token.0 + 1) % 7) % VOCAB_SIZE as u32)
+    }
+
+    fn plain(prompt: &[TokenId], end_token: TokenId, max_new_tokens: usize) -> Vec<TokenId> {
+        let mut text = prompt.to_vec();
+        while text.len() < prompt.len() + max_new_tokens {
+            text.push(says(&text));
+            if text.last() == Some(&end_token) {
+                break;
+            }
+        }
+        text.split_off(prompt.len())
+    }
+
+    /// What the target says in each row of the drafter's tree, as `(rows, VOCAB_SIZE)` logits.
+    fn run_step(drafter: &Drafter, text: &[TokenId], rows: usize) -> Vec<f32> {
+        let tree = drafter.tree();
+        let mut logits = vec![0.0; rows * VOCAB_SIZE];
+        let mut texts: Vec<Vec<TokenId>> = vec![text.to_vec()];
+        for node in 0..tree.num_nodes() {
+            if node > 0 {
+                let mut path = texts[tree.parents()[node].index()].clone();
+                path.push(tree.token_ids()[node]);
+                texts.push(path);
+            }
+            logits[node * VOCAB_SIZE + says(&texts[node]).0 as usize] = 1.0;
+        }
+        logits
+    }
+
+    fn drafter(rules: &[u32], commit: CommitPolicy, costs: Option<Vec<f32>>, end: u32) -> Drafter {
+        let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: ATTENDED });
+        let sources = rules.iter().map(|&rule| Box::new(Scripted { rule, text_len: 0 }) as _);
+        let steps = StepChoice::new(shapes.to_vec(), costs).unwrap();
+        let end_tokens = vec![TokenId(end)];
+        let options = DrafterOptions { steps, vocab_size: VOCAB_SIZE, commit, end_tokens };
+        Drafter::new(sources.collect(), options)
+    }
+
+    proptest! {
+        #[test]
+        fn output_equals_plain_decoding(
+            rules in prop::collection::vec(0u32..5, 0..3),
+            compact in any::<bool>(),
+            costs in prop::option::of(Just(vec![1.0, 1.2, 1.9])),
+            prompt in prop::collection::vec((0..VOCAB_SIZE as u32).prop_map(TokenId), 1..6),
+            end in 0..VOCAB_SIZE as u32 + 1,
+            max_new_tokens in 1usize..40,
+            own in prop::collection::vec((crate::tree::draft_tree::strategies::tree(12), any::<bool>()), 1..6),
+        ) {
+            let commit = if compact { CommitPolicy::Compact } else { CommitPolicy::Canonical };
+            let mut drafter = drafter(&rules, commit, costs, end);
+            let mut text = prompt.clone();
+            drafter.begin(&prompt, max_new_tokens).unwrap();
+            let mut own = own.iter().cycle();
+            while drafter.finish_reason().is_none() {
+                let past_len = text.len() - 1;
+                let (tree, use_own) = own.next().unwrap();
+                let step = if *use_own {
+                    let mut tokens = tree.token_ids().to_vec();
+                    tokens[0] = text[past_len];
+                    let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
+                    drafter.propose_draft(past_len, &tokens, &parents).unwrap()
+                } else {
+                    drafter.propose(past_len).unwrap()
+                };
+                let rows = [1, 3, 8][step];
+                let tree = drafter.tree();
+                prop_assert!(tree.num_nodes() <= rows);
+                let remaining = max_new_tokens - (text.len() - prompt.len());
+                prop_assert!(tree.depths().iter().all(|&depth| (depth as usize) < remaining));
+                let accepted = drafter.accept(&run_step(&drafter, &text, rows)).unwrap();
+                text.extend(&accepted.token_ids);
+            }
+            prop_assert_eq!(&text[prompt.len()..], plain(&prompt, TokenId(end), max_new_tokens));
+            let steps: usize = drafter.statistics().accept_histogram.iter().sum();
+            prop_assert!(steps <= max_new_tokens);
+        }
+    }
+
+    #[test]
+    fn side_branches_are_carried_into_the_next_first_path() {
+        let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
+        let prompt = [TokenId(0)];
+        drafter.begin(&prompt, 20).unwrap();
+        let right = plain(&prompt, TokenId(9), 4);
+        let wrong = TokenId((right[0].0 + 1) % 3);
+        let tokens = [prompt[0], wrong, right[0], right[1], right[2]];
+        drafter.propose_draft(0, &tokens, &[0, 0, 0, 2, 3]).unwrap();
+        let accepted = drafter.accept(&run_step(&drafter, &prompt, 8)).unwrap();
+        assert_eq!(accepted.token_ids, right[..1]);
+        assert_eq!((accepted.accept_len, accepted.num_drafted), (0, 1));
+        assert_eq!(drafter.carried(), &right[1..]);
+        drafter.propose(1).unwrap();
+        assert_eq!(drafter.tree().token_ids(), right);
+        assert_eq!(drafter.tree().first_path_len(), 3);
+    }
+
+    #[test]
+    fn a_failed_accept_changes_nothing() {
+        let mut drafter = drafter(&[1], CommitPolicy::Canonical, None, 9);
+        let prompt = [TokenId(2), TokenId(0)];
+        assert_eq!(drafter.propose(1), Err(Error::NoRequest));
+        drafter.begin(&prompt, 20).unwrap();
+        assert_eq!(drafter.accept(&[]), Err(Error::NothingProposed));
+        drafter.propose(1).unwrap();
+        let mut logits = run_step(&drafter, &prompt, 8);
+        assert!(matches!(drafter.accept(&logits[1..]), Err(Error::WrongLength { .. })));
+        let score = std::mem::replace(&mut logits[1], f32::NAN);
+        assert_eq!(drafter.accept(&logits), Err(Error::NonFiniteLogits { row: 0 }));
+        logits[1] = score;
+        assert_eq!(drafter.accept(&logits).unwrap().token_ids[0], says(&prompt));
+        assert_eq!(drafter.accept(&logits), Err(Error::NothingProposed));
+    }
+
+    #[test]
+    fn unusable_requests_are_refused() {
+        let mut drafter = drafter(&[], CommitPolicy::Compact, None, 9);
+        let unknown = TokenId(VOCAB_SIZE as u32);
+        let out_of_range = Error::TokenOutOfRange { token: unknown, vocab_size: VOCAB_SIZE };
+        assert_eq!(drafter.begin(&[], 1), Err(Error::EmptyPrompt));
+        assert_eq!(drafter.begin(&[unknown], 1), Err(out_of_range.clone()));
+        assert!(matches!(drafter.begin(&[TokenId(0)], 0), Err(Error::BadOption { .. })));
+        drafter.begin(&[TokenId(0)], 5).unwrap();
+        assert_eq!(drafter.propose_draft(0, &[TokenId(0), unknown], &[0, 0]), Err(out_of_range));
+        let wrong_root = Error::WrongRoot { got: TokenId(1), expected: TokenId(0) };
+        assert_eq!(drafter.propose_draft(0, &[TokenId(1)], &[0]), Err(wrong_root));
+        let full = Error::StepOutOfRange { past_len: ATTENDED, rows: 1, attended: ATTENDED };
+        assert_eq!(drafter.propose(ATTENDED), Err(full));
+        assert_eq!(drafter.propose(ATTENDED - 1), Ok(0));
+    }
+}

@@ -1,0 +1,97 @@
+//! What a caller can do wrong, one variant a cause, each with the offending value and the limit.
+
+use crate::ids::TokenId;
+
+/// Every error of the core.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A token id is not in the target's vocabulary.
+    #[error("token id {} is outside the vocabulary of {vocab_size}", token.0)]
+    TokenOutOfRange {
+        /// The offending token.
+        token: TokenId,
+        /// Number of ids in the vocabulary.
+        vocab_size: usize,
+    },
+    /// A request needs at least one token to continue from.
+    #[error("the prompt is empty: generation needs at least one token to continue from")]
+    EmptyPrompt,
+    /// A row of logits holds NaN, or no finite value at all.
+    #[error("row {row} of the logits holds no usable maximum: NaN or infinite")]
+    NonFiniteLogits {
+        /// Row of the step.
+        row: usize,
+    },
+    /// An array has another length than its use asks for.
+    #[error("{what} has {got} elements, expected {expected}")]
+    WrongLength {
+        /// Name of the array.
+        what: &'static str,
+        /// Its length.
+        got: usize,
+        /// The length asked for.
+        expected: usize,
+    },
+    /// A draft tree breaks the rule that parents stand before children.
+    #[error("node {node} of the draft has parent {parent}: parents must stand before children")]
+    ParentAfterChild {
+        /// The offending node.
+        node: usize,
+        /// Its parent as given.
+        parent: usize,
+    },
+    /// A caller's draft does not start where the answer ends.
+    #[error("the draft's root is token {}, but the last token given out is {}", got.0, expected.0)]
+    WrongRoot {
+        /// The root as given.
+        got: TokenId,
+        /// The last token given out.
+        expected: TokenId,
+    },
+    /// A draft tree does not fit into the rows of the graph.
+    #[error("the draft has {nodes} nodes, the step has {rows} rows")]
+    TooManyNodes {
+        /// Number of nodes, the root included.
+        nodes: usize,
+        /// Rows of the widest step.
+        rows: usize,
+    },
+    /// A step does not fit into the attended slots.
+    #[error("{past_len} committed tokens and {rows} rows exceed {attended} attended slots")]
+    StepOutOfRange {
+        /// Tokens in the cache before the step.
+        past_len: usize,
+        /// Rows of the step.
+        rows: usize,
+        /// Slots that the mask covers.
+        attended: usize,
+    },
+    /// `accept` was called without a tree that waits for it.
+    #[error("nothing was proposed: call propose before accept")]
+    NothingProposed,
+    /// `propose` was called outside a request, or after its end.
+    #[error("no request is running: call begin first")]
+    NoRequest,
+    /// No drafting source has this name.
+    #[error("unknown draft source {name:?}; known are {known}")]
+    UnknownSource {
+        /// The name as given.
+        name: String,
+        /// The names that exist.
+        known: &'static str,
+    },
+    /// An option has a value outside its range.
+    #[error("{what} is {got}, but must be {must}")]
+    BadOption {
+        /// Name of the option.
+        what: &'static str,
+        /// The value as given.
+        got: String,
+        /// What it must be.
+        must: &'static str,
+    },
+}
+
+/// Shorthand for results of the core.
+pub type Result<T> = std::result::Result<T, Error>;

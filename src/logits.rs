@@ -1,0 +1,126 @@
+//! Reading logits: which token the target says. In: a row of scores. Out: its argmax.
+//!
+//! The tie rule stands here and nowhere else: of equal scores the lowest token id wins. Losslessness
+//! hangs on it, since plain decoding and verification must break ties alike.
+
+use crate::error::{Error, Result};
+use crate::ids::{NodeId, TokenId};
+
+/// Scores read at a time: small enough for the second look at the best block to hit the cache.
+const BLOCK: usize = 4096;
+/// Independent running maxima, so that the compiler keeps them in vector registers.
+const LANES: usize = 32;
+
+/// A step's logits, `(rows, vocab_size) f32`; rows are read only when they are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Logits<'a> {
+    values: &'a [f32],
+    vocab_size: usize,
+}
+
+impl<'a> Logits<'a> {
+    /// Wraps the scores of `rows` rows. Fails when the number of scores is another one.
+    pub fn new(values: &'a [f32], rows: usize, vocab_size: usize) -> Result<Self> {
+        let expected = rows * vocab_size;
+        if values.len() != expected {
+            return Err(Error::WrongLength { what: "logits", got: values.len(), expected });
+        }
+        Ok(Self { values, vocab_size })
+    }
+
+    /// The token that the target says after `node`. Cost: one pass over `vocab_size` scores.
+    ///
+    /// Fails when the row holds NaN or has no finite maximum.
+    pub fn argmax(&self, node: NodeId) -> Result<TokenId> {
+        let start = node.index() * self.vocab_size;
+        argmax(&self.values[start..start + self.vocab_size])
+            .ok_or(Error::NonFiniteLogits { row: node.index() })
+    }
+}
+
+/// The lowest index of the largest score; `None` when there is NaN or no finite maximum.
+pub fn argmax(row: &[f32]) -> Option<TokenId> {
+    let (mut best, mut best_start) = (f32::NEG_INFINITY, 0);
+    for (index, block) in row.chunks(BLOCK).enumerate() {
+        let largest = max_without_nan(block)?;
+        if largest > best {
+            (best, best_start) = (largest, index * BLOCK);
+        }
+    }
+    if !best.is_finite() {
+        return None;
+    }
+    let offset = row[best_start..].iter().position(|&score| score == best)?;
+    Some(TokenId((best_start + offset) as u32))
+}
+
+fn max_without_nan(block: &[f32]) -> Option<f32> {
+    let (lanes, rest) = block.as_chunks::<LANES>();
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let mut has_nan = [false; LANES];
+    for scores in lanes {
+        for lane in 0..LANES {
+            largest[lane] = if scores[lane] > largest[lane] { scores[lane] } else { largest[lane] };
+            has_nan[lane] |= scores[lane].is_nan();
+        }
+    }
+    if has_nan.contains(&true) || rest.iter().any(|score| score.is_nan()) {
+        return None;
+    }
+    Some(largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn naive_argmax(row: &[f32]) -> Option<TokenId> {
+        let mut best = 0;
+        for (index, score) in row.iter().enumerate() {
+            if score.is_nan() {
+                return None;
+            }
+            if *score > row[best] {
+                best = index;
+            }
+        }
+        row.get(best).filter(|score| score.is_finite()).map(|_| TokenId(best as u32))
+    }
+
+    #[test]
+    fn ties_go_to_the_lowest_id() {
+        assert_eq!(argmax(&[0.0, 2.0, 2.0]), Some(TokenId(1)));
+        assert_eq!(argmax(&[-0.0, 0.0]), Some(TokenId(0)));
+    }
+
+    #[test]
+    fn rows_without_a_usable_maximum_are_named() {
+        let values = [1.0, f32::NAN, f32::INFINITY, 0.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
+        let logits = Logits::new(&values, 3, 2).unwrap();
+        for row in 0..3 {
+            let error = logits.argmax(NodeId(row)).unwrap_err();
+            assert_eq!(error, Error::NonFiniteLogits { row: row as usize });
+        }
+    }
+
+    #[test]
+    fn masked_tokens_may_be_minus_infinity() {
+        assert_eq!(argmax(&[f32::NEG_INFINITY, -3.0]), Some(TokenId(1)));
+    }
+
+    proptest! {
+        #[test]
+        fn argmax_equals_its_naive_twin(
+            scores in prop::collection::vec(-2i8..3, 0..3 * LANES),
+            copies in 1usize..100,
+            nan_at in prop::option::of(0usize..9000),
+        ) {
+            let mut row: Vec<f32> = scores.repeat(copies).into_iter().map(f32::from).collect();
+            if let Some(score) = nan_at.and_then(|at| row.get_mut(at)) {
+                *score = f32::NAN;
+            }
+            prop_assert_eq!(argmax(&row), naive_argmax(&row));
+        }
+    }
+}

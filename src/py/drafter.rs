@@ -1,0 +1,150 @@
+//! `Drafter` for Python, and what its calls return.
+
+use std::collections::BTreeMap;
+
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::prelude::*;
+
+use super::convert::{integers, matrix, to_array, token_ids};
+use super::errors::ShapeError;
+use super::step_inputs::PyStepInputs;
+use crate::commit::{CommitPolicy, FinishReason};
+use crate::draft::drafter::{Drafter, DrafterOptions, SourceStatistics};
+use crate::draft::source_named;
+use crate::draft::step_choice::{StepChoice, StepShape};
+use crate::ids::TokenId;
+
+/// Two `(n,) uint32` arrays: token ids and parents.
+type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);
+
+/// What one verification gave out.
+#[pyclass(name = "Accepted", module = "coordgen_rs._core", frozen, get_all)]
+pub struct PyAccepted {
+    token_ids: Py<PyArray1<u32>>,
+    rows: Py<PyArray1<u32>>,
+    accept_len: usize,
+    num_drafted: usize,
+    finish_reason: Option<&'static str>,
+}
+
+/// Drafts, verifies and commits for one request after the other.
+#[pyclass(name = "Drafter", module = "coordgen_rs._core")]
+pub struct PyDrafter {
+    core: Drafter,
+    step_inputs: Vec<Py<PyStepInputs>>,
+    vocab_size: usize,
+}
+
+#[pymethods]
+impl PyDrafter {
+    #[new]
+    #[pyo3(signature = (
+        step_inputs, vocab_size, *, sources=vec!["automaton".to_string()], costs=None,
+        commit="canonical", end_token_ids=vec![]
+    ))]
+    fn new(
+        py: Python<'_>,
+        step_inputs: Vec<Py<PyStepInputs>>,
+        vocab_size: usize,
+        sources: Vec<String>,
+        costs: Option<Vec<f32>>,
+        commit: &str,
+        end_token_ids: Vec<u32>,
+    ) -> PyResult<Self> {
+        let shape = |inputs: &Py<PyStepInputs>| {
+            let inputs = &inputs.borrow(py).core;
+            StepShape { rows: inputs.rows(), attended: inputs.attended() }
+        };
+        let options = DrafterOptions {
+            steps: StepChoice::new(step_inputs.iter().map(shape).collect(), costs)?,
+            vocab_size,
+            commit: commit.parse::<CommitPolicy>()?,
+            end_tokens: end_token_ids.into_iter().map(TokenId).collect(),
+        };
+        let sources = sources.iter().map(|name| source_named(name)).collect::<Result<_, _>>()?;
+        Ok(Self { core: Drafter::new(sources, options), step_inputs, vocab_size })
+    }
+
+    fn begin(
+        &mut self,
+        py: Python<'_>,
+        prompt_ids: &Bound<'_, PyAny>,
+        max_new_tokens: usize,
+    ) -> PyResult<()> {
+        let prompt = token_ids(prompt_ids, "prompt_ids")?;
+        Ok(py.detach(|| self.core.begin(&prompt, max_new_tokens))?)
+    }
+
+    #[pyo3(signature = (past_len, draft=None))]
+    fn propose(
+        &mut self,
+        py: Python<'_>,
+        past_len: usize,
+        draft: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
+    ) -> PyResult<Py<PyStepInputs>> {
+        let step = match draft {
+            None => self.core.propose(past_len)?,
+            Some((tokens, parents)) => {
+                let tokens = token_ids(&tokens, "token_ids of the draft")?;
+                let parents = integers(&parents, "parents of the draft")?;
+                self.core.propose_draft(past_len, &tokens, &parents)?
+            }
+        };
+        let inputs = &self.step_inputs[step];
+        inputs.borrow_mut(py).fill_tree(py, self.core.tree(), past_len)?;
+        Ok(inputs.clone_ref(py))
+    }
+
+    fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
+        let py = logits.py();
+        let (logits, _, columns) = matrix::<f32>(logits, "logits")?;
+        if columns != self.vocab_size {
+            let message =
+                format!("logits have {columns} columns, the vocabulary {}", self.vocab_size);
+            return Err(ShapeError::new_err(message));
+        }
+        let accepted = self.core.accept(logits.try_readonly()?.as_slice()?)?;
+        Ok(PyAccepted {
+            token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
+            rows: to_array(py, accepted.rows.iter().map(|row| row.0)),
+            accept_len: accepted.accept_len,
+            num_drafted: accepted.num_drafted,
+            finish_reason: accepted.finish_reason.map(FinishReason::name),
+        })
+    }
+
+    #[getter]
+    fn draft(&self, py: Python<'_>) -> TreeArrays {
+        let tree = self.core.tree();
+        let token_ids = to_array(py, tree.token_ids().iter().map(|token| token.0));
+        (token_ids, to_array(py, tree.parents().iter().map(|parent| parent.0)))
+    }
+
+    #[getter]
+    fn finish_reason(&self) -> Option<&'static str> {
+        self.core.finish_reason().map(FinishReason::name)
+    }
+
+    #[getter]
+    fn num_carried(&self) -> usize {
+        self.core.carried().len()
+    }
+
+    #[getter]
+    fn accept_histogram(&self) -> Vec<usize> {
+        self.core.statistics().accept_histogram.clone()
+    }
+
+    #[getter]
+    fn per_source(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, usize>> {
+        let counts = self.core.statistics().sources.iter();
+        let by_kind = |counts: &SourceStatistics| {
+            [("proposed", counts.proposed), ("accepted", counts.accepted)].into()
+        };
+        self.core.source_names().zip(counts.map(by_kind)).collect()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.core.memory_bytes()
+    }
+}

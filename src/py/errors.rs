@@ -1,0 +1,93 @@
+//! Core errors as named Python exceptions, all below `CoordgenError`.
+
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+use crate::error::Error;
+
+create_exception!(
+    coordgen_rs._core,
+    CoordgenError,
+    PyException,
+    "Base of all errors of coordgen_rs."
+);
+create_exception!(
+    coordgen_rs._core,
+    TokenOutOfRangeError,
+    CoordgenError,
+    "A token id is not in the vocabulary."
+);
+create_exception!(
+    coordgen_rs._core,
+    EmptyPromptError,
+    CoordgenError,
+    "A request has no token to continue from."
+);
+create_exception!(
+    coordgen_rs._core,
+    NonFiniteLogitsError,
+    CoordgenError,
+    "Logits hold NaN, or nothing finite."
+);
+create_exception!(
+    coordgen_rs._core,
+    InvalidDraftError,
+    CoordgenError,
+    "A draft tree is malformed or too large."
+);
+create_exception!(
+    coordgen_rs._core,
+    ShapeError,
+    CoordgenError,
+    "An array has the wrong shape, or a step does not fit."
+);
+create_exception!(
+    coordgen_rs._core,
+    CallOrderError,
+    CoordgenError,
+    "begin, propose and accept were called out of order."
+);
+create_exception!(
+    coordgen_rs._core,
+    OptionError,
+    CoordgenError,
+    "An option is unknown or outside its range."
+);
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::TokenOutOfRange { .. } => TokenOutOfRangeError::new_err(message),
+            Error::EmptyPrompt => EmptyPromptError::new_err(message),
+            Error::NonFiniteLogits { .. } => NonFiniteLogitsError::new_err(message),
+            Error::ParentAfterChild { .. }
+            | Error::WrongRoot { .. }
+            | Error::TooManyNodes { .. } => InvalidDraftError::new_err(message),
+            Error::WrongLength { .. } | Error::StepOutOfRange { .. } => {
+                ShapeError::new_err(message)
+            }
+            Error::NothingProposed | Error::NoRequest => CallOrderError::new_err(message),
+            Error::UnknownSource { .. } | Error::BadOption { .. } => OptionError::new_err(message),
+        }
+    }
+}
+
+/// Adds the exceptions to the module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    for (name, exception) in [
+        ("CoordgenError", py.get_type::<CoordgenError>()),
+        ("TokenOutOfRangeError", py.get_type::<TokenOutOfRangeError>()),
+        ("EmptyPromptError", py.get_type::<EmptyPromptError>()),
+        ("NonFiniteLogitsError", py.get_type::<NonFiniteLogitsError>()),
+        ("InvalidDraftError", py.get_type::<InvalidDraftError>()),
+        ("ShapeError", py.get_type::<ShapeError>()),
+        ("CallOrderError", py.get_type::<CallOrderError>()),
+        ("OptionError", py.get_type::<OptionError>()),
+    ] {
+        module.add(name, exception)?;
+    }
+    Ok(())
+}

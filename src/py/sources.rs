@@ -1,0 +1,106 @@
+//! `SuffixAutomaton` and `PromptLookup` for Python: sources by themselves, outside a drafter.
+
+use numpy::PyArray1;
+use pyo3::prelude::*;
+
+use super::convert::{to_array, token_ids};
+use crate::draft::prompt_lookup::PromptLookup;
+use crate::draft::source::DraftSource;
+use crate::draft::suffix_automaton::SuffixAutomaton;
+
+/// Every substring of a growing text, with counts and last positions.
+#[pyclass(name = "SuffixAutomaton", module = "coordgen_rs._core")]
+pub struct PySuffixAutomaton {
+    core: SuffixAutomaton,
+}
+
+#[pymethods]
+impl PySuffixAutomaton {
+    #[new]
+    fn new() -> Self {
+        Self { core: SuffixAutomaton::new() }
+    }
+
+    fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        let text = token_ids(tokens, "tokens")?;
+        tokens.py().detach(|| self.core.extend(&text));
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.core.clear();
+    }
+
+    fn count(&self, tokens: &Bound<'_, PyAny>) -> PyResult<usize> {
+        Ok(self.core.count(&token_ids(tokens, "tokens")?))
+    }
+
+    fn last_end(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        Ok(self.core.last_end(&token_ids(tokens, "tokens")?))
+    }
+
+    fn contains(&self, tokens: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.core.contains(&token_ids(tokens, "tokens")?))
+    }
+
+    fn __len__(&self) -> usize {
+        self.core.text_len()
+    }
+
+    #[getter]
+    fn match_len(&self) -> usize {
+        self.core.match_len()
+    }
+
+    #[getter]
+    fn num_states(&self) -> usize {
+        self.core.num_states()
+    }
+
+    #[getter]
+    fn num_edges(&self) -> usize {
+        self.core.num_edges()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.core.memory_bytes()
+    }
+}
+
+/// What followed the first occurrence of the last three, two or one tokens.
+#[pyclass(name = "PromptLookup", module = "coordgen_rs._core")]
+pub struct PyPromptLookup {
+    core: PromptLookup,
+}
+
+#[pymethods]
+impl PyPromptLookup {
+    #[new]
+    fn new() -> Self {
+        Self { core: PromptLookup::new() }
+    }
+
+    fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        let text = token_ids(tokens, "tokens")?;
+        tokens.py().detach(|| self.core.extend(&text));
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.core.clear();
+    }
+
+    fn propose(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
+        to_array(py, self.core.chain().iter().map(|token| token.0))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.core.memory_bytes()
+    }
+}
+
+/// Adds the classes to the module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PySuffixAutomaton>()?;
+    module.add_class::<PyPromptLookup>()
+}

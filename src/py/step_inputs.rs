@@ -1,0 +1,98 @@
+//! `StepInputs` for Python: the session's own numpy buffers, filled in place.
+
+use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+use super::convert::{array, integers, matrix, token_ids};
+use super::errors::ShapeError;
+use crate::tree::draft_tree::DraftTree;
+use crate::tree::step_inputs::{StepBuffers, StepInputs};
+
+/// The buffers of one step shape, owned by the caller.
+#[pyclass(name = "StepInputs", module = "coordgen_rs._core")]
+pub struct PyStepInputs {
+    pub(super) core: StepInputs,
+    #[pyo3(get)]
+    input_ids: Py<PyArrayDyn<i64>>,
+    #[pyo3(get)]
+    position_ids: Py<PyArrayDyn<i64>>,
+    #[pyo3(get)]
+    mask: Py<PyArrayDyn<f32>>,
+}
+
+impl PyStepInputs {
+    /// Fills the buffers for verifying `tree`.
+    pub fn fill_tree(&mut self, py: Python<'_>, tree: &DraftTree, past_len: usize) -> PyResult<()> {
+        let mut input_ids = self.input_ids.bind(py).try_readwrite()?;
+        let mut position_ids = self.position_ids.bind(py).try_readwrite()?;
+        let mut mask = self.mask.bind(py).try_readwrite()?;
+        let buffers = StepBuffers {
+            input_ids: input_ids.as_slice_mut()?,
+            position_ids: position_ids.as_slice_mut()?,
+            mask: mask.as_slice_mut()?,
+        };
+        Ok(self.core.fill(tree, past_len, buffers)?)
+    }
+}
+
+#[pymethods]
+impl PyStepInputs {
+    #[new]
+    fn new(
+        input_ids: &Bound<'_, PyAny>,
+        position_ids: &Bound<'_, PyAny>,
+        mask: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let (mask, rows, attended) = matrix::<f32>(mask, "mask")?;
+        let row_array = |object, what| {
+            let array = array::<i64>(object, what)?;
+            match array.shape() {
+                [.., length] if *length == rows && array.len() == rows => {
+                    Ok(array.clone().unbind())
+                }
+                shape => Err(ShapeError::new_err(format!(
+                    "{what} must have shape ({rows},) as the mask has {rows} rows, not {shape:?}"
+                ))),
+            }
+        };
+        Ok(Self {
+            core: StepInputs::new(rows, attended)?,
+            input_ids: row_array(input_ids, "input_ids")?,
+            position_ids: row_array(position_ids, "position_ids")?,
+            mask: mask.clone().unbind(),
+        })
+    }
+
+    #[getter]
+    fn rows(&self) -> usize {
+        self.core.rows()
+    }
+
+    #[getter]
+    fn attended(&self) -> usize {
+        self.core.attended()
+    }
+
+    #[getter]
+    fn num_nodes(&self) -> usize {
+        self.core.num_nodes()
+    }
+
+    fn fill(
+        &mut self,
+        token_ids: &Bound<'_, PyAny>,
+        parents: &Bound<'_, PyAny>,
+        past_len: usize,
+    ) -> PyResult<()> {
+        let py = token_ids.py();
+        let token_ids = self::token_ids(token_ids, "token_ids")?;
+        let parents = integers(parents, "parents")?;
+        let tree = DraftTree::from_arrays(&token_ids, &parents)?;
+        self.fill_tree(py, &tree, past_len)
+    }
+
+    fn fill_chain(&mut self, token_ids: &Bound<'_, PyAny>, past_len: usize) -> PyResult<()> {
+        let tree = DraftTree::chain(&self::token_ids(token_ids, "token_ids")?)?;
+        self.fill_tree(token_ids.py(), &tree, past_len)
+    }
+}

@@ -1,0 +1,216 @@
+//! What the graph reads in a step: ids, positions and the tree attention mask at fixed width.
+//!
+//! In: a draft tree and the number of committed tokens. Out: the caller's own buffers, filled in
+//! place. Embeddings, rotary tables and the cache are the session's.
+
+use crate::error::{Error, Result};
+use crate::ids::NodeId;
+use crate::tree::draft_tree::DraftTree;
+
+/// Additive mask of a slot that a row sees.
+pub const VISIBLE: f32 = 0.0;
+/// Additive mask of a slot that a row does not see. Finite, so that no row's softmax is NaN, and
+/// far enough below any score that its share underflows to an exact zero.
+pub const MASKED: f32 = -1e4;
+
+/// A step's buffers, owned by the caller.
+#[derive(Debug)]
+pub struct StepBuffers<'a> {
+    /// Token ids, `(rows,) i64`.
+    pub input_ids: &'a mut [i64],
+    /// Positions, `(rows,) i64`: committed tokens plus the node's depth.
+    pub position_ids: &'a mut [i64],
+    /// Additive mask, `(rows, attended) f32` of [`VISIBLE`] and [`MASKED`].
+    pub mask: &'a mut [f32],
+}
+
+/// The shape of a step, and how far its mask is filled.
+///
+/// Row `i` holds node `i`, which is written to cache slot `past_len + i` and sees the committed
+/// slots `0..past_len`, the slots of its ancestors and its own. Rows without a node are padding:
+/// token 0 at position 0, which sees the committed slots and its own.
+///
+/// Padding rows see the committed slots although nothing reads what they compute: so the seen
+/// prefix is the same in all rows, and a row that turns from padding into a node costs nothing
+/// extra. A fill rewrites only the columns between the last fill's `past_len` and the end of the
+/// step: `rows * (rows + |past_len - last past_len|)` entries, whatever `past_len` is.
+///
+/// All fills of one `StepInputs` must be given the same buffers, and nobody else may write to
+/// the mask.
+#[derive(Clone, Debug)]
+pub struct StepInputs {
+    rows: usize,
+    attended: usize,
+    /// `past_len` of the last fill; `None` while the mask's content is unknown.
+    filled_past_len: Option<usize>,
+    num_nodes: usize,
+}
+
+impl StepInputs {
+    /// A step of `rows` rows, each with a mask over `attended` slots, nothing filled yet.
+    ///
+    /// Fails when `rows` is 0 or does not fit into `attended`.
+    pub fn new(rows: usize, attended: usize) -> Result<Self> {
+        if rows == 0 {
+            let (what, must) = ("rows of a step", "at least 1");
+            return Err(Error::BadOption { what, got: rows.to_string(), must });
+        }
+        if rows > attended {
+            return Err(Error::StepOutOfRange { past_len: 0, rows, attended });
+        }
+        Ok(Self { rows, attended, filled_past_len: None, num_nodes: 0 })
+    }
+
+    /// Rows of the step.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Slots that the mask covers.
+    pub fn attended(&self) -> usize {
+        self.attended
+    }
+
+    /// Rows that held a node at the last fill; the others are padding.
+    pub fn num_nodes(&self) -> usize {
+        self.num_nodes
+    }
+
+    /// Fills `buffers` for verifying `tree` after `past_len` committed tokens.
+    ///
+    /// Fails, before anything is written, when the tree has more nodes than the step has rows, the
+    /// step reaches beyond the attended slots, or a buffer has another length than the step asks for.
+    pub fn fill(
+        &mut self,
+        tree: &DraftTree,
+        past_len: usize,
+        buffers: StepBuffers<'_>,
+    ) -> Result<()> {
+        self.check(tree, past_len, &buffers)?;
+        let StepBuffers { input_ids, position_ids, mask } = buffers;
+        self.num_nodes = tree.num_nodes();
+        input_ids.fill(0);
+        position_ids.fill(0);
+        for (node, (token, depth)) in tree.token_ids().iter().zip(tree.depths()).enumerate() {
+            input_ids[node] = i64::from(token.0);
+            position_ids[node] = past_len as i64 + i64::from(*depth);
+        }
+        self.fill_mask(tree.parents(), past_len, mask);
+        Ok(())
+    }
+
+    fn fill_mask(&mut self, parents: &[NodeId], past_len: usize, mask: &mut [f32]) {
+        let (stale, end) = match self.filled_past_len {
+            Some(filled) => (filled.min(past_len), filled.max(past_len) + self.rows),
+            None => (0, self.attended),
+        };
+        for row in 0..self.rows {
+            let start = row * self.attended;
+            mask[start + stale..start + past_len].fill(VISIBLE);
+            match parents.get(row) {
+                // A node sees what its parent sees, and itself.
+                Some(parent) if row > 0 => {
+                    let seen = parent.index() * self.attended + past_len;
+                    mask.copy_within(seen..seen + self.rows, start + past_len);
+                    mask[start + past_len + self.rows..start + end].fill(MASKED);
+                }
+                _ => mask[start + past_len..start + end].fill(MASKED),
+            }
+            mask[start + past_len + row] = VISIBLE;
+        }
+        self.filled_past_len = Some(past_len);
+    }
+
+    fn check(&self, tree: &DraftTree, past_len: usize, buffers: &StepBuffers<'_>) -> Result<()> {
+        let Self { rows, attended, .. } = *self;
+        if tree.num_nodes() > rows {
+            return Err(Error::TooManyNodes { nodes: tree.num_nodes(), rows });
+        }
+        if past_len > attended - rows {
+            return Err(Error::StepOutOfRange { past_len, rows, attended });
+        }
+        for (what, got, expected) in [
+            ("input_ids", buffers.input_ids.len(), rows),
+            ("position_ids", buffers.position_ids.len(), rows),
+            ("mask", buffers.mask.len(), rows * attended),
+        ] {
+            if got != expected {
+                return Err(Error::WrongLength { what, got, expected });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TokenId;
+    use crate::tree::draft_tree::strategies;
+    use proptest::prelude::*;
+
+    const ROWS: usize = 6;
+    const ATTENDED: usize = 20;
+
+    struct Buffers(Vec<i64>, Vec<i64>, Vec<f32>);
+
+    impl Buffers {
+        fn new() -> Self {
+            Self(vec![-1; ROWS], vec![-1; ROWS], vec![f32::NAN; ROWS * ATTENDED])
+        }
+
+        fn lend(&mut self) -> StepBuffers<'_> {
+            StepBuffers { input_ids: &mut self.0, position_ids: &mut self.1, mask: &mut self.2 }
+        }
+    }
+
+    fn sees(tree: &DraftTree, past_len: usize, row: usize, slot: usize) -> bool {
+        let mut ancestors = vec![row];
+        if row < tree.num_nodes() {
+            while ancestors[ancestors.len() - 1] != 0 {
+                ancestors.push(tree.parents()[ancestors[ancestors.len() - 1]].index());
+            }
+        }
+        slot < past_len || ancestors.contains(&(slot - past_len))
+    }
+
+    proptest! {
+        #[test]
+        fn refilled_buffers_equal_a_naive_fill(
+            steps in prop::collection::vec(
+                (strategies::tree(ROWS), 0..=ATTENDED - ROWS), 1..8)
+        ) {
+            let mut inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
+            let mut buffers = Buffers::new();
+            for (tree, past_len) in &steps {
+                inputs.fill(tree, *past_len, buffers.lend()).unwrap();
+                for row in 0..ROWS {
+                    let token = tree.token_ids().get(row).map_or(0, |token| i64::from(token.0));
+                    let position =
+                        tree.depths().get(row).map_or(0, |depth| (*past_len + *depth as usize) as i64);
+                    prop_assert_eq!((buffers.0[row], buffers.1[row]), (token, position));
+                    for slot in 0..ATTENDED {
+                        let expected = if sees(tree, *past_len, row, slot) { VISIBLE } else { MASKED };
+                        prop_assert_eq!(buffers.2[row * ATTENDED + slot], expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_fill_writes_nothing() {
+        let mut inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
+        let mut buffers = Buffers::new();
+        let tree = DraftTree::new(TokenId(1));
+        let refused = inputs.fill(&tree, ATTENDED - ROWS + 1, buffers.lend());
+        let past_len = ATTENDED - ROWS + 1;
+        let expected = Error::StepOutOfRange { past_len, rows: ROWS, attended: ATTENDED };
+        assert_eq!(refused, Err(expected));
+        assert!(buffers.2.iter().all(|entry| entry.is_nan()));
+        let wide = DraftTree::from_arrays(&[TokenId(1); ROWS + 1], &[0; ROWS + 1]).unwrap();
+        let refused = inputs.fill(&wide, 0, buffers.lend());
+        assert_eq!(refused, Err(Error::TooManyNodes { nodes: ROWS + 1, rows: ROWS }));
+        assert!(buffers.0.iter().all(|&id| id == -1));
+    }
+}

@@ -1,0 +1,86 @@
+//! Greedy verification: how far a draft agrees with the target. In: a draft tree and what the
+//! target says after a node. Out: the accepted path and the target's own next token.
+//!
+//! What of it joins the cache is decided in `commit`.
+
+use crate::error::Result;
+use crate::ids::{NodeId, TokenId};
+use crate::tree::draft_tree::DraftTree;
+
+/// What a verification found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// The accepted nodes in path order, the root excluded.
+    pub path: Vec<NodeId>,
+    /// What the target says after the last node of the path (after the root when it is empty).
+    pub bonus: TokenId,
+}
+
+/// Walks from the root, from child to child, while a child holds what the target says.
+///
+/// `target` is asked once for each node visited, the root included, and for no other: reading a
+/// row of logits is what costs here. Its errors are passed on.
+///
+/// ```
+/// use coordgen_rs::ids::{NodeId, TokenId};
+/// use coordgen_rs::tree::draft_tree::DraftTree;
+/// use coordgen_rs::verify::verify;
+///
+/// let tree = DraftTree::from_arrays(&[TokenId(3), TokenId(4), TokenId(9)], &[0, 0, 1])?;
+/// let says = [TokenId(4), TokenId(5), TokenId(6)];
+/// let verified = verify(&tree, |node| Ok(says[node.index()]))?;
+/// assert_eq!(verified.path, [NodeId(1)]);
+/// assert_eq!(verified.bonus, TokenId(5));
+/// # Ok::<(), coordgen_rs::error::Error>(())
+/// ```
+pub fn verify(
+    tree: &DraftTree,
+    mut target: impl FnMut(NodeId) -> Result<TokenId>,
+) -> Result<Verified> {
+    let mut path = Vec::new();
+    let mut bonus = target(NodeId::ROOT)?;
+    let mut node = NodeId::ROOT;
+    while let Some(child) = tree.child(node, bonus) {
+        path.push(child);
+        bonus = target(child)?;
+        node = child;
+    }
+    Ok(Verified { path, bonus })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::draft_tree::strategies;
+    use proptest::prelude::*;
+
+    fn naive(tree: &DraftTree, says: &[TokenId]) -> Verified {
+        let agrees = |node: &usize| tree.token_ids()[*node] == says[tree.parents()[*node].index()];
+        let mut path = vec![0];
+        for node in (1..tree.num_nodes()).filter(agrees) {
+            if tree.parents()[node].index() == path[path.len() - 1] {
+                path.push(node);
+            }
+        }
+        let bonus = says[path[path.len() - 1]];
+        Verified { path: path[1..].iter().map(|&node| NodeId(node as u32)).collect(), bonus }
+    }
+
+    proptest! {
+        #[test]
+        fn verify_equals_its_naive_twin(
+            tree in strategies::tree(12),
+            says in prop::collection::vec((0u32..3).prop_map(TokenId), 12),
+        ) {
+            let mut asked = Vec::new();
+            let verified = verify(&tree, |node| {
+                asked.push(node);
+                Ok(says[node.index()])
+            })
+            .unwrap();
+            prop_assert_eq!(&verified, &naive(&tree, &says));
+            let visited: Vec<_> = [NodeId::ROOT].into_iter().chain(verified.path).collect();
+            prop_assert_eq!(asked, visited);
+        }
+    }
+}
