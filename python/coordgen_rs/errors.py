@@ -1,0 +1,54 @@
+"""Named errors: those of the Rust core, and those of files and checkpoints, below one base."""
+
+from coordgen_rs._core import (
+    CallOrderError,
+    CoordgenError,
+    EmptyPromptError,
+    InvalidDraftError,
+    NonFiniteLogitsError,
+    OptionError,
+    ShapeError,
+    TokenOutOfRangeError,
+)
+
+
+class PromptTooLongError(CoordgenError):
+    """The prompt does not fit into the cache."""
+
+
+class BundleError(CoordgenError):
+    """A bundle is missing, incomplete, or of another schema version."""
+
+
+class BundleDamagedError(BundleError):
+    """A file of a bundle differs in size or SHA-256 from its manifest; the message names it."""
+
+
+class CheckpointError(CoordgenError):
+    """A checkpoint cannot be read: a file or tensor is missing, damaged or of the wrong shape."""
+
+
+class UnsupportedModelError(CheckpointError):
+    """A checkpoint is of an architecture, or has an option, that the exporter does not know."""
+
+
+class ExportError(CoordgenError):
+    """A bundle cannot be written: the target exists, or the disk is full."""
+
+
+__all__ = [
+    "BundleDamagedError",
+    "BundleError",
+    "CallOrderError",
+    "CheckpointError",
+    "CoordgenError",
+    "EmptyPromptError",
+    "ExportError",
+    "InvalidDraftError",
+    "NonFiniteLogitsError",
+    "OptionError",
+    "PromptTooLongError",
+    "ShapeError",
+    "TokenOutOfRangeError",
+    "UnsupportedModelError",
+]

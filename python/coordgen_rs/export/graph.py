@@ -1,0 +1,265 @@
+"""The ONNX graphs of a bundle: a block of layers, or the head, at a fixed number of rows.
+
+In: where the weights are, and the model's sizes. Out: a model of a few KB without weights.
+
+A block's inputs (all float32 unless said; M rows, D hidden size):
+    hidden (1, M, D); mask (1, 1, M, slots), additive and finite; cos, sin (1, 1, M, head_dim / 2);
+    write_index (1,) int64, the slot of row 0;
+    for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, head_dim).
+Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with M slots overwritten.
+Bound to the same memory as key_i, value_i they are updated in place, and nothing is copied.
+The head: hidden (1, M, D) to logits (1, M, vocab_size).
+
+Why these operators: every row's bits must be the same at every M (measured, see the tests).
+- Gemm and MatMulNBits hold the weight as stored, `(out, in)`: nothing is transposed on export. The
+  query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
+- Heads that share a key are further rows of one product, so keys and values are never expanded.
+- A product of a single row takes another kernel with other rounding. It occurs where M = 1 and each
+  head has its own key; there the row is doubled.
+- GroupQueryAttention and separate regions for new keys were dropped: their bits depend on M.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from coordgen_rs.export.quantize import BLOCK_SIZE
+from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
+from coordgen_rs.manifest import ModelShape
+
+_OPSETS = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
+_IR_VERSION = 11
+
+
+@dataclass(frozen=True)
+class GraphShape:
+    """What a graph is fixed to."""
+
+    model: ModelShape
+    rows: int
+    slots: int
+
+
+class _Graph:
+    """Nodes and weights of a graph under construction; values are known by their names."""
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, onnx.TensorProto] = {}
+
+    def node(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        output: str,
+        **attributes: Any | list[int],
+    ) -> str:
+        """Adds a node with one output and returns that output."""
+        self.split(operator, inputs, [output], **attributes)
+        return output
+
+    def split(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        **attributes: Any,
+    ) -> None:
+        """Adds a node with any number of outputs."""
+        domain = "com.microsoft" if operator in ("MatMulNBits", "FusedMatMul") else ""
+        self._nodes.append(helper.make_node(operator, inputs, outputs, domain=domain, **attributes))
+
+    def integers(self, *values: int) -> str:
+        """A constant int64 vector."""
+        name = "integers_" + "_".join(map(str, values))
+        self._constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+        return name
+
+    def weight(self, name: str, stored: StoredTensor) -> str:
+        """A weight that stays in its file."""
+        tensor = TensorProto(name=name, data_type=stored.onnx_type, dims=stored.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        fields = {"location": stored.file, "offset": stored.offset, "length": stored.num_bytes}
+        for key, value in fields.items():
+            tensor.external_data.add(key=key, value=str(value))
+        self._constants[name] = tensor
+        return name
+
+    def linear(self, name: str, x: str, layer: StoredLinear) -> str:
+        """`x (M, in)` times the layer's weight, plus its bias: `(M, out)`."""
+        weight = self.weight(f"{name}.weight", layer.weight)
+        bias = [self.weight(f"{name}.bias", layer.bias)] if layer.bias else []
+        if layer.bits is None or layer.scales is None:
+            return self.node("Gemm", [x, weight, *bias], name, transB=1)
+        inputs = [x, weight, self.weight(f"{name}.scales", layer.scales)]
+        zeros = layer.zero_points
+        inputs += [self.weight(f"{name}.zero_points", zeros)] if zeros else [""]
+        inputs += ["", *bias] if bias else []
+        return self.node(
+            "MatMulNBits",
+            inputs,
+            name,
+            K=layer.in_features,
+            N=layer.out_features,
+            bits=layer.bits,
+            block_size=BLOCK_SIZE,
+            # Activations are rounded to 8 bits; with level 0 one row gives other bits than many.
+            accuracy_level=4,
+        )
+
+    def norm(self, name: str, x: str, weight: StoredTensor, epsilon: float) -> str:
+        """RMSNorm of the last dimension."""
+        scale = self.weight(f"{name}.weight", weight)
+        return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
+
+    def model(
+        self,
+        name: str,
+        inputs: Sequence[onnx.ValueInfoProto],
+        outputs: Sequence[onnx.ValueInfoProto],
+    ) -> onnx.ModelProto:
+        """The finished model."""
+        graph = helper.make_graph(
+            self._nodes, name, inputs, outputs, list(self._constants.values())
+        )
+        return helper.make_model(graph, opset_imports=_OPSETS, ir_version=_IR_VERSION)
+
+
+def block_graph(
+    shape: GraphShape, layers: Sequence[StoredLayer], first_layer: int
+) -> onnx.ModelProto:
+    """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
+    model, rows = shape.model, shape.rows
+    half = model.head_dim // 2
+    inputs = [
+        _float("hidden", 1, rows, model.hidden_size),
+        _float("mask", 1, 1, rows, shape.slots),
+        _float("cos", 1, 1, rows, half),
+        _float("sin", 1, 1, rows, half),
+        helper.make_tensor_value_info("write_index", TensorProto.INT64, [1]),
+    ]
+    outputs = [_float("hidden_out", 1, rows, model.hidden_size)]
+    graph = _Graph()
+    x = graph.node("Reshape", ["hidden", graph.integers(rows, model.hidden_size)], "rows")
+    for number, layer in enumerate(layers, first_layer):
+        cache = (1, model.num_kv_heads, shape.slots, model.head_dim)
+        inputs += [_float(f"key_{number}", *cache), _float(f"value_{number}", *cache)]
+        outputs += [_float(f"key_{number}_out", *cache), _float(f"value_{number}_out", *cache)]
+        x = _attention(graph, shape, layer, number, x)
+        x = _feed_forward(graph, model, layer, f"layer_{number}", x)
+    graph.node("Reshape", [x, graph.integers(1, rows, model.hidden_size)], "hidden_out")
+    return graph.model("block", inputs, outputs)
+
+
+def head_graph(shape: GraphShape, head: StoredHead) -> onnx.ModelProto:
+    """The graph from the last hidden rows to logits."""
+    model, rows = shape.model, shape.rows
+    graph = _Graph()
+    x = graph.node("Reshape", ["hidden", graph.integers(rows, model.hidden_size)], "rows")
+    x = graph.norm("norm", x, head.norm, model.rms_norm_eps)
+    x = graph.linear("output", x, head.output)
+    graph.node("Reshape", [x, graph.integers(1, rows, model.vocab_size)], "logits")
+    return graph.model(
+        "head",
+        [_float("hidden", 1, rows, model.hidden_size)],
+        [_float("logits", 1, rows, model.vocab_size)],
+    )
+
+
+def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int, x: str) -> str:
+    """`x (M, D)` plus attention over the caches, which get the new keys and values first."""
+    model, rows = shape.model, shape.rows
+    heads, kv_heads, size = model.num_heads, model.num_kv_heads, model.head_dim
+    name = f"layer_{number}"
+    normed = graph.norm(f"{name}.attention_norm", x, layer.attention_norm, model.rms_norm_eps)
+    qkv = graph.linear(f"{name}.qkv", normed, layer.qkv)
+    by_row = graph.integers(1, rows, heads + 2 * kv_heads, size)
+    qkv = graph.node("Reshape", [qkv, by_row], f"{name}.qkv_by_row")
+    qkv = graph.node("Transpose", [qkv], f"{name}.qkv_by_head", perm=[0, 2, 1, 3])
+    rotated, value = f"{name}.unrotated", f"{name}.value"
+    graph.split(
+        "Split", [qkv, graph.integers(heads + kv_heads, kv_heads)], [rotated, value], axis=1
+    )
+    rotated = _rotate(graph, f"{name}.rotary", rotated, size)
+    query, key = f"{name}.query", f"{name}.key"
+    graph.split("Split", [rotated, graph.integers(heads, kv_heads)], [query, key], axis=1)
+    caches = []
+    for kind, new in (("key", key), ("value", value)):
+        cache = f"{kind}_{number}"
+        inputs = [cache, new, "write_index"]
+        caches.append(graph.node("TensorScatter", inputs, f"{cache}_out", axis=-2, mode="linear"))
+    attended = _attend(graph, shape, name, query, caches)
+    attended = graph.node("Transpose", [attended], f"{name}.attended_by_row", perm=[0, 2, 1, 3])
+    to_rows = graph.integers(rows, heads * size)
+    attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
+    out = graph.linear(f"{name}.attention_out", attended, layer.attention_out)
+    return graph.node("Add", [x, out], f"{name}.after_attention")
+
+
+def _rotate(graph: _Graph, name: str, x: str, head_dim: int) -> str:
+    """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2."""
+    first, second = f"{name}.first", f"{name}.second"
+    halves = graph.integers(head_dim // 2, head_dim // 2)
+    graph.split("Split", [x, halves], [first, second], axis=-1)
+    first_cos = graph.node("Mul", [first, "cos"], f"{name}.first_cos")
+    second_sin = graph.node("Mul", [second, "sin"], f"{name}.second_sin")
+    second_cos = graph.node("Mul", [second, "cos"], f"{name}.second_cos")
+    first_sin = graph.node("Mul", [first, "sin"], f"{name}.first_sin")
+    turned_first = graph.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
+    turned_second = graph.node("Add", [second_cos, first_sin], f"{name}.turned_second")
+    return graph.node("Concat", [turned_first, turned_second], f"{name}.turned", axis=-1)
+
+
+def _attend(graph: _Graph, shape: GraphShape, name: str, query: str, caches: Sequence[str]) -> str:
+    """Softmax attention of `query (1, heads, M, head_dim)` over the caches, in the same shape.
+
+    Heads are ordered so that those sharing a key follow one another; they are folded into rows.
+    """
+    model, rows, slots = shape.model, shape.rows, shape.slots
+    kv_heads, size = model.num_kv_heads, model.head_dim
+    group = model.num_heads // kv_heads
+    key, value = caches
+    folded = graph.integers(1, kv_heads, group * rows, size)
+    query = graph.node("Reshape", [query, folded], f"{name}.query_folded")
+    is_single = group * rows == 1
+    if is_single:
+        query = graph.node("Concat", [query, query], f"{name}.query_doubled", axis=2)
+        group = 2
+    scores = graph.node(
+        "FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=float(size**-0.5)
+    )
+    unfolded = graph.integers(kv_heads, group, rows, slots)
+    scores = graph.node("Reshape", [scores, unfolded], f"{name}.scores_unfolded")
+    scores = graph.node("Add", [scores, "mask"], f"{name}.scores_masked")
+    weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
+    folded = graph.integers(1, kv_heads, group * rows, slots)
+    weights = graph.node("Reshape", [weights, folded], f"{name}.weights_folded")
+    attended = graph.node("MatMul", [weights, value], f"{name}.attended")
+    if is_single:
+        halves = [f"{name}.attended_once", f"{name}.attended_twice"]
+        graph.split("Split", [attended, graph.integers(1, 1)], halves, axis=2)
+        attended = halves[0]
+    by_head = graph.integers(1, model.num_heads, rows, size)
+    return graph.node("Reshape", [attended, by_head], f"{name}.attended_by_head")
+
+
+def _feed_forward(graph: _Graph, model: ModelShape, layer: StoredLayer, name: str, x: str) -> str:
+    """`x (M, D)` plus SwiGLU."""
+    normed = graph.norm(f"{name}.ffn_norm", x, layer.ffn_norm, model.rms_norm_eps)
+    both = graph.linear(f"{name}.gate_up", normed, layer.gate_up)
+    gate, up = f"{name}.gate", f"{name}.up"
+    graph.split(
+        "Split", [both, graph.integers(model.ffn_size, model.ffn_size)], [gate, up], axis=-1
+    )
+    sigmoid = graph.node("Sigmoid", [gate], f"{name}.sigmoid")
+    silu = graph.node("Mul", [gate, sigmoid], f"{name}.silu")
+    activated = graph.node("Mul", [silu, up], f"{name}.activated")
+    out = graph.linear(f"{name}.down", activated, layer.down)
+    return graph.node("Add", [x, out], f"{name}.after_ffn")
+
+
+def _float(name: str, *shape: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

@@ -1,0 +1,80 @@
+"""Block-wise quantisation of weights, in the layout of ONNX Runtime's MatMulNBits.
+
+In: rows of a float32 matrix. Out: unsigned 8- or 4-bit values in blocks of 32 along the row, a
+float32 scale per block and, for 4 bits, a zero point per block.
+
+8 bits are symmetric: a zero point of their own lowers the weights' error only from 0.53 to 0.48 %.
+4 bits are asymmetric: an error of 8.1 instead of 8.6 % on a trained model, a divergence of its
+outputs of 0.040 instead of 0.056, and as fast. A search over eight scales per block brought no more
+(0.040).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class QuantizedRows:
+    """Some rows of a matrix; a weight is `(value - zero point) * scale` of its block.
+
+    Two 4-bit numbers share a byte, the first in its low half. Without zero points they are 128.
+    """
+
+    values: NDArray[np.uint8]
+    """`(n, blocks, 32 * bits / 8)`"""
+    scales: NDArray[np.float32]
+    """`(n, blocks)`"""
+    zero_points: NDArray[np.uint8] | None
+    """`(n, blocks / 2 rounded up)`"""
+
+
+def num_blocks(in_features: int) -> int:
+    """Blocks per row; the last one is padded with zeros."""
+    return math.ceil(in_features / BLOCK_SIZE)
+
+
+def quantize_rows(rows: NDArray[np.float32], bits: int) -> QuantizedRows:
+    """Quantises `(n, in_features)` float32 rows to 8 or 4 bits."""
+    n, in_features = rows.shape
+    blocks = num_blocks(in_features)
+    padded = np.zeros((n, blocks * BLOCK_SIZE), np.float32)
+    padded[:, :in_features] = rows
+    in_blocks = padded.reshape(n, blocks, BLOCK_SIZE)
+    return _symmetric_8(in_blocks) if bits == 8 else _asymmetric_4(in_blocks)
+
+
+def _symmetric_8(blocks: NDArray[np.float32]) -> QuantizedRows:
+    """The element of largest magnitude becomes exactly -128, its sign goes into the scale."""
+    extremes = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
+    scales = extremes / np.float32(-128)
+    values = np.clip(np.rint(blocks * _inverse(scales)) + 128, 0, 255)
+    return QuantizedRows(values.astype(np.uint8), scales[..., 0], None)
+
+
+def _asymmetric_4(blocks: NDArray[np.float32]) -> QuantizedRows:
+    """The range from smallest to largest element, zero included, is cut into 15 steps."""
+    lowest = np.minimum(blocks.min(-1, keepdims=True), 0)
+    highest = np.maximum(blocks.max(-1, keepdims=True), 0)
+    scales = (highest - lowest) / np.float32(15)
+    inverse = _inverse(scales)
+    zero_points = np.rint(-lowest * inverse)
+    values = np.clip(np.rint(blocks * inverse) + zero_points, 0, 15)
+    return QuantizedRows(_pack(values), scales[..., 0], _pack(zero_points[..., 0]))
+
+
+def _inverse(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """1 / scale, and 0 for a block of zeros."""
+    return np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0)
+
+
+def _pack(numbers: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Two 4-bit numbers to a byte along the last axis, an odd one alone."""
+    packed = numbers[..., 0::2].astype(np.uint8)
+    second = numbers[..., 1::2].astype(np.uint8)
+    packed[..., : second.shape[-1]] |= second << 4
+    return packed

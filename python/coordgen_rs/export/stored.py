@@ -1,0 +1,122 @@
+"""Weights as they stand in a bundle: laid out in one file, referred to by graphs of every width.
+
+In: `Tensor`s of a checkpoint. Out: bytes appended to a weight file, piece by piece, and `Stored*`
+records that tell a graph where they are.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from coordgen_rs.export.quantize import BLOCK_SIZE, QuantizedRows, num_blocks, quantize_rows
+from coordgen_rs.export.tensor import Tensor
+from coordgen_rs.export.writer import HashedFile
+
+_ALIGNMENT = 4096
+"""Each tensor starts at a page, so that ONNX Runtime can map it."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a weight file."""
+
+    file: str
+    offset: int
+    num_bytes: int
+    shape: tuple[int, ...]
+    onnx_type: int
+
+
+@dataclass(frozen=True)
+class StoredLinear:
+    """A linear layer, `out_features` rows of `in_features`; several stacked ones count as one."""
+
+    in_features: int
+    out_features: int
+    bits: int | None
+    """None for float32, else 8 or 4."""
+    weight: StoredTensor
+    scales: StoredTensor | None
+    zero_points: StoredTensor | None
+    bias: StoredTensor | None
+
+
+@dataclass(frozen=True)
+class StoredLayer:
+    """One decoder layer."""
+
+    attention_norm: StoredTensor
+    qkv: StoredLinear
+    attention_out: StoredLinear
+    ffn_norm: StoredTensor
+    gate_up: StoredLinear
+    down: StoredLinear
+
+
+@dataclass(frozen=True)
+class StoredHead:
+    """Final norm and output layer."""
+
+    norm: StoredTensor
+    output: StoredLinear
+
+
+class WeightWriter:
+    """Appends weights to a file of a bundle."""
+
+    def __init__(self, name: str, file: HashedFile) -> None:
+        self._name = name
+        self._file = file
+
+    def tensor(self, tensor: Tensor) -> StoredTensor:
+        """Appends a tensor as float32."""
+        return self._append(tensor.pieces(), tensor.shape, onnx.TensorProto.FLOAT)
+
+    def linear(
+        self, weights: Sequence[Tensor], bits: int | None, biases: Sequence[Tensor] = ()
+    ) -> StoredLinear:
+        """Appends the rows of `weights` one after the other as one layer, with their biases."""
+        in_features = weights[0].shape[1]
+        out_features = sum(weight.shape[0] for weight in weights)
+        rows = (piece for weight in weights for piece in weight.pieces())
+        bias = self._vector([bias.load() for bias in biases]) if biases else None
+        if bits is None:
+            weight = self._append(rows, (out_features, in_features), onnx.TensorProto.FLOAT)
+            return StoredLinear(in_features, out_features, bits, weight, None, None, bias)
+        parts: list[QuantizedRows] = []
+        shape = (out_features, num_blocks(in_features), BLOCK_SIZE * bits // 8)
+        weight = self._append(_quantized(rows, bits, parts), shape, onnx.TensorProto.UINT8)
+        scales = self._vector([part.scales for part in parts])
+        zero_points = [part.zero_points for part in parts if part.zero_points is not None]
+        zeros = self._vector(zero_points) if zero_points else None
+        return StoredLinear(in_features, out_features, bits, weight, scales, zeros, bias)
+
+    def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
+        """Appends arrays one after the other as a vector of their type."""
+        length = sum(part.size for part in parts)
+        onnx_type = helper.np_dtype_to_tensor_dtype(parts[0].dtype)
+        return self._append(parts, (length,), onnx_type)
+
+    def _append(
+        self, pieces: Iterable[NDArray[Any]], shape: tuple[int, ...], onnx_type: int
+    ) -> StoredTensor:
+        self._file.align(_ALIGNMENT)
+        offset = self._file.num_bytes
+        for piece in pieces:
+            self._file.write(np.ascontiguousarray(piece))
+        return StoredTensor(self._name, offset, self._file.num_bytes - offset, shape, onnx_type)
+
+
+def _quantized(
+    pieces: Iterable[NDArray[np.float32]], bits: int, parts: list[QuantizedRows]
+) -> Iterable[NDArray[np.uint8]]:
+    """The quantised values of each piece; scales and zero points are kept in `parts`."""
+    for piece in pieces:
+        part = quantize_rows(piece, bits)
+        yield part.values
+        parts.append(replace(part, values=part.values[:0]))
