@@ -1,0 +1,40 @@
+"""Lossless speculative generation on fixed-shape graphs.
+
+Lookups draft what may come next, one run of the target verifies a whole tree of it, and exactly
+the tokens that plain greedy decoding would have said come out, sooner:
+
+    from coordgen_rs import Tokenizer, generate, open_session
+
+    session = open_session("bundle")
+    tokenizer = Tokenizer.of(session.bundle)
+    for step in generate(session, tokenizer.encode("Once upon a time"), max_new_tokens=64):
+        print(tokenizer.decode(step.token_ids), end="")
+
+`plain` is the baseline that `generate` equals token for token. `coordgen export` makes bundles.
+"""
+
+from coordgen_rs._core import Accepted, Drafter, PromptLookup, StepInputs, SuffixAutomaton
+from coordgen_rs.bundle import Bundle
+from coordgen_rs.generate import Step, generate, make_drafter, plain
+from coordgen_rs.self_test import open_session
+from coordgen_rs.session import OrtSession, Session
+from coordgen_rs.stats import Stats
+from coordgen_rs.tokenizer import Tokenizer
+
+__all__ = [
+    "Accepted",
+    "Bundle",
+    "Drafter",
+    "OrtSession",
+    "PromptLookup",
+    "Session",
+    "Stats",
+    "Step",
+    "StepInputs",
+    "SuffixAutomaton",
+    "Tokenizer",
+    "generate",
+    "make_drafter",
+    "open_session",
+    "plain",
+]

@@ -1,0 +1,313 @@
+"""The command `coordgen`: parse, call, print. Errors are one line on stderr and exit code 2."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from coordgen_rs.bundle import Bundle
+from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
+from coordgen_rs.self_test import open_session
+from coordgen_rs.session import OrtSession
+from coordgen_rs.stats import Stats
+from coordgen_rs.tokenizer import Tokenizer
+
+_DRAFTED, _RESET = "\x1b[32m", "\x1b[0m"
+_CHECK_PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox sleeps."
+
+_GENERATE_EXAMPLES = """\
+examples:
+  coordgen generate --model bundle --prompt "Once upon a time" --max-new-tokens 64
+  coordgen generate --model bundle --prompt-file question.txt --compare
+  cat question.txt | coordgen generate --model bundle - --draft lookup --json
+"""
+_EXPORT_EXAMPLES = """\
+examples:
+  coordgen export Llama-3.2-1B-Instruct bundle --weights int4 --context 4096
+  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
+  coordgen export stories260K bundle
+"""
+_CHECK_EXAMPLES = """\
+examples:
+  coordgen check bundle
+  coordgen check bundle --prompt-file question.txt --json
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0; 1 where `check` finds a bundle not lossless; 2 after an error or an interruption, told
+        in one line on stderr.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _fail("interrupted")
+    except (CoordgenError, OSError, UnicodeDecodeError) as error:
+        return _fail(str(error))
+    return code
+
+
+def _fail(message: str) -> int:
+    print(f"coordgen: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="coordgen",
+        description="Text generation on device, faster without changing one token.",
+    )
+    parser.add_argument("--version", action="version", version=version("coordgen-rs"))
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_generate(commands)
+    _add_export(commands)
+    _add_check(commands)
+    _add_info(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], about: str, examples: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_generate(commands: Any) -> None:
+    parser = _command(
+        commands, "generate", _generate, "answer a prompt, text streaming", _GENERATE_EXAMPLES
+    )
+    parser.add_argument("--model", required=True, type=Path, metavar="BUNDLE")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT")
+    prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
+    prompt.add_argument("stdin", nargs="?", choices=["-"], help="read the prompt from stdin")
+    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    parser.add_argument(
+        "--draft",
+        choices=[*DRAFT_SOURCES, "off"],
+        default="auto",
+        help="where drafts come from: automaton (all repeats within the request), lookup (prompt "
+        "lookup by n-gram), off (plain decoding); default %(default)s",
+    )
+    parser.add_argument(
+        "--commit",
+        choices=["canonical", "compact"],
+        default="canonical",
+        help="canonical is exact everywhere; compact is exact only where `coordgen check` says so",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    parser.add_argument(
+        "--compare", action="store_true", help="decode again without drafts, and compare"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def _add_export(commands: Any) -> None:
+    parser = _command(
+        commands, "export", _export, "turn a checkpoint into a bundle", _EXPORT_EXAMPLES
+    )
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="Hugging Face directory (Llama or Qwen2 family), or llama2.c legacy checkpoint",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
+    parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="fp32")
+    parser.add_argument("--blocks", type=int, default=1, metavar="N", help="default %(default)s")
+    parser.add_argument("--prefill-rows", type=int, default=256, metavar="N")
+    parser.add_argument("--decode-rows", type=int, default=32, metavar="N")
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="tokens of the cache; default: the model's, <= 4096",
+    )
+
+
+def _add_check(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "check",
+        _check,
+        "verify a bundle's files and its exactness on this machine",
+        _CHECK_EXAMPLES,
+    )
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def _add_info(commands: Any) -> None:
+    parser = _command(
+        commands, "info", _info, "describe a bundle", "example:\n  coordgen info bundle\n"
+    )
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("--json", action="store_true", help="print the manifest instead")
+
+
+def _generate(options: argparse.Namespace) -> int:
+    if options.prompt is not None:
+        text = options.prompt
+    else:
+        text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
+    session = open_session(options.model, threads=options.threads)
+    tokenizer = Tokenizer.of(session.bundle)
+    prompt = tokenizer.encode(text)
+    stats = Stats()
+    if options.draft == "off":
+        steps = plain(session, prompt, max_new_tokens=options.max_new_tokens, stats=stats)
+    else:
+        drafter = make_drafter(session, options.draft, options.commit)
+        steps = generate(
+            session, prompt, max_new_tokens=options.max_new_tokens, drafter=drafter, stats=stats
+        )
+    tokens = _collect(steps) if options.json else _show(steps, tokenizer)
+    report = {"text": tokenizer.decode(tokens), "token_ids": tokens} | stats.to_json()
+    report |= {"commit": options.commit, "provider": session.provider}
+    if options.compare:
+        report |= _compare(session, prompt, tokens, options.max_new_tokens)
+    print(json.dumps(report) if options.json else _closing_line(report), file=_report_to(options))
+    return 0
+
+
+def _report_to(options: argparse.Namespace) -> Any:
+    return sys.stdout if options.json else sys.stderr
+
+
+def _collect(steps: Iterator[Step]) -> list[int]:
+    return [token for step in steps for token in step.token_ids]
+
+
+def _show(steps: Iterator[Step], tokenizer: Tokenizer) -> list[int]:
+    """Print the text as it comes; on a terminal what drafts foretold is green."""
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    tokens: list[int] = []
+    piece = tokenizer.stream()
+    for step in steps:
+        for index, token in enumerate(step.token_ids):
+            text = piece(token)
+            drafted = colour and index < step.accept_len
+            print(f"{_DRAFTED}{text}{_RESET}" if drafted else text, end="", flush=True)
+        tokens += step.token_ids
+    print(flush=True)
+    return tokens
+
+
+def _compare(
+    session: OrtSession, prompt: Any, tokens: list[int], max_new_tokens: int
+) -> dict[str, Any]:
+    stats = Stats()
+    expected = _collect(plain(session, prompt, max_new_tokens=max_new_tokens, stats=stats))
+    return {"plain_tokens_per_s": stats.to_json()["tokens_per_s"], "identical": tokens == expected}
+
+
+def _closing_line(report: dict[str, Any]) -> str:
+    line = (
+        f"{report['new_tokens']} tokens in {report['steps']} steps, "
+        f"{report['tokens_per_step']:.2f} tokens_per_step, "
+        f"{report['tokens_per_s']:.0f} tokens/s"
+    )
+    if "identical" in report:
+        same = "the same tokens" if report["identical"] else "OTHER TOKENS"
+        line += f" with drafting, {report['plain_tokens_per_s']:.0f} without: {same}"
+    return line
+
+
+def _export(options: argparse.Namespace) -> int:
+    try:
+        from coordgen_rs.export import export_checkpoint
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"exporting needs {error.name}: pip install 'coordgen-rs[export]'"
+        ) from error
+    with _progress() as on_progress:
+        export_checkpoint(
+            options.checkpoint,
+            options.out,
+            weights=options.weights,
+            blocks=options.blocks,
+            prefill_rows=options.prefill_rows,
+            decode_rows=options.decode_rows,
+            context=options.context,
+            on_progress=on_progress,
+        )
+    print(f"{options.out}: written", file=sys.stderr)
+    return 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr, shown only where a person may be looking."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        yield show
+
+
+def _check(options: argparse.Namespace) -> int:
+    from coordgen_rs.check import check
+
+    session = open_session(options.bundle, threads=options.threads)
+    session.bundle.verify()
+    text = options.prompt_file.read_text("utf-8") if options.prompt_file else _CHECK_PROMPT
+    prompt = Tokenizer.of(session.bundle).encode(text)
+    report = check(session, prompt[: session.capacity // 2])
+    if options.json:
+        print(json.dumps(report.to_json()))
+    else:
+        print(f"files: {len(session.bundle.manifest.files)}, all sums right")
+        for item in report.comparisons:
+            by = "" if item.largest_difference is None else f" (by {item.largest_difference:.1e})"
+            print(f"{item.what}: {'identical' if item.identical else f'different{by}'}")
+        print(f"exact under commit: {', '.join(report.exact_commits) or 'none'}")
+    return 0 if report.lossless else 1
+
+
+def _info(options: argparse.Namespace) -> int:
+    manifest = Bundle.open(options.bundle).manifest
+    if options.json:
+        print(manifest.to_json(), end="")
+        return 0
+    model, blocks = manifest.model, manifest.blocks
+    num_bytes = sum(record.num_bytes for record in manifest.files.values())
+    print(
+        f"model: {model.family}, {model.num_layers} layers, hidden {model.hidden_size}, "
+        f"FFN {model.ffn_size}, {model.num_heads} heads, {model.num_kv_heads} KV heads, "
+        f"vocabulary {model.vocab_size}"
+    )
+    print(f"weights: {manifest.weights}, {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
+    print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
+    print(f"context: {manifest.context} tokens")
+    print(f"written by: {manifest.tool}")
+    return 0

@@ -1,0 +1,72 @@
+"""One thread pool and one arena for all ONNX Runtime sessions of the process.
+
+A pool per session with spinning workers makes a 32-row int4 step twice as slow: the workers of the
+idle sessions burn the cores that the running one needs. So every session shares the global pool.
+"""
+
+import os
+import threading
+from pathlib import Path
+
+import onnxruntime
+
+from coordgen_rs.errors import OptionError
+
+_lock = threading.Lock()
+_threads: int | None = None
+
+
+def set_threads(threads: int | None) -> int:
+    """Fix the number of compute threads of the process; later calls must ask for the same.
+
+    Args:
+        threads: Number of threads, or None for what was fixed before, else one a usable core.
+
+    Returns:
+        The number in force.
+
+    Raises:
+        OptionError: `threads` is below 1, or differs from what the process already uses (ONNX
+            Runtime creates its global pool once).
+    """
+    global _threads
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads is {threads}, but must be at least 1")
+    with _lock:
+        if _threads is None:
+            wanted = threads or usable_cores()
+            try:
+                onnxruntime.set_global_thread_pool_sizes(wanted, 1)
+            except Exception as error:
+                raise OptionError(
+                    f"the thread pool cannot be set to {wanted} threads: another part of this "
+                    f"process created ONNX Runtime's global pool first ({error})"
+                ) from error
+            arena = onnxruntime.OrtMemoryInfo(
+                "Cpu",
+                onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR,
+                0,
+                onnxruntime.OrtMemType.DEFAULT,
+            )
+            onnxruntime.create_and_register_allocator(arena, None)
+            _threads = wanted
+        elif threads not in (None, _threads):
+            raise OptionError(
+                f"threads is {threads}, but this process already computes on {_threads}: ONNX "
+                "Runtime creates its thread pool once, so use another process"
+            )
+        return _threads
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_session(model: Path) -> onnxruntime.InferenceSession:
+    """Load one graph on the CPU provider, on the shared pool and arena (`set_threads` first)."""
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = False
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])

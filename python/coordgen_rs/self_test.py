@@ -1,0 +1,206 @@
+"""What a bundle does on the machine at hand: which widths are exact, what each costs; kept on disk.
+
+Losslessness rests on one fact: a row's bits do not depend on the width of the graph that computes
+it, nor on the other rows. Arithmetic libraries may break it on some processor, so it is measured
+when a bundle is first opened on a machine, together with the time of a step of each width. Widths
+that fail are not used for drafting.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs
+from coordgen_rs.bundle import Bundle
+from coordgen_rs.onnx_runtime import set_threads
+from coordgen_rs.session import OrtSession
+
+_CONTEXT_TOKENS = 24
+_CHAIN_TOKENS = 8
+_TIMED_SECONDS = 0.2
+_TIMED_RUNS = (3, 20)
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """Result of the self-test of one bundle, machine and number of threads.
+
+    Attributes:
+        exact_widths: Widths whose rows are bit-equal to those of the narrowest graph.
+        prefill_exact: Whether the prefill graph leaves the same cache as decode graphs.
+        step_us: Width to the shortest measured time of a step, microseconds.
+        files: File name to its size in bytes and its time of change in ns when its SHA-256 was
+            last found right.
+    """
+
+    exact_widths: tuple[int, ...]
+    prefill_exact: bool
+    step_us: dict[int, float]
+    files: dict[str, tuple[int, int]]
+
+
+def open_session(
+    path: Path | str, *, threads: int | None = None, width: int | None = None
+) -> OrtSession:
+    """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
+
+    Args:
+        path: The bundle's directory.
+        threads: Compute threads of the process; None takes one a core.
+        width: Use only decode graphs up to this width; None uses all.
+
+    Returns:
+        A session whose widths are all exact, and which knows the cost of each.
+
+    Raises:
+        BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
+            the message names the file. SHA-256 sums are computed on the first opening and
+            whenever a file's size or time of change differs from the kept record.
+        OptionError: `threads` cannot be set.
+    """
+    bundle = Bundle.open(Path(path))
+    record = _record_path(bundle, set_threads(threads))
+    result = _load(record)
+    files = _stamps(bundle)
+    fresh = result is None or result.files != files
+    if fresh:
+        bundle.verify()
+    session = OrtSession(bundle, threads=threads)
+    if result is None or fresh:
+        result = run_self_test(session, files)
+        _keep(record, result)
+    widths = [w for w in session.widths if w in result.exact_widths]
+    if len(widths) < len(session.widths):
+        inexact = sorted(set(session.widths) - set(widths))
+        warnings.warn(
+            f"{bundle.path}: widths {inexact} are not bit-equal to width {widths[0]} on this "
+            "machine and are left out",
+            stacklevel=2,
+        )
+    if width is not None:
+        widths = [w for w in widths if w <= width] or widths[:1]
+    session.select(widths, [result.step_us[w] for w in widths])
+    return session
+
+
+def run_self_test(session: OrtSession, files: dict[str, tuple[int, int]]) -> SelfTest:
+    """Measure exactness and step times of all widths of `session`; its cache is emptied."""
+    tokens = np.random.default_rng(0).integers(session.vocab_size, size=_CONTEXT_TOKENS)
+    context, chain = np.split(tokens.astype(np.uint32), [-_CHAIN_TOKENS])
+    expected = decode_chain(session, session.widths[0], context, chain)
+    exact = [
+        width
+        for width in session.widths
+        if np.array_equal(decode_chain(session, width, context, chain), expected)
+    ]
+    prefilled = decode_chain(session, session.widths[0], context, chain, graphs="prefill")
+    step_us = {inputs.rows: _step_us(session, inputs.rows) for inputs in session.step_inputs}
+    session.rewind(0)
+    return SelfTest(tuple(exact), np.array_equal(prefilled, expected), step_us, files)
+
+
+def decode_chain(
+    session: OrtSession,
+    width: int,
+    context: NDArray[np.uint32],
+    chain: NDArray[np.uint32],
+    graphs: Literal["prefill", "decode"] = "decode",
+) -> NDArray[np.float32]:
+    """Logits `(len(chain), vocab_size)` of a chain decoded at one width behind a context.
+
+    The context is computed by the prefill graph or the decode graphs. Rows that the chain leaves
+    free hold other tokens as a second branch, as they do in a draft tree.
+    """
+    session.rewind(0)
+    session.prefill(context, graphs)
+    rows = []
+    for start in range(0, len(chain), width):
+        part = chain[start : start + width]
+        logits = session.step(_chain_inputs(session, width, part))
+        rows.append(logits[: len(part)].copy())
+        session.commit(np.arange(len(part), dtype=np.uint32))
+    return np.concatenate(rows)
+
+
+def _chain_inputs(session: OrtSession, width: int, chain: NDArray[np.uint32]) -> StepInputs:
+    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+    spare = np.arange(1, width - len(chain) + 1, dtype=np.uint32) % session.vocab_size
+    token_ids = np.concatenate([chain, spare])
+    parents = np.maximum(np.arange(width) - 1, 0).astype(np.uint32)
+    parents[len(chain) : len(chain) + 1] = 0  # the spare rows start a second branch at the root
+    inputs.fill(token_ids, parents, session.length)
+    return inputs
+
+
+def _step_us(session: OrtSession, width: int) -> float:
+    inputs = _chain_inputs(session, width, np.zeros(1, np.uint32))
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < _TIMED_RUNS[1]:
+        start = time.perf_counter()
+        session.step(inputs)
+        times.append(1e6 * (time.perf_counter() - start))
+        if len(times) >= _TIMED_RUNS[0] and time.perf_counter() - begin > _TIMED_SECONDS:
+            break
+    return round(min(times), 1)
+
+
+def _record_path(bundle: Bundle, threads: int) -> Path:
+    """Where the result is kept: named by all that can change it."""
+    conditions = [
+        str(bundle.path.resolve()),
+        bundle.file("manifest.json").read_text("utf-8"),
+        platform.processor() or platform.machine(),
+        _cpu_model(),
+        onnxruntime.__version__,
+        str(threads),
+    ]
+    name = hashlib.sha256("\n".join(conditions).encode()).hexdigest()[:32]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "coordgen_rs" / f"{name}.json"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))
+
+
+def _stamps(bundle: Bundle) -> dict[str, tuple[int, int]]:
+    stats = {name: (bundle.file(name)).stat() for name in bundle.manifest.files}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def _load(record: Path) -> SelfTest | None:
+    try:
+        fields = json.loads(record.read_text())
+        return SelfTest(
+            tuple(fields["exact_widths"]),
+            bool(fields["prefill_exact"]),
+            {int(width): float(us) for width, us in fields["step_us"].items()},
+            {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # absent or unreadable: test again
+
+
+def _keep(record: Path, result: SelfTest) -> None:
+    beside = record.with_suffix(f".{os.getpid()}")
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(asdict(result)))
+        beside.replace(record)
+    except OSError:
+        beside.unlink(missing_ok=True)  # a full or read-only disk costs a test at the next opening

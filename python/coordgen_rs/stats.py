@@ -1,0 +1,80 @@
+"""What one request cost: filled by `generate` and `plain`, printed by `generate --json`."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Stats:
+    """Counts and times of one request.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        new_tokens: Tokens given out, the end token included.
+        steps: Verifications, one run of a decode graph each.
+        accept_histogram: Entry `n` counts the steps that accepted `n` draft tokens.
+        per_source: Draft tokens by the source that proposed them: `{name: {"proposed": n,
+            "accepted": m}}`.
+        prefill_s: Seconds of the prefill.
+        decode_s: Seconds from the prefill to the last token, the consumer's own time left out.
+        drafting_us: Microseconds of `propose` and `accept` together, an entry a step.
+        finish_reason: "stop" (end token), "length" (token limit) or "capacity" (cache full);
+            None while running, and for good when the consumer stopped early.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    steps: int = 0
+    accept_histogram: list[int] = field(default_factory=list)
+    per_source: dict[str, dict[str, int]] = field(default_factory=dict)
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    drafting_us: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """`accept_len + 1`, averaged: new tokens a verification (papers: acceptance ratio, MAT)."""
+        return self.new_tokens / self.steps if self.steps else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens a second of decoding, prefill excluded."""
+        return self.new_tokens / self.decode_s if self.decode_s else 0.0
+
+    @contextmanager
+    def timing(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to the attribute `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+
+    def drafting_percentiles(self) -> dict[str, float]:
+        """Median and 99th percentile of `propose` + `accept`, microseconds a step."""
+        if not self.drafting_us:
+            return {"p50": 0.0, "p99": 0.0}
+        p50, p99 = np.percentile(self.drafting_us, [50, 99])
+        return {"p50": round(float(p50), 2), "p99": round(float(p99), 2)}
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures under the names that `coordgen generate --json` prints."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "new_tokens": self.new_tokens,
+            "steps": self.steps,
+            "tokens_per_step": round(self.tokens_per_step, 4),
+            "accept_histogram": self.accept_histogram,
+            "per_source": self.per_source,
+            "prefill_s": round(self.prefill_s, 6),
+            "decode_s": round(self.decode_s, 6),
+            "tokens_per_s": round(self.tokens_per_s, 2),
+            "draft_us": self.drafting_percentiles(),
+            "finish_reason": self.finish_reason,
+        }

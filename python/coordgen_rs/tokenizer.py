@@ -1,0 +1,51 @@
+"""Text to token ids and back, by the `tokenizers` package."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers.decoders import DecodeStream
+
+from coordgen_rs.bundle import Bundle
+from coordgen_rs.errors import BundleError
+
+
+class Tokenizer:
+    """A tokenizer file.
+
+    Args:
+        path: A `tokenizer.json`.
+
+    Raises:
+        BundleError: The file is absent, or not a tokenizer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._tokenizer = HuggingFaceTokenizer.from_file(str(path))
+        except Exception as error:  # the package raises bare Exception
+            raise BundleError(f"{path}: not a readable tokenizer: {error}") from error
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Self:
+        """The tokenizer that lies in a bundle."""
+        return cls(bundle.file(bundle.manifest.tokenizer))
+
+    def encode(self, text: str) -> NDArray[np.uint32]:
+        """Token ids `(tokens,) u32`, with the special tokens that the tokenizer adds by itself."""
+        return np.asarray(self._tokenizer.encode(text).ids, np.uint32)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of the ids, special tokens left out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def stream(self) -> Callable[[int], str]:
+        """A function that takes one id after another and returns the text that became certain.
+
+        A character of several tokens appears with its last one, so pieces join to `decode`.
+        """
+        decoder = DecodeStream(skip_special_tokens=True)
+        return lambda token_id: decoder.step(self._tokenizer, token_id) or ""

@@ -1,0 +1,45 @@
+"""Bundles and sessions that many tests use, exported once a run."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from coordgen_rs import OrtSession, open_session
+from coordgen_rs.export import export_checkpoint
+
+ROOT = Path(__file__).parents[1]
+SHARED = Path(os.environ.get("COORDGEN_SHARED", ROOT.parent / "shared"))
+CHECKPOINTS = {
+    "embedded": ROOT / "models" / "embedded",
+    "TinyStories-656K": SHARED / "models" / "TinyStories-656K",
+    "stories260K": SHARED / "models" / "stories260K",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_self_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the results of self-tests out of the user's own cache."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """A function from a checkpoint's name and its weights to a bundle; skips where it is absent."""
+
+    @cache
+    def export(name: str, weights: str) -> Path:
+        if not CHECKPOINTS[name].exists():
+            pytest.skip(f"no {name} here")
+        out = tmp_path_factory.mktemp("bundles") / f"{name}-{weights}"
+        export_checkpoint(CHECKPOINTS[name], out, weights=weights)
+        return out
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def session_of(bundle_of: Callable[[str, str], Path]) -> Callable[[str, str], OrtSession]:
+    """A function from a checkpoint's name and its weights to an open session."""
+    return cache(lambda name, weights: open_session(bundle_of(name, weights)))

@@ -1,0 +1,162 @@
+"""The one promise: whatever is drafted, the tokens are those of plain greedy decoding."""
+
+import numpy as np
+import pytest
+from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
+from corpus import HELD_OUT_SEEDS, TASKS, example
+from scripted import ScriptedDrafter, chain
+
+WEIGHTS = ("fp32", "int8", "int4")
+STORIES = (
+    "Once upon a time",
+    "Lily and Tom went to the park. Lily and Tom saw a dog. Tom said",
+    "The big red ball",
+    "",
+)
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+def assert_lossless(session, prompt, max_new_tokens, drafts=("auto", "lookup")):
+    expected = tokens_of(plain(session, prompt, max_new_tokens=max_new_tokens))
+    for draft in drafts:
+        drafter = make_drafter(session, draft)
+        got = tokens_of(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=drafter))
+        assert got == expected, f"draft {draft} after a prompt of {len(prompt)} tokens"
+    return expected
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_embedded_model_says_the_same_with_and_without_drafts(session_of, weights):
+    session = session_of("embedded", weights)
+    tokenizer = Tokenizer.of(session.bundle)
+    for index in range(200):
+        made = example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[index])
+        prompt = tokenizer.encode(made.prompt)
+        assert len(assert_lossless(session, prompt, 40)) > 0
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("name", ["TinyStories-656K", "stories260K"])
+def test_foreign_checkpoints_say_the_same_with_and_without_drafts(session_of, name, weights):
+    session = session_of(name, weights)
+    tokenizer = Tokenizer.of(session.bundle)
+    for text in STORIES:
+        prompt = tokenizer.encode(text)
+        if len(prompt):
+            assert_lossless(session, prompt, 120)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_answers_up_to_the_last_cache_slot_are_the_same(session_of, weights):
+    session = session_of("TinyStories-656K", weights)
+    prompt = Tokenizer.of(session.bundle).encode("Once upon a time there was a cat.")
+    filled = np.resize(prompt, session.capacity - 40)
+    for used in (filled, np.resize(prompt, session.capacity)):
+        stats = Stats()
+        expected = tokens_of(plain(session, used, max_new_tokens=1000, stats=stats))
+        assert stats.finish_reason in ("capacity", "stop")
+        assert len(expected) <= session.capacity - len(used) + 1
+        assert assert_lossless(session, used, 1000) == expected
+
+
+def test_empty_prompt_gives_the_published_story(session_of):
+    session = session_of("stories260K", "fp32")
+    tokenizer = Tokenizer.of(session.bundle)
+    tokens = tokens_of(generate(session, tokenizer.encode(""), max_new_tokens=60))
+    assert (
+        tokenizer.decode(tokens)
+        .strip()
+        .startswith(
+            "Once upon a time, there was a little girl named Lily. She loved to play outside in the "
+            "park. One day, she saw a big, red ball"
+        )
+    )
+
+
+def wrong(answer, given):
+    return chain([(token + 1) % 100 for token in answer[given : given + 7]])
+
+
+def empty(answer, given):
+    return chain([])
+
+
+def right_to_the_full_width(answer, given):
+    return chain((answer[given:] + answer)[:31])
+
+
+def longer_than_the_step(answer, given):
+    return chain((answer[given:] + answer)[:100])
+
+
+def side_branch(answer, given):
+    """A wrong first path, then the right tokens as the root's second branch."""
+    coming = answer[given : given + 6]
+    if not coming:
+        return chain([])
+    tokens = [(coming[0] + 1) % 100, *coming]
+    return tokens, [0, 0, *range(2, len(tokens))]
+
+
+def half_right(answer, given):
+    """Two right tokens, then a fork of which only the second way is right."""
+    coming = answer[given : given + 5]
+    if len(coming) < 3:
+        return chain(coming)
+    tokens = [*coming[:2], (coming[2] + 1) % 100, *coming[2:]]
+    return tokens, [0, 1, 2, 2, *range(4, len(tokens))]
+
+
+SCRIPTS = (
+    wrong,
+    empty,
+    right_to_the_full_width,
+    longer_than_the_step,
+    side_branch,
+    half_right,
+)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_adversarial_drafts_change_nothing(session_of, script, weights):
+    session = session_of("embedded", weights)
+    tokenizer = Tokenizer.of(session.bundle)
+    for index, task in enumerate(TASKS):
+        prompt = tokenizer.encode(example(task, HELD_OUT_SEEDS[1000 + index]).prompt)
+        answer = tokens_of(plain(session, prompt, max_new_tokens=100))
+        for limit in (1, 2, len(answer) // 2 or 1, 100):
+            drafter = ScriptedDrafter(
+                make_drafter(session), lambda given, answer=answer: script(answer, given)
+            )
+            got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
+            assert got == answer[:limit], f"{task}, limited to {limit}"
+
+
+def test_right_drafts_are_accepted_whole(session_of):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[7]).prompt)
+    answer = tokens_of(plain(session, prompt, max_new_tokens=40))
+    stats = Stats()
+    drafter = ScriptedDrafter(
+        make_drafter(session), lambda given: right_to_the_full_width(answer, given)
+    )
+    tokens_of(generate(session, prompt, max_new_tokens=40, drafter=drafter, stats=stats))
+    assert stats.steps == -(-len(answer) // 32)
+
+
+def test_drafts_past_the_end_token_are_not_given_out(session_of):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[3]).prompt)
+    answer = tokens_of(plain(session, prompt, max_new_tokens=200))
+    assert answer[-1] in session.end_token_ids
+    stats = Stats()
+    drafter = ScriptedDrafter(
+        make_drafter(session), lambda given: chain([*answer[given:], *answer[:5]])
+    )
+    got = tokens_of(generate(session, prompt, max_new_tokens=200, drafter=drafter, stats=stats))
+    assert got == answer
+    assert stats.finish_reason == "stop"

@@ -1,0 +1,132 @@
+"""The session: consistent after every kind of ending, and refusing what does not fit."""
+
+import numpy as np
+import pytest
+from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs.errors import (
+    CallOrderError,
+    EmptyPromptError,
+    NonFiniteLogitsError,
+    OptionError,
+    PromptTooLongError,
+    ShapeError,
+    TokenOutOfRangeError,
+)
+
+
+@pytest.fixture
+def session(session_of):
+    return session_of("embedded", "fp32")
+
+
+@pytest.fixture
+def prompt(session):
+    return Tokenizer.of(session.bundle).encode("the cat and the dog and the cat and")
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+def test_closing_early_leaves_exactly_the_committed_tokens(session, prompt):
+    expected = tokens_of(plain(session, prompt, max_new_tokens=30))
+    steps = generate(session, prompt, max_new_tokens=30)
+    given = len(next(steps).token_ids) + len(next(steps).token_ids)
+    steps.close()
+    assert session.length == len(prompt) - 1 + given
+    assert tokens_of(generate(session, prompt, max_new_tokens=30)) == expected
+
+
+def test_an_exception_in_a_step_leaves_the_session_usable(session, prompt, monkeypatch):
+    expected = tokens_of(plain(session, prompt, max_new_tokens=20))
+    steps = generate(session, prompt, max_new_tokens=20)
+    next(steps)
+    before = session.length
+    with monkeypatch.context() as broken:
+        broken.setattr(type(session), "step", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        with pytest.raises(OSError, match="gone"):
+            next(steps)
+    assert session.length == before
+    assert tokens_of(generate(session, prompt, max_new_tokens=20)) == expected
+
+
+def test_nan_logits_are_a_named_error(session, prompt, monkeypatch):
+    steps = generate(session, prompt, max_new_tokens=20)
+    next(steps)
+    real = type(session).step
+    monkeypatch.setattr(type(session), "step", lambda *given: real(*given) * np.nan)
+    with pytest.raises(NonFiniteLogitsError):
+        next(steps)
+    with pytest.raises(NonFiniteLogitsError):
+        next(plain(session, prompt))
+
+
+def test_a_second_request_takes_the_session_from_the_first(session, prompt):
+    first = generate(session, prompt, max_new_tokens=20)
+    next(first)
+    next(generate(session, prompt[:3], max_new_tokens=20))
+    with pytest.raises(CallOrderError):
+        next(first)
+
+
+def test_statistics_add_up(session, prompt):
+    stats = Stats()
+    tokens = tokens_of(generate(session, prompt, max_new_tokens=40, stats=stats))
+    assert stats.new_tokens == len(tokens)
+    assert sum(stats.accept_histogram) == stats.steps == len(stats.drafting_us)
+    accepted = sum(source["accepted"] for source in stats.per_source.values())
+    accept_len = sum(n * count for n, count in enumerate(stats.accept_histogram))
+    assert stats.new_tokens - stats.steps <= accept_len <= accepted
+    assert stats.finish_reason in ("stop", "length")
+
+
+def test_one_drafter_serves_many_requests(session, prompt):
+    drafter = make_drafter(session)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=30))
+    for _ in range(3):
+        assert tokens_of(generate(session, prompt, max_new_tokens=30, drafter=drafter)) == expected
+
+
+@pytest.mark.parametrize("start", [generate, plain])
+def test_unusable_prompts_are_named(session, start):
+    with pytest.raises(EmptyPromptError):
+        next(start(session, []))
+    with pytest.raises(PromptTooLongError):
+        next(start(session, np.zeros(session.capacity + 1, int)))
+    with pytest.raises(TokenOutOfRangeError):
+        next(start(session, [1, session.vocab_size]))
+    with pytest.raises(TokenOutOfRangeError):
+        next(start(session, [-1]))
+    with pytest.raises(OptionError):
+        next(start(session, [1], max_new_tokens=0))
+
+
+def test_unknown_options_are_named(session):
+    with pytest.raises(OptionError, match="auto"):
+        make_drafter(session, "guess")
+    with pytest.raises(OptionError, match="canonical"):
+        make_drafter(session, "auto", "maybe")
+    with pytest.raises(OptionError):
+        session.select([3])
+    with pytest.raises(ShapeError):
+        session.rewind(session.length + 1)
+
+
+def test_prefill_by_either_graph_gives_the_same_bits(session):
+    tokens = np.arange(600, dtype=np.uint32) % session.vocab_size
+    logits = []
+    for graphs in ("both", "prefill", "decode"):
+        session.rewind(0)
+        session.prefill(tokens, graphs)
+        assert session.length == len(tokens)
+        inputs = session.step_inputs[0]
+        inputs.fill_chain(tokens[:1], session.length)
+        logits.append(session.step(inputs).copy())
+    assert np.array_equal(logits[0], logits[1])
+    assert np.array_equal(logits[0], logits[2])
+
+
+def test_rows_past_the_capacity_are_refused(session):
+    session.rewind(0)
+    with pytest.raises(ShapeError, match="capacity"):
+        session.prefill(np.zeros(session.capacity + 1, np.uint32))
