@@ -1,7 +1,8 @@
 //! Extending and reading the suffix automaton, at three lengths of text.
 //!
-//! `cargo bench --bench automaton`. The text is made up: words with Zipf-like frequencies, each
-//! with a few likely followers, and now and then a passage that was there before.
+//! `cargo bench --bench automaton`.
+
+mod text;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -10,45 +11,13 @@ use coordgen_rs::draft::suffix_automaton::SuffixAutomaton;
 use coordgen_rs::ids::TokenId;
 
 const LENGTHS: [usize; 3] = [1_000, 100_000, 1_000_000];
-const VOCABULARY: f64 = 50_000.0;
-
-/// A deterministic generator (xorshift) of numbers in 0..1.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-/// A text that looks like one to an automaton.
-fn text(len: usize) -> Vec<TokenId> {
-    let mut numbers = Numbers(88_172_645_463_325_252);
-    let mut text = vec![TokenId(0)];
-    while text.len() < len {
-        if numbers.next() < 0.01 {
-            let start = (numbers.next() * text.len() as f64) as usize;
-            let end = (start + (numbers.next() * 40.0) as usize).min(text.len());
-            text.extend_from_within(start..end);
-        }
-        let follower = numbers.next().powi(3) * 20.0;
-        let rank = VOCABULARY.powf(numbers.next()) as u32;
-        let last = text[text.len() - 1].0;
-        let likely = last.wrapping_mul(31) + follower as u32;
-        text.push(TokenId(if numbers.next() < 0.5 { likely % VOCABULARY as u32 } else { rank }));
-    }
-    text.truncate(len);
-    text
-}
+const VOCAB_SIZE: u32 = 50_000;
 
 fn extend(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("automaton_extend");
     group.sample_size(10);
     for len in LENGTHS {
-        let text = text(len);
+        let text = text::text(len, VOCAB_SIZE);
         group.throughput(Throughput::Elements(len as u64));
         group.bench_function(BenchmarkId::from_parameter(len), |bencher| {
             bencher.iter_batched_ref(
@@ -72,7 +41,7 @@ fn extend(criterion: &mut Criterion) {
 fn successors(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("automaton_successors");
     for len in LENGTHS {
-        let mut text = text(len);
+        let mut text = text::text(len, VOCAB_SIZE);
         text.extend_from_within(len / 2..len / 2 + 8);
         let mut automaton = SuffixAutomaton::new();
         automaton.extend(&text);

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.export import export_checkpoint
 

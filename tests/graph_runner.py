@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from coordgen_rs.bundle import Bundle
 from numpy.typing import NDArray
+
+from coordgen_rs.bundle import Bundle
 
 HIDDEN = -1e4
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from coordgen_rs import Accepted, Drafter, StepInputs
 from numpy.typing import NDArray
+
+from coordgen_rs import Accepted, Drafter, StepInputs
 
 Tree = tuple[list[int], list[int]]
 """Draft nodes below the root: tokens, and parents by node (0 is the root, 1 the first of them)."""

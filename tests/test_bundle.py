@@ -2,18 +2,21 @@ import contextlib
 import copy
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from checkpoints import write_checkpoint
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.manifest import Manifest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +138,11 @@ def test_verifying_reports_every_byte(bundle):
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
     total = sum(record.num_bytes for record in opened.manifest.files.values())
     assert seen[-1][1:] == (total, total)
+
+
+def test_opening_needs_no_onnx():
+    code = "import sys, coordgen_rs.bundle; sys.exit('onnx' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def paths_into(document: Any) -> list[list[Any]]:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import CHECKPOINTS, ROOT
 
 COORDGEN = Path(sys.executable).with_name("coordgen")

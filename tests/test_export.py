@@ -1,3 +1,4 @@
+import contextlib
 import hashlib
 import itertools
 import json
@@ -10,17 +11,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from checkpoints import write_checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from checkpoints import save_weights, write_checkpoint
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import CheckpointError, ExportError, OptionError, UnsupportedModelError
 from coordgen_rs.export import export_checkpoint
+from coordgen_rs.export.config import parse_config
 from coordgen_rs.export.llama2c_tokenizer import convert_tokenizer
 from coordgen_rs.export.quantize import BLOCK_SIZE, quantize_rows
 from graph_runner import HIDDEN, GraphRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from reference import forward, load_checkpoint
-from tokenizers import Tokenizer
 
 SHARED = Path(os.environ.get("COORDGEN_SHARED", Path(__file__).parents[2] / "shared")) / "models"
 STORIES, TINY_STORIES = SHARED / "stories260K", SHARED / "TinyStories-656K"
@@ -154,7 +158,7 @@ def test_quantised_logits_are_near_a_dequantised_forward_pass(tmp_path, weights,
     ids = tokens(40, 128)
     expected = forward(config, matrices, ids, rounded_to_8_bits)
     logits = GraphRunner(exported(checkpoint, tmp_path / "out", weights=weights)).feed_all(ids, 8)
-    assert np.sqrt(np.mean((logits - expected) ** 2) / np.mean(expected**2)) < 0.01
+    assert np.sqrt(np.mean((logits - expected) ** 2) / np.mean(expected**2)) < 2e-3
 
 
 @settings(max_examples=60, deadline=None)
@@ -432,6 +436,48 @@ def test_what_the_graphs_cannot_do_is_refused_by_name(tmp_path, options, name):
     refuse(checkpoint, tmp_path / "out", CheckpointError, name)
 
 
+JSON_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.just([]),
+    st.just({}),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_altered_config_is_read_or_refused_by_name(data):
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": [2],
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "layer_types": ["full_attention"],
+        "max_position_embeddings": 512,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": LLAMA3_SCALING,
+        "rope_theta": 5e5,
+        "vocab_size": 128,
+    }
+    changed = data.draw(st.sampled_from(sorted(config)))
+    with contextlib.suppress(CheckpointError):
+        parse_config(config | {changed: data.draw(JSON_VALUES)}, {})
+    changed = data.draw(st.sampled_from(sorted(LLAMA3_SCALING)))
+    scaling = LLAMA3_SCALING | {changed: data.draw(JSON_VALUES)}
+    with contextlib.suppress(CheckpointError):
+        parse_config(config | {"rope_scaling": scaling}, {})
+
+
 def test_another_architecture_is_an_unsupported_model(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint", architectures=["GPT2LMHeadModel"])
     refuse(checkpoint, tmp_path / "out", UnsupportedModelError, "GPT2LMHeadModel")
@@ -442,6 +488,22 @@ def test_a_missing_file_is_named(tmp_path, file):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     (checkpoint / file).unlink()
     refuse(checkpoint, tmp_path / "out", CheckpointError, file)
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / "tokenizer.json").write_text('{"model": 7}')
+    refuse(checkpoint, tmp_path / "out", CheckpointError, "tokenizer.json")
+
+
+def test_tensors_that_are_not_used_may_have_any_type(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    weights = load_file(checkpoint / "model.safetensors")
+    bundle = exported(checkpoint, tmp_path / "a")
+    save_weights(checkpoint, weights | {"rotary.position_ids": np.arange(4)})
+    assert sums(exported(checkpoint, tmp_path / "b")) == sums(bundle)
+    save_weights(checkpoint, weights | {"model.norm.weight": np.ones(64, np.int64)})
+    refuse(checkpoint, tmp_path / "out", CheckpointError, r"model\.norm\.weight has the type I64")
 
 
 def test_a_missing_shard_is_named(tmp_path):

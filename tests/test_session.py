@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.errors import (
     CallOrderError,

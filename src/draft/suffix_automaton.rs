@@ -15,7 +15,7 @@ use crate::ids::{StateId, TokenId};
 /// than the longer one below. Stopping at the first class with a full count therefore bounds the
 /// walk, which on a run of one repeated token would be the whole text. It also means that the last
 /// positions of such frequent substrings go stale. Counting four times as far drafts no better
-/// within a request (0.7 % at most over a session of many) and makes such runs four times slower.
+/// within a request (0.7 % at most over a session of many) and makes such runs three times slower.
 pub const MAX_COUNT: u32 = 1 << 8;
 
 pub(super) const ROOT: StateId = StateId(0);

@@ -1,0 +1,137 @@
+//! What a step costs beside the model: propose, fill and accept; and the filling alone.
+//!
+//! `cargo bench --bench step`. A recorded text plays the target, so that drafts are accepted as
+//! often as lookups deserve.
+
+mod text;
+
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+
+use coordgen_rs::commit::CommitPolicy;
+use coordgen_rs::draft::drafter::{Drafter, DrafterOptions};
+use coordgen_rs::draft::source_named;
+use coordgen_rs::draft::step_choice::{StepChoice, StepShape};
+use coordgen_rs::ids::TokenId;
+use coordgen_rs::tree::draft_tree::DraftTree;
+use coordgen_rs::tree::step_inputs::{MASKED, StepBuffers, StepInputs, VISIBLE};
+
+const LENGTHS: [usize; 3] = [1_000, 100_000, 1_000_000];
+const ANSWER_LEN: usize = 100_000;
+/// Rows of the step, and so nodes of the tree.
+const ROWS: usize = 16;
+const ATTENDED: usize = 4_352;
+/// Small, so that the argmax over the vocabulary does not hide the rest.
+const VOCAB_SIZE: usize = 4_096;
+
+struct Buffers {
+    input_ids: Vec<i64>,
+    position_ids: Vec<i64>,
+    mask: Vec<f32>,
+}
+
+impl Buffers {
+    fn new(rows: usize, attended: usize) -> Self {
+        let (input_ids, position_ids) = (vec![0; rows], vec![0; rows]);
+        Self { input_ids, position_ids, mask: vec![0.0; rows * attended] }
+    }
+
+    fn lend(&mut self) -> StepBuffers<'_> {
+        let Self { input_ids, position_ids, mask } = self;
+        StepBuffers { input_ids, position_ids, mask }
+    }
+}
+
+/// A request whose target says a recorded answer.
+struct Replay {
+    drafter: Drafter,
+    inputs: StepInputs,
+    buffers: Buffers,
+    answer: Vec<TokenId>,
+    given_out: usize,
+    logits: Vec<f32>,
+}
+
+impl Replay {
+    fn new(prompt_len: usize) -> Self {
+        let mut prompt = text::text(prompt_len + ANSWER_LEN, VOCAB_SIZE as u32);
+        let answer = prompt.split_off(prompt_len);
+        let shape = StepShape { rows: ROWS, attended: ATTENDED };
+        let options = DrafterOptions {
+            steps: StepChoice::new(vec![shape], None).unwrap(),
+            vocab_size: VOCAB_SIZE,
+            commit: CommitPolicy::Canonical,
+            end_tokens: Vec::new(),
+        };
+        let mut drafter = Drafter::new(vec![source_named("automaton").unwrap()], options);
+        drafter.begin(&prompt, usize::MAX).unwrap();
+        let inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
+        let buffers = Buffers::new(ROWS, ATTENDED);
+        let logits = vec![0.0; ROWS * VOCAB_SIZE];
+        Self { drafter, inputs, buffers, answer, given_out: 0, logits }
+    }
+
+    fn coming(&self, depth: u32) -> TokenId {
+        self.answer[(self.given_out + depth as usize) % self.answer.len()]
+    }
+
+    /// One step; returns the time of propose, fill and accept, without that of the target.
+    fn step(&mut self) -> Duration {
+        let past_len = self.given_out % (ATTENDED - ROWS);
+        let start = Instant::now();
+        self.drafter.propose(past_len).unwrap();
+        self.inputs.fill(self.drafter.tree(), past_len, self.buffers.lend()).unwrap();
+        let proposing = start.elapsed();
+
+        self.logits.fill(0.0);
+        for (row, &depth) in self.drafter.tree().depths().iter().enumerate() {
+            let token = self.coming(depth);
+            self.logits[row * VOCAB_SIZE + token.0 as usize] = 1.0;
+        }
+        let start = Instant::now();
+        let accepted = self.drafter.accept(&self.logits).unwrap();
+        let accepting = start.elapsed();
+        for (depth, &token) in accepted.token_ids.iter().enumerate() {
+            assert_eq!(token, self.coming(depth as u32));
+        }
+        self.given_out += accepted.token_ids.len();
+        proposing + accepting
+    }
+}
+
+fn propose_and_accept(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("propose_fill_accept");
+    for len in LENGTHS {
+        let mut replay = Replay::new(len);
+        group.bench_function(BenchmarkId::from_parameter(len), |bencher| {
+            bencher.iter_custom(|steps| (0..steps).map(|_| replay.step()).sum());
+        });
+    }
+}
+
+fn fill(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fill");
+    for attended in LENGTHS {
+        let tokens = [TokenId(1); ROWS];
+        let parents: [u32; ROWS] = std::array::from_fn(|node| node.saturating_sub(1) as u32 / 2);
+        let tree = DraftTree::from_arrays(&tokens, &parents).unwrap();
+        let mut inputs = StepInputs::new(ROWS, attended).unwrap();
+        let mut buffers = Buffers::new(ROWS, attended);
+        let mut past_len = 0;
+        group.bench_function(BenchmarkId::from_parameter(attended), |bencher| {
+            bencher.iter(|| {
+                past_len = (past_len + 3) % (attended - ROWS);
+                inputs.fill(&tree, past_len, buffers.lend()).unwrap();
+            });
+        });
+        let last = &buffers.mask[(ROWS - 1) * attended..];
+        let path = [0, 1, 3, 7, 15].map(|node| past_len + node);
+        let sees = |slot: &usize| *slot < past_len || path.contains(slot);
+        assert!((0..attended).all(|slot| (last[slot] == VISIBLE) == sees(&slot)));
+        assert!(last.iter().all(|&entry| entry == VISIBLE || entry == MASKED));
+    }
+}
+
+criterion_group!(benches, propose_and_accept, fill);
+criterion_main!(benches);

@@ -1,0 +1,114 @@
+"""Step inputs through the binding: the mask is the ancestors, whatever was filled before."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordgen_rs._core import InvalidDraftError, ShapeError, StepInputs
+
+ROWS, ATTENDED = 6, 20
+MASKED = -1e4
+
+
+def make_inputs(rows=ROWS, attended=ATTENDED):
+    mask = np.full((1, 1, rows, attended), np.nan, np.float32)
+    return StepInputs(np.full(rows, -1, np.int64), np.full(rows, -1, np.int64), mask)
+
+
+@st.composite
+def trees(draw, max_nodes=ROWS):
+    token_ids = draw(st.lists(st.integers(0, 2), min_size=1, max_size=max_nodes))
+    parents = [draw(st.integers(0, max(node - 1, 0))) for node in range(len(token_ids))]
+    return np.array(token_ids, np.uint32), np.array(parents, np.uint32)
+
+
+def ancestors(parents, node):
+    return {0} if node == 0 else {node} | ancestors(parents, int(parents[node]))
+
+
+def naive_inputs(token_ids, parents, past_len):
+    input_ids, position_ids = np.zeros(ROWS, np.int64), np.zeros(ROWS, np.int64)
+    mask = np.full((ROWS, ATTENDED), MASKED, np.float32)
+    for row in range(ROWS):
+        seen = ancestors(parents, row) if row < len(token_ids) else {row}
+        mask[row, :past_len] = 0
+        mask[row, [past_len + slot for slot in seen]] = 0
+        if row < len(token_ids):
+            input_ids[row] = token_ids[row]
+            position_ids[row] = past_len + len(seen) - 1
+    return input_ids, position_ids, mask[None, None]
+
+
+@given(st.lists(st.tuples(trees(), st.integers(0, ATTENDED - ROWS)), min_size=1, max_size=6))
+def test_refilled_inputs_equal_a_naive_fill(steps):
+    inputs = make_inputs()
+    for (token_ids, parents), past_len in steps:
+        inputs.fill(token_ids, parents, past_len)
+        expected = naive_inputs(token_ids, parents, past_len)
+        np.testing.assert_array_equal(inputs.input_ids, expected[0])
+        np.testing.assert_array_equal(inputs.position_ids, expected[1])
+        np.testing.assert_array_equal(inputs.mask, expected[2])
+        assert inputs.num_nodes == len(token_ids)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=ROWS), st.integers(0, ATTENDED - ROWS))
+def test_a_chain_is_the_tree_of_one_path(token_ids, past_len):
+    chain, tree = make_inputs(), make_inputs()
+    token_ids = np.array(token_ids, np.uint32)
+    parents = np.maximum(np.arange(len(token_ids)) - 1, 0).astype(np.uint32)
+    chain.fill_chain(token_ids, past_len)
+    tree.fill(token_ids, parents, past_len)
+    np.testing.assert_array_equal(chain.input_ids, tree.input_ids)
+    np.testing.assert_array_equal(chain.position_ids, tree.position_ids)
+    np.testing.assert_array_equal(chain.mask, tree.mask)
+
+
+def test_the_callers_own_arrays_are_filled():
+    input_ids, position_ids = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    mask = np.zeros((2, 4), np.float32)
+    inputs = StepInputs(input_ids, position_ids, mask)
+    inputs.fill_chain(np.array([7, 8], np.uint32), 1)
+    assert inputs.mask is mask
+    assert (inputs.rows, inputs.attended) == (2, 4)
+    assert input_ids.tolist() == [7, 8]
+    assert position_ids.tolist() == [1, 2]
+    assert mask.tolist() == [[0, 0, MASKED, MASKED], [0, 0, 0, MASKED]]
+
+
+@pytest.mark.parametrize(
+    ("input_ids", "position_ids", "mask"),
+    [
+        (np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros((2, 4), np.float32)),
+        (np.zeros(3, np.int64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32)),
+        (np.zeros(2, np.int64), np.zeros((2, 2), np.int64), np.zeros((2, 4), np.float32)),
+        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((2, 4))),
+        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((2, 2, 4), np.float32)),
+        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(4, np.float32)),
+        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((4, 2), np.float32).T),
+        (np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros((2, 1), np.float32)),
+        ([0, 0], np.zeros(2, np.int64), np.zeros((2, 4), np.float32)),
+    ],
+)
+def test_unusable_buffers_are_refused(input_ids, position_ids, mask):
+    with pytest.raises(ShapeError):
+        StepInputs(input_ids, position_ids, mask)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "parents", "past_len", "error"),
+    [
+        ([0] * (ROWS + 1), [0] * (ROWS + 1), 0, InvalidDraftError),
+        ([0, 1], [0, 1], 0, InvalidDraftError),
+        ([0, 1], [1, 0], 0, InvalidDraftError),
+        ([0, 1], [0], 0, ShapeError),
+        ([], [], 0, ShapeError),
+        ([0], [0], ATTENDED - ROWS + 1, ShapeError),
+    ],
+)
+def test_a_refused_tree_writes_nothing(token_ids, parents, past_len, error):
+    inputs = make_inputs()
+    with pytest.raises(error):
+        inputs.fill(np.array(token_ids, np.uint32), np.array(parents, np.uint32), past_len)
+    assert np.isnan(inputs.mask).all()
+    assert (inputs.input_ids == -1).all()
