@@ -150,7 +150,7 @@ def character_tokenizer(vocab: int) -> dict[str, Any]:
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Split",
-            "pattern": {"Regex": "(?s)."},
+            "pattern": {"Regex": r"[\s\S]"},
             "behavior": "Isolated",
             "invert": False,
         },

@@ -84,7 +84,7 @@ class _Graph:
         for number, block in enumerate(bundle.manifest.blocks):
             names = {"hidden": hidden[number % 2], **shared_values}
             outputs = {"hidden_out": hidden[(number + 1) % 2]}
-            for layer in range(block.first_layer, block.first_layer + block.num_layers):
+            for layer in block.layers:
                 for kind, value in zip(("key", "value"), session.cache.values[layer], strict=True):
                     names[f"{kind}_{layer}"] = value
                     outputs[f"{kind}_{layer}_out"] = value
@@ -148,10 +148,8 @@ class OrtSession:
         self._write_index = np.zeros(1, np.int64)
         self.write_index_value = _value(self._write_index)
         self._embedding = bundle.embedding()
-        angles = np.outer(np.arange(manifest.context), np.array(manifest.inv_freq))
-        self._cos = np.cos(angles).astype(np.float32)
-        self._sin = np.sin(angles).astype(np.float32)
-        widths = [rows for rows in manifest.widths if rows <= manifest.decode_rows]
+        self._cos, self._sin = bundle.rope_tables()
+        widths = manifest.decode_widths
         self._decode = {rows: _Graph(rows, self, with_head=True) for rows in widths}
         self._prefill = _Graph(manifest.prefill_rows, self, with_head=False)
         self.select(widths)

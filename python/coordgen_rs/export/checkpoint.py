@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.config import ModelConfig, parse_config
 from coordgen_rs.export.llama2c import open_llama2c
@@ -59,9 +61,11 @@ def _open_hugging_face(path: Path) -> Checkpoint:
 
     def read_tokenizer() -> str:
         try:
-            return tokenizer_path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = tokenizer_path.read_text(encoding="utf-8")
+            Tokenizer.from_str(text)
+        except Exception as error:  # the tokenizers package raises plain Exception
             raise CheckpointError(f"{tokenizer_path} cannot be read: {error}") from error
+        return text
 
     return Checkpoint(config, _open_weights(path), read_tokenizer)
 
@@ -72,8 +76,10 @@ def _open_weights(path: Path) -> dict[str, Tensor]:
     if not index_path.exists():
         return open_safetensors(path / "model.safetensors")
     weight_map = _read_object(index_path).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{index_path} has no weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(shard, str) for shard in weight_map.values()
+    ):
+        raise CheckpointError(f"{index_path} has no weight_map of file names")
     shards = {name: open_safetensors(path / name) for name in sorted(set(weight_map.values()))}
     tensors = {}
     for name, shard in weight_map.items():

@@ -75,22 +75,23 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
 
 
 def _family(config: dict[str, Any]) -> str:
-    architectures = config.get("architectures") or ["none named"]
-    family = _FAMILIES.get(architectures[0]) if isinstance(architectures, list) else None
-    if family is None:
-        raise UnsupportedModelError(
-            f"config.json: architecture {architectures[0]} is not supported, "
-            f"only {' and '.join(_FAMILIES)}"
-        )
-    return family
+    architectures = config.get("architectures")
+    for architecture, family in _FAMILIES.items():
+        if architectures == [architecture]:
+            return family
+    raise UnsupportedModelError(
+        f"config.json: architectures {architectures} are not supported, "
+        f"only {' and '.join(_FAMILIES)}"
+    )
 
 
 def _refuse_options(config: dict[str, Any], family: str) -> None:
     """Raises UnsupportedModelError for options that change the arithmetic."""
+    layer_types = config.get("layer_types")
     refused = {
         "quantization_config": config.get("quantization_config") is not None,
         "use_sliding_window": bool(config.get("use_sliding_window")),
-        "layer_types": any(kind != "full_attention" for kind in config.get("layer_types") or []),
+        "layer_types": layer_types is not None and not _is_full_attention(layer_types),
         "attention_bias": family == "llama" and bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
         "hidden_act": config.get("hidden_act", "silu") not in ("silu", "swish"),
@@ -99,6 +100,10 @@ def _refuse_options(config: dict[str, Any], family: str) -> None:
     for name, is_refused in refused.items():
         if is_refused:
             raise UnsupportedModelError(f"config.json: {name} = {config[name]} is not supported")
+
+
+def _is_full_attention(layer_types: Any) -> bool:
+    return isinstance(layer_types, list) and all(kind == "full_attention" for kind in layer_types)
 
 
 def _positive(config: dict[str, Any], name: str, default: int | None = None) -> int:

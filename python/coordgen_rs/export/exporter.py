@@ -4,6 +4,7 @@ In: the path of a checkpoint and what the bundle shall be. Out: a directory for 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -12,15 +13,10 @@ import onnx
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export.checkpoint import Checkpoint, open_checkpoint
+from coordgen_rs.export.config import ModelConfig
 from coordgen_rs.export.graph import GraphShape, block_graph, head_graph
-from coordgen_rs.export.stored import (
-    StoredHead,
-    StoredLayer,
-    StoredLinear,
-    StoredTensor,
-    WeightWriter,
-)
-from coordgen_rs.export.tensor import Tensor
+from coordgen_rs.export.layers import embedding_tensor, write_head, write_layer
+from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.export.writer import Staging, staged_directory
 from coordgen_rs.manifest import (
     MANIFEST_NAME,
@@ -34,6 +30,7 @@ from coordgen_rs.manifest import (
 )
 
 _NARROW_WIDTHS = (1, 4, 8, 16, 32)
+_MAX_ROWS = 1 << 12
 _DEFAULT_CONTEXT = 4096
 _BITS: dict[str, tuple[int | None, int | None]] = {
     "fp32": (None, None),
@@ -41,6 +38,7 @@ _BITS: dict[str, tuple[int | None, int | None]] = {
     "int4": (4, 8),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
+_TOKENIZER_NAME = "tokenizer.json"
 
 
 def export_checkpoint(
@@ -54,200 +52,148 @@ def export_checkpoint(
     context: int | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> None:
-    """Writes the bundle `out` from a checkpoint that `open_checkpoint` knows.
+    """Write the bundle `out` from a checkpoint.
 
-    The layers are cut into `blocks` blocks of nearly equal length. Graphs are made for the widths
-    1, 4, 8, 16 and 32 up to `decode_rows`, for `decode_rows` and for `prefill_rows`. `context`, the
-    most tokens of a request, is the model's own limit but at most 4,096 if it is None.
-    `on_progress(what, done, total)` is called before each layer and after the last.
+    `out` appears only when it is complete; after an exception or an interrupt nothing is left
+    behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer.
 
-    Memory: some pieces of 8 MiB and, when quantising, the scales of one layer. `out` appears only
-    when it is complete; after an exception nothing is left behind.
-    Raises OptionError for an option outside its range, CheckpointError (UnsupportedModelError) for
-    the checkpoint, ExportError if `out` exists or cannot be written.
+    Args:
+        checkpoint: A Hugging Face directory, or a llama2.c `.bin` or its directory.
+        out: A directory that does not exist yet, or is empty.
+        weights: Precision of the weights; the head of `int4` has 8 bits.
+        blocks: Number of blocks into which the layers are cut, as equal as may be.
+        prefill_rows: Rows of the widest graph, for prompts.
+        decode_rows: Rows of the widest decode graph; narrower ones are 1, 4, 8, 16 and 32.
+        context: Most tokens of a request; None takes the model's limit, but at most 4,096.
+        on_progress: Called with what comes next, steps done, and steps in all.
+
+    Raises:
+        OptionError: An option is outside its range.
+        CheckpointError: The checkpoint is missing something or damaged; UnsupportedModelError, a
+            CheckpointError, if it is of a kind that the graphs cannot do.
+        ExportError: `out` exists, or cannot be written.
     """
     source = open_checkpoint(Path(checkpoint))
     if context is None:
         context = min(source.config.max_positions, _DEFAULT_CONTEXT)
-    _check_options(source, weights, blocks, prefill_rows, decode_rows, context)
+    options = _Options(weights, blocks, prefill_rows, decode_rows, context)
+    options.check(source.config)
     with staged_directory(Path(out)) as staging:
-        _Exporter(
-            source, staging, weights, blocks, prefill_rows, decode_rows, context, on_progress
-        ).run()
+        _Exporter(source, staging, options, on_progress or _ignore).run()
 
 
-def _check_options(
-    source: Checkpoint,
-    weights: str,
-    blocks: int,
-    prefill_rows: int,
-    decode_rows: int,
-    context: int,
-) -> None:
-    if weights not in _BITS:
-        raise OptionError(f"weights is {weights!r}, expected one of {', '.join(_BITS)}")
-    limits = {
-        "blocks": (blocks, source.config.num_layers),
-        "decode_rows": (decode_rows, 1 << 16),
-        "prefill_rows": (prefill_rows, 1 << 16),
-        "context": (context, source.config.max_positions),
-    }
-    for name, (value, most) in limits.items():
-        if not 1 <= value <= most:
-            raise OptionError(f"{name} is {value}, expected 1 to {most}")
+@dataclass(frozen=True)
+class _Options:
+    """What the bundle shall be; see `export_checkpoint`."""
+
+    weights: WeightKind
+    blocks: int
+    prefill_rows: int
+    decode_rows: int
+    context: int
+
+    def check(self, config: ModelConfig) -> None:
+        """Raises OptionError that names an option and its limits."""
+        if self.weights not in _BITS:
+            raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
+        limits = {
+            "blocks": config.num_layers,
+            "prefill_rows": _MAX_ROWS,
+            "decode_rows": _MAX_ROWS,
+            "context": config.max_positions,
+        }
+        for name, most in limits.items():
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise OptionError(f"{name} is {value}, expected 1 to {most}")
+
+    def widths(self) -> list[int]:
+        """The numbers of rows for which graphs are made, ascending."""
+        narrow = {width for width in _NARROW_WIDTHS if width <= self.decode_rows}
+        return sorted(narrow | {self.decode_rows, self.prefill_rows})
 
 
 class _Exporter:
-    """The state of one export: what is written so far, and the options."""
+    """One export: where it reads, where it writes, and the sizes all its graphs share."""
 
     def __init__(
         self,
         source: Checkpoint,
         staging: Staging,
-        weights: WeightKind,
-        num_blocks: int,
-        prefill_rows: int,
-        decode_rows: int,
-        context: int,
-        on_progress: Callable[[str, int, int], None] | None,
+        options: _Options,
+        on_progress: Callable[[str, int, int], None],
     ) -> None:
-        config = source.config
         self._source = source
         self._staging = staging
-        self._weights: WeightKind = weights
-        self._block_bits, self._head_bits = _BITS[weights]
-        self._num_blocks = num_blocks
-        self._prefill_rows = prefill_rows
-        self._decode_rows = decode_rows
-        self._context = context
+        self._options = options
         self._on_progress = on_progress
-        narrow = {width for width in _NARROW_WIDTHS if width <= decode_rows}
-        self._widths = sorted(narrow | {decode_rows, prefill_rows})
-        self._slots = context + self._widths[-1]
-        self._model = ModelShape(
-            family=config.family,
-            hidden_size=config.hidden_size,
-            ffn_size=config.ffn_size,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            vocab_size=config.vocab_size,
-            rms_norm_eps=config.rms_norm_eps,
-        )
+        self._widths = options.widths()
+        # A graph of any width may start at the last slot of the context.
+        self._slots = options.context + self._widths[-1]
+        self._model = _model_shape(source.config)
 
     def run(self) -> None:
         """Writes all files, the manifest last."""
-        config, num_layers = self._source.config, self._model.num_layers
-        tokenizer = self._source.read_tokenizer()
-        self._staging.write("tokenizer.json", tokenizer.encode())
-        self._progress("embedding", 0)
+        config, options = self._source.config, self._options
+        self._staging.write(_TOKENIZER_NAME, self._source.read_tokenizer().encode())
         embedding = self._write_embedding()
-        blocks = [
-            self._write_block(index, layers)
-            for index, layers in enumerate(_cut(num_layers, self._num_blocks))
-        ]
-        self._progress("head", num_layers + 1)
+        cuts = _cut(config.num_layers, options.blocks)
+        blocks = [self._write_block(index, layers) for index, layers in enumerate(cuts)]
         head = self._write_head(embedding)
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
             tool=f"coordgen-rs {metadata.version('coordgen-rs')}",
             model=self._model,
-            weights=self._weights,
-            context=self._context,
+            weights=options.weights,
+            context=options.context,
             slots=self._slots,
             widths=self._widths,
-            prefill_rows=self._prefill_rows,
-            decode_rows=self._decode_rows,
+            prefill_rows=options.prefill_rows,
+            decode_rows=options.decode_rows,
             bos_token_id=config.bos_token_id,
             end_token_ids=config.end_token_ids,
             inv_freq=config.inv_freq,
             blocks=blocks,
             head=head,
             embedding=embedding,
-            tokenizer="tokenizer.json",
+            tokenizer=_TOKENIZER_NAME,
             files=dict(self._staging.records),
         )
         self._staging.write(MANIFEST_NAME, manifest.to_json().encode())
-        self._progress("done", num_layers + 2)
+        self._progress("done", config.num_layers + 2)
 
     def _write_embedding(self) -> EmbeddingFile:
-        tensor = self._embedding()
-        is_exact = self._weights == "fp32"
+        self._progress("embedding", 0)
+        is_exact = self._options.weights == "fp32"
         dtype = np.dtype("<f4" if is_exact else "<f2")
         with self._staging.create("embedding.bin") as file:
-            for piece in tensor.pieces():
+            for piece in embedding_tensor(self._source).pieces():
                 file.write(piece.astype(dtype, copy=False))
         return EmbeddingFile("embedding.bin", "float32" if is_exact else "float16")
 
     def _write_block(self, index: int, layers: range) -> BlockFiles:
-        name = f"block_{index:02}"
-        stored = []
+        name, stored = f"block_{index:02}", []
+        bits, _ = _BITS[self._options.weights]
         with self._staging.create(f"{name}.weights") as file:
             writer = WeightWriter(f"{name}.weights", file)
-            for layer in layers:
-                self._progress(f"layer {layer}", layer + 1)
-                stored.append(self._write_layer(writer, layer))
+            for number in layers:
+                self._progress(f"layer {number}", number + 1)
+                stored.append(write_layer(self._source, writer, number, bits))
         graphs = self._write_graphs(name, lambda shape: block_graph(shape, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 
-    def _write_layer(self, writer: WeightWriter, number: int) -> StoredLayer:
-        config, source, bits = self._source.config, self._source, self._block_bits
-        hidden, ffn = config.hidden_size, config.ffn_size
-        queries, keys = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
-        layer = f"model.layers.{number}"
-
-        def matrix(part: str, out_features: int, in_features: int) -> Tensor:
-            return source.tensor(f"{layer}.{part}.weight", out_features, in_features)
-
-        def norm(part: str) -> StoredTensor:
-            return writer.tensor(source.tensor(f"{layer}.{part}.weight", hidden))
-
-        projections = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-        biases = [
-            source.tensor(f"{layer}.self_attn.{part}.bias", size)
-            for part, size in projections.items()
-            if config.qkv_bias
-        ]
-        qkv = [matrix(f"self_attn.{part}", size, hidden) for part, size in projections.items()]
-        attention_out = matrix("self_attn.o_proj", hidden, queries)
-        gate_up = [matrix(f"mlp.{part}", ffn, hidden) for part in ("gate_proj", "up_proj")]
-        return StoredLayer(
-            attention_norm=norm("input_layernorm"),
-            qkv=writer.linear(qkv, bits, biases),
-            attention_out=writer.linear([attention_out], bits),
-            ffn_norm=norm("post_attention_layernorm"),
-            gate_up=writer.linear(gate_up, bits),
-            down=writer.linear([matrix("mlp.down_proj", hidden, ffn)], bits),
-        )
-
     def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
-        config, bits = self._source.config, self._head_bits
+        self._progress("head", self._model.num_layers + 1)
+        _, bits = _BITS[self._options.weights]
+        is_shared = self._source.config.tied_head and bits is None
+        shared = self._shared_output(embedding.file) if is_shared else None
         with self._staging.create("head.weights") as file:
-            writer = WeightWriter("head.weights", file)
-            norm = writer.tensor(self._source.tensor("model.norm.weight", config.hidden_size))
-            if not config.tied_head:
-                shape = (config.vocab_size, config.hidden_size)
-                output = writer.linear([self._source.tensor("lm_head.weight", *shape)], bits)
-            elif bits is None:
-                output = self._tied_output(embedding.file)
-            else:
-                output = writer.linear([self._embedding()], bits)
-        graphs = self._write_graphs(
-            "head", lambda shape: head_graph(shape, StoredHead(norm, output))
-        )
-        return HeadFiles(sorted({"head.weights", output.weight.file}), graphs)
+            stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
+        graphs = self._write_graphs("head", lambda shape: head_graph(shape, stored))
+        return HeadFiles(sorted({"head.weights", stored.output.weight.file}), graphs)
 
-    def _embedding(self) -> Tensor:
-        config = self._source.config
-        name = "model.embed_tokens.weight"
-        if config.tied_head and name not in self._source.tensors:
-            # Which of the two names a tied tensor is stored under is the writer's choice.
-            name = "lm_head.weight"
-        return self._source.tensor(name, config.vocab_size, config.hidden_size)
-
-    def _tied_output(self, file: str) -> StoredLinear:
-        """The embedding's own rows as the output layer."""
+    def _shared_output(self, file: str) -> StoredLinear:
+        """The embedding's float32 rows as the output layer."""
         num_bytes = self._staging.records[file].num_bytes
         shape = (self._model.vocab_size, self._model.hidden_size)
         weight = StoredTensor(file, 0, num_bytes, shape, onnx.TensorProto.FLOAT)
@@ -265,11 +211,28 @@ class _Exporter:
         return names
 
     def _progress(self, what: str, done: int) -> None:
-        if self._on_progress is not None:
-            self._on_progress(what, done, self._model.num_layers + 2)
+        self._on_progress(what, done, self._model.num_layers + 2)
+
+
+def _model_shape(config: ModelConfig) -> ModelShape:
+    return ModelShape(
+        family=config.family,
+        hidden_size=config.hidden_size,
+        ffn_size=config.ffn_size,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        rms_norm_eps=config.rms_norm_eps,
+    )
 
 
 def _cut(num_layers: int, num_blocks: int) -> Iterator[range]:
     """`num_layers` layers in `num_blocks` runs whose lengths differ by at most one."""
     for index in range(num_blocks):
         yield range(num_layers * index // num_blocks, num_layers * (index + 1) // num_blocks)
+
+
+def _ignore(what: str, done: int, total: int) -> None:
+    """Progress that nobody looks at."""

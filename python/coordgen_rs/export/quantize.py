@@ -4,7 +4,7 @@ In: rows of a float32 matrix. Out: unsigned 8- or 4-bit values in blocks of 32 a
 float32 scale per block and, for 4 bits, a zero point per block.
 
 8 bits are symmetric: a zero point of their own lowers the weights' error only from 0.53 to 0.48 %.
-4 bits are asymmetric: an error of 8.1 instead of 8.6 % on a trained model, a divergence of its
+4 bits are asymmetric: on TinyStories-656K an error of 8.1 instead of 8.6 %, a divergence of its
 outputs of 0.040 instead of 0.056, and as fast. A search over eight scales per block brought no more
 (0.040).
 """

@@ -22,11 +22,11 @@ def inverse_frequencies(config: dict[str, Any], head_dim: int) -> list[float]:
     if not isinstance(parameters, dict):
         raise CheckpointError(f"config.json: rope_scaling is {parameters!r}, expected an object")
     theta = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
-    if not isinstance(theta, int | float) or theta <= 0:
+    if not isinstance(theta, int | float) or not 0 < theta < math.inf:
         raise CheckpointError(f"config.json: rope_theta is {theta!r}, expected a positive number")
+    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
-    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
     if rope_type == "llama3":
         frequencies = _scale_llama3(frequencies, parameters)
     elif rope_type != "default":

@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.tensor import Tensor
 
-_STORED_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_STORED_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,16 @@ class _Entry:
     offset: int
 
     def read_rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows `start..stop` as float32; raises CheckpointError if the file ends early."""
-        dtype = np.dtype(_STORED_TYPES[self.stored_type])
+        """Rows `start..stop` as float32.
+
+        Raises CheckpointError if the file ends early or the stored type is not one of floats.
+        """
+        dtype = _STORED_TYPES.get(self.stored_type)
+        if dtype is None:
+            raise CheckpointError(
+                f"{self.path}: {self.name} has the type {self.stored_type}, "
+                f"expected {', '.join(_STORED_TYPES)}"
+            )
         row_elements = math.prod(self.shape[1:])
         count = (stop - start) * row_elements
         offset = self.offset + start * row_elements * dtype.itemsize
@@ -77,15 +89,14 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _entry(path: Path, name: str, fields: Any, data_start: int, file_bytes: int) -> _Entry:
     try:
-        stored_type = fields["dtype"]
+        stored_type = str(fields["dtype"])
         shape = tuple(int(size) for size in fields["shape"])
         begin, end = (int(offset) for offset in fields["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} has a damaged header at {name}") from error
-    if stored_type not in _STORED_TYPES:
-        raise CheckpointError(f"{path}: {name} has the type {stored_type}, expected F32, F16, BF16")
-    num_bytes = math.prod(shape) * np.dtype(_STORED_TYPES[stored_type]).itemsize
-    if begin < 0 or end - begin != num_bytes or min(shape, default=1) < 1:
+    dtype = _STORED_TYPES.get(stored_type)
+    is_sized = dtype is None or end - begin == math.prod(shape) * dtype.itemsize
+    if begin < 0 or not is_sized or min(shape, default=1) < 1:
         raise CheckpointError(f"{path} has a damaged header at {name}")
     if data_start + end > file_bytes:
         raise CheckpointError(f"{path} is truncated: it ends before {name} does")

@@ -57,7 +57,7 @@ class Staging:
         """A new file, recorded when the block ends; raises ExportError if it cannot be written."""
         path = self.directory / name
         try:
-            with path.open("xb", buffering=0) as stream:
+            with path.open("xb") as stream:
                 file = HashedFile(stream)
                 yield file
         except OSError as error:
