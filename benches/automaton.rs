@@ -8,7 +8,6 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 
 use coordgen_rs::draft::source::DraftSource;
 use coordgen_rs::draft::suffix_automaton::SuffixAutomaton;
-use coordgen_rs::ids::TokenId;
 
 const LENGTHS: [usize; 3] = [1_000, 100_000, 1_000_000];
 const VOCAB_SIZE: u32 = 50_000;

@@ -1,4 +1,108 @@
 //! Lossless drafting and tree verification for text generation on fixed-shape graphs.
+//!
+//! A language model that answers from a context says again much of what stands there. This crate
+//! proposes such continuations from lookups alone, as a tree of draft tokens; one run of the
+//! model, the *target*, then verifies all of them; and exactly the tokens that plain greedy decoding
+//! would have said are given out, several a run. The crate runs no model: it prepares the inputs of
+//! a run, reads its logits, and says which rows of the key and value cache to keep.
+//!
+//! # The way of the data
+//!
+//! ```text
+//! prompt --begin--> sources
+//! sources --propose--> draft tree --fill--> ids, positions, mask --> the target's run --> logits
+//! logits --verify--> accepted path, bonus token --commit--> tokens given out, rows to keep
+//! tokens given out --extend--> sources               side branch --carried--> next draft tree
+//! ```
+//!
+//! In use, a loop of two calls:
+//!
+//! 1. [`Drafter::begin`] reads the prompt; the target computes all of it but the last token, which
+//!    is the root of the first tree.
+//! 2. [`Drafter::propose`] grows a tree and chooses a step; [`StepInputs::fill`] writes its inputs.
+//! 3. The target runs; [`Drafter::accept`] takes the logits and returns a [`Commit`].
+//! 4. The target keeps the rows that the commit names; back to 2 until there is a finish reason.
+//!
+//! # Glossary
+//!
+//! | word | meaning |
+//! |---|---|
+//! | target | the model whose output is wanted |
+//! | draft, draft tree | proposed continuations; node 0, the root, is the last token given out; parents stand before children |
+//! | source | something that proposes: a suffix automaton over the request, prompt lookup |
+//! | rows | number of tokens that a run takes, fixed by its graph; row `i` computes node `i` |
+//! | step | one run of the target over a draft tree, under the tree attention mask |
+//! | `past_len` | tokens whose keys and values are in the cache; row `i` is written to slot `past_len + i` |
+//! | first path | nodes 0, 1, 2, .. of which each is the parent of the next; the rows whose slot is their position |
+//! | `accept_len` | draft tokens accepted for good in one step |
+//! | bonus token | the target's own token after the accepted ones |
+//! | commit | the accepted rows' keys and values join the cache, all others are dropped |
+//! | carried tokens | accepted on a side branch, so that their rows stand in wrong slots: fed again first |
+//! | worth | tokens that a draft node is expected to bring |
+//!
+//! # What it costs
+//!
+//! With `n` nodes in a tree of `rows` rows, `V` tokens in the vocabulary, `a` tokens accepted.
+//!
+//! | call | cost |
+//! |---|---|
+//! | [`Drafter::begin`] | each source's `extend` over the prompt |
+//! | [`Drafter::propose`] | at most `n` times each source's `successors` and `advance`, and a sorted insertion for each answer; independent of the text's length but for cache misses |
+//! | [`StepInputs::fill`] | `rows * (rows + tokens committed since the last fill)` mask entries, whatever `past_len` is |
+//! | [`Drafter::accept`] | `a + 1` passes over `V` logits, a scan of the tree for each, each source's `extend` over the new tokens |
+//! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `successors` O(1) |
+//! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
+//!
+//! # Key types, in reading order
+//!
+//! - [`ids`]: [`TokenId`], [`NodeId`] and [`StateId`]; [`error`]: one [`Error`] for all that a
+//!   caller can do wrong.
+//! - [`logits`]: [`Logits`], argmax, and the tie rule on which losslessness hangs.
+//! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask.
+//! - [`verify`]: how far a draft agrees with the target.
+//! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
+//! - [`draft`]: the trait [`DraftSource`], its implementations [`SuffixAutomaton`] and
+//!   [`PromptLookup`]; [`acceptance`], the learned trust in them; [`grow`], one tree from
+//!   all of them; [`step_choice`], how wide a step pays; and the [`Drafter`] above it all.
+//!
+//! With feature `python` the crate is also the extension module `coordgen_rs._core`.
+//!
+//! # Example
+//!
+//! A target that counts in circles, verified up to eight tokens at a time:
+//!
+//! ```
+//! use coordgen_rs::draft::source_named;
+//! use coordgen_rs::{CommitPolicy, Drafter, DrafterOptions, StepChoice, StepShape, TokenId};
+//!
+//! let steps = StepChoice::new(vec![StepShape { rows: 8, attended: 64 }], None)?;
+//! let options = DrafterOptions {
+//!     steps,
+//!     vocab_size: 5,
+//!     commit: CommitPolicy::Canonical,
+//!     end_tokens: vec![],
+//! };
+//! let mut drafter = Drafter::new(vec![source_named("automaton")?], options);
+//! let mut text: Vec<TokenId> = (0..12).map(|index| TokenId(index % 5)).collect();
+//! drafter.begin(&text, 20)?;
+//! let mut num_steps = 0;
+//! while drafter.finish_reason().is_none() {
+//!     drafter.propose(text.len() - 1)?;
+//!     let mut logits = [0.0; 8 * 5];
+//!     for (row, token) in drafter.tree().token_ids().iter().enumerate() {
+//!         logits[row * 5 + (token.0 as usize + 1) % 5] = 1.0;
+//!     }
+//!     text.extend(drafter.accept(&logits)?.token_ids);
+//!     num_steps += 1;
+//! }
+//! assert!(text.iter().enumerate().all(|(index, token)| token.0 == index as u32 % 5));
+//! assert!(num_steps <= 5);
+//! # Ok::<(), coordgen_rs::Error>(())
+//! ```
+//!
+//! [`acceptance`]: draft::acceptance
+//! [`grow`]: draft::grow
+//! [`step_choice`]: draft::step_choice
 
 pub mod commit;
 pub mod draft;
@@ -7,6 +111,18 @@ pub mod ids;
 pub mod logits;
 pub mod tree;
 pub mod verify;
+
+pub use commit::{Commit, CommitPolicy, FinishReason};
+pub use draft::drafter::{Drafter, DrafterOptions};
+pub use draft::prompt_lookup::PromptLookup;
+pub use draft::source::DraftSource;
+pub use draft::step_choice::{StepChoice, StepShape};
+pub use draft::suffix_automaton::SuffixAutomaton;
+pub use error::{Error, Result};
+pub use ids::{NodeId, StateId, TokenId};
+pub use logits::Logits;
+pub use tree::draft_tree::DraftTree;
+pub use tree::step_inputs::{StepBuffers, StepInputs};
 
 #[cfg(feature = "python")]
 mod py;

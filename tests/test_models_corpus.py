@@ -25,7 +25,7 @@ def test_corpus_is_the_one_that_the_model_was_trained_on():
     for task in corpus.TASKS:
         for wanted in sample(task, corpus.HELD_OUT_SEEDS, 50):
             made.update((wanted.prompt + wanted.answer).encode())
-    assert made.hexdigest() == "737da5bafaa4038033060f289ff89f31169f64809ee1fe7e7d1c558e93cee45f"
+    assert made.hexdigest() == "21d3adca49a8b3e14c94c5b49ebcf16eeab5d1c820cc34f7756e1005ad4bdb27"
 
 
 def test_held_out_seeds_are_never_trained_on():

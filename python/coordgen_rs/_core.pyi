@@ -158,7 +158,7 @@ class Drafter:
         sources: Who drafts: "automaton" (suffix automaton over the request), "lookup" (prompt
             lookup). None of them: nothing is drafted.
         costs: What each step costs, in any unit; a step is run, and a draft made, only where
-            it pays. Without costs the widest step is filled.
+            it pays. Without costs rows are free, and filled as far as the sources reach.
         commit: "canonical" (only the tree's first path is committed; exact wherever equal
             slots give equal bits) or "compact" (all accepted rows are).
         end_token_ids: Tokens that end an answer.
@@ -282,6 +282,8 @@ class SuffixAutomaton:
 
     def last_end(self, tokens: NDArray[np.uint32]) -> int | None:
         """Index behind the last token of the latest occurrence of `tokens`; None without one.
+
+        Of what occurs 256 times or more, some occurrence rather than the latest.
 
         Of tokens that occur 256 times and more it is the end of one of the occurrences.
 

@@ -17,6 +17,8 @@ use crate::verify::{Verified, verify};
 
 /// Worth of a node beside the first path under canonical commit. Were it accepted, its own token
 /// would be given out anyway as the target's, and what follows it would have to be fed again.
+/// Replaying real answers: against 1, about 1 % more speed where rows cost; against 0, about 5 %
+/// more tokens a step where they are free.
 const CANONICAL_SIDE_WORTH: f32 = 0.25;
 
 /// What is fixed for the life of a drafter.
@@ -127,7 +129,8 @@ impl Drafter {
     ///
     /// With costs the step is chosen that gives the most expected tokens for its cost, and the
     /// tree is cut to its rows; drafting nothing is among the choices. Without costs the tree
-    /// fills the widest step that fits. Fails without a request, or when no step fits.
+    /// grows to the rows of the widest step that fits, as far as the sources know something.
+    /// Fails without a request, or when no step fits.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
         let steps = &self.options.steps;
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
@@ -276,46 +279,13 @@ impl Drafter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::source::{Cursor, Successor};
+    use crate::draft::scripted::Scripted;
     use crate::draft::step_choice::StepShape;
+    use crate::tree::draft_tree::strategies;
     use proptest::prelude::*;
 
-    const VOCAB_SIZE: usize = 3;
+    const VOCAB_SIZE: usize = Scripted::VOCAB_SIZE;
     const ATTENDED: usize = 64;
-
-    /// Proposes every token everywhere, likelier or not by a rule of its own, to any depth.
-    struct Scripted {
-        rule: u32,
-        text_len: u32,
-    }
-
-    impl DraftSource for Scripted {
-        fn name(&self) -> &'static str {
-            "scripted"
-        }
-        fn extend(&mut self, tokens: &[TokenId]) {
-            self.text_len += tokens.len() as u32;
-        }
-        fn cursor(&self) -> Option<Cursor> {
-            Some(Cursor { place: self.text_len, match_len: 1 })
-        }
-        fn advance(&self, cursor: Cursor, _: TokenId) -> Option<Cursor> {
-            Some(Cursor { place: cursor.place + 1, match_len: cursor.match_len + 1 })
-        }
-        fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-            out.extend((0..VOCAB_SIZE as u32).map(|token| Successor {
-                token: TokenId(token),
-                probability: if (cursor.place * self.rule + token) % 5 < 2 { 0.6 } else { 0.2 },
-                cursor: self.advance(cursor, TokenId(token)).unwrap(),
-            }));
-        }
-        fn clear(&mut self) {
-            self.text_len = 0;
-        }
-        fn memory_bytes(&self) -> usize {
-            0
-        }
-    }
 
     /// A target whose next token hangs on the last three.
     fn says(text: &[TokenId]) -> TokenId {
@@ -352,11 +322,10 @@ mod tests {
 
     fn drafter(rules: &[u32], commit: CommitPolicy, costs: Option<Vec<f32>>, end: u32) -> Drafter {
         let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: ATTENDED });
-        let sources = rules.iter().map(|&rule| Box::new(Scripted { rule, text_len: 0 }) as _);
         let steps = StepChoice::new(shapes.to_vec(), costs).unwrap();
         let end_tokens = vec![TokenId(end)];
         let options = DrafterOptions { steps, vocab_size: VOCAB_SIZE, commit, end_tokens };
-        Drafter::new(sources.collect(), options)
+        Drafter::new(Scripted::sources(rules), options)
     }
 
     proptest! {
@@ -368,7 +337,7 @@ mod tests {
             prompt in prop::collection::vec((0..VOCAB_SIZE as u32).prop_map(TokenId), 1..6),
             end in 0..VOCAB_SIZE as u32 + 1,
             max_new_tokens in 1usize..40,
-            own in prop::collection::vec((crate::tree::draft_tree::strategies::tree(12), any::<bool>()), 1..6),
+            own in prop::collection::vec((strategies::tree(12), any::<bool>()), 1..6),
         ) {
             let commit = if compact { CommitPolicy::Compact } else { CommitPolicy::Canonical };
             let mut drafter = drafter(&rules, commit, costs, end);

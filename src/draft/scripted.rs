@@ -1,0 +1,55 @@
+//! A draft source for tests: it proposes all of three tokens everywhere, to any depth.
+
+use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::ids::TokenId;
+
+/// Which token is the likelier one hangs on the place and on `rule`.
+pub struct Scripted {
+    rule: u32,
+    text_len: u32,
+}
+
+impl Scripted {
+    /// Number of tokens that it knows.
+    pub const VOCAB_SIZE: usize = 3;
+
+    /// One source for each rule.
+    pub fn sources(rules: &[u32]) -> Vec<Box<dyn DraftSource>> {
+        rules.iter().map(|&rule| Box::new(Self { rule, text_len: 0 }) as _).collect()
+    }
+}
+
+impl DraftSource for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.text_len += tokens.len() as u32;
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        Some(Cursor { place: self.text_len, match_len: 1 })
+    }
+
+    fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        let place = 3 * cursor.place + token.0;
+        Some(Cursor { place: place % 100, match_len: cursor.match_len + 1 })
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        out.extend((0..Self::VOCAB_SIZE as u32).map(|token| {
+            let probability = 0.1 + ((cursor.place + 2 * token) * self.rule % 7) as f32 / 10.0;
+            let cursor = self.advance(cursor, TokenId(token)).unwrap();
+            Successor { token: TokenId(token), probability, cursor }
+        }));
+    }
+
+    fn clear(&mut self) {
+        self.text_len = 0;
+    }
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
