@@ -40,13 +40,16 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class BlockFiles:
-    """One block: consecutive layers, one weight file, one graph per width."""
+    """One block: consecutive layers, one weight file, a graph for every width."""
 
     first_layer: int
     num_layers: int
     weights: str
     graphs: dict[int, str]
-    """File name by number of rows; inputs and outputs are named in `export/graph.py`."""
+    """File name by number of rows; widths may share a file whose rows are symbolic.
+
+    Inputs and outputs are named in `export/graph.py`.
+    """
 
     @property
     def layers(self) -> range:
@@ -56,7 +59,7 @@ class BlockFiles:
 
 @dataclass(frozen=True)
 class HeadFiles:
-    """Final norm and output layer: one graph per width."""
+    """Final norm and output layer: a graph for every width."""
 
     weights: list[str]
     """The files its graphs read; a tied fp32 head reads the embedding's own."""

@@ -1,7 +1,6 @@
 """What generation needs of a target: the `Session` protocol, and its ONNX Runtime form on CPU."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -88,25 +87,21 @@ class _Graph:
                 for kind, value in zip(("key", "value"), session.cache.values[layer], strict=True):
                     names[f"{kind}_{layer}"] = value
                     outputs[f"{kind}_{layer}_out"] = value
-            self._bind(bundle.file(block.graphs[rows]), names, outputs)
+            self._bind(session.graph(block.graphs[rows]), names, outputs)
         self.logits = np.zeros((rows if with_head else 0, model.vocab_size), np.float32)
         if with_head:
             self._bind(
-                bundle.file(bundle.manifest.head.graphs[rows]),
+                session.graph(bundle.manifest.head.graphs[rows]),
                 {"hidden": hidden[len(bundle.manifest.blocks) % 2]},
                 {"logits": _value(self.logits[np.newaxis])},
             )
 
     def _bind(
         self,
-        path: Path,
+        session: onnxruntime.InferenceSession,
         inputs: dict[str, onnxruntime.OrtValue],
         outputs: dict[str, onnxruntime.OrtValue],
     ) -> None:
-        try:
-            session = cpu_session(path)
-        except Exception as error:  # ONNX Runtime raises its own unrelated classes
-            raise BundleError(f"{path}: ONNX Runtime cannot load this graph: {error}") from error
         binding = session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -150,9 +145,24 @@ class OrtSession:
         self._embedding = bundle.embedding()
         self._cos, self._sin = bundle.rope_tables()
         widths = manifest.decode_widths
+        self._graphs: dict[str, onnxruntime.InferenceSession] = {}
         self._decode = {rows: _Graph(rows, self, with_head=True) for rows in widths}
         self._prefill = _Graph(manifest.prefill_rows, self, with_head=False)
         self.select(widths)
+
+    def graph(self, file: str) -> onnxruntime.InferenceSession:
+        """The loaded graph of a file of the bundle; widths that share the file share it.
+
+        Raises:
+            BundleError: ONNX Runtime cannot load it.
+        """
+        if file not in self._graphs:
+            path = self.bundle.file(file)
+            try:
+                self._graphs[file] = cpu_session(path)
+            except Exception as error:  # ONNX Runtime raises its own unrelated classes
+                raise BundleError(f"{path}: ONNX Runtime cannot load it: {error}") from error
+        return self._graphs[file]
 
     def select(self, widths: Sequence[int], costs: Sequence[float] | None = None) -> None:
         """Draft and decode with these widths only, at the given costs of a step.

@@ -131,6 +131,7 @@ class _Exporter:
         # A graph of any width may start at the last slot of the context.
         self._slots = options.context + self._widths[-1]
         self._model = _model_shape(source.config)
+        self._shape = GraphShape(self._model, self._slots)
 
     def run(self) -> None:
         """Writes all files, the manifest last."""
@@ -179,7 +180,7 @@ class _Exporter:
             for number in layers:
                 self._progress(f"layer {number}", number + 1)
                 stored.append(write_layer(self._source, writer, number, bits))
-        graphs = self._write_graphs(name, lambda shape: block_graph(shape, stored, layers.start))
+        graphs = self._write_graph(name, block_graph(self._shape, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 
     def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
@@ -189,7 +190,7 @@ class _Exporter:
         shared = self._shared_output(embedding.file) if is_shared else None
         with self._staging.create("head.weights") as file:
             stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
-        graphs = self._write_graphs("head", lambda shape: head_graph(shape, stored))
+        graphs = self._write_graph("head", head_graph(self._shape, stored))
         return HeadFiles(sorted({"head.weights", stored.output.weight.file}), graphs)
 
     def _shared_output(self, file: str) -> StoredLinear:
@@ -199,16 +200,10 @@ class _Exporter:
         weight = StoredTensor(file, 0, num_bytes, shape, onnx.TensorProto.FLOAT)
         return StoredLinear(shape[1], shape[0], None, weight, None, None, None)
 
-    def _write_graphs(
-        self, name: str, build: Callable[[GraphShape], onnx.ModelProto]
-    ) -> dict[int, str]:
-        """One graph per width over the same weights; file names by width."""
-        names = {}
-        for rows in self._widths:
-            model = build(GraphShape(self._model, rows, self._slots))
-            names[rows] = f"{name}.rows_{rows}.onnx"
-            self._staging.write(names[rows], model.SerializeToString())
-        return names
+    def _write_graph(self, name: str, model: onnx.ModelProto) -> dict[int, str]:
+        """One graph for all widths, which its rows being symbolic makes possible."""
+        self._staging.write(f"{name}.onnx", model.SerializeToString())
+        return dict.fromkeys(self._widths, f"{name}.onnx")
 
     def _progress(self, what: str, done: int) -> None:
         self._on_progress(what, done, self._model.num_layers + 2)

@@ -1,8 +1,8 @@
-"""The ONNX graphs of a bundle: a block of layers, or the head, at a fixed number of rows.
+"""The ONNX graphs of a bundle: a block of layers, or the head, for any number of rows.
 
 In: where the weights are, and the model's sizes. Out: a model of a few KB without weights.
 
-A block's inputs (all float32 unless said; M rows, D hidden size):
+A block's inputs (all float32 unless said; M rows, symbolic; D hidden size):
     hidden (1, M, D); mask (1, 1, M, slots), additive and finite; cos, sin (1, 1, M, head_dim / 2);
     write_index (1,) int64, the slot of row 0;
     for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, head_dim).
@@ -14,8 +14,11 @@ Why these operators: every row's bits must be the same at every M (measured, see
 - Gemm and MatMulNBits hold the weight as stored, `(out, in)`: nothing is transposed on export. The
   query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - Heads that share a key are further rows of one product, so keys and values are never expanded.
-- A product of a single row takes another kernel with other rounding. It occurs where M = 1 and each
-  head has its own key; there the row is doubled.
+- A product of a single row takes another kernel with other rounding. It can occur where each head
+  has its own key; there the products of attention get a further row, which is dropped again.
+- One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
+  width, and the packed weights are held once (a sixth of the memory at six widths). Mixing both
+  kinds was dropped: in float32 their bits differ.
 - GroupQueryAttention and separate regions for new keys were dropped: their bits depend on M.
 """
 
@@ -32,14 +35,17 @@ from coordgen_rs.manifest import ModelShape
 
 _OPSETS = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
 _IR_VERSION = 11
+_ROWS = "rows"
+"""The symbolic dimension of the graphs' inputs and outputs."""
+_ANY = -1
+"""The same dimension in a Reshape, which infers it."""
 
 
 @dataclass(frozen=True)
 class GraphShape:
-    """What a graph is fixed to."""
+    """The sizes that a graph is fixed to; the number of rows is not among them."""
 
     model: ModelShape
-    rows: int
     slots: int
 
 
@@ -132,51 +138,51 @@ def block_graph(
     shape: GraphShape, layers: Sequence[StoredLayer], first_layer: int
 ) -> onnx.ModelProto:
     """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
-    model, rows = shape.model, shape.rows
+    model = shape.model
     half = model.head_dim // 2
     inputs = [
-        _float("hidden", 1, rows, model.hidden_size),
-        _float("mask", 1, 1, rows, shape.slots),
-        _float("cos", 1, 1, rows, half),
-        _float("sin", 1, 1, rows, half),
+        _float("hidden", 1, _ROWS, model.hidden_size),
+        _float("mask", 1, 1, _ROWS, shape.slots),
+        _float("cos", 1, 1, _ROWS, half),
+        _float("sin", 1, 1, _ROWS, half),
         helper.make_tensor_value_info("write_index", TensorProto.INT64, [1]),
     ]
-    outputs = [_float("hidden_out", 1, rows, model.hidden_size)]
+    outputs = [_float("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = _Graph()
-    x = graph.node("Reshape", ["hidden", graph.integers(rows, model.hidden_size)], "rows")
+    x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     for number, layer in enumerate(layers, first_layer):
         cache = (1, model.num_kv_heads, shape.slots, model.head_dim)
         inputs += [_float(f"key_{number}", *cache), _float(f"value_{number}", *cache)]
         outputs += [_float(f"key_{number}_out", *cache), _float(f"value_{number}_out", *cache)]
         x = _attention(graph, shape, layer, number, x)
         x = _feed_forward(graph, model, layer, f"layer_{number}", x)
-    graph.node("Reshape", [x, graph.integers(1, rows, model.hidden_size)], "hidden_out")
+    graph.node("Reshape", [x, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
     return graph.model("block", inputs, outputs)
 
 
 def head_graph(shape: GraphShape, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
-    model, rows = shape.model, shape.rows
+    model = shape.model
     graph = _Graph()
-    x = graph.node("Reshape", ["hidden", graph.integers(rows, model.hidden_size)], "rows")
+    x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     x = graph.norm("norm", x, head.norm, model.rms_norm_eps)
     x = graph.linear("output", x, head.output)
-    graph.node("Reshape", [x, graph.integers(1, rows, model.vocab_size)], "logits")
+    graph.node("Reshape", [x, graph.integers(1, _ANY, model.vocab_size)], "logits")
     return graph.model(
         "head",
-        [_float("hidden", 1, rows, model.hidden_size)],
-        [_float("logits", 1, rows, model.vocab_size)],
+        [_float("hidden", 1, _ROWS, model.hidden_size)],
+        [_float("logits", 1, _ROWS, model.vocab_size)],
     )
 
 
 def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int, x: str) -> str:
     """`x (M, D)` plus attention over the caches, which get the new keys and values first."""
-    model, rows = shape.model, shape.rows
+    model = shape.model
     heads, kv_heads, size = model.num_heads, model.num_kv_heads, model.head_dim
     name = f"layer_{number}"
     normed = graph.norm(f"{name}.attention_norm", x, layer.attention_norm, model.rms_norm_eps)
     qkv = graph.linear(f"{name}.qkv", normed, layer.qkv)
-    by_row = graph.integers(1, rows, heads + 2 * kv_heads, size)
+    by_row = graph.integers(1, _ANY, heads + 2 * kv_heads, size)
     qkv = graph.node("Reshape", [qkv, by_row], f"{name}.qkv_by_row")
     qkv = graph.node("Transpose", [qkv], f"{name}.qkv_by_head", perm=[0, 2, 1, 3])
     rotated, value = f"{name}.unrotated", f"{name}.value"
@@ -193,7 +199,7 @@ def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int
         caches.append(graph.node("TensorScatter", inputs, f"{cache}_out", axis=-2, mode="linear"))
     attended = _attend(graph, shape, name, query, caches)
     attended = graph.node("Transpose", [attended], f"{name}.attended_by_row", perm=[0, 2, 1, 3])
-    to_rows = graph.integers(rows, heads * size)
+    to_rows = graph.integers(_ANY, heads * size)
     attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
     out = graph.linear(f"{name}.attention_out", attended, layer.attention_out)
     return graph.node("Add", [x, out], f"{name}.after_attention")
@@ -218,32 +224,46 @@ def _attend(graph: _Graph, shape: GraphShape, name: str, query: str, caches: Seq
 
     Heads are ordered so that those sharing a key follow one another; they are folded into rows.
     """
-    model, rows, slots = shape.model, shape.rows, shape.slots
+    model, slots = shape.model, shape.slots
     kv_heads, size = model.num_kv_heads, model.head_dim
     group = model.num_heads // kv_heads
     key, value = caches
-    folded = graph.integers(1, kv_heads, group * rows, size)
+    folded = graph.integers(1, kv_heads, _ANY, size)
     query = graph.node("Reshape", [query, folded], f"{name}.query_folded")
-    is_single = group * rows == 1
-    if is_single:
-        query = graph.node("Concat", [query, query], f"{name}.query_doubled", axis=2)
-        group = 2
+    may_be_single = group == 1
+    if may_be_single:
+        query = _with_first_row_again(graph, query)
     scores = graph.node(
         "FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=float(size**-0.5)
     )
-    unfolded = graph.integers(kv_heads, group, rows, slots)
+    if may_be_single:
+        scores = _without_last_row(graph, scores)
+    unfolded = graph.integers(kv_heads, group, _ANY, slots)
     scores = graph.node("Reshape", [scores, unfolded], f"{name}.scores_unfolded")
     scores = graph.node("Add", [scores, "mask"], f"{name}.scores_masked")
     weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
-    folded = graph.integers(1, kv_heads, group * rows, slots)
+    folded = graph.integers(1, kv_heads, _ANY, slots)
     weights = graph.node("Reshape", [weights, folded], f"{name}.weights_folded")
+    if may_be_single:
+        weights = _with_first_row_again(graph, weights)
     attended = graph.node("MatMul", [weights, value], f"{name}.attended")
-    if is_single:
-        halves = [f"{name}.attended_once", f"{name}.attended_twice"]
-        graph.split("Split", [attended, graph.integers(1, 1)], halves, axis=2)
-        attended = halves[0]
-    by_head = graph.integers(1, model.num_heads, rows, size)
+    if may_be_single:
+        attended = _without_last_row(graph, attended)
+    by_head = graph.integers(1, model.num_heads, _ANY, size)
     return graph.node("Reshape", [attended, by_head], f"{name}.attended_by_head")
+
+
+def _with_first_row_again(graph: _Graph, x: str) -> str:
+    """`x (1, heads, M, size)` with its first row once more behind the last."""
+    zero, one, rows = graph.integers(0), graph.integers(1), graph.integers(2)
+    first = graph.node("Slice", [x, zero, one, rows], f"{x}.first_row")
+    return graph.node("Concat", [x, first], f"{x}.lengthened", axis=2)
+
+
+def _without_last_row(graph: _Graph, x: str) -> str:
+    """`x (1, heads, M + 1, size)` without its last row."""
+    start, end, rows = graph.integers(0), graph.integers(-1), graph.integers(2)
+    return graph.node("Slice", [x, start, end, rows], f"{x}.shortened")
 
 
 def _feed_forward(graph: _Graph, model: ModelShape, layer: StoredLayer, name: str, x: str) -> str:
@@ -261,5 +281,5 @@ def _feed_forward(graph: _Graph, model: ModelShape, layer: StoredLayer, name: st
     return graph.node("Add", [x, out], f"{name}.after_ffn")
 
 
-def _float(name: str, *shape: int) -> onnx.ValueInfoProto:
+def _float(name: str, *shape: int | str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
