@@ -60,7 +60,7 @@ build/.venv: pyproject.toml
 	@mkdir -p build && touch $@
 
 build/.core: build/.venv $(CORE_SOURCES)
-	$(BIN)/maturin develop --quiet --release --extras export
+	PIP_QUIET=1 $(BIN)/maturin develop --quiet --release --extras export
 	@touch $@
 
 $(EMBEDDED): build/.core models/embedded/model.safetensors

@@ -45,7 +45,7 @@ def _scale_llama3(
         original = float(parameters["original_max_position_embeddings"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
-    if factor <= 0 or original <= 0 or not 0 < low < high:
+    if factor < 1 or original <= 0 or not 0 < low < high:
         raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
     turns = original * frequencies / (2 * math.pi)
     ramp = np.clip((turns - low) / (high - low), 0.0, 1.0)
