@@ -21,8 +21,8 @@ demo: $(EMBEDDED) ## answer a prompt with the embedded model (PROMPT=file for an
 test: test-rust test-python ## all tests
 
 test-rust: ## tests of the crate, documentation examples included, and one round of its benches
-	cargo test --quiet
-	cargo bench --quiet -- --test
+	cargo test --quiet --all-targets
+	cargo test --quiet --doc
 
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
 	$(BIN)/python -m pytest -q tests benches --benchmark-disable
