@@ -22,8 +22,8 @@ def inverse_frequencies(config: dict[str, Any], head_dim: int) -> list[float]:
     if not isinstance(parameters, dict):
         raise CheckpointError(f"config.json: rope_scaling is {parameters!r}, expected an object")
     theta = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
-    if not isinstance(theta, int | float) or not 0 < theta < math.inf:
-        raise CheckpointError(f"config.json: rope_theta is {theta!r}, expected a positive number")
+    if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
+        raise CheckpointError(f"config.json: rope_theta is {theta!r}, expected 1 to 1e12")
     rope_type = parameters.get("rope_type", parameters.get("type", "default"))
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
@@ -45,7 +45,7 @@ def _scale_llama3(
         original = float(parameters["original_max_position_embeddings"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
-    if factor < 1 or original <= 0 or not 0 < low < high:
+    if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
         raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
     turns = original * frequencies / (2 * math.pi)
     ramp = np.clip((turns - low) / (high - low), 0.0, 1.0)
