@@ -38,7 +38,10 @@ class Bundle:
         try:
             text = (directory / MANIFEST_NAME).read_text(encoding="utf-8")
         except FileNotFoundError as error:
-            raise BundleError(f"{directory} is not a bundle: no {MANIFEST_NAME}") from error
+            hint = ""
+            if (directory / "config.json").exists():
+                hint = "; it is a checkpoint, so export it first (coordgen export)"
+            raise BundleError(f"{directory} is not a bundle: no {MANIFEST_NAME}{hint}") from error
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(f"{directory / MANIFEST_NAME} cannot be read: {error}") from error
         bundle = cls(directory.absolute(), Manifest.from_json(text))

@@ -174,7 +174,7 @@ def _generate(options: argparse.Namespace) -> int:
         text = options.prompt
     else:
         text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
-    session = open_session(options.model, threads=options.threads)
+    session = _open(options.model, options.threads)
     tokenizer = Tokenizer.of(session.bundle)
     prompt = tokenizer.encode(text)
     stats = Stats()
@@ -192,6 +192,11 @@ def _generate(options: argparse.Namespace) -> int:
         report |= _compare(session, prompt, tokens, options.max_new_tokens)
     print(json.dumps(report) if options.json else _closing_line(report), file=_report_to(options))
     return 0
+
+
+def _open(bundle: Path, threads: int | None) -> OrtSession:
+    with _progress() as on_progress:
+        return open_session(bundle, threads=threads, on_progress=on_progress)
 
 
 def _report_to(options: argparse.Namespace) -> Any:
@@ -261,16 +266,19 @@ def _export(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on stderr, shown only where a person may be looking."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    """A progress bar on stderr, where a person may be looking and rich is installed."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda what, done, total: None
+        return
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
+        task = progress.add_task("", total=None, visible=False)
 
         def show(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
+            progress.update(task, description=what, completed=done, total=total, visible=True)
 
         yield show
 
@@ -278,8 +286,9 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 def _check(options: argparse.Namespace) -> int:
     from coordgen_rs.check import check
 
-    session = open_session(options.bundle, threads=options.threads)
-    session.bundle.verify()
+    session = _open(options.bundle, options.threads)
+    with _progress() as on_progress:
+        session.bundle.verify(on_progress)
     text = options.prompt_file.read_text("utf-8") if options.prompt_file else _CHECK_PROMPT
     prompt = Tokenizer.of(session.bundle).encode(text)
     report = check(session, prompt[: session.capacity // 2])

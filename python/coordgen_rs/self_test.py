@@ -12,6 +12,7 @@ import os
 import platform
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,7 +50,11 @@ class SelfTest:
 
 
 def open_session(
-    path: Path | str, *, threads: int | None = None, width: int | None = None
+    path: Path | str,
+    *,
+    threads: int | None = None,
+    width: int | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
 ) -> OrtSession:
     """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
 
@@ -57,6 +62,8 @@ def open_session(
         path: The bundle's directory.
         threads: Compute threads of the process; None takes one a core.
         width: Use only decode graphs up to this width; None uses all.
+        on_progress: Called with what is being done, how much of it is, and how much there is; only
+            where a bundle is verified or tested.
 
     Returns:
         A session whose widths are all exact, and which knows the cost of each.
@@ -73,10 +80,10 @@ def open_session(
     files = _stamps(bundle)
     fresh = result is None or result.files != files
     if fresh:
-        bundle.verify()
+        bundle.verify(on_progress)
     session = OrtSession(bundle, threads=threads)
     if result is None or fresh:
-        result = run_self_test(session, files)
+        result = run_self_test(session, files, on_progress)
         _keep(record, result)
     widths = [w for w in session.widths if w in result.exact_widths]
     if len(widths) < len(session.widths):
@@ -92,17 +99,22 @@ def open_session(
     return session
 
 
-def run_self_test(session: OrtSession, files: dict[str, tuple[int, int]]) -> SelfTest:
+def run_self_test(
+    session: OrtSession,
+    files: dict[str, tuple[int, int]],
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> SelfTest:
     """Measure exactness and step times of all widths of `session`; its cache is emptied."""
     tokens = np.random.default_rng(0).integers(session.vocab_size, size=_CONTEXT_TOKENS)
     context, chain = np.split(tokens.astype(np.uint32), [-_CHAIN_TOKENS])
     expected = decode_chain(session, session.widths[0], context, chain)
-    exact = [
-        width
-        for width in session.widths
-        if np.array_equal(decode_chain(session, width, context, chain), expected)
-    ]
-    step_us = {inputs.rows: _step_us(session, inputs.rows) for inputs in session.step_inputs}
+    exact, step_us = [], {}
+    for done, width in enumerate(session.widths):
+        if on_progress is not None:
+            on_progress(f"measuring width {width}", done, len(session.widths))
+        if np.array_equal(decode_chain(session, width, context, chain), expected):
+            exact.append(width)
+        step_us[width] = _step_us(session, width)
     session.rewind(0)
     return SelfTest(tuple(exact), step_us, files)
 
