@@ -141,6 +141,7 @@ def test_wrong_paths_and_files_are_named(bundle, tmp_path):
     assert "manifest.json" in refused("info", tmp_path)
     assert "nowhere" in refused("export", "nowhere", tmp_path / "out")
     assert str(bundle) in refused("export", CHECKPOINTS["embedded"], bundle)
+    assert "Is a directory" in refused("generate", "--model", bundle, "--prompt-file", tmp_path)
     binary = tmp_path / "binary.txt"
     binary.write_bytes(b"\xff\xfe\x00")
     assert "utf-8" in refused("generate", "--model", bundle, "--prompt-file", binary)
@@ -177,6 +178,8 @@ def test_check_finds_the_embedded_model_lossless(bundle):
     assert done.returncode == 0
     assert report["lossless"]
     assert "canonical" in report["exact_commits"]
+    side = next(item for item in report["comparisons"] if item["what"].startswith("side branch"))
+    assert side["identical"] or "compact" not in report["exact_commits"]
     assert all(item["identical"] for item in report["comparisons"] if "width" in item["what"])
     assert "exact under commit: canonical" in coordgen("check", bundle).stdout
 

@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return _fail("interrupted")
-    except (CoordgenError, OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (CoordgenError, UnicodeDecodeError) as error:
         return _fail(str(error))
     return code
 
