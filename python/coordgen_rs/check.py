@@ -17,7 +17,6 @@ from coordgen_rs.generate import Drafting, Step, generate, make_drafter, plain
 from coordgen_rs.self_test import decode_chain
 from coordgen_rs.session import OrtSession
 
-
 _SIDE_BRANCH = "side branch against first path"
 
 
