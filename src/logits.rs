@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
+use crate::sampling::Sampling;
 
 /// Scores read at a time: small enough for the second look at the best block to hit the cache.
 const BLOCK: usize = 4096;
@@ -34,6 +35,16 @@ impl<'a> Logits<'a> {
     pub fn argmax(&self, node: NodeId) -> Result<TokenId> {
         let start = node.index() * self.vocab_size;
         argmax(&self.values[start..start + self.vocab_size])
+            .ok_or(Error::NonFiniteLogits { row: node.index() })
+    }
+
+    /// The answer's token number `index`, drawn from the row of the node that it follows.
+    ///
+    /// Fails as [`Logits::argmax`] does.
+    pub fn drawn(&self, node: NodeId, sampling: &Sampling, index: usize) -> Result<TokenId> {
+        let start = node.index() * self.vocab_size;
+        sampling
+            .draw(&self.values[start..start + self.vocab_size], index as u64)
             .ok_or(Error::NonFiniteLogits { row: node.index() })
     }
 }

@@ -1,0 +1,149 @@
+"""Sampling: the target's own distribution, and the same tokens with and without drafts."""
+
+import numpy as np
+import pytest
+
+from coordgen_rs import Sampling, Tokenizer, generate, make_drafter, plain
+from coordgen_rs.errors import NonFiniteLogitsError, OptionError, ShapeError
+from corpus import HELD_OUT_SEEDS, TASKS, example
+from scripted import ScriptedDrafter
+
+CHI_SQUARE_AT_1E_4 = {1: 15.1, 2: 18.4, 3: 21.1, 4: 23.5, 5: 25.7, 6: 27.9, 7: 29.9}
+"""By degrees of freedom: exceeded with a probability of 1e-4."""
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+def cut_softmax(logits, temperature, top_k, top_p):
+    """The probabilities to draw with, by definition."""
+    order = np.argsort(-logits, kind="stable")
+    weights = np.exp((logits[order] - logits.max()) / temperature)
+    weights[top_k or len(weights) :] = 0
+    weights /= weights.sum()
+    before = np.cumsum(weights) - weights
+    weights[(before >= top_p) & (np.arange(len(weights)) > 0)] = 0
+    probabilities = np.zeros(len(logits))
+    probabilities[order] = weights / weights.sum()
+    return probabilities
+
+
+def assert_follows(counts, probabilities):
+    assert counts[probabilities == 0].sum() == 0
+    seen = probabilities > 0
+    expected = counts.sum() * probabilities[seen]
+    statistic = ((counts[seen] - expected) ** 2 / expected).sum()
+    assert statistic < CHI_SQUARE_AT_1E_4[max(seen.sum() - 1, 1)]
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+@pytest.mark.parametrize("top_k", [0, 5])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_draws_have_the_distribution_of_the_cut_softmax(temperature, top_k, top_p):
+    logits = np.array([0.3, -1.0, 2.0, 1.9, 0.0, 0.3, -0.5, 1.0], np.float32)
+    sampling = Sampling(temperature, top_k=top_k, top_p=top_p, seed=7)
+    drawn = [sampling.draw(logits, index) for index in range(20_000)]
+    counts = np.bincount(drawn, minlength=len(logits))
+    assert_follows(counts, cut_softmax(logits, temperature, top_k, top_p))
+
+
+class MarkovSession:
+    """A target of eight tokens whose logits hang on the token before; rows may be any tree."""
+
+    capacity, vocab_size, end_token_ids, step_costs = 64, 8, (), None
+
+    def __init__(self, real):
+        self.step_inputs = real.step_inputs
+        self.logits = np.random.default_rng(3).normal(0, 1.5, (8, 8)).astype(np.float32)
+        self.length = 0
+
+    def prefill(self, token_ids, **_):
+        self.length += len(token_ids)
+
+    def step(self, inputs):
+        return self.logits[inputs.input_ids]
+
+    def commit(self, rows):
+        self.length += len(rows)
+
+    def rewind(self, length):
+        self.length = length
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+def test_accepting_on_trees_keeps_the_distribution(session_of, commit):
+    """Chi-square of each token given the one before, over answers made with branching drafts."""
+    session = MarkovSession(session_of("embedded", "fp32"))
+    fork = ([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2])
+    counts = np.zeros((8, 8))
+    accepted = 0
+    for seed in range(600):
+        drafter = ScriptedDrafter(make_drafter(session, "automaton", commit), lambda _: fork)
+        steps = list(
+            generate(session, [2], max_new_tokens=25, drafter=drafter, sampling=Sampling(seed=seed))
+        )
+        tokens = [2, *tokens_of(steps)]
+        accepted += sum(step.accept_len for step in steps)
+        np.add.at(counts, (tokens[:-1], tokens[1:]), 1)
+    assert accepted > 1000
+    for before in range(8):
+        assert_follows(counts[before], cut_softmax(session.logits[before], 1.0, 0, 1.0))
+
+
+@pytest.mark.parametrize("draft", ["auto", "lookup"])
+def test_same_seed_gives_the_same_text_with_and_without_drafts(session_of, draft):
+    session = session_of("embedded", "fp32")
+    tokenizer = Tokenizer.of(session.bundle)
+    answers = []
+    for index in range(20):
+        prompt = tokenizer.encode(example(TASKS[index % 4], HELD_OUT_SEEDS[index]).prompt)
+        sampling = Sampling(0.9, top_k=40, top_p=0.95, seed=index % 3)
+        expected = tokens_of(plain(session, prompt, max_new_tokens=40, sampling=sampling))
+        drafter = make_drafter(session, draft)
+        got = tokens_of(
+            generate(session, prompt, max_new_tokens=40, drafter=drafter, sampling=sampling)
+        )
+        assert got == expected
+        answers.append(expected)
+    prompt = tokenizer.encode(example("summary", HELD_OUT_SEEDS[0]).prompt)
+    others = {
+        tuple(tokens_of(plain(session, prompt, max_new_tokens=40, sampling=Sampling(2, seed=s))))
+        for s in range(5)
+    }
+    assert len(others) > 1
+
+
+def test_sampling_of_one_request_is_not_that_of_the_next(session_of):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[1]).prompt)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=30))
+    drafter = make_drafter(session)
+    tokens_of(
+        generate(session, prompt, max_new_tokens=30, drafter=drafter, sampling=Sampling(3, seed=1))
+    )
+    assert tokens_of(generate(session, prompt, max_new_tokens=30, drafter=drafter)) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0},
+        {"temperature": -1},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"top_k": -1},
+        {"seed": -1},
+        {"seed": 2**64},
+    ],
+)
+def test_options_out_of_range_are_named(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        Sampling(**options)
+
+
+def test_unusable_logits_are_named():
+    with pytest.raises(NonFiniteLogitsError):
+        Sampling().draw(np.array([1, np.nan], np.float32), 0)
+    with pytest.raises(ShapeError):
+        Sampling().draw(np.array([1.0, 2.0]), 0)
