@@ -1,0 +1,110 @@
+//! `SharedHistory` for Python: what the drafters of one namespace read from.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+
+use super::convert::token_ids;
+use super::errors::OptionError;
+use crate::draft::history::History;
+use crate::draft::history::format::{Key, TERMINATOR, write_index};
+use crate::draft::source::DraftSource;
+
+/// Finished requests of one namespace, shared by the drafters of a process.
+#[pyclass(name = "SharedHistory", module = "coordgen_rs._core", frozen)]
+pub struct PySharedHistory {
+    core: History,
+}
+
+impl PySharedHistory {
+    /// Sources for a drafter over `vocab_size` tokens.
+    pub(super) fn sources(&self, vocab_size: usize) -> PyResult<[Box<dyn DraftSource>; 2]> {
+        if vocab_size != self.core.vocab_size() as usize {
+            let message = format!(
+                "the history is of a vocabulary of {}, the drafter of {vocab_size}",
+                self.core.vocab_size()
+            );
+            return Err(OptionError::new_err(message));
+        }
+        Ok(self.core.sources())
+    }
+}
+
+fn key(bytes: &[u8]) -> PyResult<Key> {
+    let wrong =
+        |_| OptionError::new_err(format!("key has {} bytes, but must have 32", bytes.len()));
+    bytes.try_into().map_err(wrong)
+}
+
+#[pymethods]
+impl PySharedHistory {
+    #[new]
+    fn new(vocab_size: u32) -> Self {
+        Self { core: History::new(vocab_size) }
+    }
+
+    #[pyo3(signature = (token_ids, number=None))]
+    fn remember(&self, token_ids: &Bound<'_, PyAny>, number: Option<u64>) -> PyResult<()> {
+        let tokens = self::token_ids(token_ids, "token_ids")?;
+        let remembered = match number {
+            None => self.core.remember(&tokens),
+            Some(number) => self.core.remember_stored(number, &tokens),
+        };
+        Ok(remembered?)
+    }
+
+    fn open_index(&self, path: PathBuf, key: &[u8]) -> PyResult<()> {
+        Ok(self.core.open_index(&path, &self::key(key)?)?)
+    }
+
+    #[staticmethod]
+    fn write_index(
+        py: Python<'_>,
+        path: PathBuf,
+        documents: &Bound<'_, PyAny>,
+        vocab_size: u32,
+        covers: u64,
+        key: &[u8],
+    ) -> PyResult<()> {
+        let key = self::key(key)?;
+        let tokens = token_ids(documents, "documents")?;
+        Ok(py.detach(|| write_index(&path, &tokens, vocab_size, covers, key))?)
+    }
+
+    fn check_index(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.core.check_index())
+    }
+
+    fn clear(&self) {
+        self.core.clear();
+    }
+
+    #[classattr]
+    #[pyo3(name = "TERMINATOR")]
+    const END: u32 = TERMINATOR.0;
+
+    #[getter]
+    fn vocab_size(&self) -> u32 {
+        self.core.vocab_size()
+    }
+
+    #[getter]
+    fn is_damaged(&self) -> bool {
+        self.core.is_damaged()
+    }
+
+    #[getter]
+    fn num_indexed_tokens(&self) -> usize {
+        self.core.num_indexed_tokens()
+    }
+
+    #[getter]
+    fn num_recent_tokens(&self) -> usize {
+        self.core.num_recent_tokens()
+    }
+
+    #[getter]
+    fn covers(&self) -> u64 {
+        self.core.covers()
+    }
+}
