@@ -9,7 +9,7 @@ A recorded text plays the target, so that drafts are accepted as often as lookup
 import numpy as np
 import pytest
 
-from coordgen_rs._core import Drafter, StepInputs, SuffixAutomaton
+from coordgen_rs._core import Drafter, SharedHistory, StepInputs, SuffixAutomaton
 
 LENGTHS = (1_000, 100_000, 1_000_000)
 STEPS = 1_000
@@ -32,14 +32,20 @@ def make_inputs(rows, attended=ATTENDED):
 
 
 class Replay:
-    """A request whose target says a recorded answer."""
+    """A request whose target says a recorded answer.
 
-    def __init__(self, length, rows, vocab_size):
+    What stands before it is the prompt, or, with `remembered`, the history of earlier requests.
+    """
+
+    def __init__(self, length, rows, vocab_size, *, remembered=False):
         text = make_text(length + 20 * STEPS)
         self.answer = text[length:]
         self.given_out = 0
-        self.drafter = Drafter([make_inputs(rows)], vocab_size)
-        self.drafter.begin(text[:length], len(self.answer))
+        history = SharedHistory(vocab_size)
+        if remembered:
+            history.remember(text[:length])
+        self.drafter = Drafter([make_inputs(rows)], vocab_size, history=history)
+        self.drafter.begin(text[length - 100 if remembered else 0 : length], len(self.answer))
         self.logits = np.zeros((rows, vocab_size), np.float32)
         self.said = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -100,6 +106,26 @@ def test_accept(benchmark, length, rows, vocab_size):
         lambda: accepted.append(replay.accept()), setup=setup, rounds=STEPS, warmup_rounds=20
     )
     replay.check(accepted.pop())
+
+
+@pytest.mark.parametrize(("rows", "vocab_size"), [(16, 4_096), (16, 151_936)])
+def test_step_with_history(benchmark, length, rows, vocab_size):
+    """`propose` and `accept` of a recorded answer: what drafting costs a step, mask included."""
+    replay = Replay(length, rows, vocab_size, remembered=True)
+    accepted = []
+
+    def setup():
+        if accepted:
+            replay.check(accepted.pop())
+
+    def step():
+        replay.propose()
+        accepted.append(replay.drafter.accept_recorded(replay.answer[replay.given_out :][:64]))
+
+    benchmark.pedantic(step, setup=setup, rounds=STEPS, warmup_rounds=20)
+    setup()
+    if benchmark.enabled:
+        benchmark.extra_info["p99_us"] = float(1e6 * np.percentile(benchmark.stats.stats.data, 99))
 
 
 @pytest.mark.parametrize("attended", LENGTHS)

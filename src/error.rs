@@ -81,6 +81,18 @@ pub enum Error {
         /// The names that exist.
         known: &'static str,
     },
+    /// The index of a history cannot be used, and is to be rebuilt.
+    #[error("the index of the history cannot be used: {reason}")]
+    UnusableIndex {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The index of a history cannot be written; nothing was left behind.
+    #[error("the index of the history cannot be written: {reason}")]
+    IndexNotWritten {
+        /// What the system said.
+        reason: String,
+    },
     /// An option has a value outside its range.
     #[error("{what} is {got}, but must be {must}")]
     BadOption {

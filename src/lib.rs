@@ -10,6 +10,7 @@
 //!
 //! ```text
 //! prompt --begin--> sources
+//! the target's logits over the prompt --prefilled--> top-k of each row --> calibration
 //! sources --propose--> draft tree --fill--> ids, positions, mask --> the target's run --> logits
 //! logits --verify--> accepted path, bonus token --commit--> tokens given out, rows to keep
 //! tokens given out --extend--> sources               side branch --carried--> next draft tree
@@ -29,7 +30,7 @@
 //! |---|---|
 //! | target | the model whose output is wanted |
 //! | draft, draft tree | proposed continuations; node 0, the root, is the last token given out; parents stand before children |
-//! | source | something that proposes: a suffix automaton over the request, prompt lookup |
+//! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests, what the target expected in the prompt, parts of rejected drafts |
 //! | rows | number of tokens that a run takes, fixed by its graph; row `i` computes node `i` |
 //! | step | one run of the target over a draft tree, under the tree attention mask |
 //! | `past_len` | tokens whose keys and values are in the cache; row `i` is written to slot `past_len + i` |
@@ -47,23 +48,34 @@
 //! | call | cost |
 //! |---|---|
 //! | [`Drafter::begin`] | each source's `extend` over the prompt |
-//! | [`Drafter::propose`] | at most `n` times each source's `successors` and `advance`, and a sorted insertion for each answer; independent of the text's length but for cache misses |
+//! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer; independent of the text's length but for cache misses |
 //! | [`StepInputs::fill`] | `rows * (rows + tokens committed since the last fill)` mask entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, a scan of the tree for each, each source's `extend` over the new tokens |
 //! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `successors` O(1) |
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
+//! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
+//! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
+//! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
+//! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; its index opens by a thousandth of its bytes |
 //!
 //! # Key types, in reading order
 //!
 //! - [`ids`]: [`TokenId`], [`NodeId`] and [`StateId`]; [`error`]: one [`Error`] for all that a
 //!   caller can do wrong.
 //! - [`logits`]: [`Logits`], argmax, and the tie rule on which losslessness hangs.
+//! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask.
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
 //! - [`draft`]: the trait [`DraftSource`], its implementations [`SuffixAutomaton`] and
-//!   [`PromptLookup`]; [`acceptance`], the learned trust in them; [`grow`], one tree from
-//!   all of them; [`step_choice`], how wide a step pays; and the [`Drafter`] above it all.
+//!   [`PromptLookup`]; [`Calibration`], what the target expected in the prompt; [`DraftReuse`],
+//!   parts of rejected drafts; [`escape`], on which the automaton's estimates rest;
+//!   [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
+//!   comparison; [`acceptance`], the learned trust in them; [`grow`], one tree from all of them; [`step_choice`], how wide a step pays; and the [`Drafter`] above it all.
+//! - [`history`](draft::history): [`History`], finished requests as two sources;
+//!   [`index`](draft::history::index), the memory-mapped suffix array over the older ones,
+//!   [`format`](draft::history::format), its file, and
+//!   [`suffix_array`](draft::history::suffix_array), how it is sorted.
 //!
 //! With feature `python` the crate is also the extension module `coordgen_rs._core`.
 //!
@@ -101,6 +113,12 @@
 //! ```
 //!
 //! [`acceptance`]: draft::acceptance
+//! [`escape`]: draft::escape
+//! [`Calibration`]: draft::calibration::Calibration
+//! [`DraftReuse`]: draft::reuse::DraftReuse
+//! [`EarlierRequests`]: draft::earlier_requests::EarlierRequests
+//! [`Prediction`]: draft::prediction::Prediction
+//! [`SamDecoding`]: draft::sam_decoding::SamDecoding
 //! [`grow`]: draft::grow
 //! [`step_choice`]: draft::step_choice
 
@@ -109,11 +127,14 @@ pub mod draft;
 pub mod error;
 pub mod ids;
 pub mod logits;
+pub mod sampling;
+pub mod top_k;
 pub mod tree;
 pub mod verify;
 
 pub use commit::{Commit, CommitPolicy, FinishReason};
 pub use draft::drafter::{Drafter, DrafterOptions};
+pub use draft::history::History;
 pub use draft::prompt_lookup::PromptLookup;
 pub use draft::source::DraftSource;
 pub use draft::step_choice::{StepChoice, StepShape};

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import Accepted, Drafter, StepInputs
+from coordgen_rs import Accepted, Drafter, Sampling, StepInputs
 
 Tree = tuple[list[int], list[int]]
 """Draft nodes below the root: tokens, and parents by node (0 is the root, 1 the first of them)."""
@@ -22,9 +22,15 @@ class ScriptedDrafter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._drafter, name)
 
-    def begin(self, prompt: NDArray[np.uint32], max_new_tokens: int) -> None:
+    def begin(
+        self,
+        prompt: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
         self._root, self._given = int(prompt[-1]), 0
-        self._drafter.begin(prompt, max_new_tokens)
+        self._drafter.begin(prompt, max_new_tokens, sampling, prediction)
 
     def propose(self, past_len: int) -> StepInputs:
         tokens, parents = self._script(self._given)

@@ -20,7 +20,10 @@ def tokens_of(steps):
     return [token for step in steps for token in step.token_ids]
 
 
-def assert_lossless(session, prompt, max_new_tokens, drafts=("auto", "lookup")):
+ALL_SOURCES = ("automaton", "session", "lookup", "calibration", "reuse")
+
+
+def assert_lossless(session, prompt, max_new_tokens, drafts=("auto", "lookup", ALL_SOURCES)):
     expected = tokens_of(plain(session, prompt, max_new_tokens=max_new_tokens))
     for draft in drafts:
         drafter = make_drafter(session, draft)

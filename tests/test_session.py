@@ -131,3 +131,46 @@ def test_rows_past_the_capacity_are_refused(session):
     session.rewind(0)
     with pytest.raises(ShapeError, match="capacity"):
         session.prefill(np.zeros(session.capacity + 1, np.uint32))
+
+
+@pytest.mark.parametrize("graphs", ["both", "prefill", "decode"])
+def test_prefill_hands_out_the_logits_of_every_token(session, graphs):
+    tokens = np.arange(300, dtype=np.uint32) % session.vocab_size
+    expected, got = [], []
+    session.rewind(0)
+    inputs = session.step_inputs[-1]
+    for start in range(0, len(tokens), inputs.rows):
+        part = tokens[start : start + inputs.rows]
+        inputs.fill_chain(part, session.length)
+        expected.append(session.step(inputs)[: len(part)].copy())
+        session.commit(np.arange(len(part), dtype=np.uint32))
+    for _ in range(2):  # the head is bound on first use, and kept
+        session.rewind(0)
+        got.clear()
+        session.prefill(tokens, graphs, on_logits=lambda logits: got.append(logits.copy()))
+        assert session.length == len(tokens)
+        np.testing.assert_allclose(
+            np.concatenate(got), np.concatenate(expected), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_unusable_logits_in_the_prompt_are_a_named_error(session, prompt, monkeypatch):
+    expected = tokens_of(plain(session, prompt, max_new_tokens=20))
+    real = type(session)._chunk_logits
+
+    def broken(self, graph, num_rows):
+        return (logits * np.nan for logits in real(self, graph, num_rows))
+
+    drafter = make_drafter(session, ["automaton", "calibration"])
+    with monkeypatch.context() as patched:
+        patched.setattr(type(session), "_chunk_logits", broken)
+        with pytest.raises(NonFiniteLogitsError, match="row 0 "):
+            next(generate(session, prompt, drafter=drafter))
+    assert session.length == 0
+    assert tokens_of(generate(session, prompt, max_new_tokens=20, drafter=drafter)) == expected
+
+
+def test_calibration_is_automatic_only_where_rows_cost_nothing(session, monkeypatch):
+    assert not make_drafter(session).reads_prefill
+    monkeypatch.setattr(session, "step_costs", None)
+    assert make_drafter(session).reads_prefill

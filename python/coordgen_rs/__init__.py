@@ -13,9 +13,10 @@ the tokens that plain greedy decoding would have said come out, sooner:
 `plain` is the baseline that `generate` equals token for token. `coordgen export` makes bundles.
 """
 
-from coordgen_rs._core import Accepted, Drafter, PromptLookup, StepInputs, SuffixAutomaton
+from coordgen_rs._core import Accepted, Drafter, PromptLookup, Sampling, StepInputs, SuffixAutomaton
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.generate import Step, generate, make_drafter, plain
+from coordgen_rs.history import History
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession, Session
 from coordgen_rs.stats import Stats
@@ -25,8 +26,10 @@ __all__ = [
     "Accepted",
     "Bundle",
     "Drafter",
+    "History",
     "OrtSession",
     "PromptLookup",
+    "Sampling",
     "Session",
     "Stats",
     "Step",

@@ -1,7 +1,8 @@
 """The Rust core: drafting, verification, commit, and the inputs of a step."""
 
 from collections.abc import Sequence
-from typing import Literal, final
+from os import PathLike
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +13,18 @@ __all__ = [
     "CoordgenError",
     "Drafter",
     "EmptyPromptError",
+    "HistoryIndexError",
     "InvalidDraftError",
     "NonFiniteLogitsError",
     "OptionError",
     "PromptLookup",
+    "Sampling",
     "ShapeError",
+    "SharedHistory",
     "StepInputs",
     "SuffixAutomaton",
     "TokenOutOfRangeError",
+    "top_k",
 ]
 
 class CoordgenError(Exception):
@@ -42,6 +47,9 @@ class ShapeError(CoordgenError):
 
 class CallOrderError(CoordgenError):
     """begin, propose and accept were called out of order."""
+
+class HistoryIndexError(CoordgenError):
+    """The index of a history cannot be used or written."""
 
 class OptionError(CoordgenError):
     """An option is unknown or outside its range."""
@@ -156,15 +164,21 @@ class Drafter:
         step_inputs: One for each step that the session can run, narrowest first.
         vocab_size: Number of columns of the logits.
         sources: Who drafts: "automaton" (suffix automaton over the request), "lookup" (prompt
-            lookup). None of them: nothing is drafted.
+            lookup), "calibration" (what the target expected in the prompt; needs `prefilled`),
+            "reuse" (parts of rejected drafts), "session" (earlier requests of this drafter),
+            "sam" and "sam-session" (SAM-Decoding, for comparison; over the request, and over
+            earlier ones too). None of them: nothing is drafted.
         costs: What each step costs, in any unit; a step is run, and a draft made, only where
             it pays. Without costs rows are free, and filled as far as the sources reach.
         commit: "canonical" (only the tree's first path is committed; exact wherever equal
             slots give equal bits) or "compact" (all accepted rows are).
         end_token_ids: Tokens that end an answer.
+        history: Finished requests to draft from; adds the sources "history" (its index) and
+            "recent" (what the index does not cover yet).
 
     Raises:
-        OptionError: A source or commit is unknown, or steps or costs are unusable.
+        OptionError: A source or commit is unknown, steps or costs are unusable, or the history is
+            of another vocabulary.
     """
 
     def __new__(
@@ -176,19 +190,46 @@ class Drafter:
         costs: Sequence[float] | None = None,
         commit: str = "canonical",
         end_token_ids: Sequence[int] = ...,
+        history: SharedHistory | None = None,
     ) -> Drafter: ...
-    def begin(self, prompt_ids: NDArray[np.uint32], max_new_tokens: int) -> None:
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
         """Start a request, and drop what ran before; the learned trust in the sources stays.
 
         Args:
             prompt_ids: `(tokens,) u32`. The last one is the root of the first tree: the session
                 has computed the others.
             max_new_tokens: Tokens to give out at most.
+            sampling: How the target's tokens are drawn from its logits; None for greedy choice.
+            prediction: `(tokens,) u32`, how the caller expects the answer to read. It becomes one
+                more source, "prediction".
 
         Raises:
             EmptyPromptError: There is no token.
             TokenOutOfRangeError: A token is not in the vocabulary.
             OptionError: `max_new_tokens` is 0.
+        """
+
+    @property
+    def reads_prefill(self) -> bool:
+        """Whether a source asks for the logits of the prompt's rows, see `prefilled`."""
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """Tell the sources what the target expects after the prompt's next tokens.
+
+        Args:
+            logits: `(rows, vocab_size) f32`, row after row from the prompt's first token on;
+                leading axes of length 1 are allowed. Read in place; only the top-k is kept.
+
+        Raises:
+            CallOrderError: No request is running.
+            ShapeError: The logits have another dtype or shape, or more rows than the prompt.
+            NonFiniteLogitsError: A row has no usable maximum; the message names its position.
         """
 
     def propose(
@@ -225,6 +266,18 @@ class Drafter:
             NonFiniteLogitsError: A row on the path has no usable maximum; the message names it.
         """
 
+    def accept_recorded(self, answer: NDArray[np.uint32]) -> Accepted:
+        """`accept` for a target that says `answer`: a recorded answer is replayed without a model.
+
+        Args:
+            answer: `(tokens,) u32`, the record's tokens from the next one on; at least as many as
+                the tree is deep, and one more.
+
+        Raises:
+            CallOrderError: Nothing was proposed.
+            ShapeError: The record ends before the answer does, or has another dtype.
+        """
+
     @property
     def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Token ids and parents of the last proposed tree, `(nodes,) u32` each, as copies."""
@@ -251,6 +304,141 @@ class Drafter:
 
     def memory_bytes(self) -> int:
         """Bytes held by the sources and the drafter's own buffers."""
+
+def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """Token ids and probabilities, `(rows, 8)` each, of the likeliest tokens of each row.
+
+    Of equal scores the lowest id comes first. In rows of more than 32,768 scores the softmax
+    denominator is estimated. Entries that a row is too short for have probability 0.
+
+    Args:
+        logits: `(rows, vocab_size) f32`; leading axes of length 1 are allowed. Read in place.
+
+    Raises:
+        ShapeError: The logits have another dtype, or are not C-contiguous.
+        NonFiniteLogitsError: A row has no usable maximum; the message names it.
+    """
+
+@final
+class Sampling:
+    """How the target's tokens are drawn: temperature first, then `top_k`, then `top_p`.
+
+    Each draw depends on the seed and on the number of the token in the answer alone, so a sampled
+    answer is the same token for token with and without drafts.
+
+    Args:
+        temperature: Divides the logits; above 0.
+        top_k: Only the likeliest so many are drawn from; 0 for all.
+        top_p: Only the fewest are drawn from whose probabilities reach this; 1 for all.
+        seed: Another seed, another answer; below 2**64.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+
+    def __new__(
+        cls, temperature: float = 1.0, *, top_k: int = 0, top_p: float = 1.0, seed: int = 0
+    ) -> Sampling: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def draw(self, logits: NDArray[np.float32], index: int) -> int:
+        """The answer's token number `index`, drawn from a row of logits, `(vocab_size,) f32`.
+
+        Raises:
+            ShapeError: The logits have another dtype, or are not C-contiguous.
+            NonFiniteLogitsError: The row has no usable maximum.
+        """
+
+@final
+class SharedHistory:
+    """Finished requests of one namespace, shared by the drafters of a process.
+
+    Without an index it is a history in memory. A request drafts from what was there when it began.
+
+    Args:
+        vocab_size: Number of ids in the vocabulary.
+    """
+
+    TERMINATOR: ClassVar[int]
+    """Closes each document of an index; no vocabulary holds it."""
+
+    def __new__(cls, vocab_size: int) -> SharedHistory: ...
+    def remember(self, token_ids: NDArray[np.uint32], number: int | None = None) -> None:
+        """Append a finished request.
+
+        Args:
+            token_ids: `(tokens,) u32`, prompt and answer together.
+            number: Under which a database keeps it. Numbers rise; one that the index covers
+                already is left out.
+
+        Raises:
+            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+        """
+
+    def open_index(self, path: str | PathLike[str], key: bytes) -> None:
+        """Open an index in place of the one before, and forget the documents that it covers.
+
+        Costs a thousandth of the file; damage beyond is found when it is read, see `is_damaged`.
+
+        Raises:
+            HistoryIndexError: It is absent, damaged, or of another version, key or vocabulary.
+            OptionError: `key` has not 32 bytes.
+        """
+
+    @staticmethod
+    def write_index(
+        path: str | PathLike[str],
+        documents: NDArray[np.uint32],
+        vocab_size: int,
+        covers: int,
+        key: bytes,
+    ) -> None:
+        """Sort documents, and replace the index at `path` by theirs.
+
+        Linear time, without the interpreter's lock; 16 bytes of memory a token.
+
+        Args:
+            path: The file.
+            documents: `(tokens,) u32`, each document closed by `TERMINATOR`.
+            vocab_size: Number of ids in the vocabulary.
+            covers: Number of the last document.
+            key: 32 bytes that opening must name again.
+
+        Raises:
+            HistoryIndexError: The file cannot be written; the one before is still there.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+            OptionError: The last document is open, or `key` has not 32 bytes.
+        """
+
+    def check_index(self) -> bool:
+        """Check the whole index, without the interpreter's lock; False where it is damaged.
+
+        Brings the file into memory: where it runs in a thread of its own, requests need not wait
+        for parts of the index that are read for the first time.
+        """
+
+    def clear(self) -> None:
+        """Forget the index and all documents."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids in the vocabulary."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a part of the index was read that is damaged; it drafts nothing any more."""
+
+    @property
+    def num_indexed_tokens(self) -> int:
+        """Tokens of the index, one more for each document."""
+
+    @property
+    def num_recent_tokens(self) -> int:
+        """Tokens of the documents that the index does not cover."""
+
+    @property
+    def covers(self) -> int:
+        """Number of the last document that the index covers; 0 without an index."""
 
 @final
 class SuffixAutomaton:

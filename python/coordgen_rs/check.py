@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, Drafter, StepInputs
+from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generate import Drafting, Step, generate, make_drafter, plain
 from coordgen_rs.self_test import decode_chain
@@ -80,10 +80,25 @@ class SideBranchDrafter:
         """As of `Drafter`."""
         return self._drafter.per_source
 
-    def begin(self, prompt_ids: NDArray[np.uint32], max_new_tokens: int) -> None:
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
         """As of `Drafter`."""
         self._prompt, self._given = prompt_ids, 0
-        self._drafter.begin(prompt_ids, max_new_tokens)
+        self._drafter.begin(prompt_ids, max_new_tokens, sampling, prediction)
+
+    @property
+    def reads_prefill(self) -> bool:
+        """As of `Drafter`."""
+        return self._drafter.reads_prefill
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """As of `Drafter`."""
+        self._drafter.prefilled(logits)
 
     def propose(self, past_len: int) -> StepInputs:
         """The answer's next tokens as a side branch; what a canonical step carries goes first."""

@@ -4,6 +4,7 @@ from coordgen_rs._core import (
     CallOrderError,
     CoordgenError,
     EmptyPromptError,
+    HistoryIndexError,
     InvalidDraftError,
     NonFiniteLogitsError,
     OptionError,
@@ -36,6 +37,18 @@ class ExportError(CoordgenError):
     """A bundle cannot be written: the target exists, or the disk is full."""
 
 
+class HistoryError(CoordgenError):
+    """A history cannot be opened or read, or lines to import are malformed."""
+
+
+class HistoryMismatchError(HistoryError):
+    """A history was written with another tokenizer or vocabulary."""
+
+
+class HistoryWarning(UserWarning):
+    """A history cannot be written, or its index had to be rebuilt; generation goes on."""
+
+
 __all__ = [
     "BundleDamagedError",
     "BundleError",
@@ -44,6 +57,10 @@ __all__ = [
     "CoordgenError",
     "EmptyPromptError",
     "ExportError",
+    "HistoryError",
+    "HistoryIndexError",
+    "HistoryMismatchError",
+    "HistoryWarning",
     "InvalidDraftError",
     "NonFiniteLogitsError",
     "OptionError",

@@ -1,13 +1,13 @@
 """The whole algorithm on one screen: `generate`, and `plain`, the baseline that it must equal."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs._core import Accepted, Drafter, StepInputs
+from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
@@ -16,14 +16,16 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     TokenOutOfRangeError,
 )
+from coordgen_rs.history import History
 from coordgen_rs.session import Session
 from coordgen_rs.stats import Stats
 
 DRAFT_SOURCES: dict[str, tuple[str, ...]] = {
-    "auto": ("automaton",),
+    "auto": ("automaton", "reuse"),
     "automaton": ("automaton",),
     "lookup": ("lookup",),
 }
+"""Sources by the name of a choice; "auto" adds calibration where rows cost nothing."""
 
 
 class Step(NamedTuple):
@@ -42,8 +44,21 @@ class Step(NamedTuple):
 class Drafting(Protocol):
     """What the loop needs of a drafter; `Drafter` has it, and so has whatever stands in for one."""
 
-    def begin(self, prompt_ids: NDArray[np.uint32], max_new_tokens: int) -> None:
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
         """Start a request."""
+
+    @property
+    def reads_prefill(self) -> bool:
+        """Whether it asks for the logits of the prompt."""
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """Learn what the target expects after the prompt's next tokens."""
 
     def propose(self, past_len: int) -> StepInputs:
         """Draft a tree, and fill the inputs of the step that is to verify it."""
@@ -66,12 +81,15 @@ def generate(
     *,
     max_new_tokens: int = 256,
     drafter: Drafting | None = None,
+    sampling: Sampling | None = None,
+    history: History | None = None,
+    prediction: ArrayLike | None = None,
     stats: Stats | None = None,
 ) -> Iterator[Step]:
     """Yield the tokens that `plain` would yield, several at a time.
 
     Lookups draft a tree, one run of a decode graph verifies it, and what agrees with the target's
-    own greedy choice is given out (CoordGen, section 2.2). Stopping early leaves `session`
+    own choice is given out (CoordGen, section 2.2). Stopping early leaves `session`
     holding exactly the committed tokens.
 
     Args:
@@ -79,20 +97,32 @@ def generate(
         prompt_ids: `(tokens,)` integers, at least one.
         max_new_tokens: Upper limit of new tokens; the cache's capacity is another.
         drafter: Made by `make_drafter` for this session; keep one to keep what it learned.
+        sampling: How the target's tokens are drawn; None for greedy choice. The same seed gives the
+            same tokens, with and without drafts.
+        history: Takes the request in when it finishes; to be drafted from it must also have been
+            given to `make_drafter`, unless there is no `drafter`.
+        prediction: `(tokens,)` integers, how you expect the answer to read. Wherever it does, its
+            tokens are drafted; elsewhere it costs nothing but rows.
         stats: Filled as generation goes.
 
     Raises:
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
-        NonFiniteLogitsError: The target answered NaN.
+        TokenOutOfRangeError: The prediction holds an unknown token.
+        NonFiniteLogitsError: The target answered NaN, while it read the prompt or in a step.
         CallOrderError: Another request took the session before this one had ended.
     """
     stats = Stats() if stats is None else stats
-    drafter = make_drafter(session) if drafter is None else drafter
+    drafter = make_drafter(session, history=history) if drafter is None else drafter
     prompt, limit = _admit(session, prompt_ids, max_new_tokens, stats)
-    drafter.begin(prompt, limit)
+    answer: list[int] = []
+    if history is not None:
+        history.refresh()
+    drafter.begin(prompt, limit, sampling, _predicted(session, prediction))
     with stats.timing("prefill_s"):
         session.rewind(0)
-        session.prefill(prompt[:-1])  # the last prompt token is the root of the first draft
+        # The last prompt token is the root of the first draft.
+        on_logits = drafter.prefilled if drafter.reads_prefill else None
+        session.prefill(prompt[:-1], on_logits=on_logits)
     try:
         while stats.finish_reason is None:
             start = time.perf_counter()
@@ -107,9 +137,12 @@ def generate(
             stats.drafting_us.append(1e6 * (proposed - start + end - verified))
             _count(stats, len(accepted.token_ids), time.perf_counter() - start)
             stats.finish_reason = _reason(accepted.finish_reason, limit, max_new_tokens)
+            answer += accepted.token_ids.tolist()
             yield Step(accepted.token_ids.tolist(), accepted.accept_len)
     finally:
         stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
+        if history is not None and answer and stats.finish_reason is not None:
+            history.add(prompt, answer)
 
 
 def plain(
@@ -117,9 +150,10 @@ def plain(
     prompt_ids: ArrayLike,
     *,
     max_new_tokens: int = 256,
+    sampling: Sampling | None = None,
     stats: Stats | None = None,
 ) -> Iterator[Step]:
-    """Greedy decoding, a token a run of the narrowest decode graph: no drafts, no tree mask.
+    """Plain decoding, a token a run of the narrowest decode graph: no drafts, no tree mask.
 
     Arguments and errors as of `generate`.
     """
@@ -134,9 +168,7 @@ def plain(
         _check_owner(session, len(prompt) - 1 + stats.new_tokens)
         inputs.fill_chain(token, session.length)
         logits = session.step(inputs)[0]
-        token[0] = logits.argmax()  # the first maximum: ties go to the lowest id
-        if not np.isfinite(logits[token[0]]):
-            raise NonFiniteLogitsError("row 0 of the logits holds no usable maximum")
+        token[0] = _choose(logits, sampling, stats.new_tokens)
         session.commit(first_row)
         _count(stats, 1, time.perf_counter() - start)
         if token[0] in session.end_token_ids:
@@ -146,34 +178,51 @@ def plain(
         yield Step(token.tolist(), 0)
 
 
-def make_drafter(session: Session, draft: str = "auto", commit: str = "canonical") -> Drafter:
+def make_drafter(
+    session: Session,
+    draft: str | Sequence[str] = "auto",
+    commit: str = "canonical",
+    history: History | None = None,
+) -> Drafter:
     """A drafter for `session`.
 
     Args:
         session: The target; its measured step costs decide how wide a draft pays.
-        draft: "auto", "automaton" (suffix automaton over the request) or "lookup" (prompt lookup).
+        draft: A key of `DRAFT_SOURCES`, or the names of any sources that `Drafter` knows. "auto"
+            takes calibration where the session tells no step costs: with them, rows cost time, and
+            the head's rows over the prompt cost more than calibration brought (`coordgen generate
+            --sources` shows both: `prefill_s`, `tokens_per_step`).
         commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is).
+        history: Finished requests to draft from, too.
 
     Raises:
-        OptionError: No such draft or commit.
+        OptionError: No such draft or commit, or the history is of another vocabulary.
     """
-    if draft not in DRAFT_SOURCES:
-        raise OptionError(f"draft is {draft!r}, but must be one of {', '.join(DRAFT_SOURCES)}")
     return Drafter(
         session.step_inputs,
         session.vocab_size,
-        sources=DRAFT_SOURCES[draft],
+        sources=_sources(session, draft),
         costs=session.step_costs,
         commit=commit,
         end_token_ids=session.end_token_ids,
+        history=None if history is None else history.shared,
     )
+
+
+def _sources(session: Session, draft: str | Sequence[str]) -> Sequence[str]:
+    if not isinstance(draft, str):
+        return draft
+    if draft not in DRAFT_SOURCES:
+        raise OptionError(f"draft is {draft!r}, but must be one of {', '.join(DRAFT_SOURCES)}")
+    calibration = draft == "auto" and session.step_costs is None
+    return (*DRAFT_SOURCES[draft], *(["calibration"] if calibration else []))
 
 
 def _admit(
     session: Session, prompt_ids: ArrayLike, max_new_tokens: int, stats: Stats
 ) -> tuple[NDArray[np.uint32], int]:
     """Check the prompt; return it as a fresh array, with the number of tokens that can follow."""
-    prompt = np.array(prompt_ids, np.int64).reshape(-1)
+    prompt = _token_ids(prompt_ids)
     if max_new_tokens < 1:
         raise OptionError(f"max_new_tokens is {max_new_tokens}, but must be at least 1")
     if len(prompt) == 0:
@@ -182,14 +231,39 @@ def _admit(
         raise PromptTooLongError(
             f"the prompt has {len(prompt)} tokens, the cache holds {session.capacity}"
         )
-    unknown = prompt[(prompt < 0) | (prompt >= session.vocab_size)]
-    if len(unknown):
-        raise TokenOutOfRangeError(
-            f"token id {unknown[0]} is outside the vocabulary of {session.vocab_size}"
-        )
+    _check_known(prompt, session, "the prompt")
     stats.prompt_tokens = len(prompt)
     # The last token given out needs no slot, and the last prompt token takes one in the first step.
     return prompt.astype(np.uint32), min(max_new_tokens, session.capacity - len(prompt) + 1)
+
+
+def _choose(logits: NDArray[np.float32], sampling: Sampling | None, index: int) -> int:
+    if sampling is not None:
+        return sampling.draw(logits, index)
+    token = int(logits.argmax())  # the first maximum: ties go to the lowest id
+    if not np.isfinite(logits[token]):
+        raise NonFiniteLogitsError("row 0 of the logits holds no usable maximum")
+    return token
+
+
+def _predicted(session: Session, prediction: ArrayLike | None) -> NDArray[np.uint32] | None:
+    if prediction is None:
+        return None
+    tokens = _token_ids(prediction)
+    _check_known(tokens, session, "the prediction")
+    return tokens.astype(np.uint32)
+
+
+def _token_ids(token_ids: ArrayLike) -> NDArray[np.int64]:
+    return np.array(token_ids, np.int64).reshape(-1)
+
+
+def _check_known(token_ids: NDArray[np.int64], session: Session, what: str) -> None:
+    unknown = token_ids[(token_ids < 0) | (token_ids >= session.vocab_size)]
+    if len(unknown):
+        raise TokenOutOfRangeError(
+            f"{what}: token id {unknown[0]} is outside the vocabulary of {session.vocab_size}"
+        )
 
 
 def _check_owner(session: Session, expected_len: int) -> None:

@@ -1,6 +1,6 @@
 """What generation needs of a target: the `Session` protocol, and its ONNX Runtime form on CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -41,8 +41,20 @@ class Session(Protocol):
     def step_costs(self) -> Sequence[float] | None:
         """Cost of a step of each width, in one unit of choice; None where all cost the same."""
 
-    def prefill(self, token_ids: NDArray[np.uint32]) -> None:
-        """Compute and commit the given tokens behind those that are there."""
+    def prefill(
+        self,
+        token_ids: NDArray[np.uint32],
+        *,
+        on_logits: Callable[[NDArray[np.float32]], None] | None = None,
+    ) -> None:
+        """Compute and commit the given tokens behind those that are there.
+
+        Args:
+            token_ids: `(tokens,) u32`.
+            on_logits: Called with the logits `(rows, vocab_size) f32` of the next tokens, several
+                times, until all have had theirs; they are valid during the call only. None: nobody
+                reads them, and nothing need be computed for them.
+        """
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
@@ -88,6 +100,7 @@ class _Graph:
                     names[f"{kind}_{layer}"] = value
                     outputs[f"{kind}_{layer}_out"] = value
             self._bind(session.graph(block.graphs[rows]), names, outputs)
+        self.hidden_out = self.hidden[len(bundle.manifest.blocks) % 2]
         self.logits = np.zeros((rows if with_head else 0, model.vocab_size), np.float32)
         if with_head:
             self._bind(
@@ -109,10 +122,41 @@ class _Graph:
             binding.bind_ortvalue_output(name, value)
         self._bindings.append((session, binding))
 
+    @property
+    def head(self) -> onnxruntime.InferenceSession:
+        """The last of its sessions, of graphs with a head."""
+        return self._bindings[-1][0]
+
     def run(self) -> None:
         """Run all sessions in order; what they read and write was bound before."""
         for session, binding in self._bindings:
             session.run_with_iobinding(binding)
+
+
+class _PrefillHead:
+    """The logits of a prefill graph, which itself ends before the head.
+
+    The head of a decode graph reads the hidden states part by part: no other head is loaded, and
+    no logits as long as a chunk are held.
+    """
+
+    def __init__(self, prefill: _Graph, decode: _Graph) -> None:
+        self._head, self._logits = decode.head, decode.logits
+        self._parts: list[tuple[int, int, onnxruntime.IOBinding]] = []
+        for start in range(0, prefill.rows, decode.rows):
+            first = min(start, prefill.rows - decode.rows)
+            hidden = prefill.hidden_out[:, first : first + decode.rows]
+            binding = self._head.io_binding()
+            binding.bind_ortvalue_input("hidden", _value(hidden))
+            binding.bind_ortvalue_output("logits", _value(decode.logits[np.newaxis]))
+            self._parts.append((start, first, binding))
+
+    def logits(self, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """The logits of the first `num_rows` rows of the last run, in parts."""
+        for start, first, binding in self._parts:
+            if start < num_rows:
+                self._head.run_with_iobinding(binding)
+                yield self._logits[start - first : num_rows - first]
 
 
 class OrtSession:
@@ -148,6 +192,7 @@ class OrtSession:
         self._graphs: dict[str, onnxruntime.InferenceSession] = {}
         self._decode = {rows: _Graph(rows, self, with_head=True) for rows in widths}
         self._prefill = _Graph(manifest.prefill_rows, self, with_head=False)
+        self._prefill_head: _PrefillHead | None = None  # bound when its logits are first asked for
         self.select(widths)
 
     def graph(self, file: str) -> onnxruntime.InferenceSession:
@@ -200,7 +245,11 @@ class OrtSession:
         return self.bundle.manifest.end_token_ids
 
     def prefill(
-        self, token_ids: NDArray[np.uint32], graphs: Literal["both", "prefill", "decode"] = "both"
+        self,
+        token_ids: NDArray[np.uint32],
+        graphs: Literal["both", "prefill", "decode"] = "both",
+        *,
+        on_logits: Callable[[NDArray[np.float32]], None] | None = None,
     ) -> None:
         """Compute and commit tokens, a chunk after another.
 
@@ -208,6 +257,7 @@ class OrtSession:
             token_ids: `(tokens,) u32`.
             graphs: "both" runs full chunks at the prefill width and the rest at decode widths,
                 because on CPU every row costs time; the others run all at the one or the other.
+            on_logits: As of `Session`. An exception from it leaves its chunk uncommitted.
 
         Raises:
             ShapeError: The tokens do not fit into the cache.
@@ -223,6 +273,9 @@ class OrtSession:
             chunk = token_ids[done : done + graph.rows]
             graph.inputs.fill_chain(chunk, self.length)
             self._run(graph)
+            if on_logits is not None:
+                for logits in self._chunk_logits(graph, len(chunk)):
+                    on_logits(logits)
             self.cache.commit(np.arange(len(chunk), dtype=np.uint32))
             done += len(chunk)
 
@@ -231,6 +284,15 @@ class OrtSession:
             return self._prefill
         fitting = (rows for rows in self.widths if rows >= remaining)
         return self._decode[next(fitting, self.widths[-1])]
+
+    def _chunk_logits(self, graph: _Graph, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """The first rows of logits of the last run, in parts."""
+        if graph is not self._prefill:
+            return iter([graph.logits[:num_rows]])
+        if self._prefill_head is None:
+            widest = max(rows for rows in self._decode if rows <= graph.rows)
+            self._prefill_head = _PrefillHead(graph, self._decode[widest])
+        return self._prefill_head.logits(num_rows)
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.

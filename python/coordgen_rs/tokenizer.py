@@ -34,9 +34,15 @@ class Tokenizer:
         """The tokenizer that lies in a bundle."""
         return cls(bundle.file(bundle.manifest.tokenizer))
 
-    def encode(self, text: str) -> NDArray[np.uint32]:
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, added tokens included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, text: str, *, special_tokens: bool = True) -> NDArray[np.uint32]:
         """Token ids `(tokens,) u32`, with the special tokens that the tokenizer adds by itself."""
-        return np.asarray(self._tokenizer.encode(text).ids, np.uint32)
+        encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
+        return np.asarray(encoding.ids, np.uint32)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of the ids, special tokens left out."""

@@ -7,11 +7,14 @@
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::draft::acceptance::{Acceptance, Proposal};
 use crate::draft::grow::{GrowthLimits, TreeGrower};
-use crate::draft::source::DraftSource;
+use crate::draft::prediction::Prediction;
+use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::draft::step_choice::StepChoice;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
+use crate::sampling::Sampling;
+use crate::top_k::{TOP_K, top_k_rows};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::{Verified, verify};
 
@@ -55,6 +58,12 @@ pub struct SourceStatistics {
 
 #[derive(Debug)]
 struct Request {
+    /// Tokens of the prompt.
+    prompt_len: usize,
+    /// Tokens of the prompt whose rows the sources were told of.
+    num_prefilled: usize,
+    /// Tokens given out.
+    num_given: usize,
     /// Tokens that may still be given out, at least 1.
     remaining: usize,
     /// The last token given out, which the next step computes first.
@@ -71,11 +80,14 @@ struct Request {
 pub struct Drafter {
     sources: Vec<Box<dyn DraftSource>>,
     options: DrafterOptions,
+    sampling: Option<Sampling>,
     acceptance: Acceptance,
     grower: TreeGrower,
     tree: DraftTree,
     /// Who proposed each node of the tree: `None` for the root, carried and caller's tokens.
     proposals: Vec<Option<Proposal>>,
+    /// The last rows of the prompt, reduced: tokens and probabilities, `(rows, TOP_K)`.
+    top_k: (Vec<TokenId>, Vec<f32>),
     request: Option<Request>,
     finish_reason: Option<FinishReason>,
     statistics: Statistics,
@@ -89,9 +101,11 @@ impl Drafter {
             grower: TreeGrower::default(),
             tree: DraftTree::new(TokenId(0)),
             proposals: Vec::new(),
+            top_k: (Vec::new(), Vec::new()),
             request: None,
             finish_reason: None,
             statistics: Statistics::default(),
+            sampling: None,
             sources,
             options,
         }
@@ -103,13 +117,30 @@ impl Drafter {
     /// The last token of the prompt is the first root: the session has computed the others.
     /// Fails when the prompt is empty or holds an unknown token, or the budget is 0.
     pub fn begin(&mut self, prompt: &[TokenId], max_new_tokens: usize) -> Result<()> {
+        self.begin_predicted(prompt, max_new_tokens, &[])
+    }
+
+    /// [`Drafter::begin`] with the caller's own prediction of the answer, which becomes one more
+    /// source, "prediction", of this request. Fails too when the prediction holds an unknown token.
+    pub fn begin_predicted(
+        &mut self,
+        prompt: &[TokenId],
+        max_new_tokens: usize,
+        prediction: &[TokenId],
+    ) -> Result<()> {
         let root = *prompt.last().ok_or(Error::EmptyPrompt)?;
         self.check_tokens(prompt)?;
+        self.check_tokens(prediction)?;
         if max_new_tokens == 0 {
             let (what, must) = ("max_new_tokens", "at least 1");
             return Err(Error::BadOption { what, got: "0".into(), must });
         }
+        if !prediction.is_empty() && !self.source_names().any(|name| name == Prediction::NAME) {
+            self.sources.push(Box::new(Prediction::new()));
+            self.acceptance.add_source();
+        }
         for source in &mut self.sources {
+            source.predicted(prediction);
             source.clear();
             source.extend(prompt);
         }
@@ -119,9 +150,50 @@ impl Drafter {
             sources: vec![SourceStatistics::default(); self.sources.len()],
             ..Statistics::default()
         };
-        self.request =
-            Some(Request { remaining: max_new_tokens, root, carried: Vec::new(), proposed: None });
+        self.request = Some(Request {
+            prompt_len: prompt.len(),
+            num_prefilled: 0,
+            num_given: 0,
+            remaining: max_new_tokens,
+            root,
+            carried: Vec::new(),
+            proposed: None,
+        });
         Ok(())
+    }
+
+    /// Whether a source asks for the logits of the prompt's rows, see [`Drafter::prefilled`].
+    pub fn reads_prefill(&self) -> bool {
+        self.sources.iter().any(|source| source.reads_prefill())
+    }
+
+    /// Tells the sources what the target expects after the prompt's next tokens: logits
+    /// `(rows, vocab_size) f32`, of row after row from the prompt's first token on.
+    ///
+    /// Cost: a pass over the logits, of which only the top-k is kept. Fails without a request, when
+    /// there are more rows than prompt tokens, or when a row is not finite; the position in the
+    /// prompt is named.
+    pub fn prefilled(&mut self, logits: &[f32]) -> Result<()> {
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        let (first_position, vocab_size) = (request.num_prefilled, self.options.vocab_size);
+        let expected = request.prompt_len * vocab_size;
+        let got = first_position * vocab_size + logits.len();
+        if got > expected {
+            return Err(Error::WrongLength { what: "logits of the prompt", got, expected });
+        }
+        let (token_ids, probabilities) = (&mut self.top_k.0, &mut self.top_k.1);
+        top_k_rows(logits, vocab_size, first_position, token_ids, probabilities)?;
+        let rows = TopKRows { first_position, k: TOP_K, token_ids, probabilities };
+        for source in &mut self.sources {
+            source.prefilled(&rows);
+        }
+        request.num_prefilled += logits.len() / vocab_size;
+        Ok(())
+    }
+
+    /// How the target's tokens are chosen from its logits: drawn, or greedily without a sampling.
+    pub fn set_sampling(&mut self, sampling: Option<Sampling>) {
+        self.sampling = sampling;
     }
 
     /// Drafts a tree and chooses the step that verifies it, after `past_len` committed tokens.
@@ -185,14 +257,70 @@ impl Drafter {
     /// Cost: a pass over the logits of each visited row, and the sources' `extend`. Fails when
     /// nothing was proposed, the number of logits is wrong, or a visited row is not finite.
     pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
-        let Some(Request { proposed: Some(step), remaining, .. }) = self.request else {
-            return Err(Error::NothingProposed);
-        };
+        let step = self.waiting()?.0;
         let rows = self.options.steps.rows(step);
         let logits = Logits::new(logits, rows, self.options.vocab_size)?;
-        let verified = verify(&self.tree, |node| logits.argmax(node))?;
+        let num_given = self.request.as_ref().map_or(0, |request| request.num_given);
+        let sampling = self.sampling;
+        self.accept_from(|tree, node| {
+            let says = match sampling {
+                None => logits.argmax(node),
+                Some(sampling) => {
+                    let index = num_given + tree.depths()[node.index()] as usize;
+                    logits.drawn(node, &sampling, index)
+                }
+            };
+            says.map(Some)
+        })
+    }
+
+    /// [`Drafter::accept`] for a target that says `answer`, its tokens from the next one on: a
+    /// recorded answer is replayed without a model.
+    ///
+    /// After a node whose path leaves the record the target says nothing. Fails when nothing was
+    /// proposed, or the record ends before the answer does.
+    pub fn accept_recorded(&mut self, answer: &[TokenId]) -> Result<Commit> {
+        self.waiting()?;
+        self.accept_from(|tree, node| {
+            let depth = tree.depths()[node.index()] as usize;
+            if !tree.path_is(node, answer) {
+                return Ok(None);
+            }
+            let (what, got, expected) = ("the recorded answer", answer.len(), depth + 1);
+            let says = answer.get(depth).copied();
+            says.map(Some).ok_or(Error::WrongLength { what, got, expected })
+        })
+    }
+
+    /// The step that waits for its answer, and how many tokens may still be given out.
+    fn waiting(&self) -> Result<(usize, usize)> {
+        match self.request {
+            Some(Request { proposed: Some(step), remaining, .. }) => Ok((step, remaining)),
+            _ => Err(Error::NothingProposed),
+        }
+    }
+
+    /// Verifies the proposed tree against `target`: what is said after a node, if anything.
+    fn accept_from(
+        &mut self,
+        target: impl Fn(&DraftTree, NodeId) -> Result<Option<TokenId>>,
+    ) -> Result<Commit> {
+        let (_, remaining) = self.waiting()?;
+        let verified = verify(&self.tree, |node| {
+            let says = target(&self.tree, node)?;
+            Ok(says.expect("something is said after every accepted node"))
+        })?;
         let limits = Limits { end_tokens: &self.options.end_tokens, remaining };
         let decided = commit(self.options.commit, &self.tree, &verified, limits);
+        let mut seen = Verification {
+            tree: &self.tree,
+            verified: &verified,
+            commit: &decided,
+            says: &mut |node| target(&self.tree, node).ok().flatten(),
+        };
+        for source in &mut self.sources {
+            source.verified(&mut seen);
+        }
         self.learn(&verified);
         self.advance(&decided);
         Ok(decided)
@@ -266,10 +394,12 @@ impl Drafter {
         self.finish_reason = *finish_reason;
         self.request = match (self.request.take(), finish_reason) {
             (Some(request), None) => Some(Request {
+                num_given: request.num_given + token_ids.len(),
                 remaining: request.remaining - token_ids.len(),
                 root: token_ids[token_ids.len() - 1],
                 carried: carried.clone(),
                 proposed: None,
+                ..request
             }),
             _ => None,
         };
@@ -402,6 +532,48 @@ mod tests {
         logits[1] = score;
         assert_eq!(drafter.accept(&logits).unwrap().token_ids[0], says(&prompt));
         assert_eq!(drafter.accept(&logits), Err(Error::NothingProposed));
+    }
+
+    #[test]
+    fn a_recorded_answer_is_said_to_its_end() {
+        let mut drafter = drafter(&[1, 2], CommitPolicy::Canonical, None, 9);
+        let prompt = [TokenId(2), TokenId(0)];
+        let answer = plain(&prompt, TokenId(9), 15);
+        drafter.begin(&prompt, answer.len()).unwrap();
+        assert_eq!(drafter.accept_recorded(&answer), Err(Error::NothingProposed));
+        let mut said = Vec::new();
+        while drafter.finish_reason().is_none() {
+            drafter.propose(1 + said.len()).unwrap();
+            let short = drafter.accept_recorded(&[]).unwrap_err();
+            assert!(matches!(short, Error::WrongLength { got: 0, .. }));
+            let rest = &answer[said.len()..];
+            said.extend(drafter.accept_recorded(rest).unwrap().token_ids);
+        }
+        assert_eq!(said, answer);
+    }
+
+    #[test]
+    fn a_right_prediction_is_said_in_few_steps_and_a_wrong_one_changes_nothing() {
+        let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
+        let prompt = [TokenId(2), TokenId(0)];
+        let answer = plain(&prompt, TokenId(9), 16);
+        let wrong: Vec<TokenId> = answer.iter().map(|token| TokenId((token.0 + 1) % 3)).collect();
+        let unknown = TokenId(VOCAB_SIZE as u32);
+        let refused = drafter.begin_predicted(&prompt, 16, &[unknown]);
+        assert!(matches!(refused, Err(Error::TokenOutOfRange { .. })));
+        for (prediction, most_steps) in [(&answer, 4), (&wrong, 16), (&Vec::new(), 16)] {
+            drafter.begin_predicted(&prompt, 16, prediction).unwrap();
+            let mut said = Vec::new();
+            let mut num_steps = 0;
+            while drafter.finish_reason().is_none() {
+                drafter.propose(1 + said.len()).unwrap();
+                said.extend(drafter.accept_recorded(&answer[said.len()..]).unwrap().token_ids);
+                num_steps += 1;
+            }
+            assert_eq!(said, answer);
+            assert!(num_steps <= most_steps, "{num_steps} steps");
+        }
+        assert_eq!(drafter.source_names().collect::<Vec<_>>(), ["prediction"]);
     }
 
     #[test]

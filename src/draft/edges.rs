@@ -197,16 +197,22 @@ impl EdgeStore {
         }
     }
 
-    /// Visits at most [`MAX_LIKELY`] edges, those followed lately or often first.
+    /// Visits at most `limit` edges, [`MAX_LIKELY`] or fewer, those followed lately or often first.
     #[inline]
-    pub(super) fn for_each_likely(&self, list: EdgeList, mut visit: impl FnMut(Edge)) {
+    pub(super) fn for_each_likely(
+        &self,
+        list: EdgeList,
+        limit: usize,
+        mut visit: impl FnMut(Edge),
+    ) {
+        let limit = limit.min(MAX_LIKELY);
         match list.kind() {
             Kind::Empty => {}
             Kind::One(edge) => visit(edge),
             Kind::Block { start, len } => {
-                self.pool[start..start + len.min(MAX_LIKELY)].iter().copied().for_each(visit);
+                self.pool[start..start + len.min(limit)].iter().copied().for_each(visit);
             }
-            Kind::Table(index) => self.tables[index].likely().for_each(visit),
+            Kind::Table(index) => self.tables[index].likely().take(limit).for_each(visit),
         }
     }
 
@@ -315,7 +321,7 @@ mod tests {
                     prop_assert_eq!(target, twin.get(&token).copied());
                 }
                 let mut likely = Vec::new();
-                store.for_each_likely(*list, |edge| likely.push(edge));
+                store.for_each_likely(*list, MAX_LIKELY, |edge| likely.push(edge));
                 prop_assert_eq!(likely.len(), twin.len().min(MAX_LIKELY));
                 for edge in &likely {
                     prop_assert_eq!(twin.get(&edge.token.0), Some(&edge.target.0));
@@ -337,7 +343,7 @@ mod tests {
             store.follow(list, TokenId(42));
         }
         let mut likely = Vec::new();
-        store.for_each_likely(list, |edge| likely.push(edge.token.0));
+        store.for_each_likely(list, MAX_LIKELY, |edge| likely.push(edge.token.0));
         assert_eq!(likely[0], 42);
     }
 }

@@ -85,7 +85,7 @@ impl DraftSource for PromptLookup {
         self.first.iter().rev().find_map(|first| {
             let ngram = &self.text[self.text.len().checked_sub(first.ngram_len)?..];
             let place = first.find(&self.text, ngram)?;
-            Some(Cursor { place, match_len: first.ngram_len as u32 })
+            Some(Cursor { place: place.into(), match_len: first.ngram_len as u32 })
         })
     }
 

@@ -5,8 +5,8 @@ use crate::ids::TokenId;
 
 /// Which token is the likelier one hangs on the place and on `rule`.
 pub struct Scripted {
-    rule: u32,
-    text_len: u32,
+    rule: u64,
+    text_len: u64,
 }
 
 impl Scripted {
@@ -15,7 +15,7 @@ impl Scripted {
 
     /// One source for each rule.
     pub fn sources(rules: &[u32]) -> Vec<Box<dyn DraftSource>> {
-        rules.iter().map(|&rule| Box::new(Self { rule, text_len: 0 }) as _).collect()
+        rules.iter().map(|&rule| Box::new(Self { rule: rule.into(), text_len: 0 }) as _).collect()
     }
 }
 
@@ -25,7 +25,7 @@ impl DraftSource for Scripted {
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {
-        self.text_len += tokens.len() as u32;
+        self.text_len += tokens.len() as u64;
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -33,13 +33,14 @@ impl DraftSource for Scripted {
     }
 
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
-        let place = 3 * cursor.place + token.0;
+        let place = 3 * cursor.place + u64::from(token.0);
         Some(Cursor { place: place % 100, match_len: cursor.match_len + 1 })
     }
 
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
         out.extend((0..Self::VOCAB_SIZE as u32).map(|token| {
-            let probability = 0.1 + ((cursor.place + 2 * token) * self.rule % 7) as f32 / 10.0;
+            let probability =
+                0.1 + ((cursor.place + 2 * u64::from(token)) * self.rule % 7) as f32 / 10.0;
             let cursor = self.advance(cursor, TokenId(token)).unwrap();
             Successor { token: TokenId(token), probability, cursor }
         }));

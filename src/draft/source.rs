@@ -3,13 +3,16 @@
 //! A source answers questions about *places*; it never builds the tree. The drafter walks many
 //! places of many sources at once and keeps the likeliest, so a source stays a lookup.
 
-use crate::ids::TokenId;
+use crate::commit::Commit;
+use crate::ids::{NodeId, TokenId};
+use crate::tree::draft_tree::DraftTree;
+use crate::verify::Verified;
 
 /// A place in a source's own data: where some text that ends in a draft node was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The source's own index: a state, a position, a node.
-    pub place: u32,
+    /// The source's own index: a state, a position, a range. Valid until the next `extend`.
+    pub place: u64,
     /// Number of tokens, ending at this place, that agree with the committed text and the draft.
     pub match_len: u32,
 }
@@ -23,6 +26,32 @@ pub struct Successor {
     pub probability: f32,
     /// The place after the token.
     pub cursor: Cursor,
+}
+
+/// The most likely tokens after each of some consecutive tokens of the prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct TopKRows<'a> {
+    /// Position in the prompt of the token that row 0 follows.
+    pub first_position: usize,
+    /// Entries a row, likeliest first.
+    pub k: usize,
+    /// `(rows, k)`.
+    pub token_ids: &'a [TokenId],
+    /// `(rows, k) f32`: estimates of the probability that the target says the token there.
+    pub probabilities: &'a [f32],
+}
+
+/// What a verification saw, for sources that learn from more than the tokens given out.
+pub struct Verification<'a> {
+    /// The tree that was verified.
+    pub tree: &'a DraftTree,
+    /// The accepted path, and the target's own next token.
+    pub verified: &'a Verified,
+    /// What was given out, what was carried.
+    pub commit: &'a Commit,
+    /// What the target says after a node, also a rejected one; `None` where its row is unusable.
+    /// Cost: a pass over a row of logits.
+    pub says: &'a mut dyn FnMut(NodeId) -> Option<TokenId>,
 }
 
 /// Something that proposes what may come next.
@@ -42,9 +71,39 @@ pub trait DraftSource: Send + Sync {
     /// Appends the likely successors of `cursor` to `out`, a bounded number, likeliest first.
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>);
 
+    /// Whether `prefilled` is of any use to it: reading the prompt's rows costs the target's time.
+    fn reads_prefill(&self) -> bool {
+        false
+    }
+
+    /// [`successors`](Self::successors) without those below a probability of `at_least`, so far as
+    /// leaving them out saves work: they would not be used.
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
+        self.successors(cursor, out);
+    }
+
+    /// Hears how the user expects the next request to be answered; nothing where it is empty.
+    fn predicted(&mut self, _prediction: &[TokenId]) {}
+
+    /// Learns what the target expected while it read the prompt; told a chunk after another,
+    /// after `extend` of the whole prompt.
+    fn prefilled(&mut self, _rows: &TopKRows<'_>) {}
+
+    /// Learns from a verification; told before `extend` of what was given out.
+    fn verified(&mut self, _seen: &mut Verification<'_>) {}
+
     /// Forgets the text of the request; capacity may stay allocated.
     fn clear(&mut self);
 
     /// Bytes held on the heap.
     fn memory_bytes(&self) -> usize;
+}
+
+/// Tokens before a place that tell it from others with the same token.
+pub(super) const MAX_CONTEXT: usize = 15;
+
+/// Number of tokens, up to [`MAX_CONTEXT`], in which the ends of two texts agree.
+pub(super) fn agreement(one: &[TokenId], other: &[TokenId]) -> u32 {
+    let pairs = one.iter().rev().zip(other.iter().rev());
+    pairs.take(MAX_CONTEXT).take_while(|(one, other)| one == other).count() as u32
 }

@@ -7,6 +7,7 @@
 
 use super::edge_table::Edge;
 use super::edges::{EdgeList, EdgeStore, MAX_STATES, grow};
+use super::source::Cursor;
 use crate::ids::{StateId, TokenId};
 
 /// Occurrences are counted up to this figure.
@@ -52,7 +53,7 @@ pub(super) struct State {
 /// | [`extend`](Self::extend) | amortised O(1) a token | and at most [`MAX_COUNT`] counts raised |
 /// | [`cursor`](super::source::DraftSource::cursor) | O(1) | the match is always at hand |
 /// | [`advance`](super::source::DraftSource::advance) | O(suffix levels given up) | |
-/// | [`successors`](super::source::DraftSource::successors) | at most 32 states visited | also where thousands of tokens follow |
+/// | [`successors`](super::source::DraftSource::successors) | at most 24 states visited | also where thousands of tokens follow |
 /// | [`count`](Self::count), [`last_end`](Self::last_end) | O(length of the query) | |
 ///
 /// `cargo bench --bench automaton` gives times. [`memory_bytes`](Self::memory_bytes) tells
@@ -100,6 +101,9 @@ impl SuffixAutomaton {
         let root = State { len: 0, link: ROOT, last_end: 0, count: 0, edges: EdgeList::EMPTY };
         Self { states: vec![root], edges: EdgeStore::default(), last: ROOT }
     }
+
+    /// Where a search begins: nothing is matched, and every token of the text follows.
+    pub const START: Cursor = Cursor { place: ROOT.0 as u64, match_len: 0 };
 
     /// Appends tokens to the text.
     pub fn extend(&mut self, tokens: &[TokenId]) {

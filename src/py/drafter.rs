@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 
 use super::convert::{integers, matrix, to_array, token_ids};
 use super::errors::ShapeError;
+use super::history::PySharedHistory;
+use super::sampling::PySampling;
 use super::step_inputs::PyStepInputs;
-use crate::commit::{CommitPolicy, FinishReason};
+use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::drafter::{Drafter, DrafterOptions, SourceStatistics};
 use crate::draft::source_named;
 use crate::draft::step_choice::{StepChoice, StepShape};
@@ -27,6 +29,18 @@ pub struct PyAccepted {
     finish_reason: Option<&'static str>,
 }
 
+impl PyAccepted {
+    fn new(py: Python<'_>, accepted: &Commit) -> Self {
+        Self {
+            token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
+            rows: to_array(py, accepted.rows.iter().map(|row| row.0)),
+            accept_len: accepted.accept_len,
+            num_drafted: accepted.num_drafted,
+            finish_reason: accepted.finish_reason.map(FinishReason::name),
+        }
+    }
+}
+
 /// Drafts, verifies and commits for one request after the other.
 #[pyclass(name = "Drafter", module = "coordgen_rs._core")]
 pub struct PyDrafter {
@@ -35,13 +49,30 @@ pub struct PyDrafter {
     vocab_size: usize,
 }
 
+impl PyDrafter {
+    /// `object` as `(rows, vocab_size) f32`.
+    fn logits<'a, 'py>(
+        &self,
+        object: &'a Bound<'py, PyAny>,
+    ) -> PyResult<&'a Bound<'py, PyArrayDyn<f32>>> {
+        let (logits, _, columns) = matrix::<f32>(object, "logits")?;
+        if columns != self.vocab_size {
+            let message =
+                format!("logits have {columns} columns, the vocabulary {}", self.vocab_size);
+            return Err(ShapeError::new_err(message));
+        }
+        Ok(logits)
+    }
+}
+
 #[pymethods]
 impl PyDrafter {
     #[new]
     #[pyo3(signature = (
         step_inputs, vocab_size, *, sources=vec!["automaton".to_string()], costs=None,
-        commit="canonical", end_token_ids=vec![]
+        commit="canonical", end_token_ids=vec![], history=None
     ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
         step_inputs: Vec<Py<PyStepInputs>>,
@@ -50,6 +81,7 @@ impl PyDrafter {
         costs: Option<Vec<f32>>,
         commit: &str,
         end_token_ids: Vec<u32>,
+        history: Option<PyRef<'_, PySharedHistory>>,
     ) -> PyResult<Self> {
         let shape = |inputs: &Py<PyStepInputs>| {
             let inputs = &inputs.borrow(py).core;
@@ -61,18 +93,37 @@ impl PyDrafter {
             commit: commit.parse::<CommitPolicy>()?,
             end_tokens: end_token_ids.into_iter().map(TokenId).collect(),
         };
-        let sources = sources.iter().map(|name| source_named(name)).collect::<Result<_, _>>()?;
+        let mut sources: Vec<_> =
+            sources.iter().map(|name| source_named(name)).collect::<Result<_, _>>()?;
+        if let Some(history) = history {
+            sources.extend(history.sources(vocab_size)?);
+        }
         Ok(Self { core: Drafter::new(sources, options), step_inputs, vocab_size })
     }
 
+    #[pyo3(signature = (prompt_ids, max_new_tokens, sampling=None, prediction=None))]
     fn begin(
         &mut self,
         py: Python<'_>,
         prompt_ids: &Bound<'_, PyAny>,
         max_new_tokens: usize,
+        sampling: Option<PySampling>,
+        prediction: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        self.core.set_sampling(sampling.map(|sampling| sampling.0));
         let prompt = token_ids(prompt_ids, "prompt_ids")?;
-        Ok(py.detach(|| self.core.begin(&prompt, max_new_tokens))?)
+        let prediction = prediction.map_or(Ok(vec![]), |ids| token_ids(&ids, "prediction"))?;
+        Ok(py.detach(|| self.core.begin_predicted(&prompt, max_new_tokens, &prediction))?)
+    }
+
+    #[getter]
+    fn reads_prefill(&self) -> bool {
+        self.core.reads_prefill()
+    }
+
+    fn prefilled(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<()> {
+        let logits = self.logits(logits)?;
+        Ok(self.core.prefilled(logits.try_readonly()?.as_slice()?)?)
     }
 
     #[pyo3(signature = (past_len, draft=None))]
@@ -97,20 +148,18 @@ impl PyDrafter {
 
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
-        let (logits, _, columns) = matrix::<f32>(logits, "logits")?;
-        if columns != self.vocab_size {
-            let message =
-                format!("logits have {columns} columns, the vocabulary {}", self.vocab_size);
-            return Err(ShapeError::new_err(message));
-        }
+        let logits = self.logits(logits)?;
         let accepted = self.core.accept(logits.try_readonly()?.as_slice()?)?;
-        Ok(PyAccepted {
-            token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
-            rows: to_array(py, accepted.rows.iter().map(|row| row.0)),
-            accept_len: accepted.accept_len,
-            num_drafted: accepted.num_drafted,
-            finish_reason: accepted.finish_reason.map(FinishReason::name),
-        })
+        Ok(PyAccepted::new(py, &accepted))
+    }
+
+    fn accept_recorded(
+        &mut self,
+        py: Python<'_>,
+        answer: &Bound<'_, PyAny>,
+    ) -> PyResult<PyAccepted> {
+        let answer = token_ids(answer, "answer")?;
+        Ok(PyAccepted::new(py, &self.core.accept_recorded(&answer)?))
     }
 
     #[getter]

@@ -55,6 +55,13 @@ create_exception!(
     "An option is unknown or outside its range."
 );
 
+create_exception!(
+    coordgen_rs._core,
+    HistoryIndexError,
+    CoordgenError,
+    "The index of a history cannot be used or written."
+);
+
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = error.to_string();
@@ -69,6 +76,9 @@ impl From<Error> for PyErr {
                 ShapeError::new_err(message)
             }
             Error::NothingProposed | Error::NoRequest => CallOrderError::new_err(message),
+            Error::UnusableIndex { .. } | Error::IndexNotWritten { .. } => {
+                HistoryIndexError::new_err(message)
+            }
             Error::UnknownSource { .. } | Error::BadOption { .. } => OptionError::new_err(message),
         }
     }
@@ -85,6 +95,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("InvalidDraftError", py.get_type::<InvalidDraftError>()),
         ("ShapeError", py.get_type::<ShapeError>()),
         ("CallOrderError", py.get_type::<CallOrderError>()),
+        ("HistoryIndexError", py.get_type::<HistoryIndexError>()),
         ("OptionError", py.get_type::<OptionError>()),
     ] {
         module.add(name, exception)?;

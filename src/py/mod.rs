@@ -3,8 +3,11 @@
 mod convert;
 mod drafter;
 mod errors;
+mod history;
+mod sampling;
 mod sources;
 mod step_inputs;
+mod top_k;
 
 use pyo3::prelude::*;
 
@@ -13,6 +16,9 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     sources::register(module)?;
+    top_k::register(module)?;
+    module.add_class::<sampling::PySampling>()?;
+    module.add_class::<history::PySharedHistory>()?;
     module.add_class::<step_inputs::PyStepInputs>()?;
     module.add_class::<drafter::PyDrafter>()?;
     module.add_class::<drafter::PyAccepted>()?;

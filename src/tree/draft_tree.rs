@@ -131,6 +131,19 @@ impl DraftTree {
             .map(|child| NodeId(child as u32))
     }
 
+    /// Whether `tokens` start with those on the way from below the root to `node`.
+    pub fn path_is(&self, node: NodeId, tokens: &[TokenId]) -> bool {
+        let mut node = node;
+        while node != NodeId::ROOT {
+            let depth = self.depths[node.index()] as usize;
+            if tokens.get(depth - 1) != Some(&self.token(node)) {
+                return false;
+            }
+            node = self.parents[node.index()];
+        }
+        true
+    }
+
     /// Length of the first path: the longest run of nodes 1, 2, .. of which each is the child of
     /// the node before it. Only there is a row's index its depth, so that its keys and values
     /// are written to the very slots that plain decoding would use.
@@ -199,6 +212,23 @@ mod tests {
                 prop_assert_eq!(trimmed.token_ids()[place], tree.token_ids()[node]);
                 let parent = kept[trimmed.parents()[place].index()];
                 prop_assert_eq!(parent, tree.parents()[node].index());
+            }
+        }
+
+        #[test]
+        fn a_path_is_the_tokens_from_the_root(
+            tree in strategies::tree(12),
+            tokens in prop::collection::vec((0u32..3).prop_map(TokenId), 0..6),
+        ) {
+            for node in (0..tree.num_nodes()).map(|node| NodeId(node as u32)) {
+                let mut path = Vec::new();
+                let mut at = node;
+                while at != NodeId::ROOT {
+                    path.insert(0, tree.token(at));
+                    at = tree.parents()[at.index()];
+                }
+                prop_assert_eq!(tree.path_is(node, &tokens), tokens.starts_with(&path));
+                prop_assert!(tree.path_is(node, &path));
             }
         }
 

@@ -104,17 +104,16 @@ impl StepInputs {
             Some(filled) => (filled.min(past_len), filled.max(past_len) + self.rows),
             None => (0, self.attended),
         };
-        for row in 0..self.rows {
+        mask[stale..past_len].fill(VISIBLE);
+        mask[past_len..end].fill(MASKED);
+        mask[past_len] = VISIBLE;
+        for row in 1..self.rows {
+            // A node sees what its parent sees, and itself; padding what the root sees, but for it.
             let start = row * self.attended;
-            mask[start + stale..start + past_len].fill(VISIBLE);
-            match parents.get(row) {
-                // A node sees what its parent sees, and itself.
-                Some(parent) if row > 0 => {
-                    let seen = parent.index() * self.attended + past_len;
-                    mask.copy_within(seen..seen + self.rows, start + past_len);
-                    mask[start + past_len + self.rows..start + end].fill(MASKED);
-                }
-                _ => mask[start + past_len..start + end].fill(MASKED),
+            let seen = parents.get(row).map_or(0, |parent| parent.index() * self.attended);
+            mask.copy_within(seen + stale..seen + end, start + stale);
+            if row >= parents.len() {
+                mask[start + past_len] = MASKED;
             }
             mask[start + past_len + row] = VISIBLE;
         }

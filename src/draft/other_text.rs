@@ -1,0 +1,69 @@
+//! A text beside the request's own, for the sources that draft from one: an automaton over it, and
+//! the place where the request's text matches it.
+//!
+//! In: the other text, part by part, and the request's tokens. Out: what a `DraftSource` answers.
+
+use super::source::{Cursor, DraftSource, Successor};
+use super::suffix_automaton::SuffixAutomaton;
+use crate::ids::TokenId;
+
+/// Stands between two parts of the text; no vocabulary has it, so it never drafts.
+pub(super) const BORDER: TokenId = TokenId(u32::MAX);
+
+/// Cost: that of a [`SuffixAutomaton`].
+#[derive(Debug, Default)]
+pub(super) struct OtherText {
+    automaton: SuffixAutomaton,
+    place: Option<Cursor>,
+}
+
+impl OtherText {
+    /// Appends a part, which is not matched across its border to the next.
+    pub(super) fn add_part(&mut self, tokens: &[TokenId]) {
+        self.automaton.extend(tokens);
+        self.automaton.extend(&[BORDER]);
+    }
+
+    /// Forgets the text, and the place in it.
+    pub(super) fn clear(&mut self) {
+        self.automaton.clear();
+        self.place = None;
+    }
+
+    /// Moves on with the request's text: to the longest suffix of it that the text holds.
+    pub(super) fn follow(&mut self, tokens: &[TokenId]) {
+        for &token in tokens {
+            let from = self.place.unwrap_or(SuffixAutomaton::START);
+            self.place = self.automaton.advance(from, token);
+        }
+    }
+
+    /// Goes to a place without following the request's text there; `None` is nowhere.
+    pub(super) fn set_place(&mut self, place: Option<Cursor>) {
+        self.place = place;
+    }
+
+    /// Where the request's text ends in this one.
+    pub(super) fn cursor(&self) -> Option<Cursor> {
+        self.place
+    }
+
+    /// The place after `token`, as of `DraftSource`.
+    pub(super) fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        self.automaton.advance(cursor, token)
+    }
+
+    /// What came next in the text, as of `DraftSource`; never a border.
+    pub(super) fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
+        let start = out.len();
+        self.automaton.successors_above(cursor, at_least, out);
+        if let Some(border) = out[start..].iter().position(|next| next.token == BORDER) {
+            out.remove(start + border);
+        }
+    }
+
+    /// Bytes held on the heap.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.automaton.memory_bytes()
+    }
+}

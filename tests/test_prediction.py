@@ -1,0 +1,84 @@
+"""The user's own prediction as a source: right, edited or wrong, it changes no token."""
+
+import numpy as np
+import pytest
+
+from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs._core import Drafter
+from coordgen_rs.errors import TokenOutOfRangeError
+from corpus import HELD_OUT_SEEDS, TASKS, example
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+@pytest.fixture(scope="module")
+def session(session_of):
+    return session_of("embedded", "fp32")
+
+
+@pytest.fixture(scope="module")
+def request_of(session):
+    """A prompt and the tokens that plain decoding says after it."""
+    made = example(TASKS[0], HELD_OUT_SEEDS[0])
+    prompt = Tokenizer.of(session.bundle).encode(made.prompt)
+    return prompt, tokens_of(plain(session, prompt, max_new_tokens=40))
+
+
+def edited(answer):
+    """One word too many, one too few, and another one."""
+    return [*answer[:5], 7, *answer[5:12], *answer[14:20], 9, *answer[21:]]
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize(
+    "predict",
+    [
+        lambda answer: answer,
+        edited,
+        lambda answer: answer[::-1],
+        lambda answer: [3] * 200,
+        lambda answer: answer + answer,
+        lambda answer: [],
+    ],
+    ids=["right", "edited", "reversed", "other", "too long", "empty"],
+)
+def test_a_prediction_changes_no_token(session, request_of, predict, commit):
+    prompt, answer = request_of
+    drafter = make_drafter(session, commit=commit)
+    for prediction in (predict(answer), None):  # the next request has none
+        steps = generate(session, prompt, max_new_tokens=40, drafter=drafter, prediction=prediction)
+        assert tokens_of(steps) == answer
+
+
+def test_a_right_prediction_saves_steps(session, request_of):
+    prompt, answer = request_of
+    steps = {}
+    for name, prediction in {"none": None, "right": answer, "edited": edited(answer)}.items():
+        stats = Stats()
+        drafter = Drafter(  # rows are free: no costs
+            session.step_inputs,
+            session.vocab_size,
+            sources=(),
+            end_token_ids=session.end_token_ids,
+        )
+        options = {"drafter": drafter, "prediction": prediction, "stats": stats}
+        assert tokens_of(generate(session, prompt, max_new_tokens=40, **options)) == answer
+        steps[name] = stats.steps
+        assert list(stats.per_source) == ([] if prediction is None else ["prediction"])
+    assert steps["right"] <= 1 + len(answer) // 8
+    assert steps["right"] < steps["edited"] < steps["none"]
+
+
+@pytest.mark.parametrize("unknown", [-1, 10**6])
+def test_unknown_ids_are_refused_by_name(session, request_of, unknown):
+    with pytest.raises(TokenOutOfRangeError, match="prediction"):
+        next(generate(session, request_of[0], prediction=[1, unknown]))
+
+
+def test_the_drafter_refuses_unknown_ids(session):
+    drafter = make_drafter(session)
+    unknown = np.array([session.vocab_size], np.uint32)
+    with pytest.raises(TokenOutOfRangeError):
+        drafter.begin(np.zeros(1, np.uint32), 5, None, unknown)
