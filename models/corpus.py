@@ -8,6 +8,7 @@ It does not tokenize and does not know the model.
 """
 
 import argparse
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -221,13 +222,23 @@ def example(task: str, seed: int) -> Example:
 
 
 def main() -> None:
-    """Prints one example."""
+    """Prints one example, or held-out examples of all tasks as JSON lines."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("task", choices=TASKS)
-    parser.add_argument("seed", type=int)
+    parser.add_argument("task", nargs="?", choices=TASKS)
+    parser.add_argument("seed", nargs="?", type=int)
+    parser.add_argument("--jsonl", type=int, metavar="N", help="N held-out examples a task")
     arguments = parser.parse_args()
-    made = example(arguments.task, arguments.seed)
-    print(made.prompt + made.answer)
+    if arguments.jsonl is not None:
+        for seed in HELD_OUT_SEEDS[: arguments.jsonl]:
+            for task in TASKS:
+                made = example(task, seed)
+                line = {"id": f"{task}-{seed}", "task": task}
+                print(json.dumps(line | {"prompt": made.prompt, "output": made.answer}))
+    elif arguments.seed is None:
+        parser.error("give a task and a seed, or --jsonl")
+    else:
+        made = example(arguments.task, arguments.seed)
+        print(made.prompt + made.answer)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Measuring: drafters on recorded answers, and what each part adds."""
