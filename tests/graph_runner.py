@@ -10,6 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle import Bundle
+from coordgen_rs.onnx_runtime import cpu_session, set_threads
 
 HIDDEN = -1e4
 
@@ -17,10 +18,10 @@ HIDDEN = -1e4
 class GraphRunner:
     """Feeds tokens of one sequence through a bundle, any number of rows at a time."""
 
-    def __init__(self, bundle: Bundle, threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle) -> None:
+        set_threads(None)
         self.bundle = bundle
         self.length = 0
-        self._threads = threads
         self._sessions: dict[str, ort.InferenceSession] = {}
         model, slots = bundle.manifest.model, bundle.manifest.slots
         shape = (1, model.num_kv_heads, slots, model.head_dim)
@@ -87,10 +88,5 @@ class GraphRunner:
 
     def _session(self, name: str) -> ort.InferenceSession:
         if name not in self._sessions:
-            options = ort.SessionOptions()
-            options.intra_op_num_threads = self._threads
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-            self._sessions[name] = ort.InferenceSession(
-                self.bundle.file(name), options, providers=["CPUExecutionProvider"]
-            )
+            self._sessions[name] = cpu_session(self.bundle.file(name))
         return self._sessions[name]

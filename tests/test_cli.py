@@ -80,6 +80,18 @@ def test_text_is_the_same_from_every_draft_and_every_way_in(bundle, draft):
     assert "tokens_per_step" in from_file.stderr
 
 
+def test_sampled_text_hangs_on_the_seed_and_not_on_drafts(bundle):
+    common = ("generate", "--model", bundle, "--prompt-file", PROMPT, "--temperature", 2)
+    first = json.loads(coordgen(*common, "--seed", 1, "--compare", "--json").stdout)
+    assert first["identical"]
+    again = json.loads(coordgen(*common, "--seed", 1, "--draft", "lookup", "--json").stdout)
+    assert first["token_ids"] == again["token_ids"]
+    other = json.loads(coordgen(*common, "--seed", 2, "--json").stdout)
+    assert first["token_ids"] != other["token_ids"]
+    assert "temperature" in refused(*common[:-1], -1)
+    assert "seed" in refused(*common, "--seed", -1)
+
+
 def test_drafted_tokens_are_coloured_on_a_terminal(bundle):
     ours, theirs = pty.openpty()
     command = [COORDGEN, "generate", "--model", bundle, "--prompt-file", PROMPT]
@@ -195,3 +207,15 @@ def test_help_has_examples(command):
     done = coordgen(command, "--help")
     assert done.returncode == 0
     assert f"coordgen {command}" in done.stdout.split("example")[-1]
+
+
+def test_sources_and_budget_are_chosen_per_request(bundle):
+    arguments = ("generate", "--model", bundle, "--prompt-file", PROMPT, "--max-new-tokens", 24)
+    chosen = ("--sources", "automaton,calibration", "--budget", 7)
+    reports = [
+        json.loads(coordgen(*arguments, "--json", *options).stdout) for options in ((), chosen)
+    ]
+    assert set(reports[1]["per_source"]) == {"automaton", "calibration"}
+    assert len(reports[1]["accept_histogram"]) <= 8
+    assert reports[0]["token_ids"] == reports[1]["token_ids"]
+    assert "guess" in refused(*arguments, "--sources", "automaton,guess")

@@ -5,14 +5,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from coordgen_rs import history_cli
+from coordgen_rs._core import Sampling
+from coordgen_rs.bench import ablation_cli, replay_cli
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
+from coordgen_rs.progress import progress
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession
 from coordgen_rs.stats import Stats
@@ -26,6 +29,7 @@ examples:
   coordgen generate --model bundle --prompt "Once upon a time" --max-new-tokens 64
   coordgen generate --model bundle --prompt-file question.txt --compare
   cat question.txt | coordgen generate --model bundle - --draft lookup --json
+  coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
 """
 _EXPORT_EXAMPLES = """\
 examples:
@@ -79,6 +83,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_check(commands)
     _add_info(commands)
+    about = "list, export, import and clear finished requests"
+    history = _command(commands, "history", history_cli.run, about, history_cli.EXAMPLES)
+    history_cli.add_arguments(history)
+    replay_cli.add_arguments(
+        _command(commands, "replay", replay_cli.run, replay_cli.ABOUT, replay_cli.EXAMPLES)
+    )
+    ablation_cli.add_arguments(
+        _command(commands, "bench", ablation_cli.run, ablation_cli.ABOUT, ablation_cli.EXAMPLES)
+    )
     return parser
 
 
@@ -106,12 +119,23 @@ def _add_generate(commands: Any) -> None:
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
     prompt.add_argument("stdin", nargs="?", choices=["-"], help="read the prompt from stdin")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
-    parser.add_argument(
+    drafts = parser.add_mutually_exclusive_group()
+    drafts.add_argument(
         "--draft",
         choices=[*DRAFT_SOURCES, "off"],
         default="auto",
         help="where drafts come from: automaton (all repeats within the request), lookup (prompt "
         "lookup by n-gram), off (plain decoding); default %(default)s",
+    )
+    drafts.add_argument(
+        "--sources",
+        type=lambda names: names.split(","),
+        metavar="NAME,..",
+        help="exactly these sources: automaton, lookup, calibration (what the model expected while "
+        "it read the prompt), reuse (parts of rejected drafts)",
+    )
+    parser.add_argument(
+        "--budget", type=int, metavar="N", help="verify at most N draft tokens a step"
     )
     parser.add_argument(
         "--commit",
@@ -119,6 +143,19 @@ def _add_generate(commands: Any) -> None:
         default="canonical",
         help="canonical is exact everywhere; compact is exact only where `coordgen check` says so",
     )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0,
+        metavar="T",
+        help="draw tokens at this temperature; 0, the default, takes the likeliest",
+    )
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="default: all tokens")
+    parser.add_argument("--top-p", type=float, default=1, metavar="P", help="default: all tokens")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="the same seed gives the same tokens"
+    )
+    history_cli.add_generate_arguments(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument(
         "--compare", action="store_true", help="decode again without drafts, and compare"
@@ -176,29 +213,41 @@ def _generate(options: argparse.Namespace) -> int:
         text = options.prompt
     else:
         text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
-    session = _open(options.model, options.threads)
+    width = None if options.budget is None else options.budget + 1  # the root takes a row
+    session = _open(options.model, options.threads, width)
     tokenizer = Tokenizer.of(session.bundle)
     prompt = tokenizer.encode(text)
     stats = Stats()
-    if options.draft == "off":
-        steps = plain(session, prompt, max_new_tokens=options.max_new_tokens, stats=stats)
-    else:
-        drafter = make_drafter(session, options.draft, options.commit)
-        steps = generate(
-            session, prompt, max_new_tokens=options.max_new_tokens, drafter=drafter, stats=stats
-        )
-    tokens = _collect(steps) if options.json else _show(steps, tokenizer)
+    request = {"max_new_tokens": options.max_new_tokens, "sampling": _sampling(options)}
+    with history_cli.opened(options, session.bundle) as history:
+        if options.draft == "off":
+            steps = plain(session, prompt, stats=stats, **request)
+        else:
+            draft = options.sources or options.draft
+            drafter = make_drafter(session, draft, options.commit, history)
+            steps = generate(
+                session, prompt, drafter=drafter, history=history, stats=stats, **request
+            )
+        tokens = _collect(steps) if options.json else _show(steps, tokenizer)
     report = {"text": tokenizer.decode(tokens), "token_ids": tokens} | stats.to_json()
     report |= {"commit": options.commit, "provider": session.provider}
     if options.compare:
-        report |= _compare(session, prompt, tokens, options.max_new_tokens)
+        report |= _compare(session, prompt, tokens, request)
     print(json.dumps(report) if options.json else _closing_line(report), file=_report_to(options))
     return 0
 
 
-def _open(bundle: Path, threads: int | None) -> OrtSession:
-    with _progress() as on_progress:
-        return open_session(bundle, threads=threads, on_progress=on_progress)
+def _sampling(options: argparse.Namespace) -> Sampling | None:
+    if options.temperature == 0:
+        return None
+    return Sampling(
+        options.temperature, top_k=options.top_k, top_p=options.top_p, seed=options.seed
+    )
+
+
+def _open(bundle: Path, threads: int | None, width: int | None = None) -> OrtSession:
+    with progress() as on_progress:
+        return open_session(bundle, threads=threads, width=width, on_progress=on_progress)
 
 
 def _report_to(options: argparse.Namespace) -> Any:
@@ -225,10 +274,10 @@ def _show(steps: Iterator[Step], tokenizer: Tokenizer) -> list[int]:
 
 
 def _compare(
-    session: OrtSession, prompt: Any, tokens: list[int], max_new_tokens: int
+    session: OrtSession, prompt: Any, tokens: list[int], request: dict[str, Any]
 ) -> dict[str, Any]:
     stats = Stats()
-    expected = _collect(plain(session, prompt, max_new_tokens=max_new_tokens, stats=stats))
+    expected = _collect(plain(session, prompt, stats=stats, **request))
     return {"plain_tokens_per_s": stats.to_json()["tokens_per_s"], "identical": tokens == expected}
 
 
@@ -251,7 +300,7 @@ def _export(options: argparse.Namespace) -> int:
         raise OptionError(
             f"exporting needs {error.name}: pip install 'coordgen-rs[export]'"
         ) from error
-    with _progress() as on_progress:
+    with progress() as on_progress:
         export_checkpoint(
             options.checkpoint,
             options.out,
@@ -266,30 +315,11 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on stderr, where a person may be looking and rich is installed."""
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        yield lambda what, done, total: None
-        return
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None, visible=False)
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total, visible=True)
-
-        yield show
-
-
 def _check(options: argparse.Namespace) -> int:
     from coordgen_rs.check import check
 
     session = _open(options.bundle, options.threads)
-    with _progress() as on_progress:
+    with progress() as on_progress:
         session.bundle.verify(on_progress)
     text = options.prompt_file.read_text("utf-8") if options.prompt_file else _CHECK_PROMPT
     prompt = Tokenizer.of(session.bundle).encode(text)

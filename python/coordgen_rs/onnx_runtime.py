@@ -2,6 +2,9 @@
 
 A pool per session with spinning workers makes a 32-row int4 step twice as slow: the workers of the
 idle sessions burn the cores that the running one needs. So every session shares the global pool.
+
+Once it exists, ONNX Runtime refuses sessions with a pool of their own: other users of ONNX Runtime
+in the same process must set `SessionOptions.use_per_session_threads = False`.
 """
 
 import os

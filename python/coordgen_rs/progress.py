@@ -1,0 +1,27 @@
+"""Progress of long work, for commands."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr, where a person may be looking and rich is installed.
+
+    Yields:
+        To be called with what is being done, the part done, and the whole.
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda what, done, total: None
+        return
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, visible=True)
+
+        yield show
