@@ -173,7 +173,9 @@ mod tests {
             }
             for (count, probability) in counts.iter().zip(naive(&row, temperature, top_k, top_p)) {
                 let deviation = (probability * (1.0 - probability) / DRAWS as f64).sqrt();
-                prop_assert!((count / DRAWS as f64 - probability).abs() <= 5.5 * deviation);
+                // The second term is for rare tokens, whose counts are far from normal.
+                let tolerance = 5.5 * deviation + 3e-3;
+                prop_assert!((count / DRAWS as f64 - probability).abs() <= tolerance);
             }
         }
 

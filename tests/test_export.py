@@ -448,6 +448,7 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
         ({"hidden_size": "many"}, "hidden_size"),
+        ({"head_dim": 25_545_525_350}, "head_dim"),
         ({"eos_token_id": 4000}, "4000"),
     ],
     ids=str,

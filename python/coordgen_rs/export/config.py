@@ -12,6 +12,9 @@ from coordgen_rs.export.rope import inverse_frequencies
 
 _FAMILIES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 
+_MAX_SIZE = 1 << 24
+"""No known model has a larger size of any kind; a damaged file may, and would fill the memory."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -110,8 +113,8 @@ def _positive(config: dict[str, Any], name: str, default: int | None = None) -> 
     value = config.get(name)
     if value is None and default is not None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise CheckpointError(f"config.json: {name} is {value!r}, expected a positive number")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_SIZE:
+        raise CheckpointError(f"config.json: {name} is {value!r}, expected 1 to {_MAX_SIZE}")
     return value
 
 
