@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from coordgen_rs.bench.ablation import Ablation, ablate, read_prompts
@@ -9,6 +10,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.progress import progress
 from coordgen_rs.self_test import open_session
 
+_PIPED_WIDTH = 200
 ABOUT = "measure what each source of drafts adds, with a real model"
 EXAMPLES = """\
 DATA holds one JSON object a line, with `task` and `prompt`. Every answer is compared with plain
@@ -62,14 +64,16 @@ def show(ablation: Ablation) -> None:
     from rich.table import Table
 
     tasks = list(ablation.num_prompts)
-    table = Table("drafts from", title=f"tokens_per_step, {ablation.rows} rows a step")
+    table = Table(title=f"tokens_per_step, {ablation.rows} rows a step")
+    table.add_column("drafts from", no_wrap=True)
     for task in tasks:
         table.add_column(task, no_wrap=True)
     for row, figures in ablation.tokens_per_step.items():
         gains = [f" (x{ablation.gain(row, task):.2f})" if row.ours else "" for task in tasks]
         cells = [f"{figures[task]:.2f}{gain}" for task, gain in zip(tasks, gains, strict=True)]
         table.add_row(" + ".join(["", *row.ours]) or row.base, *cells)
-    Console().print(table)
+    # A pipe has no width of its own: the table is printed whole.
+    Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(table)
 
 
 def _need_rich() -> None:
