@@ -63,6 +63,7 @@
 //! - [`ids`]: [`TokenId`], [`NodeId`] and [`StateId`]; [`error`]: one [`Error`] for all that a
 //!   caller can do wrong.
 //! - [`logits`]: [`Logits`], argmax, and the tie rule on which losslessness hangs.
+//! - [`sampling`]: drawing the target's token instead, by seed and position.
 //! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask.
 //! - [`verify`]: how far a draft agrees with the target.
@@ -71,7 +72,8 @@
 //!   [`PromptLookup`]; [`Calibration`], what the target expected in the prompt; [`DraftReuse`],
 //!   parts of rejected drafts; [`escape`], on which the automaton's estimates rest;
 //!   [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
-//!   comparison; [`acceptance`], the learned trust in them; [`grow`], one tree from all of them; [`step_choice`], how wide a step pays; and the [`Drafter`] above it all.
+//!   comparison; [`acceptance`], the learned trust in them; [`grow`], one tree from all of them;
+//!   [`step_choice`], how wide a step pays; and the [`Drafter`] above it all.
 //! - [`history`](draft::history): [`History`], finished requests as two sources;
 //!   [`index`](draft::history::index), the memory-mapped suffix array over the older ones,
 //!   [`format`](draft::history::format), its file, and
