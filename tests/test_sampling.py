@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coordgen_rs import Sampling, Tokenizer, generate, make_drafter, plain
-from coordgen_rs.errors import NonFiniteLogitsError, OptionError, ShapeError
+from coordgen_rs.errors import EmptyPromptError, NonFiniteLogitsError, OptionError, ShapeError
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import ScriptedDrafter
 
@@ -123,6 +123,19 @@ def test_sampling_of_one_request_is_not_that_of_the_next(session_of):
         generate(session, prompt, max_new_tokens=30, drafter=drafter, sampling=Sampling(3, seed=1))
     )
     assert tokens_of(generate(session, prompt, max_new_tokens=30, drafter=drafter)) == expected
+
+
+def test_refused_begin_leaves_the_running_request_as_it_was(session_of):
+    session = MarkovSession(session_of("embedded", "fp32"))
+    session.logits[2] = [0, 0, 0, 0, 0.1, 0, 0, 0]
+    drafter = make_drafter(session, "automaton")
+    drafter.begin(np.array([2], np.uint32), 5)
+    sampling = Sampling(100.0, seed=2)
+    with pytest.raises(EmptyPromptError):
+        drafter.begin(np.array([], np.uint32), 5, sampling)
+    logits = session.step(drafter.propose(0))
+    assert sampling.draw(logits[0], 0) != 4
+    assert drafter.accept(logits).token_ids[0] == 4
 
 
 @pytest.mark.parametrize(

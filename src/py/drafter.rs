@@ -110,10 +110,11 @@ impl PyDrafter {
         sampling: Option<PySampling>,
         prediction: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        self.core.set_sampling(sampling.map(|sampling| sampling.0));
         let prompt = token_ids(prompt_ids, "prompt_ids")?;
         let prediction = prediction.map_or(Ok(vec![]), |ids| token_ids(&ids, "prediction"))?;
-        Ok(py.detach(|| self.core.begin_predicted(&prompt, max_new_tokens, &prediction))?)
+        py.detach(|| self.core.begin_predicted(&prompt, max_new_tokens, &prediction))?;
+        self.core.set_sampling(sampling.map(|sampling| sampling.0));
+        Ok(())
     }
 
     #[getter]
