@@ -1,6 +1,7 @@
 //! What a caller can do wrong, one variant a cause, each with the offending value and the limit.
 
-use crate::ids::TokenId;
+use crate::ids::{BlockId, TokenId};
+use crate::load::profile::Graph;
 
 /// Every error of the core.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +94,29 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// A graph of a block cannot be loaded.
+    #[error("block {}: its {} graph cannot be loaded: {reason}", block.0, graph.name())]
+    LoadFailed {
+        /// The block.
+        block: BlockId,
+        /// The graph of it.
+        graph: Graph,
+        /// What the store said.
+        reason: String,
+    },
+    /// No order of loads and releases keeps within the memory budget.
+    #[error(
+        "the memory budget is {budget} bytes, but {least} bytes are the least that can be held"
+    )]
+    BudgetTooSmall {
+        /// The budget.
+        budget: u64,
+        /// The least peak of any plan.
+        least: u64,
+    },
+    /// Loading was cancelled while something waited for it.
+    #[error("loading was cancelled")]
+    LoadingCancelled,
     /// An option has a value outside its range.
     #[error("{what} is {got}, but must be {must}")]
     BadOption {

@@ -17,6 +17,18 @@ pub struct NodeId(pub u32);
 #[repr(transparent)]
 pub struct StateId(pub u32);
 
+/// A block of the target: some consecutive layers, numbered in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct BlockId(pub u32);
+
+impl BlockId {
+    /// The block as an index into per-block arrays.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl NodeId {
     /// The root of every draft tree: the last committed token.
     pub const ROOT: Self = Self(0);

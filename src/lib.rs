@@ -78,6 +78,8 @@
 //!   [`index`](draft::history::index), the memory-mapped suffix array over the older ones,
 //!   [`format`](draft::history::format), its file, and
 //!   [`suffix_array`](draft::history::suffix_array), how it is sorted.
+//! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
+//!   a device; [`load::timetable`], a plan written out.
 //!
 //! With feature `python` the crate is also the extension module `coordgen_rs._core`.
 //!
@@ -128,6 +130,7 @@ pub mod commit;
 pub mod draft;
 pub mod error;
 pub mod ids;
+pub mod load;
 pub mod logits;
 pub mod sampling;
 pub mod top_k;
@@ -142,7 +145,7 @@ pub use draft::source::DraftSource;
 pub use draft::step_choice::{StepChoice, StepShape};
 pub use draft::suffix_automaton::SuffixAutomaton;
 pub use error::{Error, Result};
-pub use ids::{NodeId, StateId, TokenId};
+pub use ids::{BlockId, NodeId, StateId, TokenId};
 pub use logits::Logits;
 pub use tree::draft_tree::DraftTree;
 pub use tree::step_inputs::{StepBuffers, StepInputs};

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Accepted",
+    "BlockLoadError",
     "CallOrderError",
     "CoordgenError",
     "Drafter",
     "EmptyPromptError",
     "HistoryIndexError",
     "InvalidDraftError",
+    "MemoryBudgetError",
     "NonFiniteLogitsError",
     "OptionError",
     "PromptLookup",
@@ -50,6 +52,12 @@ class CallOrderError(CoordgenError):
 
 class HistoryIndexError(CoordgenError):
     """The index of a history cannot be used or written."""
+
+class BlockLoadError(CoordgenError):
+    """A graph of a block cannot be loaded, or loading was cancelled; the message names the block."""
+
+class MemoryBudgetError(CoordgenError):
+    """Nothing that can run fits into the memory budget."""
 
 class OptionError(CoordgenError):
     """An option is unknown or outside its range."""

@@ -1,11 +1,13 @@
 """Named errors: those of the Rust core, and those of files and checkpoints, below one base."""
 
 from coordgen_rs._core import (
+    BlockLoadError,
     CallOrderError,
     CoordgenError,
     EmptyPromptError,
     HistoryIndexError,
     InvalidDraftError,
+    MemoryBudgetError,
     NonFiniteLogitsError,
     OptionError,
     ShapeError,
@@ -50,6 +52,7 @@ class HistoryWarning(UserWarning):
 
 
 __all__ = [
+    "BlockLoadError",
     "BundleDamagedError",
     "BundleError",
     "CallOrderError",
@@ -62,6 +65,7 @@ __all__ = [
     "HistoryMismatchError",
     "HistoryWarning",
     "InvalidDraftError",
+    "MemoryBudgetError",
     "NonFiniteLogitsError",
     "OptionError",
     "PromptTooLongError",

@@ -62,6 +62,19 @@ create_exception!(
     "The index of a history cannot be used or written."
 );
 
+create_exception!(
+    coordgen_rs._core,
+    BlockLoadError,
+    CoordgenError,
+    "A graph of a block cannot be loaded, or loading was cancelled; the message names the block."
+);
+create_exception!(
+    coordgen_rs._core,
+    MemoryBudgetError,
+    CoordgenError,
+    "Nothing that can run fits into the memory budget."
+);
+
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = error.to_string();
@@ -79,6 +92,8 @@ impl From<Error> for PyErr {
             Error::UnusableIndex { .. } | Error::IndexNotWritten { .. } => {
                 HistoryIndexError::new_err(message)
             }
+            Error::LoadFailed { .. } | Error::LoadingCancelled => BlockLoadError::new_err(message),
+            Error::BudgetTooSmall { .. } => MemoryBudgetError::new_err(message),
             Error::UnknownSource { .. } | Error::BadOption { .. } => OptionError::new_err(message),
         }
     }
@@ -96,6 +111,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("ShapeError", py.get_type::<ShapeError>()),
         ("CallOrderError", py.get_type::<CallOrderError>()),
         ("HistoryIndexError", py.get_type::<HistoryIndexError>()),
+        ("BlockLoadError", py.get_type::<BlockLoadError>()),
+        ("MemoryBudgetError", py.get_type::<MemoryBudgetError>()),
         ("OptionError", py.get_type::<OptionError>()),
     ] {
         module.add(name, exception)?;

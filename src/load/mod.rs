@@ -1,0 +1,4 @@
+//! Which graph of a block is in memory when: what a device costs, what to do when, doing it.
+
+pub mod profile;
+pub mod timetable;

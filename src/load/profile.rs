@@ -1,0 +1,119 @@
+//! What the blocks of a target cost on one device, under both graphs. In: measured figures. Out:
+//! the times and bytes that a plan reckons with. It measures nothing itself.
+
+use crate::error::{Error, Result};
+use crate::ids::BlockId;
+
+/// One of a block's two graphs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Graph {
+    /// G1 of CoordGen, section 3.2: made for chunks of `prefill_rows` tokens.
+    Prefill,
+    /// G2: made for steps of up to `decode_rows` tokens; runs a chunk as several pieces.
+    Decode,
+}
+
+impl Graph {
+    /// Both, G1 first.
+    pub const BOTH: [Self; 2] = [Self::Prefill, Self::Decode];
+
+    /// The name in options, profiles and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// What one block costs under one graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GraphCost {
+    /// Microseconds from the call to load it until it can run.
+    pub load_us: u64,
+    /// Microseconds of one run of all its rows, however many of them are used.
+    pub compute_us: u64,
+    /// Bytes that it holds while loaded.
+    pub num_bytes: u64,
+}
+
+/// What one block costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCost {
+    /// Under G1.
+    pub prefill: GraphCost,
+    /// Under G2.
+    pub decode: GraphCost,
+}
+
+impl BlockCost {
+    /// Under `graph`.
+    pub fn under(&self, graph: Graph) -> &GraphCost {
+        match graph {
+            Graph::Prefill => &self.prefill,
+            Graph::Decode => &self.decode,
+        }
+    }
+}
+
+/// What the blocks of a target cost on one device, in the order in which they run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    blocks: Vec<BlockCost>,
+    prefill_rows: usize,
+    decode_rows: usize,
+}
+
+impl Profile {
+    /// A profile of at least one block. Fails where there is none, and where a number of rows is 0
+    /// or a chunk has fewer rows than a piece.
+    pub fn new(blocks: Vec<BlockCost>, prefill_rows: usize, decode_rows: usize) -> Result<Self> {
+        let bad =
+            |what, got: usize, must| Err(Error::BadOption { what, got: got.to_string(), must });
+        if blocks.is_empty() {
+            return bad("the number of blocks", 0, "at least 1");
+        }
+        if decode_rows == 0 {
+            return bad("decode_rows", 0, "at least 1");
+        }
+        if prefill_rows < decode_rows {
+            return bad("prefill_rows", prefill_rows, "at least decode_rows");
+        }
+        Ok(Self { blocks, prefill_rows, decode_rows })
+    }
+
+    /// The blocks' costs, in the order in which they run.
+    pub fn blocks(&self) -> &[BlockCost] {
+        &self.blocks
+    }
+
+    /// Cost of one block.
+    pub fn block(&self, block: BlockId) -> &BlockCost {
+        &self.blocks[block.index()]
+    }
+
+    /// Tokens of a full chunk.
+    pub fn prefill_rows(&self) -> usize {
+        self.prefill_rows
+    }
+
+    /// Tokens of a piece, as a chunk is run under G2.
+    pub fn decode_rows(&self) -> usize {
+        self.decode_rows
+    }
+
+    /// Chunks of a prompt of which `num_tokens` are computed; the last may be partly filled.
+    pub fn num_chunks(&self, num_tokens: usize) -> usize {
+        num_tokens.div_ceil(self.prefill_rows)
+    }
+
+    /// Microseconds of `block` over a chunk of `num_tokens` tokens: one run of G1, or as many
+    /// pieces of G2 as the tokens fill.
+    pub fn compute_us(&self, block: BlockId, graph: Graph, num_tokens: usize) -> u64 {
+        let cost = self.block(block).under(graph);
+        match graph {
+            Graph::Prefill => cost.compute_us,
+            Graph::Decode => cost.compute_us * num_tokens.div_ceil(self.decode_rows) as u64,
+        }
+    }
+}
