@@ -54,7 +54,7 @@ class HistoryIndexError(CoordgenError):
     """The index of a history cannot be used or written."""
 
 class BlockLoadError(CoordgenError):
-    """A graph of a block cannot be loaded, or loading was cancelled; the message names the block."""
+    """A graph of a block cannot be loaded (the message names it), or loading was cancelled."""
 
 class MemoryBudgetError(CoordgenError):
     """Nothing that can run fits into the memory budget."""

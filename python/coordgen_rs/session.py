@@ -8,10 +8,11 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
+from coordgen_rs.blocks import Buffers, CpuBlocks, GraphName, load_graph, ort_value
 from coordgen_rs.bundle import Bundle
-from coordgen_rs.errors import BundleError, OptionError, ShapeError
+from coordgen_rs.errors import OptionError, ShapeError
 from coordgen_rs.kv_cache import KvCache
-from coordgen_rs.onnx_runtime import cpu_session, set_threads
+from coordgen_rs.onnx_runtime import set_threads
 
 
 class Session(Protocol):
@@ -70,93 +71,54 @@ class Session(Protocol):
         """Forget all but the first `length` committed tokens."""
 
 
-class _Graph:
-    """All blocks (and the head) at one width, with their buffers bound once."""
+class _Head:
+    """Final norm and output layer: logits of what the last block leaves, on CPU.
 
-    def __init__(self, rows: int, session: "OrtSession", *, with_head: bool) -> None:
-        bundle, model = session.bundle, session.bundle.manifest.model
-        slots = bundle.manifest.slots
-        half = model.head_dim // 2
-        self.rows = rows
-        self.input_ids = np.zeros(rows, np.int64)
-        self.position_ids = np.zeros(rows, np.int64)
-        mask = np.zeros((1, 1, rows, slots), np.float32)
-        self.inputs = StepInputs(self.input_ids, self.position_ids, mask)
-        self.cos = np.zeros((1, 1, rows, half), np.float32)
-        self.sin = np.zeros((1, 1, rows, half), np.float32)
-        # Hidden states go back and forth between two buffers from block to block.
-        self.hidden = [np.zeros((1, rows, model.hidden_size), np.float32) for _ in range(2)]
-        self._bindings: list[tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = []
-        # ONNX Runtime reads the arrays' own memory: the OrtValues hold no copy on CPU.
-        hidden = [_value(array) for array in self.hidden]
-        shared = {"mask": mask, "cos": self.cos, "sin": self.sin}
-        shared_values = {name: _value(array) for name, array in shared.items()}
-        shared_values["write_index"] = session.write_index_value
-        for number, block in enumerate(bundle.manifest.blocks):
-            names = {"hidden": hidden[number % 2], **shared_values}
-            outputs = {"hidden_out": hidden[(number + 1) % 2]}
-            for layer in block.layers:
-                for kind, value in zip(("key", "value"), session.cache.values[layer], strict=True):
-                    names[f"{kind}_{layer}"] = value
-                    outputs[f"{kind}_{layer}_out"] = value
-            self._bind(session.graph(block.graphs[rows]), names, outputs)
-        self.hidden_out = self.hidden[len(bundle.manifest.blocks) % 2]
-        self.logits = np.zeros((rows if with_head else 0, model.vocab_size), np.float32)
-        if with_head:
-            self._bind(
-                session.graph(bundle.manifest.head.graphs[rows]),
-                {"hidden": hidden[len(bundle.manifest.blocks) % 2]},
-                {"logits": _value(self.logits[np.newaxis])},
-            )
-
-    def _bind(
-        self,
-        session: onnxruntime.InferenceSession,
-        inputs: dict[str, onnxruntime.OrtValue],
-        outputs: dict[str, onnxruntime.OrtValue],
-    ) -> None:
-        binding = session.io_binding()
-        for name, value in inputs.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in outputs.items():
-            binding.bind_ortvalue_output(name, value)
-        self._bindings.append((session, binding))
-
-    @property
-    def head(self) -> onnxruntime.InferenceSession:
-        """The last of its sessions, of graphs with a head."""
-        return self._bindings[-1][0]
-
-    def run(self) -> None:
-        """Run all sessions in order; what they read and write was bound before."""
-        for session, binding in self._bindings:
-            session.run_with_iobinding(binding)
-
-
-class _PrefillHead:
-    """The logits of a prefill graph, which itself ends before the head.
-
-    The head of a decode graph reads the hidden states part by part: no other head is loaded, and
-    no logits as long as a chunk are held.
+    A chunk's hidden states are read part by part with the graph of a decode step: no other head is
+    loaded, and no logits as long as a chunk are held.
     """
 
-    def __init__(self, prefill: _Graph, decode: _Graph) -> None:
-        self._head, self._logits = decode.head, decode.logits
+    def __init__(self, bundle: Bundle, blocks: CpuBlocks, steps: Sequence[Buffers]) -> None:
+        self._blocks, self._files = blocks, bundle.manifest.head.graphs
+        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._bound: dict[int, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = {}
+        self._logits: dict[int, NDArray[np.float32]] = {}
+        for buffers in steps:
+            file = self._files[buffers.rows]
+            if file not in self._sessions:
+                self._sessions[file] = load_graph(bundle, file)
+            shape = (buffers.rows, bundle.manifest.model.vocab_size)
+            self._logits[buffers.rows] = np.zeros(shape, np.float32)
+            hidden = blocks.hidden_out(buffers)
+            self._bound[buffers.rows] = self._sessions[file], self._bind(file, hidden, buffers.rows)
         self._parts: list[tuple[int, int, onnxruntime.IOBinding]] = []
-        for start in range(0, prefill.rows, decode.rows):
-            first = min(start, prefill.rows - decode.rows)
-            hidden = prefill.hidden_out[:, first : first + decode.rows]
-            binding = self._head.io_binding()
-            binding.bind_ortvalue_input("hidden", _value(hidden))
-            binding.bind_ortvalue_output("logits", _value(decode.logits[np.newaxis]))
-            self._parts.append((start, first, binding))
 
-    def logits(self, num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """The logits of the first `num_rows` rows of the last run, in parts."""
+    def _bind(self, file: str, hidden: NDArray[np.float32], rows: int) -> onnxruntime.IOBinding:
+        binding = self._sessions[file].io_binding()
+        binding.bind_ortvalue_input("hidden", ort_value(hidden))
+        binding.bind_ortvalue_output("logits", ort_value(self._logits[rows][np.newaxis]))
+        return binding
+
+    def step(self, rows: int) -> NDArray[np.float32]:
+        """Logits `(rows, vocab_size) f32` after a decode step, valid until the next."""
+        session, binding = self._bound[rows]
+        session.run_with_iobinding(binding)
+        return self._logits[rows]
+
+    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """Logits of the first rows of a chunk, in parts that are valid until the next."""
+        rows = max(rows for rows in self._bound if rows <= buffers.rows)
+        file = self._files[rows]
+        if not self._parts:  # bound when a chunk's logits are first asked for
+            hidden = self._blocks.hidden_out(buffers)
+            for start in range(0, buffers.rows, rows):
+                first = min(start, buffers.rows - rows)
+                part = hidden[:, first : first + rows]
+                self._parts.append((start, first, self._bind(file, part, rows)))
         for start, first, binding in self._parts:
             if start < num_rows:
-                self._head.run_with_iobinding(binding)
-                yield self._logits[start - first : num_rows - first]
+                self._sessions[file].run_with_iobinding(binding)
+                yield self._logits[rows][start - first : num_rows - first]
 
 
 class OrtSession:
@@ -184,30 +146,21 @@ class OrtSession:
         self.bundle = bundle
         manifest, model = bundle.manifest, bundle.manifest.model
         self.cache = KvCache(model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim)
-        self._write_index = np.zeros(1, np.int64)
-        self.write_index_value = _value(self._write_index)
         self._embedding = bundle.embedding()
         self._cos, self._sin = bundle.rope_tables()
         widths = manifest.decode_widths
-        self._graphs: dict[str, onnxruntime.InferenceSession] = {}
-        self._decode = {rows: _Graph(rows, self, with_head=True) for rows in widths}
-        self._prefill = _Graph(manifest.prefill_rows, self, with_head=False)
-        self._prefill_head: _PrefillHead | None = None  # bound when its logits are first asked for
+        self._decode = {rows: Buffers.empty(rows, model, manifest.slots) for rows in widths}
+        self._chunk = Buffers.empty(manifest.prefill_rows, model, manifest.slots)
+        graphs: dict[GraphName, list[Buffers]] = {
+            "prefill": [self._chunk],
+            "decode": list(self._decode.values()),
+        }
+        self._blocks = CpuBlocks(bundle, self.cache, graphs, share=True)
+        for block in range(len(self._blocks)):
+            self._blocks.load(block, "prefill")
+            self._blocks.load(block, "decode")
+        self._head = _Head(bundle, self._blocks, graphs["decode"])
         self.select(widths)
-
-    def graph(self, file: str) -> onnxruntime.InferenceSession:
-        """The loaded graph of a file of the bundle; widths that share the file share it.
-
-        Raises:
-            BundleError: ONNX Runtime cannot load it.
-        """
-        if file not in self._graphs:
-            path = self.bundle.file(file)
-            try:
-                self._graphs[file] = cpu_session(path)
-            except Exception as error:  # ONNX Runtime raises its own unrelated classes
-                raise BundleError(f"{path}: ONNX Runtime cannot load it: {error}") from error
-        return self._graphs[file]
 
     def select(self, widths: Sequence[int], costs: Sequence[float] | None = None) -> None:
         """Draft and decode with these widths only, at the given costs of a step.
@@ -269,30 +222,27 @@ class OrtSession:
             )
         done = 0
         while done < len(token_ids):
-            graph = self._chunk_graph(len(token_ids) - done, graphs)
-            chunk = token_ids[done : done + graph.rows]
-            graph.inputs.fill_chain(chunk, self.length)
-            self._run(graph)
+            buffers = self._chunk_buffers(len(token_ids) - done, graphs)
+            chunk = token_ids[done : done + buffers.rows]
+            buffers.inputs.fill_chain(chunk, self.length)
+            self._run(buffers)
             if on_logits is not None:
-                for logits in self._chunk_logits(graph, len(chunk)):
+                for logits in self._chunk_logits(buffers, len(chunk)):
                     on_logits(logits)
             self.cache.commit(np.arange(len(chunk), dtype=np.uint32))
             done += len(chunk)
 
-    def _chunk_graph(self, remaining: int, graphs: str) -> _Graph:
-        if graphs == "prefill" or (graphs == "both" and remaining >= self._prefill.rows):
-            return self._prefill
+    def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
+        if graphs == "prefill" or (graphs == "both" and remaining >= self._chunk.rows):
+            return self._chunk
         fitting = (rows for rows in self.widths if rows >= remaining)
         return self._decode[next(fitting, self.widths[-1])]
 
-    def _chunk_logits(self, graph: _Graph, num_rows: int) -> Iterator[NDArray[np.float32]]:
+    def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
         """The first rows of logits of the last run, in parts."""
-        if graph is not self._prefill:
-            return iter([graph.logits[:num_rows]])
-        if self._prefill_head is None:
-            widest = max(rows for rows in self._decode if rows <= graph.rows)
-            self._prefill_head = _PrefillHead(graph, self._decode[widest])
-        return self._prefill_head.logits(num_rows)
+        if buffers is self._chunk:
+            return self._head.chunk(buffers, num_rows)
+        return iter([self._head.step(buffers.rows)[:num_rows]])
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
@@ -300,16 +250,22 @@ class OrtSession:
         Returns:
             Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
         """
-        graph = self._decode[inputs.rows]
-        self._run(graph)
-        return graph.logits
+        self._run(self._decode[inputs.rows])
+        return self._head.step(inputs.rows)
 
-    def _run(self, graph: _Graph) -> None:
-        graph.hidden[0][0] = self._embedding[graph.input_ids]
-        np.take(self._cos, graph.position_ids, axis=0, out=graph.cos[0, 0], mode="clip")
-        np.take(self._sin, graph.position_ids, axis=0, out=graph.sin[0, 0], mode="clip")
-        self._write_index[0] = self.length
-        graph.run()
+    def _run(self, buffers: Buffers) -> None:
+        self._embed(buffers)
+        graph: GraphName = "prefill" if buffers is self._chunk else "decode"
+        for block in range(len(self._blocks)):
+            self._blocks.run(block, graph, buffers)
+
+    def _embed(self, buffers: Buffers) -> None:
+        """Write what the first block reads; ids, positions and mask are there."""
+        buffers.hidden[0][0] = self._embedding[buffers.input_ids]
+        positions = buffers.position_ids
+        np.take(self._cos, positions, axis=0, out=buffers.cos[0, 0], mode="clip")
+        np.take(self._sin, positions, axis=0, out=buffers.sin[0, 0], mode="clip")
+        buffers.write_index[0] = self.length
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Make the given rows of the last step part of the cache, in this order."""
@@ -324,7 +280,3 @@ class OrtSession:
         if not 0 <= length <= self.length:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
         self.cache.length = length
-
-
-def _value(array: NDArray[np.generic]) -> onnxruntime.OrtValue:
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)

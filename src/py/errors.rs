@@ -66,7 +66,7 @@ create_exception!(
     coordgen_rs._core,
     BlockLoadError,
     CoordgenError,
-    "A graph of a block cannot be loaded, or loading was cancelled; the message names the block."
+    "A graph of a block cannot be loaded (the message names it), or loading was cancelled."
 );
 create_exception!(
     coordgen_rs._core,

@@ -1,0 +1,202 @@
+"""The blocks of a bundle on CPU: each has two graphs, loaded and released one by one.
+
+In: a bundle, the cache, and buffers. Out: blocks that read the buffers' hidden states and write
+them. Keys and values are written in the graph to absolute slots, in place. It decides neither what
+is loaded when (`_core.Loader`) nor what is computed (`session.py`).
+"""
+
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs
+from coordgen_rs.bundle import Bundle
+from coordgen_rs.errors import BundleError
+from coordgen_rs.kv_cache import KvCache
+from coordgen_rs.manifest import ModelShape
+from coordgen_rs.onnx_runtime import cpu_session
+
+GraphName = Literal["prefill", "decode"]
+"""G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
+
+
+_OTHER: dict[GraphName, GraphName] = {"prefill": "decode", "decode": "prefill"}
+_Bound = tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]
+
+
+class Buffers:
+    """What the graphs read and write in one run.
+
+    Args:
+        input_ids: `(rows,) i64`.
+        position_ids: `(rows,) i64`.
+        mask: `(1, 1, rows, slots) f32`, additive.
+        cos: `(1, 1, rows, head_dim / 2) f32`.
+        sin: `(1, 1, rows, head_dim / 2) f32`.
+        hidden: Two of `(1, rows, hidden_size) f32`, between which the hidden states go back and
+            forth from block to block.
+
+    Attributes:
+        rows: Number of tokens of a run.
+        write_index: `(1,) i64`, the slot of row 0.
+    """
+
+    def __init__(
+        self,
+        input_ids: NDArray[np.int64],
+        position_ids: NDArray[np.int64],
+        mask: NDArray[np.float32],
+        cos: NDArray[np.float32],
+        sin: NDArray[np.float32],
+        hidden: tuple[NDArray[np.float32], NDArray[np.float32]],
+    ) -> None:
+        self.rows = len(input_ids)
+        self.input_ids, self.position_ids = input_ids, position_ids
+        self.mask, self.cos, self.sin, self.hidden = mask, cos, sin, hidden
+        self.write_index = np.zeros(1, np.int64)
+        # ONNX Runtime reads the arrays' own memory: the OrtValues hold no copy on CPU.
+        arrays: dict[str, NDArray[np.generic]] = {
+            "mask": mask,
+            "cos": cos,
+            "sin": sin,
+            "write_index": self.write_index,
+        }
+        self.values = {name: ort_value(array) for name, array in arrays.items()}
+        self.hidden_values = [ort_value(array) for array in hidden]
+
+    @classmethod
+    def empty(cls, rows: int, model: ModelShape, slots: int) -> "Buffers":
+        """Buffers of their own for `rows` tokens."""
+        half = model.head_dim // 2
+        return cls(
+            np.zeros(rows, np.int64),
+            np.zeros(rows, np.int64),
+            np.zeros((1, 1, rows, slots), np.float32),
+            np.zeros((1, 1, rows, half), np.float32),
+            np.zeros((1, 1, rows, half), np.float32),
+            (
+                np.zeros((1, rows, model.hidden_size), np.float32),
+                np.zeros((1, rows, model.hidden_size), np.float32),
+            ),
+        )
+
+    def part(self, first: int, rows: int) -> "Buffers":
+        """The buffers of some consecutive rows: views, but for the write index."""
+        some = slice(first, first + rows)
+        one, other = self.hidden
+        return Buffers(
+            self.input_ids[some],
+            self.position_ids[some],
+            self.mask[:, :, some],
+            self.cos[:, :, some],
+            self.sin[:, :, some],
+            (one[:, some], other[:, some]),
+        )
+
+    @cached_property
+    def inputs(self) -> StepInputs:
+        """What fills ids, positions and mask."""
+        return StepInputs(self.input_ids, self.position_ids, self.mask)
+
+
+class _LoadedGraph(NamedTuple):
+    """A block under one graph: sessions by file, and what each run was bound to."""
+
+    sessions: dict[str, onnxruntime.InferenceSession]
+    bound: dict[Buffers, _Bound]
+
+
+class CpuBlocks:
+    """All blocks of a bundle on ONNX Runtime's CPU provider; none is loaded at first.
+
+    Args:
+        bundle: An opened bundle.
+        cache: Keys and values that the graphs write.
+        buffers: By graph, all that it is ever run on.
+        share: Whether the two graphs of a block that are one file are also loaded once. On CPU
+            they are, so the second one costs nothing; without it they are loaded as if they were
+            compiled apart, as they are on an NPU.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        cache: KvCache,
+        buffers: dict[GraphName, list[Buffers]],
+        *,
+        share: bool,
+    ) -> None:
+        self._bundle, self._cache, self._buffers, self._share = bundle, cache, buffers, share
+        self._loaded: dict[tuple[int, GraphName], _LoadedGraph] = {}
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return len(self._bundle.manifest.blocks)
+
+    def is_loaded(self, block: int, graph: GraphName) -> bool:
+        """Whether this graph of the block can run."""
+        return (block, graph) in self._loaded
+
+    def load(self, block: int, graph: GraphName) -> None:
+        """Bring a graph into memory and bind it to its buffers.
+
+        Raises:
+            BundleError: ONNX Runtime cannot load it.
+        """
+        files = self._bundle.manifest.blocks[block].graphs
+        other = self._loaded.get((block, _OTHER[graph])) if self._share else None
+        sessions = {} if other is None else dict(other.sessions)
+        bound = {}
+        for buffers in self._buffers[graph]:
+            file = files[buffers.rows]
+            if file not in sessions:
+                sessions[file] = load_graph(self._bundle, file)
+            bound[buffers] = self._bind(block, sessions[file], buffers)
+        self._loaded[block, graph] = _LoadedGraph(sessions, bound)
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Drop a graph; nothing where it is not loaded."""
+        self._loaded.pop((block, graph), None)
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+        loaded = self._loaded[block, graph]
+        session, binding = loaded.bound[buffers]
+        session.run_with_iobinding(binding)
+
+    def hidden_out(self, buffers: Buffers) -> NDArray[np.float32]:
+        """Where the last block leaves its hidden states, `(1, rows, hidden_size) f32`."""
+        return buffers.hidden[len(self) % 2]
+
+    def _bind(self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers) -> _Bound:
+        binding = session.io_binding()
+        for name, value in buffers.values.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_input("hidden", buffers.hidden_values[block % 2])
+        binding.bind_ortvalue_output("hidden_out", buffers.hidden_values[(block + 1) % 2])
+        for layer in self._bundle.manifest.blocks[block].layers:
+            for kind, value in zip(("key", "value"), self._cache.values[layer], strict=True):
+                binding.bind_ortvalue_input(f"{kind}_{layer}", value)
+                binding.bind_ortvalue_output(f"{kind}_{layer}_out", value)
+        return session, binding
+
+
+def load_graph(bundle: Bundle, file: str) -> onnxruntime.InferenceSession:
+    """The loaded graph of a file of the bundle.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load it.
+    """
+    path = bundle.file(file)
+    try:
+        return cpu_session(path)
+    except Exception as error:  # ONNX Runtime raises its own unrelated classes
+        raise BundleError(f"{path}: ONNX Runtime cannot load it: {error}") from error
+
+
+def ort_value(array: NDArray[np.generic]) -> onnxruntime.OrtValue:
+    """`array` as ONNX Runtime reads and writes it: the same memory."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
