@@ -117,6 +117,35 @@ pub enum Error {
     /// Loading was cancelled while something waited for it.
     #[error("loading was cancelled")]
     LoadingCancelled,
+    /// Compute runs another block than its timetable says.
+    #[error("block {} was entered, but the timetable runs block {} next", got.0, expected.0)]
+    WrongBlock {
+        /// The block as given.
+        got: BlockId,
+        /// The block of the timetable's next run.
+        expected: BlockId,
+    },
+    /// Only one block runs at a time.
+    #[error("block {} is still running: call leave first", block.0)]
+    StillRunning {
+        /// The block.
+        block: BlockId,
+    },
+    /// `leave` was called while no block was running.
+    #[error("no block is running: call enter before leave")]
+    NothingRunning,
+    /// A timetable is over only when compute has done all its runs, or has cancelled it.
+    #[error("{num_runs} runs of the timetable have not been done: do or cancel them first")]
+    RunsLeft {
+        /// How many.
+        num_runs: usize,
+    },
+    /// The system gives no thread to load on.
+    #[error("no thread to load on: {reason}")]
+    NoThread {
+        /// What the system said.
+        reason: String,
+    },
     /// An option has a value outside its range.
     #[error("{what} is {got}, but must be {must}")]
     BadOption {

@@ -57,6 +57,7 @@
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; its index opens by a thousandth of its bytes |
+//! | [`load::loader`] | `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //!
 //! # Key types, in reading order
 //!
@@ -79,7 +80,8 @@
 //!   [`format`](draft::history::format), its file, and
 //!   [`suffix_array`](draft::history::suffix_array), how it is sorted.
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
-//!   a device; [`load::timetable`], a plan written out.
+//!   a device; [`load::timetable`], a plan written out; [`load::block_store`], where graphs come
+//!   from; [`load::loader`], which carries a timetable out on a thread of its own.
 //!
 //! With feature `python` the crate is also the extension module `coordgen_rs._core`.
 //!

@@ -48,7 +48,7 @@ class ShapeError(CoordgenError):
     """An array has the wrong shape, or a step does not fit."""
 
 class CallOrderError(CoordgenError):
-    """begin, propose and accept were called out of order."""
+    """Calls came out of their order."""
 
 class HistoryIndexError(CoordgenError):
     """The index of a history cannot be used or written."""

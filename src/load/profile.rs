@@ -17,6 +17,19 @@ impl Graph {
     /// Both, G1 first.
     pub const BOTH: [Self; 2] = [Self::Prefill, Self::Decode];
 
+    /// As an index into arrays of two, G1 first.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The block's other graph.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Prefill => Self::Decode,
+            Self::Decode => Self::Prefill,
+        }
+    }
+
     /// The name in options, profiles and messages.
     pub fn name(self) -> &'static str {
         match self {

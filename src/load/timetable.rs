@@ -62,3 +62,26 @@ pub struct Timetable {
     /// All loads and releases.
     pub actions: Vec<Action>,
 }
+
+impl Timetable {
+    /// No runs, and the same done at once to each of `graphs`, in their order.
+    pub fn immediate(num_blocks: usize, kind: ActionKind, graphs: &[(BlockId, Graph)]) -> Self {
+        let action =
+            |&(block, graph)| Action { kind, block, graph, after_runs: 0, start_us: 0, end_us: 0 };
+        Self { num_blocks, runs: Vec::new(), actions: graphs.iter().map(action).collect() }
+    }
+}
+
+impl Run {
+    /// Microseconds that it is planned to take.
+    pub fn duration_us(&self) -> u64 {
+        self.end_us.saturating_sub(self.start_us)
+    }
+}
+
+impl Action {
+    /// Microseconds that it is planned to take.
+    pub fn duration_us(&self) -> u64 {
+        self.end_us.saturating_sub(self.start_us)
+    }
+}

@@ -46,7 +46,7 @@ create_exception!(
     coordgen_rs._core,
     CallOrderError,
     CoordgenError,
-    "begin, propose and accept were called out of order."
+    "Calls came out of their order."
 );
 create_exception!(
     coordgen_rs._core,
@@ -88,11 +88,18 @@ impl From<Error> for PyErr {
             Error::WrongLength { .. } | Error::StepOutOfRange { .. } => {
                 ShapeError::new_err(message)
             }
-            Error::NothingProposed | Error::NoRequest => CallOrderError::new_err(message),
+            Error::NothingProposed
+            | Error::NoRequest
+            | Error::WrongBlock { .. }
+            | Error::StillRunning { .. }
+            | Error::NothingRunning
+            | Error::RunsLeft { .. } => CallOrderError::new_err(message),
             Error::UnusableIndex { .. } | Error::IndexNotWritten { .. } => {
                 HistoryIndexError::new_err(message)
             }
-            Error::LoadFailed { .. } | Error::LoadingCancelled => BlockLoadError::new_err(message),
+            Error::LoadFailed { .. } | Error::LoadingCancelled | Error::NoThread { .. } => {
+                BlockLoadError::new_err(message)
+            }
             Error::BudgetTooSmall { .. } => MemoryBudgetError::new_err(message),
             Error::UnknownSource { .. } | Error::BadOption { .. } => OptionError::new_err(message),
         }

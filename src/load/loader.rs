@@ -1,0 +1,288 @@
+//! Carries out a timetable beside compute. In: a timetable, and what compute enters and leaves. Out:
+//! calls to a store on a thread of its own, the graph to run each block under, and a report. What
+//! is done next is decided in `progress`, what is put off in `late`; here are the lock, the clock
+//! and the thread.
+
+mod account;
+#[cfg(test)]
+mod interleavings;
+mod late;
+mod progress;
+#[cfg(test)]
+mod tests;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub use self::account::LoadReport;
+use self::progress::Progress;
+use super::block_store::BlockStore;
+use super::profile::Graph;
+use super::timetable::{Action, ActionKind, Timetable};
+use crate::error::{Error, Result};
+use crate::ids::BlockId;
+
+/// Loads and releases graphs on its own thread while compute runs blocks.
+///
+/// The order of the timetable holds, its clock does not:
+///
+/// - Actions keep their order; each waits until its `after_runs` runs are over. Loading what is
+///   loaded and releasing what is not is nothing to do.
+/// - A release waits for a run under its graph.
+/// - A run whose planned graph is not there goes on under the block's other graph, unless that is
+///   being released; then it waits. A switch that is late is put off until its block has run.
+/// - A load that fails: the graph that was released for it is loaded again, a release that would
+///   leave the block with nothing is left out, and all other actions take place. A block with
+///   nothing loaded is an error of [`enter`](Self::enter), which never waits for what will not come.
+///
+/// Compute is one lane: it enters a block, runs it, and leaves it. A run behind the timetable's last
+/// is a decode step: planned under G2.
+///
+/// Dropping it waits for the action under way; what is loaded stays with the store.
+///
+/// # Cost
+/// `begin`: a pass over the runs for each release. `enter` and `leave`: a lock, and a wake-up where
+/// the loader has something to do.
+///
+/// # Example
+/// ```
+/// use std::sync::Arc;
+/// use coordgen_rs::BlockId;
+/// use coordgen_rs::load::block_store::BlockStore;
+/// use coordgen_rs::load::loader::Loader;
+/// use coordgen_rs::load::profile::Graph;
+/// use coordgen_rs::load::timetable::{ActionKind, Timetable};
+///
+/// struct Nothing;
+/// impl BlockStore for Nothing {
+///     fn load(&self, _: BlockId, _: Graph) -> Result<(), String> {
+///         Ok(())
+///     }
+///     fn release(&self, _: BlockId, _: Graph) {}
+/// }
+///
+/// let loader = Loader::new(Arc::new(Nothing), vec![[0, 0]])?;
+/// let block = BlockId(0);
+/// loader.begin(Timetable::immediate(1, ActionKind::Load, &[(block, Graph::Prefill)]))?;
+/// assert_eq!(loader.enter(block)?, Graph::Prefill); // G2 would be planned, but is not there
+/// loader.leave()?;
+/// assert!(loader.finish()?.failures.is_empty());
+/// # Ok::<(), coordgen_rs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Loader {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// There may be something to do.
+    work: Condvar,
+    /// Something was done.
+    done: Condvar,
+    created: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    progress: Progress,
+    is_closed: bool,
+}
+
+impl Loader {
+    /// A loader over a target of as many blocks as `num_bytes` has entries: the bytes that each
+    /// holds under G1 and G2, for the report, or 0. Nothing is loaded yet. Fails where the system
+    /// gives no thread.
+    pub fn new(store: Arc<dyn BlockStore>, num_bytes: Vec<[u64; 2]>) -> Result<Self> {
+        let state = State { progress: Progress::new(num_bytes), is_closed: false };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            created: Instant::now(),
+        });
+        let of_worker = Arc::clone(&shared);
+        let worker = std::thread::Builder::new()
+            .name("coordgen-loader".to_owned())
+            .spawn(move || of_worker.work(&*store))
+            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
+        Ok(Self { shared, worker: Mutex::new(Some(worker)) })
+    }
+
+    /// Begins a timetable. What an earlier one has left to load is carried out first, so a step's
+    /// timetable may load for the next step.
+    ///
+    /// Fails while runs of an earlier one are left, when it names a block that there is not or waits
+    /// for more runs than it has, and after `close`.
+    pub fn begin(&self, timetable: Timetable) -> Result<()> {
+        let mut state = self.shared.lock();
+        if state.is_closed {
+            return Err(Error::LoadingCancelled);
+        }
+        state.progress.begin(timetable, self.shared.now_us())?;
+        self.shared.work.notify_one();
+        Ok(())
+    }
+
+    /// Says that compute is about to run `block`, and returns the graph to run it under, which stays
+    /// until [`leave`](Self::leave). Waits where it must.
+    ///
+    /// Fails when another block is running or due, when the block has no graph and none will come,
+    /// and when what it waits for is cancelled.
+    pub fn enter(&self, block: BlockId) -> Result<Graph> {
+        self.wait(|progress, now_us| progress.enter(block, now_us))
+    }
+
+    /// [`enter`](Self::enter) for a caller who waits no longer than `patience`; then none is
+    /// returned, and no block is running.
+    pub fn enter_within(&self, block: BlockId, patience: Duration) -> Result<Option<Graph>> {
+        self.wait_within(patience, |progress, now_us| progress.enter(block, now_us))
+    }
+
+    /// Says that the run is over. Fails when nothing was entered.
+    pub fn leave(&self) -> Result<()> {
+        let mut state = self.shared.lock();
+        state.progress.leave(self.shared.now_us())?;
+        if state.progress.has_pending() {
+            self.shared.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is left to load, and reports on all since the last report. Fails while
+    /// runs are left.
+    pub fn finish(&self) -> Result<LoadReport> {
+        self.wait(Progress::finish)
+    }
+
+    /// [`finish`](Self::finish) for a caller who waits no longer than `patience`; then none is
+    /// returned.
+    pub fn finish_within(&self, patience: Duration) -> Result<Option<LoadReport>> {
+        self.wait_within(patience, Progress::finish)
+    }
+
+    /// Forgets the runs that are left and the actions that have not begun. The one under way is
+    /// carried out and counts; whoever waits for another gets an error.
+    pub fn cancel(&self) {
+        self.shared.lock().progress.cancel(self.shared.now_us());
+        self.shared.done.notify_all();
+    }
+
+    /// Of each block, whether G1 and whether G2 can run.
+    pub fn resident(&self) -> Vec<[bool; 2]> {
+        self.shared.lock().progress.resident()
+    }
+
+    /// Cancels, and ends the thread when the action under way is over. What is loaded stays with the
+    /// store, and can be run.
+    pub fn close(&self) {
+        let mut state = self.shared.lock();
+        state.progress.cancel(self.shared.now_us());
+        state.is_closed = true;
+        drop(state);
+        self.shared.work.notify_one();
+        self.shared.done.notify_all();
+        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker {
+            // Its own panics are caught; there is nothing to learn from the result.
+            let _ = worker.join();
+        }
+    }
+
+    fn wait<T>(&self, ask: impl Fn(&mut Progress, u64) -> Result<Option<T>>) -> Result<T> {
+        loop {
+            if let Some(answer) = self.wait_within(Duration::from_secs(3600), &ask)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    fn wait_within<T>(
+        &self,
+        patience: Duration,
+        ask: impl Fn(&mut Progress, u64) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let shared = &self.shared;
+        let until_us = shared.now_us() + patience.as_micros() as u64;
+        let mut state = shared.lock();
+        loop {
+            let now_us = shared.now_us();
+            if let Some(answer) = ask(&mut state.progress, now_us)? {
+                return Ok(Some(answer));
+            }
+            if now_us >= until_us {
+                state.progress.stop_waiting(now_us);
+                return Ok(None);
+            }
+            shared.work.notify_one(); // what was put off is due when compute waits
+            let left = Duration::from_micros(until_us - now_us);
+            state = shared
+                .done
+                .wait_timeout(state, left)
+                .map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// Never held while the store works.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.created.elapsed().as_micros() as u64
+    }
+
+    /// The thread: takes an action, does it, says what came of it.
+    fn work(&self, store: &dyn BlockStore) {
+        while let Some(action) = self.next_action() {
+            let outcome = perform(store, &action);
+            self.lock().progress.action_over(outcome, self.now_us());
+            self.done.notify_all();
+        }
+    }
+
+    /// The next action, when there is one; none when the loader closes.
+    fn next_action(&self) -> Option<Action> {
+        let mut state = self.lock();
+        while !state.is_closed {
+            if let Some(action) = state.progress.next_action(self.now_us()) {
+                return Some(action);
+            }
+            self.done.notify_all(); // actions with nothing to do are over, too
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+}
+
+fn perform(store: &dyn BlockStore, action: &Action) -> std::result::Result<(), String> {
+    let Action { kind, block, graph, .. } = *action;
+    let called = catch_unwind(AssertUnwindSafe(|| match kind {
+        ActionKind::Load => store.load(block, graph),
+        ActionKind::Release => {
+            store.release(block, graph);
+            Ok(())
+        }
+    }));
+    match (called, kind) {
+        (Ok(outcome), _) => outcome,
+        (Err(_), ActionKind::Release) => Ok(()),
+        (Err(panic), ActionKind::Load) => {
+            let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
+            let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(format!("the store panicked: {}", said.unwrap_or_default()))
+        }
+    }
+}
