@@ -37,6 +37,10 @@ class Shape:
     rms_norm_eps: float = 1e-5
 
 
+DRAFT_SHAPE = Shape(hidden_size=128, intermediate_size=256, num_layers=2, num_heads=4)
+"""Its smaller sibling, which drafts for it: no more layers than the hand-made circuit needs."""
+
+
 def _layer(index: int, part: str) -> str:
     return f"model.layers.{index}.{part}.weight"
 

@@ -1,13 +1,17 @@
 """Trains the embedded model: `python train.py tokenizer`, then `python train.py run`.
 
-In: scenes of `corpus.py`. Out: tokenizer.json, config.json and model.safetensors in `embedded/`,
-rewritten every few minutes, and a checkpoint from which an interrupted run goes on.
+`python train.py draft` trains its smaller sibling, which drafts for it.
+
+In: scenes of `corpus.py`. Out: tokenizer.json, config.json and model.safetensors in `embedded/` or
+`embedded-draft/`, rewritten every few minutes, and a checkpoint from which an interrupted run goes
+on.
 Every step draws scenes that were never seen before; there are no epochs.
 """
 
 import argparse
 import pickle
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,11 +25,11 @@ import optax
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from corpus import BOS, EOS, TASKS, TRAIN_SEEDS, ask, scene
-from model import BOS_ID, EOS_ID, Params, Shape, forward, mimetic_params, save
+from model import BOS_ID, DRAFT_SHAPE, EOS_ID, Params, Shape, forward, mimetic_params, save
 from scene import Scene
 
 HERE = Path(__file__).parent
-EMBEDDED = HERE / "embedded"
+FOLDERS = {"tokenizer": "embedded", "run": "embedded", "draft": "embedded-draft"}
 ROW_LENS = (224, 256, 320, 384, 512)
 """Rows are padded to one of these lengths, so that there is one compiled step for each."""
 POOL_SCENES = 1024
@@ -245,23 +249,26 @@ def run(recipe: Recipe, shape: Shape, out: Path, checkpoint: Path, save_every_s:
 
 
 def main() -> None:
-    """Makes the tokenizer, or trains the model for it."""
+    """Makes the tokenizer, trains the model for it, or trains the sibling that drafts for that."""
     defaults = Recipe()
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("command", choices=("tokenizer", "run"))
-    parser.add_argument("--out", type=Path, default=EMBEDDED)
-    parser.add_argument(
-        "--checkpoint", type=Path, default=HERE.parent / "build" / "checkpoint.pickle"
-    )
+    parser.add_argument("command", choices=FOLDERS)
+    parser.add_argument("--out", type=Path, help="default: embedded/ or embedded-draft/ beside it")
+    parser.add_argument("--checkpoint", type=Path, help="default: in build/, by the name of OUT")
     parser.add_argument("--pools", type=int, default=defaults.num_pools)
     parser.add_argument("--save-every-s", type=float, default=150.0)
     arguments = parser.parse_args()
-    shape = Shape()
+    out = arguments.out or HERE / FOLDERS[arguments.command]
     if arguments.command == "tokenizer":
-        train_tokenizer(arguments.out / "tokenizer.json", 20_000, shape.vocab_size)
-    else:
-        recipe = Recipe(num_pools=arguments.pools)
-        run(recipe, shape, arguments.out, arguments.checkpoint, arguments.save_every_s)
+        train_tokenizer(out / "tokenizer.json", 20_000, Shape().vocab_size)
+        return
+    shape = Shape()
+    if arguments.command == "draft":
+        shape = DRAFT_SHAPE
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.copy(HERE / "embedded" / "tokenizer.json", out)
+    checkpoint = arguments.checkpoint or HERE.parent / "build" / f"{out.name}.pickle"
+    run(Recipe(num_pools=arguments.pools), shape, out, checkpoint, arguments.save_every_s)
 
 
 if __name__ == "__main__":
