@@ -5,8 +5,9 @@ them. Keys and values are written in the graph to absolute slots, in place. It d
 is loaded when (`_core.Loader`) nor what is computed (`session.py`).
 """
 
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import onnxruntime
@@ -24,7 +25,6 @@ GraphName = Literal["prefill", "decode"]
 
 
 _OTHER: dict[GraphName, GraphName] = {"prefill": "decode", "decode": "prefill"}
-_Bound = tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]
 
 
 class Buffers:
@@ -102,11 +102,14 @@ class Buffers:
         return StepInputs(self.input_ids, self.position_ids, self.mask)
 
 
-class _LoadedGraph(NamedTuple):
-    """A block under one graph: sessions by file, and what each run was bound to."""
+@dataclass
+class _LoadedGraph:
+    """A block under one graph: sessions by file, and the runs that were bound to them."""
 
     sessions: dict[str, onnxruntime.InferenceSession]
-    bound: dict[Buffers, _Bound]
+    bound: dict[Buffers, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = field(
+        default_factory=dict
+    )
 
 
 class CpuBlocks:
@@ -115,21 +118,17 @@ class CpuBlocks:
     Args:
         bundle: An opened bundle.
         cache: Keys and values that the graphs write.
-        buffers: By graph, all that it is ever run on.
         share: Whether the two graphs of a block that are one file are also loaded once. On CPU
             they are, so the second one costs nothing; without it they are loaded as if they were
             compiled apart, as they are on an NPU.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        cache: KvCache,
-        buffers: dict[GraphName, list[Buffers]],
-        *,
-        share: bool,
-    ) -> None:
-        self._bundle, self._cache, self._buffers, self._share = bundle, cache, buffers, share
+    def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
+        self._bundle, self._cache, self._share = bundle, cache, share
+        self._widths: dict[GraphName, list[int]] = {
+            "prefill": [bundle.manifest.prefill_rows],
+            "decode": bundle.manifest.decode_widths,
+        }
         self._loaded: dict[tuple[int, GraphName], _LoadedGraph] = {}
 
     def __len__(self) -> int:
@@ -141,21 +140,18 @@ class CpuBlocks:
         return (block, graph) in self._loaded
 
     def load(self, block: int, graph: GraphName) -> None:
-        """Bring a graph into memory and bind it to its buffers.
+        """Bring a graph into memory.
 
         Raises:
             BundleError: ONNX Runtime cannot load it.
         """
-        files = self._bundle.manifest.blocks[block].graphs
+        graphs = self._bundle.manifest.blocks[block].graphs
         other = self._loaded.get((block, _OTHER[graph])) if self._share else None
-        sessions = {} if other is None else dict(other.sessions)
-        bound = {}
-        for buffers in self._buffers[graph]:
-            file = files[buffers.rows]
-            if file not in sessions:
-                sessions[file] = load_graph(self._bundle, file)
-            bound[buffers] = self._bind(block, sessions[file], buffers)
-        self._loaded[block, graph] = _LoadedGraph(sessions, bound)
+        there = {} if other is None else other.sessions
+        files = {graphs[rows] for rows in self._widths[graph]}
+        self._loaded[block, graph] = _LoadedGraph(
+            {file: there.get(file) or load_graph(self._bundle, file) for file in files}
+        )
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph; nothing where it is not loaded."""
@@ -164,6 +160,10 @@ class CpuBlocks:
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`."""
         loaded = self._loaded[block, graph]
+        if buffers not in loaded.bound:
+            file = self._bundle.manifest.blocks[block].graphs[buffers.rows]
+            session = loaded.sessions[file]
+            loaded.bound[buffers] = session, self._bind(block, session, buffers)
         session, binding = loaded.bound[buffers]
         session.run_with_iobinding(binding)
 
@@ -171,7 +171,9 @@ class CpuBlocks:
         """Where the last block leaves its hidden states, `(1, rows, hidden_size) f32`."""
         return buffers.hidden[len(self) % 2]
 
-    def _bind(self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers) -> _Bound:
+    def _bind(
+        self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers
+    ) -> onnxruntime.IOBinding:
         binding = session.io_binding()
         for name, value in buffers.values.items():
             binding.bind_ortvalue_input(name, value)
@@ -181,7 +183,7 @@ class CpuBlocks:
             for kind, value in zip(("key", "value"), self._cache.values[layer], strict=True):
                 binding.bind_ortvalue_input(f"{kind}_{layer}", value)
                 binding.bind_ortvalue_output(f"{kind}_{layer}_out", value)
-        return session, binding
+        return binding
 
 
 def load_graph(bundle: Bundle, file: str) -> onnxruntime.InferenceSession:

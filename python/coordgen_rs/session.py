@@ -151,15 +151,11 @@ class OrtSession:
         widths = manifest.decode_widths
         self._decode = {rows: Buffers.empty(rows, model, manifest.slots) for rows in widths}
         self._chunk = Buffers.empty(manifest.prefill_rows, model, manifest.slots)
-        graphs: dict[GraphName, list[Buffers]] = {
-            "prefill": [self._chunk],
-            "decode": list(self._decode.values()),
-        }
-        self._blocks = CpuBlocks(bundle, self.cache, graphs, share=True)
+        self._blocks = CpuBlocks(bundle, self.cache)
         for block in range(len(self._blocks)):
             self._blocks.load(block, "prefill")
             self._blocks.load(block, "decode")
-        self._head = _Head(bundle, self._blocks, graphs["decode"])
+        self._head = _Head(bundle, self._blocks, list(self._decode.values()))
         self.select(widths)
 
     def select(self, widths: Sequence[int], costs: Sequence[float] | None = None) -> None:

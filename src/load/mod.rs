@@ -3,4 +3,5 @@
 pub mod block_store;
 pub mod loader;
 pub mod profile;
+pub mod stream;
 pub mod timetable;
