@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ __all__ = [
     "EmptyPromptError",
     "HistoryIndexError",
     "InvalidDraftError",
+    "LoadReport",
+    "Loader",
     "MemoryBudgetError",
     "NonFiniteLogitsError",
     "OptionError",
@@ -447,6 +449,150 @@ class SharedHistory:
     @property
     def covers(self) -> int:
         """Number of the last document that the index covers; 0 without an index."""
+
+class _BlockStore(Protocol):
+    def load(self, block: int, graph: str, /) -> object: ...
+    def release(self, block: int, graph: str, /) -> object: ...
+
+@final
+class Loader:
+    """Loads and releases the graphs of blocks on a thread of its own while compute runs others.
+
+    A timetable's order holds, its clock need not. A run whose planned graph is not there goes on
+    under the block's other graph; it waits only while the block has none. When a load fails, the
+    graph that was released for it is loaded again, and all other actions take place.
+
+    Args:
+        store: Its `load(block, graph)` and `release(block, graph)` are called on the loader's
+            thread, one at a time; `graph` is "prefill" or "decode". What `load` raises is the
+            `__cause__` of the error; what `release` raises goes to `sys.unraisablehook`.
+        num_blocks: Number of blocks; none of their graphs is loaded yet.
+        num_bytes: Of each block, what its "prefill" and its "decode" graph hold, for the report.
+
+    Raises:
+        ShapeError: `num_bytes` is of another number of blocks.
+        BlockLoadError: The system gives no thread.
+    """
+
+    def __new__(
+        cls,
+        store: _BlockStore,
+        num_blocks: int,
+        num_bytes: Sequence[tuple[int, int]] | None = None,
+    ) -> Loader: ...
+    def begin(
+        self,
+        runs: Sequence[tuple[int, int, str, int, int]],
+        actions: Sequence[tuple[str, int, str, int, int, int]],
+    ) -> None:
+        """Begin a timetable; what an earlier one has left to load is carried out first.
+
+        Args:
+            runs: `(block, chunk, graph, start_us, end_us)` in the order of computing.
+            actions: `(kind, block, graph, after_runs, start_us, end_us)` in their order; `kind` is
+                "load" or "release", and `after_runs` the number of runs that must be over.
+
+        Raises:
+            CallOrderError: Runs of an earlier timetable are left.
+            OptionError: An unknown block, graph or kind, or `after_runs` above the number of runs.
+            BlockLoadError: The loader is closed.
+        """
+
+    def enter(self, block: int) -> str:
+        """Wait until `block` can run; the graph to run it under, which stays until `leave`.
+
+        While a timetable has runs left, the next of them; then a decode step. Signal handlers get
+        their turn while it waits, and may raise.
+
+        Raises:
+            CallOrderError: Another block is running, or is next in the timetable.
+            OptionError: There is no such block.
+            BlockLoadError: The block has no graph, and none will come; or loading was cancelled.
+        """
+
+    def leave(self) -> None:
+        """The run is over.
+
+        Raises:
+            CallOrderError: Nothing was entered.
+        """
+
+    def finish(self) -> LoadReport:
+        """Wait until nothing is left to load; what was done since the last report.
+
+        Signal handlers get their turn while it waits, and may raise.
+
+        Raises:
+            CallOrderError: A block is running, or runs are left.
+        """
+
+    def cancel(self) -> None:
+        """Forget the runs that are left and the actions that have not begun.
+
+        The action under way is carried out and counts. Who waits for another gets an error.
+        """
+
+    def ensure(self, block: int, graph: str) -> None:
+        """Load a graph now, unless it is there, and end the report that was in the making.
+
+        Raises:
+            CallOrderError: As of `finish`.
+            OptionError: An unknown block or graph.
+            BlockLoadError: It cannot be loaded, or the loader is closed.
+        """
+
+    def release_all(self) -> None:
+        """Release all that is loaded, and end the report that was in the making.
+
+        Raises:
+            CallOrderError: As of `finish`.
+            BlockLoadError: The loader is closed.
+        """
+
+    def resident(self) -> list[tuple[bool, bool]]:
+        """Of each block, whether its "prefill" and whether its "decode" graph can run."""
+
+    def close(self) -> None:
+        """Cancel, and end the thread when the action under way is over; done at exit, too.
+
+        What is loaded stays with the store, and can be run.
+        """
+
+@final
+class LoadReport:
+    """What a loader did since its last report. Times count from the first `begin` after that.
+
+    Attributes:
+        runs: The timetables' runs as they came to be, in the form of `Loader.begin`.
+        actions: The actions that took place, in the form of `Loader.begin`; failed loads and
+            actions that had nothing to do are left out.
+        exposed_us: Microseconds that `enter` and `finish` waited.
+        busy_us: Microseconds that loads took, failed ones included.
+        overlap_us: Microseconds of these during which a block was running.
+        peak_bytes: Most bytes held at one moment, by `num_bytes`.
+        num_under_other_graph: Runs under another graph than planned.
+        failures: An error for each load that failed, caused by what the store raised.
+        is_cancelled: Whether it was cancelled.
+    """
+
+    @property
+    def runs(self) -> list[tuple[int, int, str, int, int]]: ...
+    @property
+    def actions(self) -> list[tuple[str, int, str, int, int, int]]: ...
+    @property
+    def exposed_us(self) -> int: ...
+    @property
+    def busy_us(self) -> int: ...
+    @property
+    def overlap_us(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def num_under_other_graph(self) -> int: ...
+    @property
+    def failures(self) -> list[BlockLoadError]: ...
+    @property
+    def is_cancelled(self) -> bool: ...
 
 @final
 class SuffixAutomaton:

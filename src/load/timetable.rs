@@ -32,6 +32,19 @@ pub enum ActionKind {
     Release,
 }
 
+impl ActionKind {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Load, Self::Release];
+
+    /// The name in timetables and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Release => "release",
+        }
+    }
+}
+
 /// One act of the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {

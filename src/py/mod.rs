@@ -4,6 +4,7 @@ mod convert;
 mod drafter;
 mod errors;
 mod history;
+mod loader;
 mod sampling;
 mod sources;
 mod step_inputs;
@@ -19,6 +20,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     top_k::register(module)?;
     module.add_class::<sampling::PySampling>()?;
     module.add_class::<history::PySharedHistory>()?;
+    module.add_class::<loader::PyLoader>()?;
+    module.add_class::<loader::PyLoadReport>()?;
     module.add_class::<step_inputs::PyStepInputs>()?;
     module.add_class::<drafter::PyDrafter>()?;
     module.add_class::<drafter::PyAccepted>()?;

@@ -1,0 +1,287 @@
+//! `Loader` for Python: a store that is a Python object, timetables as tuples, and waiting that
+//! gives way to other threads and to signals.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
+
+use super::errors::{OptionError, ShapeError};
+use crate::error::{Error, Result};
+use crate::ids::BlockId;
+use crate::load::block_store::BlockStore;
+use crate::load::loader::{LoadReport, Loader};
+use crate::load::profile::Graph;
+use crate::load::timetable::{Action, ActionKind, Run, Timetable};
+
+/// How long a signal may have to wait for its handler.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// `(block, chunk, graph, start_us, end_us)`.
+type RunTuple = (u32, usize, String, u64, u64);
+/// `(kind, block, graph, after_runs, start_us, end_us)`.
+type ActionTuple = (String, u32, String, usize, u64, u64);
+
+/// Python's `load(block, graph)` and `release(block, graph)`, attached only while they are called.
+struct PyStore {
+    object: Py<PyAny>,
+    /// What was raised by the last load of a graph.
+    raised: Mutex<HashMap<(BlockId, Graph), PyErr>>,
+}
+
+impl PyStore {
+    fn raised(&self) -> MutexGuard<'_, HashMap<(BlockId, Graph), PyErr>> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `error` as an exception, caused by what the store raised.
+    fn exception(&self, py: Python<'_>, error: Error) -> PyErr {
+        let cause = match error {
+            Error::LoadFailed { block, graph, .. } => {
+                self.raised().get(&(block, graph)).map(|raised| raised.clone_ref(py))
+            }
+            _ => None,
+        };
+        let exception = PyErr::from(error);
+        exception.set_cause(py, cause);
+        exception
+    }
+}
+
+impl BlockStore for PyStore {
+    fn load(&self, block: BlockId, graph: Graph) -> std::result::Result<(), String> {
+        let called = Python::try_attach(|py| {
+            let loaded = self.object.call_method1(py, "load", (block.0, graph.name()));
+            let raised = loaded.err();
+            let reason = raised.as_ref().map(PyErr::to_string);
+            let mut all = self.raised();
+            let before = match raised {
+                Some(raised) => all.insert((block, graph), raised),
+                None => all.remove(&(block, graph)),
+            };
+            drop(all); // before an exception's own end, which may run any Python
+            drop(before);
+            reason.map_or(Ok(()), Err)
+        });
+        called.unwrap_or_else(|| Err("the interpreter is shutting down".to_owned()))
+    }
+
+    fn release(&self, block: BlockId, graph: Graph) {
+        Python::try_attach(|py| {
+            let arguments = (block.0, graph.name());
+            if let Err(raised) = self.object.call_method1(py, "release", arguments) {
+                raised.write_unraisable(py, Some(self.object.bind(py)));
+            }
+        });
+    }
+}
+
+/// What was done since the last report, and what it cost.
+#[pyclass(name = "LoadReport", module = "coordgen_rs._core", frozen, get_all)]
+pub struct PyLoadReport {
+    runs: Vec<(u32, usize, &'static str, u64, u64)>,
+    actions: Vec<(&'static str, u32, &'static str, usize, u64, u64)>,
+    exposed_us: u64,
+    busy_us: u64,
+    overlap_us: u64,
+    peak_bytes: u64,
+    num_under_other_graph: usize,
+    failures: Vec<Py<PyAny>>,
+    is_cancelled: bool,
+}
+
+/// Loads and releases graphs on a thread of its own while compute runs blocks.
+#[pyclass(name = "Loader", module = "coordgen_rs._core", frozen)]
+pub struct PyLoader {
+    core: Arc<Loader>,
+    store: Arc<PyStore>,
+    num_blocks: usize,
+}
+
+impl PyLoader {
+    /// Asks in slices until there is an answer; between them signals get their turn.
+    fn wait<T: Send>(
+        &self,
+        py: Python<'_>,
+        ask: impl Fn(&Loader, Duration) -> Result<Option<T>> + Sync,
+    ) -> PyResult<T> {
+        let failed = |error| self.store.exception(py, error);
+        // What need not be waited for is not worth letting go of the interpreter.
+        let mut answer = ask(&self.core, Duration::ZERO).map_err(failed)?;
+        loop {
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+            answer = py.detach(|| ask(&self.core, SIGNAL_INTERVAL)).map_err(failed)?;
+            py.check_signals()?;
+        }
+    }
+
+    fn finished(&self, py: Python<'_>) -> PyResult<LoadReport> {
+        self.wait(py, Loader::finish_within)
+    }
+
+    /// Does the same to each of some graphs, at once.
+    fn immediately(
+        &self,
+        py: Python<'_>,
+        kind: ActionKind,
+        graphs: &[(BlockId, Graph)],
+    ) -> PyResult<()> {
+        self.core.begin(Timetable::immediate(self.num_blocks, kind, graphs))?;
+        match self.finished(py)?.failures.pop() {
+            Some(failure) => Err(self.store.exception(py, failure)),
+            None => Ok(()),
+        }
+    }
+
+    fn report(&self, py: Python<'_>, report: LoadReport) -> PyLoadReport {
+        let run = |run: &Run| (run.block.0, run.chunk, run.graph.name(), run.start_us, run.end_us);
+        let action = |action: &Action| {
+            let Action { kind, block, graph, after_runs, start_us, end_us } = *action;
+            (kind.name(), block.0, graph.name(), after_runs, start_us, end_us)
+        };
+        let exception = |error| self.store.exception(py, error).into_value(py).into_any();
+        PyLoadReport {
+            runs: report.actual.runs.iter().map(run).collect(),
+            actions: report.actual.actions.iter().map(action).collect(),
+            exposed_us: report.exposed_us,
+            busy_us: report.busy_us,
+            overlap_us: report.overlap_us,
+            peak_bytes: report.peak_bytes,
+            num_under_other_graph: report.num_under_other_graph,
+            failures: report.failures.into_iter().map(exception).collect(),
+            is_cancelled: report.is_cancelled,
+        }
+    }
+}
+
+fn named<T: Copy>(
+    name: &str,
+    what: &str,
+    all: &[T],
+    name_of: fn(T) -> &'static str,
+) -> PyResult<T> {
+    all.iter().copied().find(|&one| name_of(one) == name).ok_or_else(|| {
+        let known: Vec<_> = all.iter().map(|&one| name_of(one)).collect();
+        OptionError::new_err(format!("{what} is {name:?}, but must be one of {}", known.join(", ")))
+    })
+}
+
+fn graph(name: &str) -> PyResult<Graph> {
+    named(name, "graph", &Graph::BOTH, Graph::name)
+}
+
+fn run((block, chunk, name, start_us, end_us): RunTuple) -> PyResult<Run> {
+    Ok(Run { block: BlockId(block), chunk, graph: graph(&name)?, start_us, end_us })
+}
+
+fn action((kind, block, name, after_runs, start_us, end_us): ActionTuple) -> PyResult<Action> {
+    let kind = named(&kind, "kind", &ActionKind::BOTH, ActionKind::name)?;
+    let (block, graph) = (BlockId(block), graph(&name)?);
+    Ok(Action { kind, block, graph, after_runs, start_us, end_us })
+}
+
+#[pymethods]
+impl PyLoader {
+    #[new]
+    #[pyo3(signature = (store, num_blocks, num_bytes=None))]
+    fn new(
+        py: Python<'_>,
+        store: Py<PyAny>,
+        num_blocks: usize,
+        num_bytes: Option<Vec<(u64, u64)>>,
+    ) -> PyResult<Self> {
+        let num_bytes = num_bytes.unwrap_or_else(|| vec![(0, 0); num_blocks]);
+        if num_bytes.len() != num_blocks {
+            let message = format!("num_bytes is of {} blocks, not {num_blocks}", num_bytes.len());
+            return Err(ShapeError::new_err(message));
+        }
+        let store = Arc::new(PyStore { object: store, raised: Mutex::default() });
+        let num_bytes = num_bytes.into_iter().map(<[u64; 2]>::from).collect();
+        let core = Loader::new(Arc::clone(&store) as Arc<dyn BlockStore>, num_bytes)?;
+        let core = Arc::new(core);
+        close_at_exit(py, &core)?;
+        Ok(Self { core, store, num_blocks })
+    }
+
+    fn begin(&self, runs: Vec<RunTuple>, actions: Vec<ActionTuple>) -> PyResult<()> {
+        let runs = runs.into_iter().map(run).collect::<PyResult<_>>()?;
+        let actions = actions.into_iter().map(action).collect::<PyResult<_>>()?;
+        Ok(self.core.begin(Timetable { num_blocks: self.num_blocks, runs, actions })?)
+    }
+
+    fn enter(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {
+        let enter = |core: &Loader, patience| core.enter_within(BlockId(block), patience);
+        Ok(self.wait(py, enter)?.name())
+    }
+
+    fn leave(&self) -> PyResult<()> {
+        Ok(self.core.leave()?)
+    }
+
+    fn finish(&self, py: Python<'_>) -> PyResult<PyLoadReport> {
+        let report = self.finished(py)?;
+        Ok(self.report(py, report))
+    }
+
+    fn cancel(&self) {
+        self.core.cancel();
+    }
+
+    fn ensure(&self, py: Python<'_>, block: u32, graph: &str) -> PyResult<()> {
+        self.immediately(py, ActionKind::Load, &[(BlockId(block), self::graph(graph)?)])
+    }
+
+    fn release_all(&self, py: Python<'_>) -> PyResult<()> {
+        let blocks = (0..self.num_blocks as u32).map(BlockId);
+        let every = blocks.flat_map(|block| Graph::BOTH.map(|graph| (block, graph)));
+        self.immediately(py, ActionKind::Release, &every.collect::<Vec<_>>())
+    }
+
+    fn resident(&self) -> Vec<(bool, bool)> {
+        self.core.resident().into_iter().map(<(bool, bool)>::from).collect()
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.core.close());
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        visit.call(&self.store.object)
+    }
+}
+
+impl Drop for PyLoader {
+    fn drop(&mut self) {
+        // The thread may want the interpreter for the action under way.
+        Python::attach(|py| py.detach(|| self.core.close()));
+    }
+}
+
+/// Closes `loader`, if it is still there, before the interpreter goes away under its thread.
+fn close_at_exit(py: Python<'_>, loader: &Arc<Loader>) -> PyResult<()> {
+    static OPEN: Mutex<Option<Vec<Weak<Loader>>>> = Mutex::new(None);
+    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = all.is_none();
+    let open = all.get_or_insert_default();
+    open.retain(|loader| loader.strong_count() > 0);
+    open.push(Arc::downgrade(loader));
+    drop(all);
+    if is_first {
+        let name: Option<&CStr> = Some(c"close_loaders");
+        let close = |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+            let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let open = open.unwrap_or_default();
+            let close = || open.iter().filter_map(Weak::upgrade).for_each(|loader| loader.close());
+            arguments.py().detach(close);
+        };
+        let close = PyCFunction::new_closure(py, name, None, close)?;
+        py.import("atexit")?.call_method1("register", (close,))?;
+    }
+    Ok(())
+}
