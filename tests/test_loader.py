@@ -69,6 +69,8 @@ def test_a_timetable_is_carried_out_in_its_order_beside_the_runs():
     assert [action[:3] for action in report.actions] == store.calls
     assert report.peak_bytes == 12
     assert (report.failures, report.is_cancelled) == ([], False)
+    loader.release(1, "decode")
+    assert store.held == {(0, "decode")}
     loader.release_all()
     assert store.held == set()
 

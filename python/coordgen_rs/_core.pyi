@@ -541,6 +541,15 @@ class Loader:
             BlockLoadError: It cannot be loaded, or the loader is closed.
         """
 
+    def release(self, block: int, graph: str) -> None:
+        """Release a graph now, if it is there, and end the report that was in the making.
+
+        Raises:
+            CallOrderError: As of `finish`.
+            OptionError: An unknown block or graph.
+            BlockLoadError: The loader is closed.
+        """
+
     def release_all(self) -> None:
         """Release all that is loaded, and end the report that was in the making.
 

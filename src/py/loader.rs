@@ -237,6 +237,10 @@ impl PyLoader {
         self.immediately(py, ActionKind::Load, &[(BlockId(block), self::graph(graph)?)])
     }
 
+    fn release(&self, py: Python<'_>, block: u32, graph: &str) -> PyResult<()> {
+        self.immediately(py, ActionKind::Release, &[(BlockId(block), self::graph(graph)?)])
+    }
+
     fn release_all(&self, py: Python<'_>) -> PyResult<()> {
         let blocks = (0..self.num_blocks as u32).map(BlockId);
         let every = blocks.flat_map(|block| Graph::BOTH.map(|graph| (block, graph)));
