@@ -134,6 +134,7 @@ pub mod error;
 pub mod ids;
 pub mod load;
 pub mod logits;
+mod random;
 pub mod sampling;
 pub mod top_k;
 pub mod tree;
