@@ -40,6 +40,8 @@
 //! | commit | the accepted rows' keys and values join the cache, all others are dropped |
 //! | carried tokens | accepted on a side branch, so that their rows stand in wrong slots: fed again first |
 //! | worth | tokens that a draft node is expected to bring |
+//! | block | some consecutive layers of the target, with two graphs: G1 for chunks of a prompt, G2 for steps |
+//! | switch | to load a block's G2 in place of its G1, while other blocks compute |
 //!
 //! # What it costs
 //!
@@ -56,6 +58,7 @@
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
+//! | [`load::plan::plan`] | two to three hundred passes over the runs, those before the first load left out |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; its index opens by a thousandth of its bytes |
 //! | [`load::loader`] | `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //!
@@ -80,7 +83,9 @@
 //!   [`format`](draft::history::format), its file, and
 //!   [`suffix_array`](draft::history::suffix_array), how it is sorted.
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
-//!   a device; [`load::timetable`], a plan written out; [`load::block_store`], where graphs come
+//!   a device; [`load::timetable`], a plan written out; [`load::plan`], who makes it and how;
+//!   [`load::simulate`], what it comes to, and [`load::exact`], the best there is, to judge it by;
+//!   [`load::stream`], a target larger than its memory; [`load::block_store`], where graphs come
 //!   from; [`load::loader`], which carries a timetable out on a thread of its own.
 //!
 //! With feature `python` the crate is also the extension module `coordgen_rs._core`.

@@ -1,7 +1,10 @@
 //! Which graph of a block is in memory when: what a device costs, what to do when, doing it.
 
 pub mod block_store;
+pub mod exact;
 pub mod loader;
+pub mod plan;
 pub mod profile;
+pub mod simulate;
 pub mod stream;
 pub mod timetable;

@@ -1,0 +1,115 @@
+//! The strategies that follow one rule and search nothing: the paper's three, both graphs resident,
+//! and one graph only. In: the costs. Out: a route a block.
+
+use super::problem::{Costs, Held};
+use super::route::Route;
+use crate::load::profile::Graph;
+
+const G1: usize = Graph::Prefill as usize;
+const G2: usize = Graph::Decode as usize;
+
+/// For each block what `route` says of its number.
+fn each(costs: &Costs, route: impl FnMut(usize) -> Route) -> Vec<Route> {
+    (0..costs.num_blocks()).map(route).collect()
+}
+
+/// All of G1 first where it is not there, the prefill under it, then all of G2 (CoordGen, section
+/// 3.2 and Figure 8b, 1).
+pub(super) fn sync(costs: &Costs) -> Vec<Route> {
+    let (num_chunks, switch) = (costs.num_chunks, costs.num_runs());
+    each(costs, |block| Route {
+        enter: 0,
+        switch,
+        ..Route::release_first(costs, block, 0, num_chunks)
+    })
+}
+
+/// The prefill under G1; each block's G2 after its run in the last chunk (Figure 8b, 2).
+pub(super) fn asynchronous(costs: &Costs) -> Vec<Route> {
+    each(costs, |block| Route::release_first(costs, block, 0, costs.num_chunks))
+}
+
+/// G2 only: no block is ever brought to G1, and one that stands on G1 leaves it first.
+pub(super) fn single(costs: &Costs) -> Vec<Route> {
+    each(costs, |block| Route::release_first(costs, block, 0, 0))
+}
+
+/// Both graphs stay: loads begin at once, G1 before G2, and no run waits for a graph as long as the
+/// block has the other one.
+pub(super) fn resident(costs: &Costs) -> Vec<Route> {
+    let ready = resident_loads(costs);
+    let mut routes = each(costs, |block| Route {
+        enter: 0,
+        switch: 0,
+        keep_prefill: true,
+        keep_decode: true,
+        ..Route::release_first(costs, block, 0, costs.best_until(block))
+    });
+    let mut compute = 0;
+    for chunk in 0..costs.num_chunks {
+        for (block, route) in routes.iter_mut().enumerate() {
+            let start = costs.blocks[block].start;
+            if start == Held::DECODE && route.from == chunk && ready[block][G1] > compute {
+                route.from = (chunk + 1).min(route.until);
+            }
+            if start == Held::PREFILL && route.until == chunk && ready[block][G2] > compute {
+                route.until = chunk + 1;
+            }
+            let graph = route.graph(chunk);
+            compute = compute.max(ready[block][graph as usize]);
+            compute += costs.compute_us(block, chunk, graph);
+        }
+    }
+    routes
+}
+
+/// When each graph is there, if all that are missing are loaded from the start: G1, then G2.
+fn resident_loads(costs: &Costs) -> Vec<[u64; 2]> {
+    let mut loader = 0;
+    let mut ready = vec![[0; 2]; costs.num_blocks()];
+    for graph in Graph::BOTH {
+        for (block, block_costs) in costs.blocks.iter().enumerate() {
+            let useless = graph == Graph::Prefill && costs.best_until(block) == 0;
+            if !block_costs.start.holds(graph) && !useless {
+                loader += block_costs.load[graph as usize];
+                ready[block][graph as usize] = loader;
+            }
+        }
+    }
+    ready
+}
+
+/// The paper's greedy rule (CoordGen, section 3.2, Eq. 2): from the first chunk on, the last block
+/// that is not switched loads beside the next `k` runs, the fewest that take as long as its load;
+/// what is left after the prefill follows at once.
+///
+/// The paper starts with all blocks under G1. Where a G1 is missing, it is loaded and waited for,
+/// and the rule starts with the second chunk.
+pub(super) fn greedy(costs: &Costs) -> Vec<Route> {
+    let mut routes = asynchronous(costs);
+    let all_there = costs.blocks.iter().all(|block| block.start.prefill);
+    let mut position = if all_there { 0 } else { costs.num_blocks() };
+    for block in (0..costs.num_blocks()).rev() {
+        if costs.blocks[block].start == Held::BOTH {
+            continue;
+        }
+        let (chunks, next) = (position / costs.num_blocks(), position % costs.num_blocks());
+        routes[block].until = chunks + usize::from(block < next);
+        routes[block].switch = position;
+        position = after_overlap(costs, &routes, position, costs.blocks[block].load[G2]);
+    }
+    routes
+}
+
+/// The first position whose runs since `position` take `load_us` or more; the end if none does.
+fn after_overlap(costs: &Costs, routes: &[Route], position: usize, load_us: u64) -> usize {
+    let mut covered = 0;
+    for run in position..costs.num_runs() {
+        if covered >= load_us && run > position {
+            return run;
+        }
+        let (chunk, block) = (run / costs.num_blocks(), run % costs.num_blocks());
+        covered += costs.compute_us(block, chunk, routes[block].graph(chunk));
+    }
+    costs.num_runs()
+}
