@@ -1,4 +1,4 @@
-"""The Rust core: drafting, verification, commit, and the inputs of a step."""
+"""The Rust core: drafting, verification, commit, inputs of a step; plans of loads."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -21,6 +21,7 @@ __all__ = [
     "MemoryBudgetError",
     "NonFiniteLogitsError",
     "OptionError",
+    "Plan",
     "PromptLookup",
     "Sampling",
     "ShapeError",
@@ -28,6 +29,7 @@ __all__ = [
     "StepInputs",
     "SuffixAutomaton",
     "TokenOutOfRangeError",
+    "plan",
     "top_k",
 ]
 
@@ -314,6 +316,38 @@ class Drafter:
 
     def memory_bytes(self) -> int:
         """Bytes held by the sources and the drafter's own buffers."""
+
+def plan(
+    blocks: Sequence[tuple[int, int, int, int, int, int]],
+    prefill_rows: int,
+    decode_rows: int,
+    num_tokens: int,
+    *,
+    strategy: str = "auto",
+    start: str | Sequence[str] = "prefill",
+    memory_budget: int | None = None,
+) -> Plan:
+    """When to load which graph of which block during a prefill.
+
+    Args:
+        blocks: For each block microseconds of a load, microseconds of a run and bytes, first of its
+            prefill graph, then of its decode graph.
+        prefill_rows: Tokens of a chunk.
+        decode_rows: Tokens of a run of the decode graph; a chunk takes as many as its tokens fill.
+        num_tokens: Tokens of the prompt that are computed.
+        strategy: "resident" (both graphs stay), "sync" (loads after the prefill), "async" (each
+            after its block's last run), "greedy" (the paper's rule), "just_in_time" (as late as
+            still hides every load), "single" (decode graphs only) or "auto" (the quickest of these,
+            of equals that with the least memory).
+        start: What is in memory: "prefill", "decode", "both" or "nothing"; one word for all blocks,
+            or one for each.
+        memory_budget: Most bytes that the graphs may hold at once; None for no limit.
+
+    Raises:
+        OptionError: A word is unknown, a figure is out of range, or there is no block or no token.
+        ShapeError: `start` has another length than `blocks`.
+        MemoryBudgetError: The strategy has no plan within the budget; the message tells the least.
+    """
 
 def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """Token ids and probabilities, `(rows, 8)` each, of the likeliest tokens of each row.
@@ -602,6 +636,52 @@ class LoadReport:
     def failures(self) -> list[BlockLoadError]: ...
     @property
     def is_cancelled(self) -> bool: ...
+
+@final
+class Plan:
+    """What is loaded and released when during a prefill, and what it comes to."""
+
+    @property
+    def strategy(self) -> str:
+        """What made it; where "auto" was asked for, the strategy that it chose."""
+
+    @property
+    def makespan_us(self) -> int:
+        """Microseconds until the prefill and the last load are over."""
+
+    @property
+    def prefill_us(self) -> int:
+        """Microseconds until the prefill is over."""
+
+    @property
+    def exposed_load_us(self) -> int:
+        """Microseconds of the makespan in which nothing computes."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of graphs held at once; a graph counts from the start of its load."""
+
+    @property
+    def lower_bound_us(self) -> int:
+        """Makespan below which no plan comes, whatever memory it may use."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+
+    @property
+    def runs(self) -> list[tuple[int, int, str, int, int]]:
+        """Block, chunk, graph ("prefill" or "decode"), start and end in microseconds of each run.
+
+        In the order in which compute does them.
+        """
+
+    @property
+    def actions(self) -> list[tuple[str, int, str, int, int, int]]:
+        """Kind ("load" or "release"), block, graph, runs before it, start and end in microseconds.
+
+        In the order in which the loader does them; each waits until so many runs are over.
+        """
 
 @final
 class SuffixAutomaton:

@@ -4,6 +4,7 @@ use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods
 use pyo3::prelude::*;
 
 use super::errors::ShapeError;
+use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
 /// `object` as a C-contiguous array of `T`, of any shape.
@@ -60,4 +61,10 @@ pub fn token_ids(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<TokenId>
 /// A new `(n,) uint32` array.
 pub fn to_array(py: Python<'_>, values: impl ExactSizeIterator<Item = u32>) -> Py<PyArray1<u32>> {
     PyArray1::from_iter(py, values).unbind()
+}
+
+/// `number` as a core integer.
+pub fn non_negative<T: TryFrom<i128>>(what: &'static str, number: i128) -> Result<T> {
+    let must = "0 or more, and below 2^64";
+    T::try_from(number).map_err(|_| Error::BadOption { what, got: number.to_string(), must })
 }

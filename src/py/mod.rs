@@ -5,6 +5,7 @@ mod drafter;
 mod errors;
 mod history;
 mod loader;
+mod plan;
 mod sampling;
 mod sources;
 mod step_inputs;
@@ -18,6 +19,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     sources::register(module)?;
     top_k::register(module)?;
+    plan::register(module)?;
     module.add_class::<sampling::PySampling>()?;
     module.add_class::<history::PySharedHistory>()?;
     module.add_class::<loader::PyLoader>()?;

@@ -3,15 +3,10 @@
 use numpy::PyArrayMethods;
 use pyo3::prelude::*;
 
-use super::convert::array;
-use crate::error::{Error, Result};
+use super::convert::{array, non_negative};
+use crate::error::Error;
 use crate::ids::TokenId;
 use crate::sampling::Sampling;
-
-fn non_negative<T: TryFrom<i128>>(what: &'static str, number: i128) -> Result<T> {
-    let must = "0 or more, and below 2^64";
-    T::try_from(number).map_err(|_| Error::BadOption { what, got: number.to_string(), must })
-}
 
 /// How the target's tokens are drawn from its logits.
 #[pyclass(name = "Sampling", module = "coordgen_rs._core", frozen, eq, from_py_object)]
