@@ -27,11 +27,14 @@ __all__ = [
     "ShapeError",
     "SharedHistory",
     "StepInputs",
+    "Streaming",
     "SuffixAutomaton",
     "TokenOutOfRangeError",
     "plan",
     "top_k",
 ]
+
+_GraphName = Literal["prefill", "decode"]
 
 class CoordgenError(Exception):
     """Base of all errors of coordgen_rs."""
@@ -485,8 +488,8 @@ class SharedHistory:
         """Number of the last document that the index covers; 0 without an index."""
 
 class _BlockStore(Protocol):
-    def load(self, block: int, graph: str, /) -> object: ...
-    def release(self, block: int, graph: str, /) -> object: ...
+    def load(self, block: int, graph: _GraphName, /) -> object: ...
+    def release(self, block: int, graph: _GraphName, /) -> object: ...
 
 @final
 class Loader:
@@ -532,7 +535,7 @@ class Loader:
             BlockLoadError: The loader is closed.
         """
 
-    def enter(self, block: int) -> str:
+    def enter(self, block: int) -> _GraphName:
         """Wait until `block` can run; the graph to run it under, which stays until `leave`.
 
         While a timetable has runs left, the next of them; then a decode step. Signal handlers get
@@ -566,7 +569,7 @@ class Loader:
         The action under way is carried out and counts. Who waits for another gets an error.
         """
 
-    def ensure(self, block: int, graph: str) -> None:
+    def ensure(self, block: int, graph: _GraphName) -> None:
         """Load a graph now, unless it is there, and end the report that was in the making.
 
         Raises:
@@ -575,7 +578,7 @@ class Loader:
             BlockLoadError: It cannot be loaded, or the loader is closed.
         """
 
-    def release(self, block: int, graph: str) -> None:
+    def release(self, block: int, graph: _GraphName) -> None:
         """Release a graph now, if it is there, and end the report that was in the making.
 
         Raises:
@@ -682,6 +685,43 @@ class Plan:
 
         In the order in which the loader does them; each waits until so many runs are over.
         """
+
+@final
+class Streaming:
+    """Which blocks of a target that does not fit are loaded anew in each pass, and how far ahead.
+
+    Args:
+        blocks: Of each block microseconds to load, microseconds of a run and bytes under G1, then
+            the same under G2, of which alone blocks are streamed.
+        memory_budget: Most bytes that the graphs may hold.
+
+    Raises:
+        MemoryBudgetError: A block does not fit; the least that would do is named.
+        OptionError: No block, or a negative figure.
+    """
+
+    def __new__(
+        cls, blocks: Sequence[tuple[int, int, int, int, int, int]], memory_budget: int
+    ) -> Streaming: ...
+    @property
+    def streamed(self) -> list[int]:
+        """The streamed blocks, in the order in which they run; the others stay."""
+
+    @property
+    def at_start(self) -> list[int]:
+        """The blocks that the first pass starts with."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that graphs hold at once."""
+
+    @property
+    def runs(self) -> list[tuple[int, int, str, int, int]]:
+        """The runs of a pass, as of `Plan`."""
+
+    @property
+    def actions(self) -> list[tuple[str, int, str, int, int, int]]:
+        """The loads and releases of a pass, as of `Plan`; the last are for the next pass."""
 
 @final
 class SuffixAutomaton:

@@ -10,21 +10,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
-use super::errors::{OptionError, ShapeError};
+use super::errors::ShapeError;
+use super::timetable::{ActionTuple, RunTuple, actions, graph, runs, timetable};
 use crate::error::{Error, Result};
 use crate::ids::BlockId;
 use crate::load::block_store::BlockStore;
 use crate::load::loader::{LoadReport, Loader};
 use crate::load::profile::Graph;
-use crate::load::timetable::{Action, ActionKind, Run, Timetable};
+use crate::load::timetable::{ActionKind, Timetable};
 
 /// How long a signal may have to wait for its handler.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// `(block, chunk, graph, start_us, end_us)`.
-type RunTuple = (u32, usize, String, u64, u64);
-/// `(kind, block, graph, after_runs, start_us, end_us)`.
-type ActionTuple = (String, u32, String, usize, u64, u64);
 
 /// Python's `load(block, graph)` and `release(block, graph)`, attached only while they are called.
 struct PyStore {
@@ -83,8 +79,8 @@ impl BlockStore for PyStore {
 /// What was done since the last report, and what it cost.
 #[pyclass(name = "LoadReport", module = "coordgen_rs._core", frozen, get_all)]
 pub struct PyLoadReport {
-    runs: Vec<(u32, usize, &'static str, u64, u64)>,
-    actions: Vec<(&'static str, u32, &'static str, usize, u64, u64)>,
+    runs: Vec<RunTuple>,
+    actions: Vec<ActionTuple>,
     exposed_us: u64,
     busy_us: u64,
     overlap_us: u64,
@@ -140,15 +136,10 @@ impl PyLoader {
     }
 
     fn report(&self, py: Python<'_>, report: LoadReport) -> PyLoadReport {
-        let run = |run: &Run| (run.block.0, run.chunk, run.graph.name(), run.start_us, run.end_us);
-        let action = |action: &Action| {
-            let Action { kind, block, graph, after_runs, start_us, end_us } = *action;
-            (kind.name(), block.0, graph.name(), after_runs, start_us, end_us)
-        };
         let exception = |error| self.store.exception(py, error).into_value(py).into_any();
         PyLoadReport {
-            runs: report.actual.runs.iter().map(run).collect(),
-            actions: report.actual.actions.iter().map(action).collect(),
+            runs: runs(&report.actual),
+            actions: actions(&report.actual),
             exposed_us: report.exposed_us,
             busy_us: report.busy_us,
             overlap_us: report.overlap_us,
@@ -158,32 +149,6 @@ impl PyLoader {
             is_cancelled: report.is_cancelled,
         }
     }
-}
-
-fn named<T: Copy>(
-    name: &str,
-    what: &str,
-    all: &[T],
-    name_of: fn(T) -> &'static str,
-) -> PyResult<T> {
-    all.iter().copied().find(|&one| name_of(one) == name).ok_or_else(|| {
-        let known: Vec<_> = all.iter().map(|&one| name_of(one)).collect();
-        OptionError::new_err(format!("{what} is {name:?}, but must be one of {}", known.join(", ")))
-    })
-}
-
-fn graph(name: &str) -> PyResult<Graph> {
-    named(name, "graph", &Graph::BOTH, Graph::name)
-}
-
-fn run((block, chunk, name, start_us, end_us): RunTuple) -> PyResult<Run> {
-    Ok(Run { block: BlockId(block), chunk, graph: graph(&name)?, start_us, end_us })
-}
-
-fn action((kind, block, name, after_runs, start_us, end_us): ActionTuple) -> PyResult<Action> {
-    let kind = named(&kind, "kind", &ActionKind::BOTH, ActionKind::name)?;
-    let (block, graph) = (BlockId(block), graph(&name)?);
-    Ok(Action { kind, block, graph, after_runs, start_us, end_us })
 }
 
 #[pymethods]
@@ -209,10 +174,12 @@ impl PyLoader {
         Ok(Self { core, store, num_blocks })
     }
 
-    fn begin(&self, runs: Vec<RunTuple>, actions: Vec<ActionTuple>) -> PyResult<()> {
-        let runs = runs.into_iter().map(run).collect::<PyResult<_>>()?;
-        let actions = actions.into_iter().map(action).collect::<PyResult<_>>()?;
-        Ok(self.core.begin(Timetable { num_blocks: self.num_blocks, runs, actions })?)
+    fn begin(
+        &self,
+        runs: Vec<RunTuple<String>>,
+        actions: Vec<ActionTuple<String>>,
+    ) -> PyResult<()> {
+        Ok(self.core.begin(timetable(self.num_blocks, runs, actions)?)?)
     }
 
     fn enter(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {

@@ -9,6 +9,8 @@ mod plan;
 mod sampling;
 mod sources;
 mod step_inputs;
+mod streaming;
+mod timetable;
 mod top_k;
 
 use pyo3::prelude::*;
@@ -24,6 +26,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::PySharedHistory>()?;
     module.add_class::<loader::PyLoader>()?;
     module.add_class::<loader::PyLoadReport>()?;
+    module.add_class::<streaming::PyStreaming>()?;
     module.add_class::<step_inputs::PyStepInputs>()?;
     module.add_class::<drafter::PyDrafter>()?;
     module.add_class::<drafter::PyAccepted>()?;

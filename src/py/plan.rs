@@ -3,17 +3,9 @@
 use pyo3::prelude::*;
 
 use super::convert::non_negative;
+use super::timetable::{ActionTuple, BlockFigures, RunTuple, actions, profile, runs};
 use crate::error::Result;
 use crate::load::plan::{Held, Plan, Problem, Strategy, plan as plan_for};
-use crate::load::profile::{BlockCost, GraphCost, Profile};
-use crate::load::timetable::ActionKind;
-
-/// Load time, compute time and bytes under G1, then under G2.
-type BlockFigures = (i128, i128, i128, i128, i128, i128);
-/// Block, chunk, graph, start, end.
-type RunTuple = (u32, usize, &'static str, u64, u64);
-/// Kind, block, graph, runs that are over before, start, end.
-type ActionTuple = (&'static str, u32, &'static str, usize, u64, u64);
 
 /// What is in memory at the start: one word for all blocks, or one for each.
 #[derive(FromPyObject)]
@@ -67,24 +59,12 @@ impl PyPlan {
 
     #[getter]
     fn runs(&self) -> Vec<RunTuple> {
-        let runs = self.core.timetable.runs.iter();
-        runs.map(|run| (run.block.0, run.chunk, run.graph.name(), run.start_us, run.end_us))
-            .collect()
+        runs(&self.core.timetable)
     }
 
     #[getter]
     fn actions(&self) -> Vec<ActionTuple> {
-        let actions = self.core.timetable.actions.iter();
-        actions
-            .map(|action| {
-                let kind = match action.kind {
-                    ActionKind::Load => "load",
-                    ActionKind::Release => "release",
-                };
-                let (block, graph) = (action.block.0, action.graph.name());
-                (kind, block, graph, action.after_runs, action.start_us, action.end_us)
-            })
-            .collect()
+        actions(&self.core.timetable)
     }
 
     fn __repr__(&self) -> String {
@@ -118,11 +98,7 @@ fn plan(
     memory_budget: Option<i128>,
 ) -> PyResult<PyPlan> {
     let strategy = Strategy::named(strategy)?;
-    let profile = Profile::new(
-        blocks.into_iter().map(block_cost).collect::<Result<_>>()?,
-        non_negative("prefill_rows", prefill_rows)?,
-        non_negative("decode_rows", decode_rows)?,
-    )?;
+    let profile = profile(blocks, prefill_rows, decode_rows)?;
     let start = match start {
         Start::All(word) => vec![Held::named(&word)?; profile.blocks().len()],
         Start::Each(words) => words.iter().map(|word| Held::named(word)).collect::<Result<_>>()?,
@@ -136,21 +112,6 @@ fn plan(
             .transpose()?,
     };
     Ok(PyPlan { core: plan_for(strategy, &problem)? })
-}
-
-fn block_cost(figures: BlockFigures) -> Result<BlockCost> {
-    let (load1, compute1, bytes1, load2, compute2, bytes2) = figures;
-    let graph = |load, compute, bytes| -> Result<GraphCost> {
-        Ok(GraphCost {
-            load_us: non_negative("load_us", load)?,
-            compute_us: non_negative("compute_us", compute)?,
-            num_bytes: non_negative("num_bytes", bytes)?,
-        })
-    };
-    Ok(BlockCost {
-        prefill: graph(load1, compute1, bytes1)?,
-        decode: graph(load2, compute2, bytes2)?,
-    })
 }
 
 /// Adds the class and the function to the module.
