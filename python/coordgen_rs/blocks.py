@@ -124,7 +124,8 @@ class CpuBlocks:
     """
 
     def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
-        self._bundle, self._cache, self._share = bundle, cache, share
+        self._bundle, self._cache = bundle, cache
+        self.is_shared = share
         self._widths: dict[GraphName, list[int]] = {
             "prefill": [bundle.manifest.prefill_rows],
             "decode": bundle.manifest.decode_widths,
@@ -146,7 +147,7 @@ class CpuBlocks:
             BundleError: ONNX Runtime cannot load it.
         """
         graphs = self._bundle.manifest.blocks[block].graphs
-        other = self._loaded.get((block, _OTHER[graph])) if self._share else None
+        other = self._loaded.get((block, _OTHER[graph])) if self.is_shared else None
         there = {} if other is None else other.sessions
         files = {graphs[rows] for rows in self._widths[graph]}
         self._loaded[block, graph] = _LoadedGraph(

@@ -84,6 +84,8 @@ def generate(
     sampling: Sampling | None = None,
     history: History | None = None,
     prediction: ArrayLike | None = None,
+    switch: str = "auto",
+    memory_budget: int | None = None,
     stats: Stats | None = None,
 ) -> Iterator[Step]:
     """Yield the tokens that `plain` would yield, several at a time.
@@ -103,11 +105,18 @@ def generate(
             given to `make_drafter`, unless there is no `drafter`.
         prediction: `(tokens,)` integers, how you expect the answer to read. Wherever it does, its
             tokens are drafted; elsewhere it costs nothing but rows.
+        switch: When the target's prefill graphs give way to its decode graphs: "auto", "resident",
+            "sync", "async", "greedy", "just_in_time" or "single" (`coordgen plan` compares them).
+        memory_budget: Most bytes that the graphs of the target's blocks may hold; None for no
+            limit. With "auto", what does not fit is streamed from disk in every pass.
         stats: Filled as generation goes.
 
     Raises:
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
         TokenOutOfRangeError: The prediction holds an unknown token.
+        OptionError: No such strategy.
+        MemoryBudgetError: The budget is too small; the least that would do is named.
+        BlockLoadError: A block of the target has no graph that can be loaded.
         NonFiniteLogitsError: The target answered NaN, while it read the prompt or in a step.
         CallOrderError: Another request took the session before this one had ended.
     """
@@ -122,7 +131,9 @@ def generate(
         session.rewind(0)
         # The last prompt token is the root of the first draft.
         on_logits = drafter.prefilled if drafter.reads_prefill else None
-        session.prefill(prompt[:-1], on_logits=on_logits)
+        stats.switching = session.prefill(
+            prompt[:-1], on_logits=on_logits, switch=switch, memory_budget=memory_budget
+        )
     try:
         while stats.finish_reason is None:
             start = time.perf_counter()
@@ -151,6 +162,8 @@ def plain(
     *,
     max_new_tokens: int = 256,
     sampling: Sampling | None = None,
+    switch: str = "auto",
+    memory_budget: int | None = None,
     stats: Stats | None = None,
 ) -> Iterator[Step]:
     """Plain decoding, a token a run of the narrowest decode graph: no drafts, no tree mask.
@@ -161,7 +174,7 @@ def plain(
     prompt, limit = _admit(session, prompt_ids, max_new_tokens, stats)
     with stats.timing("prefill_s"):
         session.rewind(0)
-        session.prefill(prompt[:-1])
+        stats.switching = session.prefill(prompt[:-1], switch=switch, memory_budget=memory_budget)
     inputs, token, first_row = session.step_inputs[0], prompt[-1:], np.zeros(1, np.uint32)
     while stats.finish_reason is None:
         start = time.perf_counter()

@@ -1,18 +1,22 @@
 """What generation needs of a target: the `Session` protocol, and its ONNX Runtime form on CPU."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
-from coordgen_rs.blocks import Buffers, CpuBlocks, GraphName, load_graph, ort_value
+from coordgen_rs.blocks import Buffers, CpuBlocks, GraphName
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import OptionError, ShapeError
+from coordgen_rs.head import CpuHead
 from coordgen_rs.kv_cache import KvCache
 from coordgen_rs.onnx_runtime import set_threads
+from coordgen_rs.switching import BlockCosts, Switching, SwitchReport, guessed_costs
+
+OnLogits = Callable[[NDArray[np.float32]], None] | None
 
 
 class Session(Protocol):
@@ -46,8 +50,10 @@ class Session(Protocol):
         self,
         token_ids: NDArray[np.uint32],
         *,
-        on_logits: Callable[[NDArray[np.float32]], None] | None = None,
-    ) -> None:
+        on_logits: OnLogits = None,
+        switch: str = "auto",
+        memory_budget: int | None = None,
+    ) -> SwitchReport | None:
         """Compute and commit the given tokens behind those that are there.
 
         Args:
@@ -55,6 +61,13 @@ class Session(Protocol):
             on_logits: Called with the logits `(rows, vocab_size) f32` of the next tokens, several
                 times, until all have had theirs; they are valid during the call only. None: nobody
                 reads them, and nothing need be computed for them.
+            switch: When the blocks' prefill graphs give way to their decode graphs: a strategy of
+                `_core.plan`.
+            memory_budget: Most bytes that the blocks' graphs may hold; None for no limit. With
+                "auto", blocks that do not fit are loaded anew for every pass.
+
+        Returns:
+            How the loads went; None where nothing had to be loaded.
         """
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
@@ -71,56 +84,6 @@ class Session(Protocol):
         """Forget all but the first `length` committed tokens."""
 
 
-class _Head:
-    """Final norm and output layer: logits of what the last block leaves, on CPU.
-
-    A chunk's hidden states are read part by part with the graph of a decode step: no other head is
-    loaded, and no logits as long as a chunk are held.
-    """
-
-    def __init__(self, bundle: Bundle, blocks: CpuBlocks, steps: Sequence[Buffers]) -> None:
-        self._blocks, self._files = blocks, bundle.manifest.head.graphs
-        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
-        self._bound: dict[int, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = {}
-        self._logits: dict[int, NDArray[np.float32]] = {}
-        for buffers in steps:
-            file = self._files[buffers.rows]
-            if file not in self._sessions:
-                self._sessions[file] = load_graph(bundle, file)
-            shape = (buffers.rows, bundle.manifest.model.vocab_size)
-            self._logits[buffers.rows] = np.zeros(shape, np.float32)
-            hidden = blocks.hidden_out(buffers)
-            self._bound[buffers.rows] = self._sessions[file], self._bind(file, hidden, buffers.rows)
-        self._parts: list[tuple[int, int, onnxruntime.IOBinding]] = []
-
-    def _bind(self, file: str, hidden: NDArray[np.float32], rows: int) -> onnxruntime.IOBinding:
-        binding = self._sessions[file].io_binding()
-        binding.bind_ortvalue_input("hidden", ort_value(hidden))
-        binding.bind_ortvalue_output("logits", ort_value(self._logits[rows][np.newaxis]))
-        return binding
-
-    def step(self, rows: int) -> NDArray[np.float32]:
-        """Logits `(rows, vocab_size) f32` after a decode step, valid until the next."""
-        session, binding = self._bound[rows]
-        session.run_with_iobinding(binding)
-        return self._logits[rows]
-
-    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """Logits of the first rows of a chunk, in parts that are valid until the next."""
-        rows = max(rows for rows in self._bound if rows <= buffers.rows)
-        file = self._files[rows]
-        if not self._parts:  # bound when a chunk's logits are first asked for
-            hidden = self._blocks.hidden_out(buffers)
-            for start in range(0, buffers.rows, rows):
-                first = min(start, buffers.rows - rows)
-                part = hidden[:, first : first + rows]
-                self._parts.append((start, first, self._bind(file, part, rows)))
-        for start, first, binding in self._parts:
-            if start < num_rows:
-                self._sessions[file].run_with_iobinding(binding)
-                yield self._logits[rows][start - first : num_rows - first]
-
-
 class OrtSession:
     """A bundle on ONNX Runtime's CPU provider.
 
@@ -130,8 +93,14 @@ class OrtSession:
     Args:
         bundle: An opened bundle.
         threads: Compute threads of the process; None takes one a core.
+        share_graphs: Load the two graphs of a block once where they are one file. Without it they
+            are loaded as an NPU would have them, where each is compiled apart.
+        preload: Load all blocks now; without it they are loaded when first needed, while others
+            compute.
+        costs: What the blocks cost, for plans; None guesses by their sizes.
 
     Attributes:
+        blocks: Its blocks.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
 
     Raises:
@@ -141,7 +110,15 @@ class OrtSession:
 
     provider = "cpu"
 
-    def __init__(self, bundle: Bundle, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        threads: int | None = None,
+        share_graphs: bool = True,
+        preload: bool = True,
+        costs: Sequence[BlockCosts] | None = None,
+    ) -> None:
         self.threads = set_threads(threads)
         self.bundle = bundle
         manifest, model = bundle.manifest, bundle.manifest.model
@@ -151,11 +128,12 @@ class OrtSession:
         widths = manifest.decode_widths
         self._decode = {rows: Buffers.empty(rows, model, manifest.slots) for rows in widths}
         self._chunk = Buffers.empty(manifest.prefill_rows, model, manifest.slots)
-        self._blocks = CpuBlocks(bundle, self.cache)
-        for block in range(len(self._blocks)):
-            self._blocks.load(block, "prefill")
-            self._blocks.load(block, "decode")
-        self._head = _Head(bundle, self._blocks, list(self._decode.values()))
+        self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
+        rows = (manifest.prefill_rows, manifest.decode_rows)
+        self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
+        if preload:
+            self.switching.ensure("prefill", "decode")
+        self._head = CpuHead(bundle, self.blocks, list(self._decode.values()))
         self.select(widths)
 
     def select(self, widths: Sequence[int], costs: Sequence[float] | None = None) -> None:
@@ -172,6 +150,10 @@ class OrtSession:
         self.widths = tuple(widths)
         self.step_costs = costs
         self.step_inputs = tuple(self._decode[rows].inputs for rows in widths)
+        # A piece starts where the last one ends, but for the last: it may run some rows again.
+        rows, last = widths[-1], self._chunk.rows - widths[-1]
+        firsts = (min(first, last) for first in range(0, self._chunk.rows, rows))
+        self._pieces = [(first, self._chunk.part(first, rows)) for first in firsts]
 
     @property
     def length(self) -> int:
@@ -198,8 +180,10 @@ class OrtSession:
         token_ids: NDArray[np.uint32],
         graphs: Literal["both", "prefill", "decode"] = "both",
         *,
-        on_logits: Callable[[NDArray[np.float32]], None] | None = None,
-    ) -> None:
+        on_logits: OnLogits = None,
+        switch: str = "auto",
+        memory_budget: int | None = None,
+    ) -> SwitchReport | None:
         """Compute and commit tokens, a chunk after another.
 
         Args:
@@ -207,26 +191,46 @@ class OrtSession:
             graphs: "both" runs full chunks at the prefill width and the rest at decode widths,
                 because on CPU every row costs time; the others run all at the one or the other.
             on_logits: As of `Session`. An exception from it leaves its chunk uncommitted.
+            switch: As of `Session`.
+            memory_budget: As of `Session`.
 
         Raises:
             ShapeError: The tokens do not fit into the cache.
+            OptionError: No such strategy.
+            MemoryBudgetError: The budget is too small; the least that would do is named.
+            BlockLoadError: A block has no graph that can be loaded. What was committed stays.
         """
         if self.length + len(token_ids) > self.capacity:
             raise ShapeError(
                 f"{self.length} committed and {len(token_ids)} new tokens exceed the capacity of "
                 f"{self.capacity}"
             )
+        stays = switch == "auto" and memory_budget is None and self.blocks.is_shared
+        if graphs == "both" and not stays:
+            if len(token_ids) == 0:
+                self.switching.stand_by(switch, memory_budget)
+                return None
+            with self.switching.prompt(len(token_ids), switch, memory_budget):
+                for start in range(0, len(token_ids), self._chunk.rows):
+                    chunk = token_ids[start : start + self._chunk.rows]
+                    self._run_chunk(chunk)
+                    self._commit_chunk(self._chunk, len(chunk), on_logits)
+                return self.switching.finish()
+        self.switching.ensure("prefill", "decode")
         done = 0
         while done < len(token_ids):
             buffers = self._chunk_buffers(len(token_ids) - done, graphs)
             chunk = token_ids[done : done + buffers.rows]
-            buffers.inputs.fill_chain(chunk, self.length)
-            self._run(buffers)
-            if on_logits is not None:
-                for logits in self._chunk_logits(buffers, len(chunk)):
-                    on_logits(logits)
-            self.cache.commit(np.arange(len(chunk), dtype=np.uint32))
+            self._run(buffers, chunk)
+            self._commit_chunk(buffers, len(chunk), on_logits)
             done += len(chunk)
+        return None
+
+    def _commit_chunk(self, buffers: Buffers, num_rows: int, on_logits: OnLogits) -> None:
+        if on_logits is not None:
+            for logits in self._chunk_logits(buffers, num_rows):
+                on_logits(logits)
+        self.cache.commit(np.arange(num_rows, dtype=np.uint32))
 
     def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
         if graphs == "prefill" or (graphs == "both" and remaining >= self._chunk.rows):
@@ -246,14 +250,62 @@ class OrtSession:
         Returns:
             Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
         """
-        self._run(self._decode[inputs.rows])
+        buffers = self._decode[inputs.rows]
+        self._embed(buffers)
+        if self.switching.is_streaming:
+            with self.switching.one_pass():
+                for block in range(len(self.blocks)):
+                    with self.switching.running(block) as graph:
+                        self.blocks.run(block, graph, buffers)
+        else:
+            for block in range(len(self.blocks)):
+                self._run_step(block, self.switching.ensure_some(block), buffers)
         return self._head.step(inputs.rows)
 
-    def _run(self, buffers: Buffers) -> None:
+    def _run_step(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Run a block over a decode step, under G1 where its G2 could not be loaded."""
+        if graph == "decode":
+            self.blocks.run(block, graph, buffers)
+            return
+        wide = self._wide_step
+        rows = slice(buffers.rows)
+        wide.write_index[:] = buffers.write_index
+        wide.hidden[block % 2][:, rows] = buffers.hidden[block % 2]
+        for name in ("mask", "cos", "sin"):
+            getattr(wide, name)[:, :, rows] = getattr(buffers, name)
+        self.blocks.run(block, graph, wide)
+        result = (block + 1) % 2
+        buffers.hidden[result][:] = wide.hidden[result][:, rows]
+
+    @cached_property
+    def _wide_step(self) -> Buffers:
+        """A decode step as wide as a chunk; what its other rows hold is of no matter."""
+        manifest = self.bundle.manifest
+        return Buffers.empty(manifest.prefill_rows, manifest.model, manifest.slots)
+
+    def _run(self, buffers: Buffers, chunk: NDArray[np.uint32]) -> None:
+        """Run all blocks over some tokens of a prompt, all of them at one width."""
+        buffers.inputs.fill_chain(chunk, self.length)
         self._embed(buffers)
         graph: GraphName = "prefill" if buffers is self._chunk else "decode"
-        for block in range(len(self._blocks)):
-            self._blocks.run(block, graph, buffers)
+        for block in range(len(self.blocks)):
+            self.blocks.run(block, graph, buffers)
+
+    def _run_chunk(self, chunk: NDArray[np.uint32]) -> None:
+        """Run all blocks over a chunk, each under the graph that it has: G2 in several pieces."""
+        self._chunk.inputs.fill_chain(chunk, self.length)
+        self._embed(self._chunk)
+        pieces = self._pieces[: -(-len(chunk) // self.widths[-1])]
+        for first, piece in pieces:
+            piece.write_index[0] = self.length + first
+        with self.switching.one_pass():
+            for block in range(len(self.blocks)):
+                with self.switching.running(block) as graph:
+                    if graph == "prefill":
+                        self.blocks.run(block, graph, self._chunk)
+                    else:
+                        for _, piece in pieces:
+                            self.blocks.run(block, graph, piece)
 
     def _embed(self, buffers: Buffers) -> None:
         """Write what the first block reads; ids, positions and mask are there."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from coordgen_rs.switching import SwitchReport
+
 
 @dataclass
 class Stats:
@@ -22,6 +24,7 @@ class Stats:
             "accepted": m}}`.
         prefill_s: Seconds of the prefill.
         decode_s: Seconds from the prefill to the last token, the consumer's own time left out.
+        switching: How the loads of the target's blocks went; None where nothing was loaded.
         drafting_us: Microseconds of `propose` and `accept` together, an entry a step.
         finish_reason: "stop" (end token), "length" (token limit) or "capacity" (cache full);
             None while running, and for good when the consumer stopped early.
@@ -34,6 +37,7 @@ class Stats:
     per_source: dict[str, dict[str, int]] = field(default_factory=dict)
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    switching: SwitchReport | None = None
     drafting_us: list[float] = field(default_factory=list)
     finish_reason: str | None = None
 
@@ -75,6 +79,7 @@ class Stats:
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 2),
+            "switching": None if self.switching is None else self.switching.to_json(),
             "draft_us": self.drafting_percentiles(),
             "finish_reason": self.finish_reason,
         }

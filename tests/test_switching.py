@@ -1,0 +1,202 @@
+"""Whatever is loaded when, and whatever fails: the tokens are those of a session at rest."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from conftest import CHECKPOINTS
+from coordgen_rs import Bundle, OrtSession, generate, plain
+from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
+from coordgen_rs.export import export_checkpoint
+from coordgen_rs.stats import Stats
+
+STRATEGIES = ["resident", "sync", "async", "greedy", "just_in_time", "single", "auto"]
+PROMPTS = [np.random.default_rng(n).integers(2, 1500, n).astype(np.uint32) for n in (1, 60, 600)]
+BLOCKS = 5
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bundles") / "five-blocks"
+    export_checkpoint(CHECKPOINTS["embedded"], out, blocks=BLOCKS)
+    return Bundle.open(out)
+
+
+@pytest.fixture(scope="module")
+def at_rest(bundle):
+    return OrtSession(bundle)
+
+
+@pytest.fixture(scope="module")
+def expected(at_rest):
+    return [tokens(plain(at_rest, prompt, max_new_tokens=24)) for prompt in PROMPTS]
+
+
+def apart(bundle, **options):
+    """A session whose blocks have two graphs to switch between."""
+    return OrtSession(bundle, share_graphs=False, **options)
+
+
+def tokens(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+def answer(session, prompt, stats=None, **options):
+    return tokens(generate(session, prompt, max_new_tokens=24, stats=stats, **options))
+
+
+def block_bytes(bundle):
+    return [bundle.manifest.files[block.weights].num_bytes for block in bundle.manifest.blocks]
+
+
+@pytest.mark.parametrize("preload", [True, False])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_gives_the_same_tokens_in_both_directions(
+    bundle, expected, strategy, preload
+):
+    session = apart(bundle, preload=preload)
+    for index in (2, 1, 0, 2):
+        stats = Stats()
+        assert answer(session, PROMPTS[index], stats, switch=strategy) == expected[index]
+        assert (stats.switching is None) == (len(PROMPTS[index]) == 1)
+
+
+def test_a_switch_leaves_decode_graphs_only(bundle):
+    session = apart(bundle)
+    stats = Stats()
+    answer(session, PROMPTS[2], stats, switch="single")
+    assert stats.switching.strategy == "single"
+    assert not any(session.blocks.is_loaded(block, "prefill") for block in range(BLOCKS))
+    assert all(session.blocks.is_loaded(block, "decode") for block in range(BLOCKS))
+
+
+def test_a_cold_start_computes_while_it_loads(bundle, expected):
+    session = apart(bundle, preload=False)
+    stats = Stats()
+    assert answer(session, PROMPTS[2], stats, switch="single") == expected[2]
+    assert stats.switching.load_us > 0
+    assert stats.switching.peak_bytes == sum(block_bytes(bundle))
+    assert stats.switching.to_json()["planned"]["lower_bound_us"] > 0
+
+
+@pytest.mark.parametrize("failing", [0, 2, BLOCKS - 1])
+@pytest.mark.parametrize("strategy", ["sync", "just_in_time"])
+def test_a_load_that_fails_once_or_always_changes_no_token(bundle, expected, strategy, failing):
+    for times in (1, 1000):
+        session = prefill_only(bundle)
+        fail_loads(session, failing, "decode", times)
+        stats = Stats()
+        assert answer(session, PROMPTS[2], stats, switch=strategy) == expected[2]
+        assert f"block {failing}: its decode graph" in str(stats.switching.failures[0])
+        assert answer(session, PROMPTS[1], switch=strategy) == expected[1]
+        assert session.blocks.is_loaded(failing, "decode") == (times == 1)
+
+
+def test_a_block_with_no_graph_is_a_named_error_and_the_session_recovers(bundle, expected):
+    session = apart(bundle, preload=False)
+    undo = fail_loads(session, 3, "decode", 1000)
+    with pytest.raises(BlockLoadError, match="block 3: its decode graph cannot be loaded"):
+        answer(session, PROMPTS[2], switch="single")
+    undo()
+    assert answer(session, PROMPTS[2], switch="single") == expected[2]
+
+
+def test_a_slow_load_lets_the_others_compute_and_changes_no_token(bundle, expected):
+    session = prefill_only(bundle)
+    may_go_on, load, run = threading.Event(), session.blocks.load, session.blocks.run
+    runs = []
+
+    def slow_load(block, graph):
+        may_go_on.wait()
+        load(block, graph)
+
+    def counted_run(block, graph, buffers):
+        runs.append((block, graph))
+        if len(runs) == BLOCKS:  # a whole chunk was computed while the first load stood still
+            may_go_on.set()
+        run(block, graph, buffers)
+
+    session.blocks.load, session.blocks.run = slow_load, counted_run
+    stats = Stats()
+    assert answer(session, PROMPTS[2], stats, switch="async") == expected[2]
+    assert {graph for _, graph in runs[:BLOCKS]} == {"prefill"}
+
+
+def test_an_exception_in_the_prefill_leaves_a_session_that_goes_on(bundle, expected):
+    session = prefill_only(bundle)
+
+    def interrupt(logits):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.prefill(PROMPTS[2], on_logits=interrupt, switch="greedy")
+    assert answer(session, PROMPTS[2], switch="greedy") == expected[2]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("share_graphs", [True, False])
+def test_a_target_larger_than_its_memory_is_streamed_within_it(
+    bundle, expected, share, share_graphs
+):
+    session = OrtSession(bundle, share_graphs=share_graphs, preload=False)
+    budget = int(share * sum(block_bytes(bundle)))
+    for index in (2, 1, 0):
+        stats = Stats()
+        assert answer(session, PROMPTS[index], stats, memory_budget=budget) == expected[index]
+        if stats.switching is not None:
+            assert stats.switching.peak_bytes <= budget
+    assert (
+        tokens(plain(session, PROMPTS[2], max_new_tokens=24, memory_budget=budget)) == (expected[2])
+    )
+    assert answer(session, PROMPTS[2]) == expected[2]
+
+
+def test_a_read_error_in_the_middle_of_a_verification_is_named_and_mended(bundle, expected):
+    session = OrtSession(bundle)
+    options = {"memory_budget": sum(block_bytes(bundle)) // 2, "max_new_tokens": 24}
+    steps = generate(session, PROMPTS[2], **options)
+    given = next(steps).token_ids
+    undo = fail_loads(session, 4, "decode", 1000)
+    with pytest.raises(BlockLoadError, match="block 4"):
+        list(steps)
+    assert session.length >= len(PROMPTS[2]) - 1 + len(given)
+    undo()
+    assert tokens(generate(session, PROMPTS[2], **options)) == expected[2]
+
+
+def test_a_budget_below_one_block_names_the_least(bundle):
+    least = max(block_bytes(bundle))
+    with pytest.raises(MemoryBudgetError, match=f"{least} bytes are the least"):
+        answer(OrtSession(bundle), PROMPTS[1], memory_budget=least - 1)
+
+
+def test_an_unknown_strategy_is_refused_by_name(at_rest, expected):
+    with pytest.raises(OptionError, match=r'"later".*just_in_time'):
+        answer(at_rest, PROMPTS[1], switch="later")
+    assert answer(at_rest, PROMPTS[1]) == expected[1]
+
+
+def prefill_only(bundle):
+    """A session that stands on G1, as before a first prompt."""
+    session = apart(bundle, preload=False)
+    session.switching.ensure("prefill")
+    return session
+
+
+def fail_loads(session, block, graph, times):
+    """Make loads of one graph fail so many times; returns what ends it."""
+    load, left = session.blocks.load, [times]
+
+    def failing(number, name):
+        if (number, name) == (block, graph) and left[0]:
+            left[0] -= 1
+            raise OSError("input/output error")
+        load(number, name)
+
+    session.blocks.load = failing
+
+    def undo():
+        session.blocks.load = load
+
+    return undo
