@@ -165,6 +165,32 @@ def test_a_read_error_in_the_middle_of_a_verification_is_named_and_mended(bundle
     assert tokens(generate(session, PROMPTS[2], **options)) == expected[2]
 
 
+def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
+    session = OrtSession(bundle)
+    answered = answer(session, PROMPTS[1], memory_budget=max(block_bytes(bundle)))
+    may_go_on, load = threading.Event(), session.blocks.load
+
+    def slow_load(block, graph):
+        may_go_on.wait()
+        load(block, graph)
+
+    worked = []
+
+    def work():
+        worked.append(len(worked))
+        if len(worked) == 3:
+            may_go_on.set()
+        return True
+
+    inputs = session.step_inputs[0]
+    inputs.fill_chain(np.array(answered[-1:], np.uint32), session.length)
+    want = session.step(inputs).copy()
+    session.blocks.load = slow_load
+    assert np.array_equal(session.step(inputs, work), want)
+    assert len(worked) >= 3
+    assert answered == expected[1]
+
+
 def test_a_budget_below_one_block_names_the_least(bundle):
     least = max(block_bytes(bundle))
     with pytest.raises(MemoryBudgetError, match=f"{least} bytes are the least"):

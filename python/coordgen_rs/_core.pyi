@@ -547,6 +547,13 @@ class Loader:
             BlockLoadError: The block has no graph, and none will come; or loading was cancelled.
         """
 
+    def try_enter(self, block: int) -> _GraphName | None:
+        """`enter` without waiting: None, and nothing entered, where it would wait.
+
+        Raises:
+            CallOrderError, OptionError, BlockLoadError: As of `enter`.
+        """
+
     def leave(self) -> None:
         """The run is over.
 

@@ -14,7 +14,13 @@ from coordgen_rs.errors import OptionError, ShapeError
 from coordgen_rs.head import CpuHead
 from coordgen_rs.kv_cache import KvCache
 from coordgen_rs.onnx_runtime import set_threads
-from coordgen_rs.switching import BlockCosts, Switching, SwitchReport, guessed_costs
+from coordgen_rs.switching import (
+    BlockCosts,
+    Switching,
+    SwitchReport,
+    WhileWaiting,
+    guessed_costs,
+)
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None
 
@@ -70,8 +76,13 @@ class Session(Protocol):
             How the loads went; None where nothing had to be loaded.
         """
 
-    def step(self, inputs: StepInputs) -> NDArray[np.float32]:
+    def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
+
+        Args:
+            inputs: Filled inputs of one of the decode graphs.
+            while_waiting: Work in small parts for the time in which a block is still being loaded.
+                It must not touch this session.
 
         Returns:
             Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
@@ -244,8 +255,13 @@ class OrtSession:
             return self._head.chunk(buffers, num_rows)
         return iter([self._head.step(buffers.rows)[:num_rows]])
 
-    def step(self, inputs: StepInputs) -> NDArray[np.float32]:
+    def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
+
+        Args:
+            inputs: Filled inputs of one of the decode graphs.
+            while_waiting: Work in small parts for the time in which a block is still being loaded.
+                It must not touch this session.
 
         Returns:
             Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
@@ -255,7 +271,7 @@ class OrtSession:
         if self.switching.is_streaming:
             with self.switching.one_pass():
                 for block in range(len(self.blocks)):
-                    with self.switching.running(block) as graph:
+                    with self.switching.running(block, while_waiting) as graph:
                         self.blocks.run(block, graph, buffers)
         else:
             for block in range(len(self.blocks)):

@@ -5,7 +5,7 @@ budget. Out: the graph that each block is to run under, once it may, and a repor
 reality. The plan is `_core.plan`'s, its carrying out `_core.Loader`'s; nothing is computed here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +14,9 @@ from coordgen_rs._core import Loader, Plan, Streaming, plan
 from coordgen_rs.blocks import CpuBlocks, GraphName
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.manifest import Manifest
+
+WhileWaiting = Callable[[], bool] | None
+"""Some work, in small parts, for the time that loads take; returns whether there is more of it."""
 
 GRAPHS: tuple[GraphName, GraphName] = ("prefill", "decode")
 
@@ -204,13 +207,21 @@ class Switching:
             raise
 
     @contextmanager
-    def running(self, block: int) -> Iterator[GraphName]:
+    def running(self, block: int, while_waiting: WhileWaiting = None) -> Iterator[GraphName]:
         """Wait until a block may run; the graph that it is to run under stays while this lasts.
+
+        Args:
+            block: Its number.
+            while_waiting: Called again and again until the block may run, or it returns False.
 
         Raises:
             BlockLoadError: The block has no graph, and none will come.
         """
-        graph = self._loader.enter(block)
+        graph = self._loader.try_enter(block)
+        while graph is None and while_waiting is not None and while_waiting():
+            graph = self._loader.try_enter(block)
+        if graph is None:
+            graph = self._loader.enter(block)
         try:
             yield graph
         finally:

@@ -187,6 +187,12 @@ impl PyLoader {
         Ok(self.wait(py, enter)?.name())
     }
 
+    fn try_enter(&self, py: Python<'_>, block: u32) -> PyResult<Option<&'static str>> {
+        let entered = self.core.enter_within(BlockId(block), Duration::ZERO);
+        let graph = entered.map_err(|error| self.store.exception(py, error))?;
+        Ok(graph.map(Graph::name))
+    }
+
     fn leave(&self) -> PyResult<()> {
         Ok(self.core.leave()?)
     }
