@@ -50,6 +50,7 @@ def test_json_holds_every_promised_field(bundle):
         "per_source",
         "prefill_s",
         "decode_s",
+        "switching",
         "tokens_per_s",
         "draft_us",
         "finish_reason",
@@ -182,6 +183,19 @@ def test_altered_bundle_names_the_file(bundle, tmp_path):
     assert weights.name in refused("generate", "--model", copy, "--prompt", "x")
     weights.unlink()
     assert weights.name in refused("info", copy)
+
+
+def test_a_memory_budget_streams_the_target_and_changes_no_token(bundle):
+    command = ["generate", "--model", bundle, "--prompt-file", PROMPT, "--json"]
+    at_rest = json.loads(coordgen(*command).stdout)
+    assert at_rest["switching"] is None
+    size = (bundle / "block_00.weights").stat().st_size
+    streamed = json.loads(coordgen(*command, "--memory-budget", str(size)).stdout)
+    assert streamed["switching"]["strategy"] == "streaming"
+    assert streamed["switching"]["peak_bytes"] <= size
+    assert streamed["token_ids"] == at_rest["token_ids"]
+    assert f"{size} bytes are the least" in refused(*command, "--memory-budget", "1k")
+    assert "'much' is no number of bytes" in refused(*command, "--memory-budget", "much")
 
 
 def test_check_finds_the_embedded_model_lossless(bundle):

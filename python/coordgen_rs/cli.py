@@ -13,12 +13,14 @@ from coordgen_rs import history_cli
 from coordgen_rs._core import Sampling
 from coordgen_rs.bench import ablation_cli, replay_cli
 from coordgen_rs.bundle import Bundle
+from coordgen_rs.byte_size import parse_bytes
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
 from coordgen_rs.progress import progress
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession
 from coordgen_rs.stats import Stats
+from coordgen_rs.switching import STRATEGIES
 from coordgen_rs.tokenizer import Tokenizer
 
 _DRAFTED, _RESET = "\x1b[32m", "\x1b[0m"
@@ -156,6 +158,18 @@ def _add_generate(commands: Any) -> None:
         "--seed", type=int, default=0, metavar="N", help="the same seed gives the same tokens"
     )
     history_cli.add_generate_arguments(parser)
+    parser.add_argument(
+        "--switch",
+        choices=STRATEGIES,
+        default="auto",
+        help="when the graphs for the prompt give way to those for the answer; default %(default)s",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        metavar="BYTES",
+        help="most that the graphs of the blocks may hold (500M, 2G); what does not fit is loaded "
+        "anew in every pass, while others compute",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument(
         "--compare", action="store_true", help="decode again without drafts, and compare"
@@ -214,11 +228,16 @@ def _generate(options: argparse.Namespace) -> int:
     else:
         text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
     width = None if options.budget is None else options.budget + 1  # the root takes a row
-    session = _open(options.model, options.threads, width)
+    budget = parse_bytes(options.memory_budget) if options.memory_budget else None
+    session = _open(options.model, options.threads, width, budget)
     tokenizer = Tokenizer.of(session.bundle)
     prompt = tokenizer.encode(text)
     stats = Stats()
-    request = {"max_new_tokens": options.max_new_tokens, "sampling": _sampling(options)}
+    request = {
+        "max_new_tokens": options.max_new_tokens,
+        "sampling": _sampling(options),
+        "switch": options.switch,
+    }
     with history_cli.opened(options, session.bundle) as history:
         if options.draft == "off":
             steps = plain(session, prompt, stats=stats, **request)
@@ -245,9 +264,13 @@ def _sampling(options: argparse.Namespace) -> Sampling | None:
     )
 
 
-def _open(bundle: Path, threads: int | None, width: int | None = None) -> OrtSession:
+def _open(
+    bundle: Path, threads: int | None, width: int | None = None, budget: int | None = None
+) -> OrtSession:
     with progress() as on_progress:
-        return open_session(bundle, threads=threads, width=width, on_progress=on_progress)
+        return open_session(
+            bundle, threads=threads, width=width, memory_budget=budget, on_progress=on_progress
+        )
 
 
 def _report_to(options: argparse.Namespace) -> Any:

@@ -12,7 +12,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.onnx_runtime import set_threads
 from coordgen_rs.session import OrtSession
+from coordgen_rs.switching import BlockCosts
 
 _CONTEXT_TOKENS = 24
 _CHAIN_TOKENS = 8
@@ -54,6 +55,8 @@ def open_session(
     *,
     threads: int | None = None,
     width: int | None = None,
+    memory_budget: int | None = None,
+    costs: Sequence[BlockCosts] | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> OrtSession:
     """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
@@ -62,6 +65,9 @@ def open_session(
         path: The bundle's directory.
         threads: Compute threads of the process; None takes one a core.
         width: Use only decode graphs up to this width; None uses all.
+        memory_budget: Most bytes that the graphs of its blocks may hold, already while it is
+            tested; None for no limit.
+        costs: As of `OrtSession`.
         on_progress: Called with what is being done, how much of it is, and how much there is; only
             where a bundle is verified or tested.
 
@@ -73,15 +79,16 @@ def open_session(
             the message names the file. SHA-256 sums are computed on the first opening and
             whenever a file's size or time of change differs from the kept record.
         OptionError: `threads` cannot be set.
+        MemoryBudgetError: The budget is too small; the least that would do is named.
     """
     bundle = Bundle.open(Path(path))
-    record = _record_path(bundle, set_threads(threads))
+    record = _record_path(bundle, set_threads(threads), memory_budget)
     result = _load(record)
     files = _stamps(bundle)
     fresh = result is None or result.files != files
     if fresh:
         bundle.verify(on_progress)
-    session = OrtSession(bundle, threads=threads)
+    session = OrtSession(bundle, threads=threads, memory_budget=memory_budget, costs=costs)
     if result is None or fresh:
         result = run_self_test(session, files, on_progress)
         _keep(record, result)
@@ -165,7 +172,7 @@ def _step_us(session: OrtSession, width: int) -> float:
     return round(min(times), 1)
 
 
-def _record_path(bundle: Bundle, threads: int) -> Path:
+def _record_path(bundle: Bundle, threads: int, memory_budget: int | None) -> Path:
     """Where the result is kept: named by all that can change it."""
     conditions = [
         str(bundle.path.resolve()),
@@ -174,6 +181,7 @@ def _record_path(bundle: Bundle, threads: int) -> Path:
         _cpu_model(),
         onnxruntime.__version__,
         str(threads),
+        "" if memory_budget is None else str(memory_budget),
     ]
     name = hashlib.sha256("\n".join(conditions).encode()).hexdigest()[:32]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

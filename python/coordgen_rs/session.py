@@ -108,6 +108,7 @@ class OrtSession:
             are loaded as an NPU would have them, where each is compiled apart.
         preload: Load all blocks now; without it they are loaded when first needed, while others
             compute.
+        memory_budget: What `prefill` takes where it is given none. With one, nothing is preloaded.
         costs: What the blocks cost, for plans; None guesses by their sizes.
 
     Attributes:
@@ -128,6 +129,7 @@ class OrtSession:
         threads: int | None = None,
         share_graphs: bool = True,
         preload: bool = True,
+        memory_budget: int | None = None,
         costs: Sequence[BlockCosts] | None = None,
     ) -> None:
         self.threads = set_threads(threads)
@@ -142,7 +144,8 @@ class OrtSession:
         self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
         rows = (manifest.prefill_rows, manifest.decode_rows)
         self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
-        if preload:
+        self._memory_budget = memory_budget
+        if preload and memory_budget is None:
             self.switching.ensure("prefill", "decode")
         self._head = CpuHead(bundle, self.blocks, list(self._decode.values()))
         self.select(widths)
@@ -200,7 +203,8 @@ class OrtSession:
         Args:
             token_ids: `(tokens,) u32`.
             graphs: "both" runs full chunks at the prefill width and the rest at decode widths,
-                because on CPU every row costs time; the others run all at the one or the other.
+                because on CPU every row costs time; the others run all at the one or the other,
+                unless there is a memory budget.
             on_logits: As of `Session`. An exception from it leaves its chunk uncommitted.
             switch: As of `Session`.
             memory_budget: As of `Session`.
@@ -216,12 +220,13 @@ class OrtSession:
                 f"{self.length} committed and {len(token_ids)} new tokens exceed the capacity of "
                 f"{self.capacity}"
             )
-        stays = switch == "auto" and memory_budget is None and self.blocks.is_shared
-        if graphs == "both" and not stays:
+        budget = self._memory_budget if memory_budget is None else memory_budget
+        stays = switch == "auto" and self.blocks.is_shared
+        if budget is not None or (graphs == "both" and not stays):
             if len(token_ids) == 0:
-                self.switching.stand_by(switch, memory_budget)
+                self.switching.stand_by(switch, budget)
                 return None
-            with self.switching.prompt(len(token_ids), switch, memory_budget):
+            with self.switching.prompt(len(token_ids), switch, budget):
                 for start in range(0, len(token_ids), self._chunk.rows):
                     chunk = token_ids[start : start + self._chunk.rows]
                     self._run_chunk(chunk)
