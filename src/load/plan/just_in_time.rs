@@ -29,7 +29,7 @@ pub(super) fn just_in_time(costs: &Costs, budget: Option<u64>) -> Vec<Route> {
         }
     }
     search.improve(release_first);
-    if search.makespan_us() > costs.lower_bound_us() && search.has_room() {
+    if search.has_room() {
         search.consider(&from_the_start(costs));
         search.consider(&stacked(costs));
         search.keep_while_loading();

@@ -7,7 +7,7 @@ use super::route::{Clock, Finish, Route, routes_peak_bytes};
 use crate::random::uniform;
 
 /// Runs that one improvement may reckon with, over all the routes that it tries: it bounds its time.
-const SEARCH_RUNS: usize = 100_000;
+const SEARCH_RUNS: usize = 60_000;
 /// What trying routes costs beside its runs, as a number of runs.
 const RUNS_A_TRIAL: usize = 8;
 
@@ -25,6 +25,7 @@ pub(super) type Neighbours = fn(&Costs, usize, &Route, usize, &mut Vec<Route>);
 /// The best routes so far, within a memory budget.
 pub(super) struct Search<'a> {
     costs: &'a Costs,
+    lower_bound_us: u64,
     clock: Clock<'a>,
     budget: Option<u64>,
     best: Candidate,
@@ -37,20 +38,22 @@ impl<'a> Search<'a> {
         let finish = clock.finish(&routes);
         let peak_bytes = routes_peak_bytes(costs, &routes);
         let best = Candidate { routes, finish, peak_bytes };
-        Self { costs, clock, budget, best, runs_left: 0 }
+        let lower_bound_us = costs.lower_bound_us();
+        Self { costs, lower_bound_us, clock, budget, best, runs_left: 0 }
     }
 
     pub fn into_routes(self) -> Vec<Route> {
         self.best.routes
     }
 
-    pub fn makespan_us(&self) -> u64 {
+    fn makespan_us(&self) -> u64 {
         self.best.finish.makespan_us
     }
 
-    /// Whether the budget allows more than the best routes hold.
+    /// Whether there is something to win, and memory to win it with.
     pub fn has_room(&self) -> bool {
-        self.budget.is_none_or(|budget| budget > self.best.peak_bytes)
+        self.makespan_us() > self.lower_bound_us
+            && self.budget.is_none_or(|budget| budget > self.best.peak_bytes)
     }
 
     /// Takes `routes` where they are better than the best, or the first to fit into the budget.
@@ -71,6 +74,11 @@ impl<'a> Search<'a> {
         let peak_bytes = routes_peak_bytes(self.costs, routes);
         let better = fits(peak_bytes) || !best_fits && peak_bytes < self.best.peak_bytes;
         better.then_some(peak_bytes)
+    }
+
+    /// Whether there is no time left, or nothing left to win.
+    fn is_over(&self) -> bool {
+        self.runs_left == 0 || self.makespan_us() <= self.lower_bound_us
     }
 
     fn spend(&mut self) {
@@ -102,7 +110,7 @@ impl<'a> Search<'a> {
         self.runs_left = SEARCH_RUNS;
         self.descend(neighbours);
         let mut choices = Choices(0);
-        while self.runs_left > 0 && self.makespan_us() > self.costs.lower_bound_us() {
+        while !self.is_over() {
             let best = self.best.clone();
             self.disturb(neighbours, &mut choices);
             self.descend(neighbours);
@@ -124,7 +132,7 @@ impl<'a> Search<'a> {
                 options.clear();
                 neighbours(self.costs, block, &self.best.routes[block], distance, &mut options);
                 for &option in &options {
-                    if self.runs_left == 0 {
+                    if self.is_over() {
                         return false;
                     }
                     improved |= self.try_with([(block, option)]);
@@ -148,14 +156,14 @@ impl<'a> Search<'a> {
         let (mut options, mut others) = (Vec::new(), Vec::new());
         for first in 0..self.costs.num_blocks() {
             for second in first + 1..self.costs.num_blocks() {
-                if self.runs_left == 0 {
+                if self.is_over() {
                     return false;
                 }
                 near(self, first, &mut options);
                 near(self, second, &mut others);
                 for &option in &options {
                     for &other in &others {
-                        if self.runs_left == 0 {
+                        if self.is_over() {
                             return false;
                         }
                         if self.try_with([(first, option), (second, other)]) {
@@ -215,6 +223,9 @@ impl<'a> Search<'a> {
             for until in [self.costs.num_chunks, self.best.routes[block].until] {
                 let route = self.best.routes[block];
                 let option = Route::release_first(self.costs, block, route.from.min(until), until);
+                if option == route {
+                    continue;
+                }
                 self.best.routes[block] = option;
                 let finish = self.clock.finish(&self.best.routes);
                 let peak_bytes = routes_peak_bytes(self.costs, &self.best.routes);
