@@ -6,20 +6,17 @@ It does not look at the other files of the bundle; `bundle.py` does.
 
 import dataclasses
 import json
-import types
-import typing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from coordgen_rs.errors import BundleError
+from coordgen_rs.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 WeightKind = Literal["fp32", "int8", "int4"]
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -134,70 +131,12 @@ class Manifest:
                 f"{MANIFEST_NAME} has schema version {version!r}, "
                 f"this coordgen_rs reads {SCHEMA_VERSION}"
             )
-        manifest = _parse(cls, document, "manifest")
+        try:
+            manifest = parse(cls, document, "manifest")
+        except FieldError as error:
+            raise BundleError(str(error)) from error
         _check(manifest)
         return manifest
-
-
-def _parse(expected: type[_T], value: Any, where: str) -> _T:
-    """Turns parsed JSON into `expected`: a dataclass, list, dict, Literal, optional or plain type.
-
-    Unknown fields are ignored, so that a later version may add some.
-    """
-    parsed: Any = _parse_any(expected, value, where)
-    return typing.cast(_T, parsed)
-
-
-def _parse_any(expected: Any, value: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
-    if dataclasses.is_dataclass(expected):
-        return _parse_fields(expected, _instance(dict, value, where), where)
-    if origin is list:
-        items = _instance(list, value, where)
-        return [_parse_any(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(items)]
-    if origin is dict:
-        return {
-            _parse_key(arguments[0], key, where): _parse_any(arguments[1], item, f"{where}.{key}")
-            for key, item in _instance(dict, value, where).items()
-        }
-    if origin is Literal:
-        if value not in arguments:
-            raise BundleError(f"{where} is {value!r}, expected one of {', '.join(arguments)}")
-        return value
-    if origin is types.UnionType:
-        return None if value is None else _parse_any(arguments[0], value, where)
-    if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return _instance(expected, value, where)
-
-
-def _parse_fields(expected: Any, value: dict[str, Any], where: str) -> Any:
-    types_by_name = typing.get_type_hints(expected)
-    missing = sorted(types_by_name.keys() - value.keys())
-    if missing:
-        raise BundleError(f"{where} has no field {missing[0]}")
-    return expected(
-        **{
-            name: _parse_any(kind, value[name], f"{where}.{name}")
-            for name, kind in types_by_name.items()
-        }
-    )
-
-
-def _parse_key(expected: Any, key: str, where: str) -> Any:
-    if expected is str:
-        return key
-    if not key.isascii() or not key.isdigit():
-        raise BundleError(f"{where} has the key {key!r}, expected a number")
-    return int(key)
-
-
-def _instance(expected: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        raise BundleError(
-            f"{where} is {type(value).__name__} {value!r:.60}, expected {expected.__name__}"
-        )
-    return value
 
 
 def _check(manifest: Manifest) -> None:

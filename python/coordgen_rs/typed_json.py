@@ -1,0 +1,89 @@
+"""Parsed JSON as dataclasses: every field checked for its type.
+
+In: what `json.loads` returned, and the dataclass that it should be. Out: an instance of it. What
+the values mean, and whether they agree, is the caller's to check.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any, Literal, TypeVar
+
+_T = TypeVar("_T")
+
+
+class FieldError(ValueError):
+    """A field is missing or of another type; the message names it."""
+
+
+def parse(expected: type[_T], value: Any, where: str) -> _T:
+    """Turns parsed JSON into `expected`: a dataclass, list, dict, Literal, optional or plain type.
+
+    Unknown fields are ignored, so that a later version may add some. `object` takes anything.
+
+    Raises:
+        FieldError: A field is missing or of another type; the message names it.
+    """
+    parsed: Any = _parse_any(expected, value, where)
+    return typing.cast(_T, parsed)
+
+
+def _parse_any(expected: Any, value: Any, where: str) -> Any:
+    if expected is object:
+        return value
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if dataclasses.is_dataclass(expected):
+        return _parse_fields(expected, _instance(dict, value, where), where)
+    if origin is list:
+        items = _instance(list, value, where)
+        return [_parse_any(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(items)]
+    if origin is dict:
+        return {
+            _parse_key(arguments[0], key, where): _parse_any(arguments[1], item, f"{where}.{key}")
+            for key, item in _instance(dict, value, where).items()
+        }
+    if origin is Literal:
+        if value not in arguments:
+            raise FieldError(f"{where} is {value!r}, expected one of {', '.join(arguments)}")
+        return value
+    if origin is types.UnionType:
+        return None if value is None else _parse_any(arguments[0], value, where)
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return _float(value, where)
+    return _instance(expected, value, where)
+
+
+def _parse_fields(expected: Any, value: dict[str, Any], where: str) -> Any:
+    types_by_name = typing.get_type_hints(expected)
+    missing = sorted(types_by_name.keys() - value.keys())
+    if missing:
+        raise FieldError(f"{where} has no field {missing[0]}")
+    return expected(
+        **{
+            name: _parse_any(kind, value[name], f"{where}.{name}")
+            for name, kind in types_by_name.items()
+        }
+    )
+
+
+def _parse_key(expected: Any, key: str, where: str) -> Any:
+    if expected is str:
+        return key
+    if not key.isascii() or not key.isdigit():
+        raise FieldError(f"{where} has the key {key!r}, expected a number")
+    return int(key)
+
+
+def _float(value: int, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise FieldError(f"{where} is too large a number") from error
+
+
+def _instance(expected: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+        raise FieldError(
+            f"{where} is {type(value).__name__} {value!r:.60}, expected {expected.__name__}"
+        )
+    return value
