@@ -1,16 +1,16 @@
-//! The best plan there is, by trying all that could be: for small cases, to judge strategies by. In:
-//! a problem whose blocks all stand on G1, release-first. Out: its least makespan. It shares no code
-//! with the planner.
+//! The best plan there is, by trying all that could be: for small cases, to judge strategies by.
+//! In: a problem whose blocks all stand on G1, release-first. Out: its least makespan. It shares no
+//! code with the planner.
 //!
 //! # What is searched
 //!
 //! Every plan of the release-first form is a window a block (before its first run, between two of
-//! its runs, or after its last) and an order of the loads. For given windows one order is best: that
-//! in which the windows open. They also close in that order, as each is open for all runs but the
-//! block's own. So if load `a` stands right before load `b` whose window opens earlier, then swapped
-//! the two take the same time on the loader or less, `b` is over earlier than before, and `a` is over
-//! when `b` was at the latest, which its run, later than that of `b`, had to wait for anyway. Nor does
-//! waiting help: no load and no run is the later for an earlier start of another.
+//! its runs, or after its last) and an order of the loads. For given windows one order is best:
+//! that in which the windows open. They also close in that order, as each is open for all runs but
+//! the block's own. So if load `a` stands right before load `b` whose window opens earlier, then
+//! swapped the two take the same time on the loader or less, `b` is over earlier than before, and
+//! `a` is over when `b` was at the latest, which its run, later than that of `b`, had to wait for
+//! anyway. Nor does waiting help: no load and no run is the later for an earlier start of another.
 //! That leaves `(C + 1)^N` choices of windows, a yes or no each time a block becomes idle. They are
 //! walked in order of time, and left where what remains is too long even if it never waits.
 
@@ -33,8 +33,8 @@ pub struct Optimum {
 
 /// The least makespan of all release-first plans.
 ///
-/// Costs up to `(C + 1)^N` steps for `N` blocks and `C` chunks. Fails with `BadOption` where that is
-/// above 2^32, there is no token, or a block does not start with just its G1.
+/// Costs up to `(C + 1)^N` steps for `N` blocks and `C` chunks. Fails with `BadOption` where that
+/// is above 2^32, there is no token, or a block does not start with just its G1.
 pub fn exact(problem: &Problem<'_>) -> Result<Optimum> {
     let profile = problem.profile;
     let (num_blocks, num_chunks) = (profile.blocks().len(), profile.num_chunks(problem.num_tokens));
@@ -116,8 +116,8 @@ impl Search {
         prefill.min(decode)
     }
 
-    /// Step `s` is about block `s % N`: the run that ends before its window number `s / N`, and then
-    /// its switch, in that window or later.
+    /// Step `s` is about block `s % N`: the run that ends before its window number `s / N`, and
+    /// then its switch, in that window or later.
     fn walk(&mut self, step: usize, mut state: State) {
         let (window, block) = (step / self.blocks.len(), step % self.blocks.len());
         if state.least() >= self.best.makespan_us {

@@ -1,6 +1,6 @@
-//! Replays a timetable and says what it comes to, or which rule it breaks. In: a timetable, what the
-//! blocks cost and what is in memory at the start. Out: figures to hold against the plan's own. It
-//! shares no code with the planner.
+//! Replays a timetable and says what it comes to, or which rule it breaks. In: a timetable, what
+//! the blocks cost and what is in memory at the start. Out: figures to hold against the plan's own.
+//! It shares no code with the planner.
 
 use crate::ids::BlockId;
 use crate::load::plan::Problem;

@@ -83,8 +83,9 @@ fn resident_loads(costs: &Costs) -> Vec<[u64; 2]> {
 /// that is not switched loads beside the next `k` runs, the fewest that take as long as its load;
 /// what is left after the prefill follows at once.
 ///
-/// The paper starts with all blocks under G1. Where a G1 is missing, it is loaded and waited for,
-/// and the rule starts with the second chunk.
+/// A block that is among those runs itself waits there for its load: the rule does not look at
+/// that. The paper starts with all blocks under G1. Where a G1 is missing, it is loaded and waited
+/// for, and the rule starts with the second chunk.
 pub(super) fn greedy(costs: &Costs) -> Vec<Route> {
     let mut routes = asynchronous(costs);
     let all_there = costs.blocks.iter().all(|block| block.start.prefill);

@@ -1,10 +1,10 @@
 //! Our strategy: each switch as late as still hides its load, then a short local search. In: the
 //! costs and the memory budget. Out: a route a block, never worse than those of the paper's rules.
 //!
-//! A block that is switched early runs slowly ever after, so loads belong at the end of the prefill.
-//! Walks through the runs give each block the window that hides its load whole; what no window takes
-//! is tried in several places. The search improves on the best of that. Where the budget has room,
-//! a block may keep its old graph while the new one loads.
+//! A block that is switched early runs slowly ever after, so loads belong at the end of the
+//! prefill. Walks through the runs give each block the window that hides its load whole; what no
+//! window takes is tried in several places. The search improves on the best of that. Where the
+//! budget has room, a block may keep its old graph while the new one loads.
 
 use super::fixed;
 use super::problem::{Costs, Held};

@@ -4,9 +4,10 @@
 //! # The problem
 //!
 //! `N` blocks run in order for each of `C` chunks, one after another; one loader works beside them.
-//! A block's run takes as long as the graph that it is under needs for the chunk. Under a graph that
-//! is not there yet it waits. Loads go one after another. At the end all blocks have G2. What counts
-//! is the makespan, the end of the last run or the last load, and under equal ones the memory.
+//! A block's run takes as long as the graph that it is under needs for the chunk. Under a graph
+//! that is not there yet it waits. Loads go one after another. At the end all blocks have G2. What
+//! counts is the makespan, the end of the last run or the last load, and under equal ones the
+//! memory.
 //!
 //! *Release-first*, the paper's form: a switch drops the old graph before it loads the new one, so
 //! that memory holds one graph a block, and happens between two runs of the block.

@@ -2,9 +2,9 @@
 //! block. Out: the makespan, quickly, for a search; or the whole timetable with the memory that it
 //! holds. It chooses no route.
 //!
-//! The loader works in the order in which its actions become possible. Where every block is switched
-//! release-first that order is optimal: the blocks' idle windows open and close in the same order,
-//! so that swapping two loads which stand the other way round delays nothing.
+//! The loader works in the order in which its actions become possible. Where every block is
+//! switched release-first that order is optimal: the blocks' idle windows open and close in the
+//! same order, so that swapping two loads which stand the other way round delays nothing.
 
 use super::problem::Costs;
 use crate::ids::BlockId;

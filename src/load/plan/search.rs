@@ -1,12 +1,12 @@
-//! Local search over routes: one block's windows are moved at a time, then two, then some at random.
-//! In: the costs, a budget, routes to start from. Out: better ones. It knows nothing of what makes a
-//! good start.
+//! Local search over routes: one block's windows are moved at a time, then two, then some at
+//! random. In: the costs, a budget, routes to start from. Out: better ones. It knows nothing of
+//! what makes a good start.
 
 use super::problem::{Costs, Held};
 use super::route::{Clock, Finish, Route, routes_peak_bytes};
 use crate::random::uniform;
 
-/// Runs that one improvement may reckon with, over all the routes that it tries: it bounds its time.
+/// Runs that one improvement may reckon with, over all routes that it tries: this bounds its time.
 const SEARCH_RUNS: usize = 60_000;
 /// What trying routes costs beside its runs, as a number of runs.
 const RUNS_A_TRIAL: usize = 8;

@@ -77,7 +77,8 @@ fn figure_8_hides_every_load_behind_two_blocks() {
     assert_eq!(replayed(&problem, Strategy::Async).makespan_us, 6_000 + 1_000 + 12_000);
 }
 
-/// The scheduling instance of Appendix A: short blocks whose loads are the integers, then a long one.
+/// The scheduling instance of Appendix A: short blocks whose loads are the integers, then a long
+/// one.
 fn partition_instance(integers: &[u64]) -> Profile {
     let half: u64 = integers.iter().sum::<u64>() / 2;
     let mut blocks: Vec<_> = integers.iter().map(|&a| block(a * 1_000, 1, 8, 1)).collect();
@@ -150,6 +151,22 @@ fn just_in_time_is_near_the_optimum_on_500_random_instances() {
     }
     println!("just_in_time / optimum: mean {:.5}, worst {worst:.4}", sum / 500.0);
     assert!(sum / 500.0 <= 1.01 && worst <= 1.05);
+}
+
+#[test]
+fn just_in_time_is_near_the_optimum_where_blocks_are_alike() {
+    for num_chunks in [1, 2, 4, 8] {
+        for (load, decode) in [500, 1_500, 3_000, 6_000]
+            .into_iter()
+            .flat_map(|load| [1_000, 1_304, 2_000].map(|decode| (load, decode)))
+        {
+            let profile = profile(vec![block(load, 1_000, decode, 1); 6]);
+            let problem = problem(&profile, num_chunks, Held::PREFILL);
+            let optimum = exact(&problem).unwrap().makespan_us as f64;
+            let plan = replayed(&problem, Strategy::JustInTime);
+            assert!(plan.makespan_us as f64 <= 1.02 * optimum, "{num_chunks} {load} {decode}");
+        }
+    }
 }
 
 fn held() -> impl Generator<Value = Held> {

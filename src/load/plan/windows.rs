@@ -104,8 +104,8 @@ pub(super) fn forwards(costs: &Costs) -> Vec<Route> {
     routes
 }
 
-/// Blocks under G1 that load G2 beside it: after their last run where that hides the load whole, the
-/// others back to back before those, each as late as it can.
+/// Blocks under G1 that load G2 beside it: after their last run where that hides the load whole,
+/// the others back to back before those, each as late as it can.
 pub(super) fn stacked(costs: &Costs) -> Vec<Route> {
     let best = |block| Route::release_first(costs, block, 0, costs.best_until(block));
     let mut routes: Vec<_> = (0..costs.num_blocks()).map(best).collect();
