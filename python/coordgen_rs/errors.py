@@ -39,6 +39,10 @@ class ExportError(CoordgenError):
     """A bundle cannot be written: the target exists, or the disk is full."""
 
 
+class ProfileError(CoordgenError):
+    """A profile is not valid JSON, lacks a field, or holds a figure that cannot be."""
+
+
 class HistoryError(CoordgenError):
     """A history cannot be opened or read, or lines to import are malformed."""
 
@@ -68,6 +72,7 @@ __all__ = [
     "MemoryBudgetError",
     "NonFiniteLogitsError",
     "OptionError",
+    "ProfileError",
     "PromptTooLongError",
     "ShapeError",
     "TokenOutOfRangeError",
