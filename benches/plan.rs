@@ -1,7 +1,7 @@
 //! What planning costs: each strategy, with memory for one graph a block and without a limit.
 //!
-//! `cargo bench --bench plan`. Blocks are unequal; a load takes three chunks of its block, G2 is 1.3
-//! times as slow in the prefill.
+//! `cargo bench --bench plan`. Blocks are unequal; a load takes three chunks of its block, G2 is
+//! 1.3 times as slow in the prefill.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 

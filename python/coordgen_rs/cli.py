@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs import history_cli
+from coordgen_rs import history_cli, plan_cli
 from coordgen_rs._core import Sampling
 from coordgen_rs.bench import ablation_cli, replay_cli
 from coordgen_rs.bundle import Bundle
@@ -93,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     ablation_cli.add_arguments(
         _command(commands, "bench", ablation_cli.run, ablation_cli.ABOUT, ablation_cli.EXAMPLES)
+    )
+    plan_cli.add_arguments(
+        _command(commands, "plan", plan_cli.run, plan_cli.ABOUT, plan_cli.EXAMPLES)
     )
     return parser
 
