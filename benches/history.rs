@@ -19,6 +19,7 @@ use coordgen_rs::draft::history::suffix_array::suffix_array;
 use coordgen_rs::draft::source::DraftSource;
 use coordgen_rs::draft::source_named;
 use coordgen_rs::draft::step_choice::{StepChoice, StepShape};
+use coordgen_rs::draft::tree_shape::TreeShape;
 use coordgen_rs::ids::TokenId;
 
 const LENGTHS: [usize; 3] = [10_000, 1_000_000, 10_000_000];
@@ -142,11 +143,12 @@ impl Replay {
             vocab_size: VOCAB_SIZE,
             commit: CommitPolicy::Canonical,
             end_tokens: Vec::new(),
+            shape: TreeShape::BestFirst,
         };
         let mut all: Vec<Box<dyn DraftSource>> =
             sources.iter().map(|name| source_named(name).unwrap()).collect();
         all.extend(file.history().sources());
-        let mut drafter = Drafter::new(all, options);
+        let mut drafter = Drafter::new(all, options).unwrap();
         drafter.begin(&prompt, answer.len()).unwrap();
         Self { drafter, answer, given_out: 0, logits: vec![0.0; ROWS * VOCAB_SIZE] }
     }

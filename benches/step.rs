@@ -13,6 +13,7 @@ use coordgen_rs::commit::CommitPolicy;
 use coordgen_rs::draft::drafter::{Drafter, DrafterOptions};
 use coordgen_rs::draft::source_named;
 use coordgen_rs::draft::step_choice::{StepChoice, StepShape};
+use coordgen_rs::draft::tree_shape::TreeShape;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::tree::draft_tree::DraftTree;
 use coordgen_rs::tree::step_inputs::{MASKED, StepBuffers, StepInputs, VISIBLE};
@@ -64,8 +65,9 @@ impl Replay {
             vocab_size: VOCAB_SIZE,
             commit: CommitPolicy::Canonical,
             end_tokens: Vec::new(),
+            shape: TreeShape::BestFirst,
         };
-        let mut drafter = Drafter::new(vec![source_named("automaton").unwrap()], options);
+        let mut drafter = Drafter::new(vec![source_named("automaton").unwrap()], options).unwrap();
         drafter.begin(&prompt, answer.len()).unwrap();
         let inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
         let buffers = Buffers::new(ROWS, ATTENDED);

@@ -94,6 +94,18 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// A saved look-up table cannot be used.
+    #[error("the look-up table cannot be used: {reason}")]
+    UnusableTable {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A look-up table cannot be written; nothing was left behind.
+    #[error("the look-up table cannot be written: {reason}")]
+    TableNotWritten {
+        /// What the system said.
+        reason: String,
+    },
     /// A graph of a block cannot be loaded.
     #[error("block {}: its {} graph cannot be loaded: {reason}", block.0, graph.name())]
     LoadFailed {

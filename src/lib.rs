@@ -30,7 +30,7 @@
 //! |---|---|
 //! | target | the model whose output is wanted |
 //! | draft, draft tree | proposed continuations; node 0, the root, is the last token given out; parents stand before children |
-//! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests, what the target expected in the prompt, parts of rejected drafts |
+//! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests, what the target expected in the prompt, what it held likely after a token, parts of rejected drafts |
 //! | rows | number of tokens that a run takes, fixed by its graph; row `i` computes node `i` |
 //! | step | one run of the target over a draft tree, under the tree attention mask |
 //! | `past_len` | tokens whose keys and values are in the cache; row `i` is written to slot `past_len + i` |
@@ -57,6 +57,7 @@
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
+//! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on a thread where that is long |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`load::plan::plan`] | two to three hundred passes over the runs, those before the first load left out |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; its index opens by a thousandth of its bytes |
@@ -78,6 +79,12 @@
 //!   [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
 //!   comparison; [`acceptance`], the learned trust in them; [`grow`], one tree from all of them;
 //!   [`step_choice`], how wide a step pays; and the [`Drafter`] above it all.
+//! - [`lookup_table`](draft::lookup_table): [`LookupTable`], what the target held likely after each
+//!   token; [`source`](draft::lookup_table::source) and [`learner`](draft::lookup_table::learner),
+//!   how it drafts and learns, and [`file`](draft::lookup_table::file), how it is kept.
+//! - [`tree_shape`](draft::tree_shape): methods that have trees of their own, for comparison and
+//!   alone: [`dynamic_tree`](draft::dynamic_tree), DIAA's, [`static_tree`](draft::static_tree),
+//!   Token Recycling's; [`ranked_tree`](draft::ranked_tree), a shape before it has tokens.
 //! - [`history`](draft::history): [`History`], finished requests as two sources;
 //!   [`index`](draft::history::index), the memory-mapped suffix array over the older ones,
 //!   [`format`](draft::history::format), its file, and
@@ -96,6 +103,7 @@
 //!
 //! ```
 //! use coordgen_rs::draft::source_named;
+//! use coordgen_rs::draft::tree_shape::TreeShape;
 //! use coordgen_rs::{CommitPolicy, Drafter, DrafterOptions, StepChoice, StepShape, TokenId};
 //!
 //! let steps = StepChoice::new(vec![StepShape { rows: 8, attended: 64 }], None)?;
@@ -104,8 +112,9 @@
 //!     vocab_size: 5,
 //!     commit: CommitPolicy::Canonical,
 //!     end_tokens: vec![],
+//!     shape: TreeShape::BestFirst,
 //! };
-//! let mut drafter = Drafter::new(vec![source_named("automaton")?], options);
+//! let mut drafter = Drafter::new(vec![source_named("automaton")?], options)?;
 //! let mut text: Vec<TokenId> = (0..12).map(|index| TokenId(index % 5)).collect();
 //! drafter.begin(&text, 20)?;
 //! let mut num_steps = 0;
@@ -128,6 +137,7 @@
 //! [`Calibration`]: draft::calibration::Calibration
 //! [`DraftReuse`]: draft::reuse::DraftReuse
 //! [`EarlierRequests`]: draft::earlier_requests::EarlierRequests
+//! [`LookupTable`]: draft::lookup_table::LookupTable
 //! [`Prediction`]: draft::prediction::Prediction
 //! [`SamDecoding`]: draft::sam_decoding::SamDecoding
 //! [`grow`]: draft::grow
@@ -140,6 +150,7 @@ pub mod ids;
 pub mod load;
 pub mod logits;
 mod random;
+mod replace_file;
 pub mod sampling;
 pub mod top_k;
 pub mod tree;

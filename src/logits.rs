@@ -6,11 +6,19 @@
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::sampling::Sampling;
+use crate::top_k::{TopK, top_k};
 
 /// Scores read at a time: small enough for the second look at the best block to hit the cache.
 const BLOCK: usize = 4096;
 /// Independent running maxima, so that the compiler keeps them in vector registers.
 const LANES: usize = 32;
+
+/// A step's logits, `(rows, vocab_size) f32`, that another thread may go on reading when the call
+/// that brought them is over, until the next tree is asked for.
+pub trait SharedLogits: Send + Sync {
+    /// The scores, row after row.
+    fn values(&self) -> &[f32];
+}
 
 /// A step's logits, `(rows, vocab_size) f32`; rows are read only when they are asked for.
 #[derive(Clone, Copy, Debug)]
@@ -33,19 +41,25 @@ impl<'a> Logits<'a> {
     ///
     /// Fails when the row holds NaN or has no finite maximum.
     pub fn argmax(&self, node: NodeId) -> Result<TokenId> {
-        let start = node.index() * self.vocab_size;
-        argmax(&self.values[start..start + self.vocab_size])
-            .ok_or(Error::NonFiniteLogits { row: node.index() })
+        argmax(self.row(node)).ok_or(Error::NonFiniteLogits { row: node.index() })
+    }
+
+    /// What is likely after `node`; `None` when the row holds NaN or has no finite maximum.
+    pub fn top_k(&self, node: NodeId) -> Option<TopK> {
+        top_k(self.row(node))
     }
 
     /// The answer's token number `index`, drawn from the row of the node that it follows.
     ///
     /// Fails as [`Logits::argmax`] does.
     pub fn drawn(&self, node: NodeId, sampling: &Sampling, index: usize) -> Result<TokenId> {
+        let drawn = sampling.draw(self.row(node), index as u64);
+        drawn.ok_or(Error::NonFiniteLogits { row: node.index() })
+    }
+
+    fn row(&self, node: NodeId) -> &'a [f32] {
         let start = node.index() * self.vocab_size;
-        sampling
-            .draw(&self.values[start..start + self.vocab_size], index as u64)
-            .ok_or(Error::NonFiniteLogits { row: node.index() })
+        &self.values[start..start + self.vocab_size]
     }
 }
 

@@ -33,6 +33,15 @@ pub struct TopK {
     pub probabilities: [f32; TOP_K],
 }
 
+impl TopK {
+    /// A row that holds one token possible, and no other.
+    pub fn certain(token: TokenId) -> Self {
+        let mut only = Self { token_ids: [TokenId(0); TOP_K], probabilities: [0.0; TOP_K] };
+        (only.token_ids[0], only.probabilities[0]) = (token, 1.0);
+        only
+    }
+}
+
 /// The likeliest tokens of `row`; `None` when it holds NaN or has no finite maximum.
 ///
 /// # Cost

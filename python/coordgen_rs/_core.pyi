@@ -13,11 +13,14 @@ __all__ = [
     "CallOrderError",
     "CoordgenError",
     "Drafter",
+    "DynamicTree",
     "EmptyPromptError",
     "HistoryIndexError",
     "InvalidDraftError",
     "LoadReport",
     "Loader",
+    "LookupTable",
+    "LookupTableError",
     "MemoryBudgetError",
     "NonFiniteLogitsError",
     "OptionError",
@@ -59,6 +62,9 @@ class CallOrderError(CoordgenError):
 
 class HistoryIndexError(CoordgenError):
     """The index of a history cannot be used or written."""
+
+class LookupTableError(CoordgenError):
+    """A saved look-up table cannot be used, or a table not be written."""
 
 class BlockLoadError(CoordgenError):
     """A graph of a block cannot be loaded (the message names it), or loading was cancelled."""
@@ -182,7 +188,9 @@ class Drafter:
             lookup), "calibration" (what the target expected in the prompt; needs `prefilled`),
             "reuse" (parts of rejected drafts), "session" (earlier requests of this drafter),
             "sam" and "sam-session" (SAM-Decoding, for comparison; over the request, and over
-            earlier ones too). None of them: nothing is drafted.
+            earlier ones too), "lookup-table" (what the target held likely after each token; uses
+            `prefilled`), "token-recycling" (the same of the last row only, for comparison). None of
+            them: nothing is drafted.
         costs: What each step costs, in any unit; a step is run, and a draft made, only where
             it pays. Without costs rows are free, and filled as far as the sources reach.
         commit: "canonical" (only the tree's first path is committed; exact wherever equal
@@ -190,10 +198,14 @@ class Drafter:
         end_token_ids: Tokens that end an answer.
         history: Finished requests to draft from; adds the sources "history" (its index) and
             "recent" (what the index does not cover yet).
+        lookup_table: What "lookup-table" draws on and teaches; a new one by default.
+        tree: "best-first", the default, blends all sources. A method with trees of its own draws on
+            the first source alone, and knows no costs: "static" is Token Recycling's, a
+            `DynamicTree` DIAA's.
 
     Raises:
-        OptionError: A source or commit is unknown, steps or costs are unusable, or the history is
-            of another vocabulary.
+        OptionError: A source, commit or tree is unknown, steps or costs are unusable, or the
+            history is of another vocabulary.
     """
 
     def __new__(
@@ -206,6 +218,8 @@ class Drafter:
         commit: str = "canonical",
         end_token_ids: Sequence[int] = ...,
         history: SharedHistory | None = None,
+        lookup_table: LookupTable | None = None,
+        tree: str | DynamicTree = ...,
     ) -> Drafter: ...
     def begin(
         self,
@@ -273,7 +287,9 @@ class Drafter:
 
         Args:
             logits: `(rows, vocab_size) f32` of the step that `propose` chose; leading axes of
-                length 1 are allowed. Read in place, and only the rows on the accepted path.
+                length 1 are allowed. Read in place: the rows on the accepted path, and by a
+                source that learns from all rows the others too, on a thread where that takes long.
+                They must stay as they are until the next call of this drafter.
 
         Raises:
             CallOrderError: Nothing was proposed.
@@ -729,6 +745,97 @@ class Streaming:
     @property
     def actions(self) -> list[tuple[str, int, str, int, int, int]]:
         """The loads and releases of a pass, as of `Plan`; the last are for the next pass."""
+
+@final
+class LookupTable:
+    """What the target held likely after each token: DIAA's t-LUT and p-LUT in one.
+
+    Several drafters may share one. Memory grows with the tokens seen, up to 12 bytes an entry.
+
+    Args:
+        k: Entries a token, 1 to 8.
+        keep: What remains of an entry's probability each time that it is not confirmed; 1 leaves
+            entries as they are, 0 forgets them.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+
+    def __new__(cls, k: int = 8, keep: float = 0.5) -> LookupTable: ...
+    @staticmethod
+    def open(path: str | PathLike[str], vocab_size: int, key: bytes) -> LookupTable:
+        """Read a saved table.
+
+        Args:
+            path: The file.
+            vocab_size: Number of ids in the vocabulary.
+            key: The 32 bytes that it was saved with: the tokenizer's hash.
+
+        Raises:
+            LookupTableError: It is absent, damaged, or of another version, key or vocabulary.
+            OptionError: `key` has not 32 bytes.
+        """
+
+    def save(self, path: str | PathLike[str], vocab_size: int, key: bytes) -> None:
+        """Write the table, replacing the file only when all is written.
+
+        Raises:
+            LookupTableError: The file cannot be written; the one before is still there.
+            OptionError: `key` has not 32 bytes.
+        """
+
+    def learn(self, contexts: NDArray[np.uint32], logits: NDArray[np.float32]) -> None:
+        """Take in what the target holds likely after tokens.
+
+        Args:
+            contexts: `(rows,) u32`, the tokens.
+            logits: `(rows, vocab_size) f32`; leading axes of length 1 are allowed.
+
+        Raises:
+            ShapeError: The arrays have other dtypes or shapes, or are not C-contiguous.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+            NonFiniteLogitsError: A row has no usable maximum; what stood before it is learned.
+        """
+
+    def row(self, context: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+        """Token ids and probabilities, `(n,)` each, at most `k`, likeliest first."""
+
+    @property
+    def k(self) -> int:
+        """Entries a token."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of tokens that were a context."""
+
+    def memory_bytes(self) -> int:
+        """Bytes held on the heap."""
+
+@final
+class DynamicTree:
+    """DIAA's trees: the paths of the highest scores (Eq. 2), rebuilt every so many steps.
+
+    Args:
+        budget: Tokens on all paths from the root to a leaf together, as the paper counts them; by
+            default as many nodes as the step has rows.
+        depth_decay: Factor on a path's score for each token beyond the first.
+        width_decay: Factor for each rank that its last token is below the likeliest.
+        threshold: Paths of two and more tokens that score less are left out.
+        update_interval: Steps that a tree's shape is kept for.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+
+    def __new__(
+        cls,
+        budget: int | None = None,
+        *,
+        depth_decay: float = 0.8,
+        width_decay: float = 0.7,
+        threshold: float = 0.005,
+        update_interval: int = 1,
+    ) -> DynamicTree: ...
 
 @final
 class SuffixAutomaton:

@@ -4,17 +4,20 @@
 //! Asks all sources, chooses how wide a step pays, verifies, commits, and learns how far each
 //! source can be trusted. Runs no model and owns no step buffers.
 
+use std::sync::Arc;
+
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::draft::acceptance::{Acceptance, Proposal};
 use crate::draft::grow::{GrowthLimits, TreeGrower};
 use crate::draft::prediction::Prediction;
 use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::draft::step_choice::StepChoice;
+use crate::draft::tree_shape::{ShapedTrees, TreeShape};
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
-use crate::logits::Logits;
+use crate::logits::{Logits, SharedLogits};
 use crate::sampling::Sampling;
-use crate::top_k::{TOP_K, top_k_rows};
+use crate::top_k::{TOP_K, TopK, top_k_rows};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::{Verified, verify};
 
@@ -35,6 +38,8 @@ pub struct DrafterOptions {
     pub commit: CommitPolicy,
     /// Tokens that end an answer.
     pub end_tokens: Vec<TokenId>,
+    /// Who decides on the shape of the trees.
+    pub shape: TreeShape,
 }
 
 /// What happened since `begin`.
@@ -83,6 +88,8 @@ pub struct Drafter {
     sampling: Option<Sampling>,
     acceptance: Acceptance,
     grower: TreeGrower,
+    /// In place of the grower, where the method has a shape of its own.
+    shaped: Option<ShapedTrees>,
     tree: DraftTree,
     /// Who proposed each node of the tree: `None` for the root, carried and caller's tokens.
     proposals: Vec<Option<Proposal>>,
@@ -95,8 +102,11 @@ pub struct Drafter {
 
 impl Drafter {
     /// A drafter that asks `sources`; with none of them it verifies carried tokens only.
-    pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Self {
-        Self {
+    ///
+    /// Fails when an option of the shape is out of its range.
+    pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Result<Self> {
+        Ok(Self {
+            shaped: ShapedTrees::new(options.shape)?,
             acceptance: Acceptance::new(sources.len()),
             grower: TreeGrower::default(),
             tree: DraftTree::new(TokenId(0)),
@@ -108,7 +118,7 @@ impl Drafter {
             sampling: None,
             sources,
             options,
-        }
+        })
     }
 
     /// Starts a request that gives out at most `max_new_tokens` tokens after `prompt`. Whatever ran
@@ -143,6 +153,9 @@ impl Drafter {
             source.predicted(prediction);
             source.clear();
             source.extend(prompt);
+        }
+        if let Some(shaped) = &mut self.shaped {
+            shaped.begin();
         }
         self.tree.reset(root);
         self.finish_reason = None;
@@ -202,6 +215,7 @@ impl Drafter {
     /// With costs the step is chosen that gives the most expected tokens for its cost, and the
     /// tree is cut to its rows; drafting nothing is among the choices. Without costs the tree
     /// grows to the rows of the widest step that fits, as far as the sources know something.
+    /// A method with a shape of its own has it in the narrowest step that holds it.
     /// Fails without a request, or when no step fits.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
         let steps = &self.options.steps;
@@ -215,10 +229,19 @@ impl Drafter {
                 CommitPolicy::Compact => 1.0,
             },
         };
-        let (root, carried) = (request.root, &request.carried);
-        self.grower.grow(&self.sources, &self.acceptance, root, carried, limits);
-        let step = steps.best(widest, self.grower.worths());
-        self.grower.cut(steps.rows(step), &mut self.tree, &mut self.proposals);
+        self.sources.iter_mut().for_each(|source| source.settle());
+        let (root, carried) = (request.root, &request.carried[..]);
+        let step = if let Some(shaped) = &mut self.shaped {
+            let source = self.sources.first().map(|source| &**source as &dyn DraftSource);
+            let fits = (limits.num_nodes, limits.depth);
+            shaped.grow(source, (root, carried), fits, &mut self.tree, &mut self.proposals);
+            steps.narrowest(self.tree.num_nodes())
+        } else {
+            self.grower.grow(&self.sources, &self.acceptance, root, carried, limits);
+            let step = steps.best(widest, self.grower.worths());
+            self.grower.cut(steps.rows(step), &mut self.tree, &mut self.proposals);
+            step
+        };
         request.proposed = Some(step);
         Ok(step)
     }
@@ -257,12 +280,31 @@ impl Drafter {
     /// Cost: a pass over the logits of each visited row, and the sources' `extend`. Fails when
     /// nothing was proposed, the number of logits is wrong, or a visited row is not finite.
     pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
+        self.accept_rows(logits, None)
+    }
+
+    /// [`Drafter::accept`] where the logits may be read until the next call: what is learned from
+    /// all of their rows is learned beside what the caller does in between.
+    pub fn accept_shared(&mut self, logits: &Arc<dyn SharedLogits>) -> Result<Commit> {
+        self.accept_rows(logits.values(), Some(logits))
+    }
+
+    /// Whether a source learns from the rows of all nodes, so that sharing the logits pays.
+    pub fn reads_rows(&self) -> bool {
+        self.sources.iter().any(|source| source.reads_rows())
+    }
+
+    fn accept_rows(
+        &mut self,
+        logits: &[f32],
+        shared: Option<&Arc<dyn SharedLogits>>,
+    ) -> Result<Commit> {
         let step = self.waiting()?.0;
-        let rows = self.options.steps.rows(step);
-        let logits = Logits::new(logits, rows, self.options.vocab_size)?;
+        let (rows, vocab_size) = (self.options.steps.rows(step), self.options.vocab_size);
+        let logits = Logits::new(logits, rows, vocab_size)?;
         let num_given = self.request.as_ref().map_or(0, |request| request.num_given);
         let sampling = self.sampling;
-        self.accept_from(|tree, node| {
+        let says = |tree: &DraftTree, node: NodeId| {
             let says = match sampling {
                 None => logits.argmax(node),
                 Some(sampling) => {
@@ -271,7 +313,9 @@ impl Drafter {
                 }
             };
             says.map(Some)
-        })
+        };
+        let shared_logits = shared.map(|logits| (logits, vocab_size));
+        self.accept_from(says, |_, node| logits.top_k(node), shared_logits)
     }
 
     /// [`Drafter::accept`] for a target that says `answer`, its tokens from the next one on: a
@@ -281,7 +325,7 @@ impl Drafter {
     /// proposed, or the record ends before the answer does.
     pub fn accept_recorded(&mut self, answer: &[TokenId]) -> Result<Commit> {
         self.waiting()?;
-        self.accept_from(|tree, node| {
+        let says = |tree: &DraftTree, node: NodeId| {
             let depth = tree.depths()[node.index()] as usize;
             if !tree.path_is(node, answer) {
                 return Ok(None);
@@ -289,7 +333,9 @@ impl Drafter {
             let (what, got, expected) = ("the recorded answer", answer.len(), depth + 1);
             let says = answer.get(depth).copied();
             says.map(Some).ok_or(Error::WrongLength { what, got, expected })
-        })
+        };
+        let alone = |tree: &DraftTree, node| says(tree, node).ok().flatten().map(TopK::certain);
+        self.accept_from(says, alone, None)
     }
 
     /// The step that waits for its answer, and how many tokens may still be given out.
@@ -300,10 +346,13 @@ impl Drafter {
         }
     }
 
-    /// Verifies the proposed tree against `target`: what is said after a node, if anything.
+    /// Verifies the proposed tree against `target`: what is said after a node, if anything; `likely`
+    /// is what is held likely there.
     fn accept_from(
         &mut self,
         target: impl Fn(&DraftTree, NodeId) -> Result<Option<TokenId>>,
+        likely: impl Fn(&DraftTree, NodeId) -> Option<TopK>,
+        shared_logits: Option<(&Arc<dyn SharedLogits>, usize)>,
     ) -> Result<Commit> {
         let (_, remaining) = self.waiting()?;
         let verified = verify(&self.tree, |node| {
@@ -317,6 +366,8 @@ impl Drafter {
             verified: &verified,
             commit: &decided,
             says: &mut |node| target(&self.tree, node).ok().flatten(),
+            top_k: &mut |node| likely(&self.tree, node),
+            shared_logits,
         };
         for source in &mut self.sources {
             source.verified(&mut seen);

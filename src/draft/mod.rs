@@ -4,26 +4,33 @@ pub mod acceptance;
 mod automaton_source;
 pub mod calibration;
 pub mod drafter;
+pub mod dynamic_tree;
 pub mod earlier_requests;
 mod edge_table;
 mod edges;
 pub mod escape;
 pub mod grow;
 pub mod history;
+pub mod lookup_table;
 mod other_text;
 pub mod prediction;
 pub mod prompt_lookup;
+pub mod ranked_tree;
 pub mod reuse;
 pub mod sam_decoding;
 #[cfg(test)]
 mod scripted;
 pub mod source;
+pub mod static_tree;
 pub mod step_choice;
 pub mod suffix_automaton;
+pub mod tree_shape;
 
 use crate::error::{Error, Result};
 use calibration::Calibration;
 use earlier_requests::EarlierRequests;
+use lookup_table::SharedTable;
+use lookup_table::source::TableSource;
 use prompt_lookup::PromptLookup;
 use reuse::DraftReuse;
 use sam_decoding::SamDecoding;
@@ -31,7 +38,8 @@ use source::DraftSource;
 use suffix_automaton::SuffixAutomaton;
 
 /// The names of [`source_named`].
-const SOURCES: &str = "automaton, session, lookup, sam, sam-session, calibration, reuse";
+const SOURCES: &str = "automaton, session, lookup, sam, sam-session, calibration, reuse, \
+    lookup-table, token-recycling";
 
 /// A new source by its name in options and statistics. Fails when there is none of that name.
 pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
@@ -43,6 +51,8 @@ pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
         "lookup" => Ok(Box::new(PromptLookup::new())),
         "calibration" => Ok(Box::new(Calibration::default())),
         "reuse" => Ok(Box::new(DraftReuse::default())),
+        TableSource::NAME => Ok(Box::new(TableSource::new(SharedTable::default()))),
+        TableSource::TOKEN_RECYCLING => Ok(Box::new(TableSource::token_recycling()?)),
         _ => Err(Error::UnknownSource { name: name.into(), known: SOURCES }),
     }
 }

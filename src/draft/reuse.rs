@@ -239,7 +239,14 @@ mod tests {
         let limits = Limits { end_tokens: &[], remaining: 100 };
         let commit = commit(CommitPolicy::Canonical, tree, &verified, limits);
         let mut says = |node: NodeId| Some(says[node.index()]);
-        let mut seen = Verification { tree, verified: &verified, commit: &commit, says: &mut says };
+        let mut seen = Verification {
+            tree,
+            verified: &verified,
+            commit: &commit,
+            says: &mut says,
+            top_k: &mut |_| None,
+            shared_logits: None,
+        };
         reuse.verified(&mut seen);
         reuse.extend(&commit.token_ids);
     }

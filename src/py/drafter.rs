@@ -1,6 +1,7 @@
 //! `Drafter` for Python, and what its calls return.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
@@ -8,16 +9,47 @@ use pyo3::prelude::*;
 use super::convert::{integers, matrix, to_array, token_ids};
 use super::errors::ShapeError;
 use super::history::PySharedHistory;
+use super::lookup_table::{PyDynamicTree, PyLookupTable};
 use super::sampling::PySampling;
+use super::shared_logits::NumpyLogits;
 use super::step_inputs::PyStepInputs;
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::drafter::{Drafter, DrafterOptions, SourceStatistics};
+use crate::draft::lookup_table::source::TableSource;
 use crate::draft::source_named;
 use crate::draft::step_choice::{StepChoice, StepShape};
+use crate::draft::tree_shape::TreeShape;
+use crate::error::Error;
 use crate::ids::TokenId;
+use crate::logits::SharedLogits;
 
 /// Two `(n,) uint32` arrays: token ids and parents.
 type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);
+
+/// "best-first", "static", or a `DynamicTree`.
+#[derive(FromPyObject)]
+enum TreeOption {
+    Dynamic(PyDynamicTree),
+    Name(String),
+}
+
+impl TreeOption {
+    fn shape(self) -> Result<TreeShape, Error> {
+        let name = match self {
+            Self::Dynamic(tree) => return Ok(TreeShape::Dynamic(tree.core)),
+            Self::Name(name) => name,
+        };
+        match &name[..] {
+            "best-first" => Ok(TreeShape::BestFirst),
+            "static" => Ok(TreeShape::Static),
+            _ => Err(Error::BadOption {
+                what: "tree",
+                got: format!("{name:?}"),
+                must: "best-first, static or a DynamicTree",
+            }),
+        }
+    }
+}
 
 /// What one verification gave out.
 #[pyclass(name = "Accepted", module = "coordgen_rs._core", frozen, get_all)]
@@ -70,7 +102,8 @@ impl PyDrafter {
     #[new]
     #[pyo3(signature = (
         step_inputs, vocab_size, *, sources=vec!["automaton".to_string()], costs=None,
-        commit="canonical", end_token_ids=vec![], history=None
+        commit="canonical", end_token_ids=vec![], history=None, lookup_table=None,
+        tree=TreeOption::Name("best-first".into())
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -82,6 +115,8 @@ impl PyDrafter {
         commit: &str,
         end_token_ids: Vec<u32>,
         history: Option<PyRef<'_, PySharedHistory>>,
+        lookup_table: Option<PyRef<'_, PyLookupTable>>,
+        tree: TreeOption,
     ) -> PyResult<Self> {
         let shape = |inputs: &Py<PyStepInputs>| {
             let inputs = &inputs.borrow(py).core;
@@ -92,13 +127,18 @@ impl PyDrafter {
             vocab_size,
             commit: commit.parse::<CommitPolicy>()?,
             end_tokens: end_token_ids.into_iter().map(TokenId).collect(),
+            shape: tree.shape()?,
         };
-        let mut sources: Vec<_> =
-            sources.iter().map(|name| source_named(name)).collect::<Result<_, _>>()?;
+        let table = lookup_table.map(|table| table.core.clone()).unwrap_or_default();
+        let source = |name: &String| match &name[..] {
+            TableSource::NAME => Ok(Box::new(TableSource::new(table.clone())) as _),
+            name => source_named(name),
+        };
+        let mut sources: Vec<_> = sources.iter().map(source).collect::<Result<_, _>>()?;
         if let Some(history) = history {
             sources.extend(history.sources(vocab_size)?);
         }
-        Ok(Self { core: Drafter::new(sources, options), step_inputs, vocab_size })
+        Ok(Self { core: Drafter::new(sources, options)?, step_inputs, vocab_size })
     }
 
     #[pyo3(signature = (prompt_ids, max_new_tokens, sampling=None, prediction=None))]
@@ -150,7 +190,12 @@ impl PyDrafter {
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
         let logits = self.logits(logits)?;
-        let accepted = self.core.accept(logits.try_readonly()?.as_slice()?)?;
+        let accepted = if self.core.reads_rows() {
+            let shared: Arc<dyn SharedLogits> = Arc::new(NumpyLogits::new(logits)?);
+            self.core.accept_shared(&shared)?
+        } else {
+            self.core.accept(logits.try_readonly()?.as_slice()?)?
+        };
         Ok(PyAccepted::new(py, &accepted))
     }
 

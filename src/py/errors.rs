@@ -64,6 +64,13 @@ create_exception!(
 
 create_exception!(
     coordgen_rs._core,
+    LookupTableError,
+    CoordgenError,
+    "A saved look-up table cannot be used, or a table not be written."
+);
+
+create_exception!(
+    coordgen_rs._core,
     BlockLoadError,
     CoordgenError,
     "A graph of a block cannot be loaded (the message names it), or loading was cancelled."
@@ -97,6 +104,9 @@ impl From<Error> for PyErr {
             Error::UnusableIndex { .. } | Error::IndexNotWritten { .. } => {
                 HistoryIndexError::new_err(message)
             }
+            Error::UnusableTable { .. } | Error::TableNotWritten { .. } => {
+                LookupTableError::new_err(message)
+            }
             Error::LoadFailed { .. } | Error::LoadingCancelled | Error::NoThread { .. } => {
                 BlockLoadError::new_err(message)
             }
@@ -118,6 +128,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("ShapeError", py.get_type::<ShapeError>()),
         ("CallOrderError", py.get_type::<CallOrderError>()),
         ("HistoryIndexError", py.get_type::<HistoryIndexError>()),
+        ("LookupTableError", py.get_type::<LookupTableError>()),
         ("BlockLoadError", py.get_type::<BlockLoadError>()),
         ("MemoryBudgetError", py.get_type::<MemoryBudgetError>()),
         ("OptionError", py.get_type::<OptionError>()),

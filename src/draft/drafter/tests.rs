@@ -46,8 +46,9 @@ fn drafter(rules: &[u32], commit: CommitPolicy, costs: Option<Vec<f32>>, end: u3
     let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: ATTENDED });
     let steps = StepChoice::new(shapes.to_vec(), costs).unwrap();
     let end_tokens = vec![TokenId(end)];
-    let options = DrafterOptions { steps, vocab_size: VOCAB_SIZE, commit, end_tokens };
-    Drafter::new(Scripted::sources(rules), options)
+    let shape = TreeShape::BestFirst;
+    let options = DrafterOptions { steps, vocab_size: VOCAB_SIZE, commit, end_tokens, shape };
+    Drafter::new(Scripted::sources(rules), options).unwrap()
 }
 
 proptest! {

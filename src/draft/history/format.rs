@@ -7,14 +7,14 @@
 //! large texts the starts by first symbol (`vocab_size + 2`). 8 bytes a token, a quarter for the
 //! fences, at most 2 for the starts, and a thousandth for the checksums.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::suffix_array::suffix_array;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::replace_file::replace_file;
 
 /// Closes every document; no vocabulary holds it.
 pub const TERMINATOR: TokenId = TokenId(u32::MAX);
@@ -187,18 +187,8 @@ pub fn write_index(
     let text = documents.iter().map(|token| token.0);
     let words = text.chain(suffixes).chain(fences).chain(starts);
 
-    // No two writers share a file, neither of one process nor of two.
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let unfinished = path.with_extension(format!("unfinished-{}-{number}", std::process::id()));
-    let written = write_file(&unfinished, header, words)
-        .and_then(|()| fs::rename(&unfinished, path))
-        .map_err(|error| Error::IndexNotWritten { reason: error.to_string() });
-    if written.is_err() {
-        // It may never have been there, and nothing can be done if it cannot be removed.
-        let _ = fs::remove_file(&unfinished);
-    }
-    written
+    replace_file(path, |file| write_words(file, header, words))
+        .map_err(|error| Error::IndexNotWritten { reason: error.to_string() })
 }
 
 fn check(documents: &[TokenId], vocab_size: u32) -> Result<()> {
@@ -235,8 +225,11 @@ fn starts(symbols: &[u32], vocab_size: u32) -> Vec<u32> {
     starts
 }
 
-fn write_file(path: &Path, header: Header, words: impl Iterator<Item = u32>) -> io::Result<()> {
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+fn write_words(
+    file: &mut BufWriter<File>,
+    header: Header,
+    words: impl Iterator<Item = u32>,
+) -> io::Result<()> {
     file.seek(SeekFrom::Start(header.words_start() as u64))?;
     let mut checksums = Vec::with_capacity(header.num_blocks());
     let mut block = Vec::with_capacity(BLOCK_BYTES);
@@ -250,6 +243,5 @@ fn write_file(path: &Path, header: Header, words: impl Iterator<Item = u32>) -> 
         }
     }
     file.seek(SeekFrom::Start(0))?;
-    file.write_all(&header.to_bytes(&checksums))?;
-    file.into_inner()?.sync_all()
+    file.write_all(&header.to_bytes(&checksums))
 }

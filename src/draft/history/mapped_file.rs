@@ -1,6 +1,6 @@
 //! A file as bytes in memory. In: a path. Out: its bytes, read from disk as they are touched.
 //!
-//! The one place of the crate with unsafe code: nothing but a mapping opens an index of 10M tokens
+//! Unsafe by measured need: nothing but a mapping opens an index of 10M tokens
 //! in less than the time of reading it.
 #![allow(unsafe_code)]
 

@@ -1,0 +1,166 @@
+//! Drafting from a look-up table, as a source. In: the request's tokens and the top-k of the target's
+//! rows. Out: after each token, what the table holds likely.
+
+use std::sync::Arc;
+
+use super::learner::Learner;
+use super::{LookupTable, SharedTable};
+use crate::draft::source::{Cursor, DraftSource, Successor, TopKRows, Verification};
+use crate::error::Result;
+use crate::ids::{NodeId, TokenId};
+use crate::top_k::{TOP_K, TopK};
+
+/// Drafts from a table, and teaches it from prompts and from all rows of every verification.
+///
+/// The table outlives requests. Cost: that of the table, and after a verification a pass over the
+/// logits of each row of the tree, on a thread where it is long.
+#[derive(Debug, Default)]
+pub struct TableSource {
+    name: &'static str,
+    table: SharedTable,
+    learner: Learner,
+    /// The request's tokens: a prompt's rows are told by position.
+    text: Vec<TokenId>,
+}
+
+impl TableSource {
+    /// The name in options and statistics.
+    pub const NAME: &'static str = "lookup-table";
+    /// Its name as the baseline with which DIAA compares itself.
+    pub const TOKEN_RECYCLING: &'static str = "token-recycling";
+
+    /// Draws on `table`, and teaches it.
+    pub fn new(table: SharedTable) -> Self {
+        Self { name: Self::NAME, table, ..Self::default() }
+    }
+
+    /// The adjacency matrix of Token Recycling (Luo et al. 2024, arXiv 2408.08696): a table that
+    /// holds the last row of each token and nothing older.
+    pub fn token_recycling() -> Result<Self> {
+        let table = SharedTable::new(LookupTable::new(TOP_K, 0.0)?);
+        Ok(Self { name: Self::TOKEN_RECYCLING, table, ..Self::default() })
+    }
+}
+
+impl DraftSource for TableSource {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.text.extend(tokens);
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        self.text.last().map(|&last| after(last))
+    }
+
+    /// Never `None`: whatever a token is, a row may follow it.
+    fn advance(&self, _cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        Some(after(token))
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        self.successors_above(cursor, 0.0, out);
+    }
+
+    fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
+        let table = self.table.lock();
+        let row = table.row(TokenId(cursor.place as u32));
+        let likely = row.take_while(|&(_, probability)| probability >= at_least);
+        out.extend(likely.map(|(token, probability)| Successor {
+            token,
+            probability,
+            cursor: after(token),
+        }));
+    }
+
+    fn reads_prefill(&self) -> bool {
+        true
+    }
+
+    fn reads_rows(&self) -> bool {
+        true
+    }
+
+    fn prefilled(&mut self, rows: &TopKRows<'_>) {
+        self.settle();
+        let mut table = self.table.lock();
+        let contexts = &self.text[rows.first_position..];
+        let entries = rows.token_ids.chunks(rows.k).zip(rows.probabilities.chunks(rows.k));
+        for (&context, (token_ids, probabilities)) in contexts.iter().zip(entries) {
+            let mut seen = TopK { token_ids: [TokenId(0); TOP_K], probabilities: [0.0; TOP_K] };
+            let kept = rows.k.min(TOP_K);
+            seen.token_ids[..kept].copy_from_slice(&token_ids[..kept]);
+            seen.probabilities[..kept].copy_from_slice(&probabilities[..kept]);
+            table.learn(context, &seen);
+        }
+    }
+
+    fn verified(&mut self, seen: &mut Verification<'_>) {
+        self.settle();
+        let contexts = seen.tree.token_ids();
+        if let Some((logits, vocab_size)) = seen.shared_logits
+            && Learner::pays(contexts.len(), vocab_size)
+        {
+            let (table, contexts) = (self.table.clone(), contexts.to_vec());
+            self.learner.start(table, contexts, Arc::clone(logits), vocab_size);
+            return;
+        }
+        let mut table = self.table.lock();
+        for (node, &context) in contexts.iter().enumerate() {
+            if let Some(best) = (seen.top_k)(NodeId(node as u32)) {
+                table.learn(context, &best);
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        self.learner.wait();
+    }
+
+    /// Forgets the request, and keeps the table.
+    fn clear(&mut self) {
+        self.settle();
+        self.text.clear();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.text.capacity() * size_of::<TokenId>() + self.table.lock().memory_bytes()
+    }
+}
+
+/// The place after `token`: the table knows one token of context, whatever came before.
+fn after(token: TokenId) -> Cursor {
+    Cursor { place: token.0.into(), match_len: 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn successors(source: &TableSource, cursor: Cursor) -> Vec<(u32, f32)> {
+        let mut found = Vec::new();
+        source.successors(cursor, &mut found);
+        found.iter().map(|next| (next.token.0, next.probability)).collect()
+    }
+
+    #[test]
+    fn a_prompts_rows_are_drafted_from_in_the_next_request_too() {
+        let mut source = TableSource::new(SharedTable::default());
+        source.extend(&[4, 5].map(TokenId));
+        source.prefilled(&TopKRows {
+            first_position: 1,
+            k: 2,
+            token_ids: &[6, 7].map(TokenId),
+            probabilities: &[0.75, 0.25],
+        });
+        assert_eq!(successors(&source, source.cursor().unwrap()), [(6, 0.75), (7, 0.25)]);
+        source.clear();
+        assert_eq!(source.cursor(), None);
+        source.extend(&[5].map(TokenId));
+        assert_eq!(successors(&source, source.cursor().unwrap()), [(6, 0.75), (7, 0.25)]);
+        let after_6 = source.advance(source.cursor().unwrap(), TokenId(6)).unwrap();
+        assert_eq!(successors(&source, after_6), []);
+    }
+}

@@ -1,0 +1,116 @@
+//! `LookupTable` and `DynamicTree` for Python.
+
+use std::path::PathBuf;
+
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::prelude::*;
+
+use super::convert::{matrix, to_array, token_ids};
+use super::errors::{OptionError, ShapeError};
+use crate::draft::dynamic_tree::DynamicTreeOptions;
+use crate::draft::lookup_table::file::Owner;
+use crate::draft::lookup_table::{LookupTable, SharedTable};
+use crate::error::Error;
+use crate::ids::TokenId;
+use crate::top_k::top_k;
+
+/// What the target held likely after each token.
+#[pyclass(name = "LookupTable", module = "coordgen_rs._core", frozen)]
+pub struct PyLookupTable {
+    pub(super) core: SharedTable,
+}
+
+fn owner(vocab_size: u32, key: &[u8]) -> PyResult<Owner> {
+    let wrong = |_| OptionError::new_err(format!("key has {} bytes, but must have 32", key.len()));
+    Ok(Owner { vocab_size, key: key.try_into().map_err(wrong)? })
+}
+
+#[pymethods]
+impl PyLookupTable {
+    #[new]
+    #[pyo3(signature = (k=8, keep=0.5))]
+    fn new(k: usize, keep: f32) -> PyResult<Self> {
+        Ok(Self { core: SharedTable::new(LookupTable::new(k, keep)?) })
+    }
+
+    #[staticmethod]
+    fn open(path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<Self> {
+        let table = LookupTable::open(&path, &owner(vocab_size, key)?)?;
+        Ok(Self { core: SharedTable::new(table) })
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<()> {
+        let owner = owner(vocab_size, key)?;
+        Ok(py.detach(|| self.core.lock().save(&path, &owner))?)
+    }
+
+    fn learn(&self, contexts: &Bound<'_, PyAny>, logits: &Bound<'_, PyAny>) -> PyResult<()> {
+        let contexts = token_ids(contexts, "contexts")?;
+        let (logits, rows, vocab_size) = matrix::<f32>(logits, "logits")?;
+        if contexts.len() != rows {
+            let message = format!("{} contexts for {rows} rows of logits", contexts.len());
+            return Err(ShapeError::new_err(message));
+        }
+        if let Some(&token) = contexts.iter().find(|token| token.0 as usize >= vocab_size) {
+            return Err(Error::TokenOutOfRange { token, vocab_size }.into());
+        }
+        let logits = logits.try_readonly()?;
+        let mut table = self.core.lock();
+        let rows = logits.as_slice()?.chunks_exact(vocab_size);
+        for (row, (&context, scores)) in contexts.iter().zip(rows).enumerate() {
+            table.learn(context, &top_k(scores).ok_or(Error::NonFiniteLogits { row })?);
+        }
+        Ok(())
+    }
+
+    fn row(&self, py: Python<'_>, context: u32) -> (Py<PyArray1<u32>>, Py<PyArray1<f32>>) {
+        let row: Vec<_> = self.core.lock().row(TokenId(context)).collect();
+        let probabilities = row.iter().map(|entry| entry.1).collect();
+        let token_ids = to_array(py, row.iter().map(|entry| entry.0.0));
+        (token_ids, PyArray1::from_vec(py, probabilities).unbind())
+    }
+
+    #[getter]
+    fn k(&self) -> usize {
+        self.core.lock().k()
+    }
+
+    #[getter]
+    fn num_rows(&self) -> usize {
+        self.core.lock().num_rows()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.core.lock().memory_bytes()
+    }
+}
+
+/// DIAA's dynamic tree, by what the paper leaves open.
+#[pyclass(name = "DynamicTree", module = "coordgen_rs._core", frozen, from_py_object)]
+#[derive(Clone, Copy)]
+pub struct PyDynamicTree {
+    pub(super) core: DynamicTreeOptions,
+}
+
+#[pymethods]
+impl PyDynamicTree {
+    #[new]
+    #[pyo3(signature = (
+        budget=None, *, depth_decay=0.8, width_decay=0.7, threshold=5e-3, update_interval=1
+    ))]
+    fn new(
+        budget: Option<usize>,
+        depth_decay: f32,
+        width_decay: f32,
+        threshold: f32,
+        update_interval: usize,
+    ) -> PyResult<Self> {
+        let options =
+            DynamicTreeOptions { budget, depth_decay, width_decay, threshold, update_interval };
+        Ok(Self { core: options.checked()? })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.core)
+    }
+}
