@@ -13,7 +13,16 @@ the tokens that plain greedy decoding would have said come out, sooner:
 `plain` is the baseline that `generate` equals token for token. `coordgen export` makes bundles.
 """
 
-from coordgen_rs._core import Accepted, Drafter, PromptLookup, Sampling, StepInputs, SuffixAutomaton
+from coordgen_rs._core import (
+    Accepted,
+    Drafter,
+    DynamicTree,
+    LookupTable,
+    PromptLookup,
+    Sampling,
+    StepInputs,
+    SuffixAutomaton,
+)
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.generate import Step, generate, make_drafter, plain
 from coordgen_rs.history import History
@@ -26,7 +35,9 @@ __all__ = [
     "Accepted",
     "Bundle",
     "Drafter",
+    "DynamicTree",
     "History",
+    "LookupTable",
     "OrtSession",
     "PromptLookup",
     "Sampling",

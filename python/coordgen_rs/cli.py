@@ -130,14 +130,16 @@ def _add_generate(commands: Any) -> None:
         choices=[*DRAFT_SOURCES, "off"],
         default="auto",
         help="where drafts come from: automaton (all repeats within the request), lookup (prompt "
-        "lookup by n-gram), off (plain decoding); default %(default)s",
+        "lookup by n-gram), sam, token-recycling and diaa (as their papers have it), blend (all "
+        "lookups), off (plain decoding); default %(default)s",
     )
     drafts.add_argument(
         "--sources",
         type=lambda names: names.split(","),
         metavar="NAME,..",
         help="exactly these sources: automaton, lookup, calibration (what the model expected while "
-        "it read the prompt), reuse (parts of rejected drafts)",
+        "it read the prompt), reuse (parts of rejected drafts), lookup-table (what it held likely "
+        "after each token)",
     )
     parser.add_argument(
         "--budget", type=int, metavar="N", help="verify at most N draft tokens a step"

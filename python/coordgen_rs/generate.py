@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs._core import Accepted, Drafter, DynamicTree, LookupTable, Sampling, StepInputs
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
@@ -24,8 +24,15 @@ DRAFT_SOURCES: dict[str, tuple[str, ...]] = {
     "auto": ("automaton", "reuse"),
     "automaton": ("automaton",),
     "lookup": ("lookup",),
+    "sam": ("sam",),
+    "token-recycling": ("token-recycling",),
+    "diaa": ("lookup-table",),
+    "blend": ("automaton", "calibration", "reuse", "lookup-table"),
 }
 """Sources by the name of a choice; "auto" adds calibration where rows cost nothing."""
+
+DRAFT_TREES: dict[str, str | DynamicTree] = {"token-recycling": "static", "diaa": DynamicTree()}
+"""Trees of the choices that have their own; those of the others are blended, best first."""
 
 
 class Step(NamedTuple):
@@ -196,6 +203,7 @@ def make_drafter(
     draft: str | Sequence[str] = "auto",
     commit: str = "canonical",
     history: History | None = None,
+    lookup_table: LookupTable | None = None,
 ) -> Drafter:
     """A drafter for `session`.
 
@@ -207,6 +215,8 @@ def make_drafter(
             --sources` shows both: `prefill_s`, `tokens_per_step`).
         commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is).
         history: Finished requests to draft from, too.
+        lookup_table: What the source "lookup-table" draws on and teaches, see `coordgen warm-up`; a
+            new one by default.
 
     Raises:
         OptionError: No such draft or commit, or the history is of another vocabulary.
@@ -219,6 +229,8 @@ def make_drafter(
         commit=commit,
         end_token_ids=session.end_token_ids,
         history=None if history is None else history.shared,
+        lookup_table=lookup_table,
+        tree=DRAFT_TREES.get(draft, "best-first") if isinstance(draft, str) else "best-first",
     )
 
 
