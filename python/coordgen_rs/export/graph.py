@@ -24,17 +24,16 @@ Why these operators: every row's bits must be the same at every M (measured, see
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
 
+from coordgen_rs.export.graph_builder import GraphBuilder, float_info
 from coordgen_rs.export.quantize import BLOCK_SIZE
 from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
 from coordgen_rs.manifest import ModelShape
 
-_OPSETS = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
-_IR_VERSION = 11
+_OPSET = 24
 _ROWS = "rows"
 """The symbolic dimension of the graphs' inputs and outputs."""
 _ANY = -1
@@ -49,40 +48,8 @@ class GraphShape:
     slots: int
 
 
-class _Graph:
-    """Nodes and weights of a graph under construction; values are known by their names."""
-
-    def __init__(self) -> None:
-        self._nodes: list[onnx.NodeProto] = []
-        self._constants: dict[str, onnx.TensorProto] = {}
-
-    def node(
-        self,
-        operator: str,
-        inputs: Sequence[str],
-        output: str,
-        **attributes: Any | list[int],
-    ) -> str:
-        """Adds a node with one output and returns that output."""
-        self.split(operator, inputs, [output], **attributes)
-        return output
-
-    def split(
-        self,
-        operator: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        **attributes: Any,
-    ) -> None:
-        """Adds a node with any number of outputs."""
-        domain = "com.microsoft" if operator in ("MatMulNBits", "FusedMatMul") else ""
-        self._nodes.append(helper.make_node(operator, inputs, outputs, domain=domain, **attributes))
-
-    def integers(self, *values: int) -> str:
-        """A constant int64 vector."""
-        name = "integers_" + "_".join(map(str, values))
-        self._constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
-        return name
+class _Graph(GraphBuilder):
+    """A graph whose weights stand in files of the bundle."""
 
     def weight(self, name: str, stored: StoredTensor) -> str:
         """A weight that stays in its file."""
@@ -91,7 +58,7 @@ class _Graph:
         fields = {"location": stored.file, "offset": stored.offset, "length": stored.num_bytes}
         for key, value in fields.items():
             tensor.external_data.add(key=key, value=str(value))
-        self._constants[name] = tensor
+        self.constants[name] = tensor
         return name
 
     def linear(self, name: str, x: str, layer: StoredLinear) -> str:
@@ -121,18 +88,6 @@ class _Graph:
         scale = self.weight(f"{name}.weight", weight)
         return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
 
-    def model(
-        self,
-        name: str,
-        inputs: Sequence[onnx.ValueInfoProto],
-        outputs: Sequence[onnx.ValueInfoProto],
-    ) -> onnx.ModelProto:
-        """The finished model."""
-        graph = helper.make_graph(
-            self._nodes, name, inputs, outputs, list(self._constants.values())
-        )
-        return helper.make_model(graph, opset_imports=_OPSETS, ir_version=_IR_VERSION)
-
 
 def block_graph(
     shape: GraphShape, layers: Sequence[StoredLayer], first_layer: int
@@ -141,23 +96,26 @@ def block_graph(
     model = shape.model
     half = model.head_dim // 2
     inputs = [
-        _float("hidden", 1, _ROWS, model.hidden_size),
-        _float("mask", 1, 1, _ROWS, shape.slots),
-        _float("cos", 1, 1, _ROWS, half),
-        _float("sin", 1, 1, _ROWS, half),
+        float_info("hidden", 1, _ROWS, model.hidden_size),
+        float_info("mask", 1, 1, _ROWS, shape.slots),
+        float_info("cos", 1, 1, _ROWS, half),
+        float_info("sin", 1, 1, _ROWS, half),
         helper.make_tensor_value_info("write_index", TensorProto.INT64, [1]),
     ]
-    outputs = [_float("hidden_out", 1, _ROWS, model.hidden_size)]
+    outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     for number, layer in enumerate(layers, first_layer):
         cache = (1, model.num_kv_heads, shape.slots, model.head_dim)
-        inputs += [_float(f"key_{number}", *cache), _float(f"value_{number}", *cache)]
-        outputs += [_float(f"key_{number}_out", *cache), _float(f"value_{number}_out", *cache)]
+        inputs += [float_info(f"key_{number}", *cache), float_info(f"value_{number}", *cache)]
+        outputs += [
+            float_info(f"key_{number}_out", *cache),
+            float_info(f"value_{number}_out", *cache),
+        ]
         x = _attention(graph, shape, layer, number, x)
         x = _feed_forward(graph, model, layer, f"layer_{number}", x)
     graph.node("Reshape", [x, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
-    return graph.model("block", inputs, outputs)
+    return graph.model("block", inputs, outputs, _OPSET)
 
 
 def head_graph(shape: GraphShape, head: StoredHead) -> onnx.ModelProto:
@@ -170,8 +128,9 @@ def head_graph(shape: GraphShape, head: StoredHead) -> onnx.ModelProto:
     graph.node("Reshape", [x, graph.integers(1, _ANY, model.vocab_size)], "logits")
     return graph.model(
         "head",
-        [_float("hidden", 1, _ROWS, model.hidden_size)],
-        [_float("logits", 1, _ROWS, model.vocab_size)],
+        [float_info("hidden", 1, _ROWS, model.hidden_size)],
+        [float_info("logits", 1, _ROWS, model.vocab_size)],
+        _OPSET,
     )
 
 
@@ -189,7 +148,7 @@ def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int
     graph.split(
         "Split", [qkv, graph.integers(heads + kv_heads, kv_heads)], [rotated, value], axis=1
     )
-    rotated = _rotate(graph, f"{name}.rotary", rotated, size)
+    rotated = graph.rotate(f"{name}.rotary", rotated, size)
     query, key = f"{name}.query", f"{name}.key"
     graph.split("Split", [rotated, graph.integers(heads, kv_heads)], [query, key], axis=1)
     caches = []
@@ -203,20 +162,6 @@ def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int
     attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
     out = graph.linear(f"{name}.attention_out", attended, layer.attention_out)
     return graph.node("Add", [x, out], f"{name}.after_attention")
-
-
-def _rotate(graph: _Graph, name: str, x: str, head_dim: int) -> str:
-    """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2."""
-    first, second = f"{name}.first", f"{name}.second"
-    halves = graph.integers(head_dim // 2, head_dim // 2)
-    graph.split("Split", [x, halves], [first, second], axis=-1)
-    first_cos = graph.node("Mul", [first, "cos"], f"{name}.first_cos")
-    second_sin = graph.node("Mul", [second, "sin"], f"{name}.second_sin")
-    second_cos = graph.node("Mul", [second, "cos"], f"{name}.second_cos")
-    first_sin = graph.node("Mul", [first, "sin"], f"{name}.first_sin")
-    turned_first = graph.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
-    turned_second = graph.node("Add", [second_cos, first_sin], f"{name}.turned_second")
-    return graph.node("Concat", [turned_first, turned_second], f"{name}.turned", axis=-1)
 
 
 def _attend(graph: _Graph, shape: GraphShape, name: str, query: str, caches: Sequence[str]) -> str:
@@ -279,7 +224,3 @@ def _feed_forward(graph: _Graph, model: ModelShape, layer: StoredLayer, name: st
     activated = graph.node("Mul", [silu, up], f"{name}.activated")
     out = graph.linear(f"{name}.down", activated, layer.down)
     return graph.node("Add", [x, out], f"{name}.after_ffn")
-
-
-def _float(name: str, *shape: int | str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

@@ -18,6 +18,13 @@ def embedding_tensor(source: Checkpoint) -> Tensor:
     return source.tensor(name, source.config.vocab_size, source.config.hidden_size)
 
 
+def output_tensor(source: Checkpoint) -> Tensor:
+    """The output layer, `(vocab_size, hidden_size)`; raises CheckpointError if it is not there."""
+    if source.config.tied_head:
+        return embedding_tensor(source)
+    return source.tensor(_OUTPUT, source.config.vocab_size, source.config.hidden_size)
+
+
 def write_layer(
     source: Checkpoint, writer: WeightWriter, number: int, bits: int | None
 ) -> StoredLayer:
@@ -60,8 +67,4 @@ def write_head(
     norm = writer.tensor(source.tensor("model.norm.weight", config.hidden_size))
     if shared is not None:
         return StoredHead(norm, shared)
-    if config.tied_head:
-        output = embedding_tensor(source)
-    else:
-        output = source.tensor(_OUTPUT, config.vocab_size, config.hidden_size)
-    return StoredHead(norm, writer.linear([output], bits))
+    return StoredHead(norm, writer.linear([output_tensor(source)], bits))

@@ -1,0 +1,77 @@
+"""Nodes and constants of an ONNX graph under construction; values are known by their names.
+
+In: operators, one after the other. Out: a model. What a decoder is made of is not known here;
+`graph.py` builds the graphs for CPU from it, `qnn_graph.py` those for Qualcomm's HTP.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+_IR_VERSION = 11
+
+
+class GraphBuilder:
+    """A graph that grows node by node."""
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, onnx.TensorProto] = {}
+
+    def node(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Adds a node with one output and returns that output."""
+        self.split(operator, inputs, [output], **attributes)
+        return output
+
+    def split(
+        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> None:
+        """Adds a node with any number of outputs, named after the first of them."""
+        domain = "com.microsoft" if operator in ("MatMulNBits", "FusedMatMul") else ""
+        self._nodes.append(
+            helper.make_node(
+                operator, inputs, outputs, name=outputs[0], domain=domain, **attributes
+            )
+        )
+
+    def integers(self, *values: int) -> str:
+        """A constant int64 vector."""
+        name = "integers_" + "_".join(map(str, values))
+        self.constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+        return name
+
+    def rotate(self, name: str, x: str, head_dim: int, output: str | None = None) -> str:
+        """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2.
+
+        The graph has inputs `cos` and `sin` `(1, 1, M, head_dim / 2)`. `output` names the result.
+        """
+        first, second = f"{name}.first", f"{name}.second"
+        halves = self.integers(head_dim // 2, head_dim // 2)
+        self.split("Split", [x, halves], [first, second], axis=-1)
+        first_cos = self.node("Mul", [first, "cos"], f"{name}.first_cos")
+        second_sin = self.node("Mul", [second, "sin"], f"{name}.second_sin")
+        second_cos = self.node("Mul", [second, "cos"], f"{name}.second_cos")
+        first_sin = self.node("Mul", [first, "sin"], f"{name}.first_sin")
+        turned_first = self.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
+        turned_second = self.node("Add", [second_cos, first_sin], f"{name}.turned_second")
+        turned = output or f"{name}.turned"
+        return self.node("Concat", [turned_first, turned_second], turned, axis=-1)
+
+    def model(
+        self,
+        name: str,
+        inputs: Sequence[onnx.ValueInfoProto],
+        outputs: Sequence[onnx.ValueInfoProto],
+        opset: int,
+    ) -> onnx.ModelProto:
+        """The finished model."""
+        graph = helper.make_graph(self._nodes, name, inputs, outputs, list(self.constants.values()))
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+def float_info(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+    """A float32 input or output; a string is a symbolic dimension."""
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
