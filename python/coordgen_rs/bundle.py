@@ -53,7 +53,7 @@ class Bundle:
         return self.path / name
 
     def embedding(self) -> NDArray[Any]:
-        """The embedding, `(vocab_size, hidden_size)` float32 or float16, memory-mapped, read-only.
+        """The embedding, `(vocab_size, hidden_size)`, memory-mapped, read-only.
 
         Raises BundleDamagedError if the file cannot be mapped.
         """
@@ -107,4 +107,4 @@ class Bundle:
                 )
 
 
-_CODES = {"float32": "f4", "float16": "f2"}
+_CODES = {"float32": "f4", "float16": "f2", "uint16": "u2"}

@@ -44,6 +44,14 @@ class ProfileError(CoordgenError):
     """A profile is not valid JSON, lacks a field, or holds a figure that cannot be."""
 
 
+class ProviderError(CoordgenError):
+    """A provider of ONNX Runtime is not installed, cannot run here, or refuses a graph."""
+
+
+class DeviceLostError(ProviderError):
+    """The device failed during a run; the session is closed."""
+
+
 class HistoryError(CoordgenError):
     """A history cannot be opened or read, or lines to import are malformed."""
 
@@ -63,6 +71,7 @@ __all__ = [
     "CallOrderError",
     "CheckpointError",
     "CoordgenError",
+    "DeviceLostError",
     "EmptyPromptError",
     "ExportError",
     "HistoryError",
@@ -76,6 +85,7 @@ __all__ = [
     "OptionError",
     "ProfileError",
     "PromptTooLongError",
+    "ProviderError",
     "ShapeError",
     "TokenOutOfRangeError",
     "UnsupportedModelError",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from coordgen_rs.encoding import Encoding
 from coordgen_rs.errors import BundleError
 from coordgen_rs.typed_json import FieldError, parse
 
@@ -68,7 +69,72 @@ class EmbeddingFile:
     """The embedding's raw rows, `(vocab_size, hidden_size)`, little-endian, read on the host."""
 
     file: str
-    dtype: Literal["float32", "float16"]
+    dtype: Literal["float32", "float16", "uint16"]
+    """uint16: encoded as the hidden states that the first block reads."""
+
+
+@dataclass(frozen=True)
+class CacheEncodings:
+    """How a layer's keys and values stand: those of the past, which it reads, and its new rows."""
+
+    key: Encoding
+    value: Encoding
+    key_new: Encoding
+    value_new: Encoding
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a row's bits depend neither on where keys stand nor on rows it does not see.
+
+        For that past and new rows share an encoding whose zero point is the middle of the integers
+        (measured, `export/qnn_quantize.py`).
+        """
+        is_tied = (self.key, self.value) == (self.key_new, self.value_new)
+        return is_tied and self.key.is_symmetric and self.value.is_symmetric
+
+
+@dataclass(frozen=True)
+class CompiledGraphs:
+    """Context binaries of the graphs: what the QNN provider loads instead of compiling."""
+
+    provider_version: str
+    """Of onnxruntime-qnn."""
+    qnn_version: str
+    """Of Qualcomm's libraries in it."""
+    soc_model: int
+    htp_arch: int
+    shared: bool
+    """Whether the graphs of a block share one binary, and their weights in it."""
+    graphs: dict[str, str]
+    """File of a graph to the file that stands for it."""
+
+
+@dataclass(frozen=True)
+class QnnTarget:
+    """What a bundle for Qualcomm's HTP has beyond one for CPU.
+
+    Its graphs take and give integers, named in `export/qnn_graph.py`; `slots` is the context.
+    """
+
+    soc: str
+    soc_model: int
+    htp_arch: int
+    mask_value: float
+    """Additive mask of a slot that a row does not see."""
+    mask: Encoding
+    rotation: Encoding
+    """Of the inputs `cos` and `sin`."""
+    hidden: list[Encoding]
+    """Of the hidden states before each block, and before the head."""
+    caches: list[CacheEncodings]
+    """One a layer."""
+    logits: Encoding
+    compiled: CompiledGraphs | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every path of a tree is bit-equal to plain decoding; see `CacheEncodings`."""
+        return all(cache.is_exact for cache in self.caches)
 
 
 @dataclass(frozen=True)
@@ -91,7 +157,7 @@ class Manifest:
     context: int
     """Most tokens that a request may hold, prompt and answer together."""
     slots: int
-    """Length of the key and value caches: `context` plus the widest graph, so every write fits."""
+    """Length of the key and value caches; on CPU `context` plus the widest graph, which writes."""
     widths: list[int]
     """The numbers of rows for which there are graphs, ascending."""
     prefill_rows: int
@@ -106,6 +172,13 @@ class Manifest:
     tokenizer: str
     files: dict[str, FileRecord]
     """Every file of the bundle except the manifest itself."""
+    qnn: QnnTarget | None = None
+    """None for a bundle that runs on CPU."""
+
+    @property
+    def provider(self) -> Literal["cpu", "qnn"]:
+        """What the graphs were made for."""
+        return "cpu" if self.qnn is None else "qnn"
 
     @property
     def decode_widths(self) -> list[int]:
@@ -156,7 +229,8 @@ def _check(manifest: Manifest) -> None:
         raise BundleError(f"manifest.widths is {widths}, expected ascending positive numbers")
     if not {manifest.prefill_rows, manifest.decode_rows} <= set(widths):
         raise BundleError(f"manifest.widths {widths} lack prefill_rows or decode_rows")
-    if manifest.slots < manifest.context + widths[-1]:
+    written = widths[-1] if manifest.qnn is None else 0
+    if manifest.slots < manifest.context + written:
         raise BundleError(f"manifest.slots is {manifest.slots}, too few for the widest graph")
     if len(manifest.inv_freq) * 2 != model.head_dim:
         raise BundleError("manifest.inv_freq does not have head_dim / 2 entries")
@@ -165,6 +239,8 @@ def _check(manifest: Manifest) -> None:
             raise BundleError(f"manifest holds the token id {token_id}, outside the vocabulary")
     _check_layers(manifest)
     _check_files(manifest)
+    if manifest.qnn is not None:
+        _check_qnn(manifest, manifest.qnn)
 
 
 def _check_layers(manifest: Manifest) -> None:
@@ -180,6 +256,19 @@ def _check_layers(manifest: Manifest) -> None:
     for graphs in [block.graphs for block in manifest.blocks] + [manifest.head.graphs]:
         if sorted(graphs) != manifest.widths:
             raise BundleError("manifest: a block or the head lacks the graph of a width")
+
+
+def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:
+    if len(qnn.caches) != manifest.model.num_layers:
+        raise BundleError(f"manifest.qnn.caches holds {len(qnn.caches)} layers")
+    if len(qnn.hidden) != len(manifest.blocks) + 1:
+        raise BundleError(f"manifest.qnn.hidden holds {len(qnn.hidden)} encodings")
+    if manifest.embedding.dtype != "uint16":
+        raise BundleError(f"manifest.embedding.dtype is {manifest.embedding.dtype} for QNN")
+    if qnn.compiled is not None:
+        for name in qnn.compiled.graphs.values():
+            if name not in manifest.files:
+                raise BundleError(f"manifest.files lacks {name}")
 
 
 def _check_files(manifest: Manifest) -> None:

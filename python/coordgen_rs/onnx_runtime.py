@@ -66,10 +66,17 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cpu_session(model: Path) -> onnxruntime.InferenceSession:
-    """Load one graph on the CPU provider, on the shared pool and arena (`set_threads` first)."""
+def shared_options() -> onnxruntime.SessionOptions:
+    """Options of a session on the shared pool (`set_threads` first) that logs errors only."""
     options = onnxruntime.SessionOptions()
     options.use_per_session_threads = False
     options.log_severity_level = 3
+    return options
+
+
+def cpu_session(model: Path | bytes) -> onnxruntime.InferenceSession:
+    """Load one graph, a file or its content, on the CPU provider, on the shared pool and arena."""
+    options = shared_options()
     options.add_session_config_entry("session.use_env_allocators", "1")
-    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

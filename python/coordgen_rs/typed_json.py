@@ -19,7 +19,8 @@ class FieldError(ValueError):
 def parse(expected: type[_T], value: Any, where: str) -> _T:
     """Turns parsed JSON into `expected`: a dataclass, list, dict, Literal, optional or plain type.
 
-    Unknown fields are ignored, so that a later version may add some. `object` takes anything.
+    Unknown fields are ignored, so that a later version may add some. `object` takes anything, and
+    a field whose default is None may be left out.
 
     Raises:
         FieldError: A field is missing or of another type; the message names it.
@@ -55,6 +56,8 @@ def _parse_any(expected: Any, value: Any, where: str) -> Any:
 
 def _parse_fields(expected: Any, value: dict[str, Any], where: str) -> Any:
     types_by_name = typing.get_type_hints(expected)
+    optional = {item.name for item in dataclasses.fields(expected) if item.default is None}
+    types_by_name = {k: v for k, v in types_by_name.items() if k in value or k not in optional}
     missing = sorted(types_by_name.keys() - value.keys())
     if missing:
         raise FieldError(f"{where} has no field {missing[0]}")

@@ -38,7 +38,7 @@ _BITS: dict[str, tuple[int | None, int | None]] = {
     "int4": (4, 8),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
-_TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_NAME = "tokenizer.json"
 
 
 def export_checkpoint(
@@ -79,7 +79,7 @@ def export_checkpoint(
     options = _Options(weights, blocks, prefill_rows, decode_rows, context)
     options.check(source.config)
     with staged_directory(Path(out)) as staging:
-        _Exporter(source, staging, options, on_progress or _ignore).run()
+        _Exporter(source, staging, options, on_progress or no_progress).run()
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,15 @@ class _Exporter:
         self._widths = options.widths()
         # A graph of any width may start at the last slot of the context.
         self._slots = options.context + self._widths[-1]
-        self._model = _model_shape(source.config)
+        self._model = model_shape(source.config)
         self._shape = GraphShape(self._model, self._slots)
 
     def run(self) -> None:
         """Writes all files, the manifest last."""
         config, options = self._source.config, self._options
-        self._staging.write(_TOKENIZER_NAME, self._source.read_tokenizer().encode())
+        self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
         embedding = self._write_embedding()
-        cuts = _cut(config.num_layers, options.blocks)
+        cuts = cut_layers(config.num_layers, options.blocks)
         blocks = [self._write_block(index, layers) for index, layers in enumerate(cuts)]
         head = self._write_head(embedding)
         manifest = Manifest(
@@ -157,7 +157,7 @@ class _Exporter:
             blocks=blocks,
             head=head,
             embedding=embedding,
-            tokenizer=_TOKENIZER_NAME,
+            tokenizer=TOKENIZER_NAME,
             files=dict(self._staging.records),
         )
         self._staging.write(MANIFEST_NAME, manifest.to_json().encode())
@@ -209,7 +209,8 @@ class _Exporter:
         self._on_progress(what, done, self._model.num_layers + 2)
 
 
-def _model_shape(config: ModelConfig) -> ModelShape:
+def model_shape(config: ModelConfig) -> ModelShape:
+    """The sizes that the manifest holds."""
     return ModelShape(
         family=config.family,
         hidden_size=config.hidden_size,
@@ -223,11 +224,11 @@ def _model_shape(config: ModelConfig) -> ModelShape:
     )
 
 
-def _cut(num_layers: int, num_blocks: int) -> Iterator[range]:
+def cut_layers(num_layers: int, num_blocks: int) -> Iterator[range]:
     """`num_layers` layers in `num_blocks` runs whose lengths differ by at most one."""
     for index in range(num_blocks):
         yield range(num_layers * index // num_blocks, num_layers * (index + 1) // num_blocks)
 
 
-def _ignore(what: str, done: int, total: int) -> None:
+def no_progress(what: str, done: int, total: int) -> None:
     """Progress that nobody looks at."""

@@ -54,10 +54,7 @@ class _Graph(GraphBuilder):
     def weight(self, name: str, stored: StoredTensor) -> str:
         """A weight that stays in its file."""
         tensor = TensorProto(name=name, data_type=stored.onnx_type, dims=stored.shape)
-        tensor.data_location = TensorProto.EXTERNAL
-        fields = {"location": stored.file, "offset": stored.offset, "length": stored.num_bytes}
-        for key, value in fields.items():
-            tensor.external_data.add(key=key, value=str(value))
+        stored.refer(tensor)
         self.constants[name] = tensor
         return name
 

@@ -41,6 +41,11 @@ def scores_name(layer: int) -> str:
     return f"layer_{layer}.scores"
 
 
+def masked_scores_name(layer: int) -> str:
+    """The value that holds them with the mask added."""
+    return f"layer_{layer}.scores_masked"
+
+
 def key_value_names(layer: int, kind: str) -> tuple[str, str, str]:
     """Past, new rows and both together of a layer's keys or values (`kind`)."""
     return f"{kind}_{layer}", f"{kind}_{layer}_new", f"{kind}_{layer}_all"
@@ -185,7 +190,7 @@ class _QnnGraph(GraphBuilder):
         name, mask = f"layer_{number}", "mask"
         if group > 1:  # heads that share a key stand below one another, each with all rows
             mask = self.node("Concat", ["mask"] * group, f"{name}.mask_repeated", axis=2)
-        scores = self.node("Add", [scores, mask], f"{name}.scores_masked")
+        scores = self.node("Add", [scores, mask], masked_scores_name(number))
         return self.node("Softmax", [scores], f"{name}.weights", axis=-1)
 
     def _with_past(self, number: int, kind: str) -> str:

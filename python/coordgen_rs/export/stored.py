@@ -31,6 +31,13 @@ class StoredTensor:
     shape: tuple[int, ...]
     onnx_type: int
 
+    def refer(self, tensor: onnx.TensorProto) -> None:
+        """Makes `tensor` read its content from the weight file."""
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        fields = {"location": self.file, "offset": self.offset, "length": self.num_bytes}
+        for key, value in fields.items():
+            tensor.external_data.add(key=key, value=str(value))
+
 
 @dataclass(frozen=True)
 class StoredLinear:
@@ -76,6 +83,11 @@ class WeightWriter:
     def tensor(self, tensor: Tensor) -> StoredTensor:
         """Appends a tensor as float32."""
         return self._append(tensor.pieces(), tensor.shape, onnx.TensorProto.FLOAT)
+
+    def raw(self, tensor: onnx.TensorProto) -> StoredTensor:
+        """Appends the raw bytes of an initializer of any type."""
+        content = np.frombuffer(tensor.raw_data, np.uint8)
+        return self._append([content], tuple(tensor.dims), tensor.data_type)
 
     def linear(
         self, weights: Sequence[Tensor], bits: int | None, biases: Sequence[Tensor] = ()

@@ -1,0 +1,94 @@
+"""Texts that a model reads while its values' ranges are noted.
+
+In: a file of the user's own, or nothing. Out: token ids, some for calibration and some held out.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordgen_rs.errors import OptionError
+
+_MOST_PIECES = 64
+_HELD_OUT = 4
+"""Every fourth piece is held out."""
+
+_DEFAULT = (
+    "Once upon a time there was a little girl who lived near a forest. Every morning she took a "
+    "basket, walked along the river and looked for berries. One day she met an old man who had "
+    'lost his way. "Can you tell me where the village is?" he asked. "Come with me," she said.',
+    "Subject: meeting on Thursday\n\nDear Mr. Keller,\nthank you for your message of 12 March. We "
+    "can offer three dates: Monday at 9:30, Thursday at 14:00, or Friday at 11:15. Please tell us "
+    "until tomorrow which of them suits you. Kind regards, Anna Berg",
+    '{"city": "Lisbon", "population": 545796, "area_km2": 100.05, "districts": ["Alfama", '
+    '"Belem"], "coastal": true}\n\ndef mean(values):\n    total = 0.0\n    for value in values:\n'
+    "        total += value\n    return total / len(values)\n",
+    "Question: Why is the sky blue? Answer: Sunlight is scattered by the molecules of the air, and "
+    "short wavelengths are scattered more than long ones. So blue light reaches the eye from all "
+    "directions, while red light passes nearly straight. At sunset the way through the air is "
+    "longer, and most of the blue is gone before the light arrives.",
+)
+
+
+@dataclass(frozen=True)
+class CalibrationTexts:
+    """Token ids of all pieces, each at least one token."""
+
+    calibration: list[list[int]]
+    held_out: list[list[int]]
+    """Not used for calibration, but where there is a single piece it is both."""
+
+
+def read_texts(
+    path: Path | None, encode: Callable[[str], Sequence[int]], piece_len: int
+) -> CalibrationTexts:
+    """Read a calibration file, or take some texts of our own.
+
+    Args:
+        path: Lines of JSON (`.jsonl`), each a string or an object whose strings are one text
+            together; or any other UTF-8 text. None takes four short English texts.
+        encode: From text to token ids.
+        piece_len: Most tokens that are read at a stretch.
+
+    Raises:
+        OptionError: The file cannot be read, is malformed, or holds no text.
+    """
+    texts = _DEFAULT if path is None else _read(path)
+    pieces: list[list[int]] = []
+    for text in texts:
+        ids = list(encode(text))
+        pieces += [ids[start : start + piece_len] for start in range(0, len(ids), piece_len)]
+    pieces = pieces[:_MOST_PIECES]
+    if not pieces:
+        raise OptionError(f"calibration file {path} holds no text")
+    if len(pieces) == 1:
+        return CalibrationTexts(pieces, pieces)
+    held_out = pieces[_HELD_OUT - 1 :: _HELD_OUT] or pieces[-1:]
+    return CalibrationTexts([piece for piece in pieces if piece not in held_out], held_out)
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"calibration file {path} cannot be read: {error}") from error
+    if path.suffix != ".jsonl":
+        return [content]
+    return [
+        _text(path, number, line)
+        for number, line in enumerate(content.splitlines(), 1)
+        if line.strip()
+    ]
+
+
+def _text(path: Path, number: int, line: str) -> str:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise OptionError(f"{path}, line {number}: {error}") from error
+    parts = list(item.values()) if isinstance(item, dict) else [item]
+    strings = [part for part in parts if isinstance(part, str)]
+    if not strings:
+        raise OptionError(f"{path}, line {number} holds no text")
+    return "\n".join(strings)

@@ -1,0 +1,150 @@
+"""Qualcomm's QNN provider of ONNX Runtime: registered once, its devices, and sessions on it.
+
+In: the path of a graph, a chip and options. Out: a session that runs wholly on the HTP: a node that
+the HTP cannot run is an error, never a silent run on CPU. Off a Snapdragon, on Linux x86-64, the
+same library is Qualcomm's emulator of the HTP: the device's arithmetic, slowly.
+Everything else of coordgen_rs works without `onnxruntime-qnn`.
+"""
+
+import platform
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnxruntime
+
+from coordgen_rs.errors import ProviderError
+from coordgen_rs.onnx_runtime import set_threads, shared_options
+from coordgen_rs.qnn_options import QnnOptions, Soc
+
+PROVIDER = "QNNExecutionProvider"
+
+_INSTALL = "the QNN provider is not installed: pip install 'coordgen-rs[qnn]'"
+_LEAST_GLIBC = (2, 35)
+"""The wheel for Linux is built for it."""
+
+_lock = threading.Lock()
+_registered: ModuleType | None = None
+
+
+@dataclass(frozen=True)
+class QnnVersion:
+    """Versions that a context binary depends on.
+
+    Attributes:
+        provider: Of onnxruntime-qnn.
+        qnn: Of Qualcomm's libraries in it.
+    """
+
+    provider: str
+    qnn: str
+
+
+def version() -> QnnVersion:
+    """The installed versions.
+
+    Raises:
+        ProviderError: onnxruntime-qnn is not installed, or cannot run here.
+    """
+    library = _library()
+    return QnnVersion(library.__version__, library.build_and_package_info.qnn_version)
+
+
+def devices() -> list[Any]:
+    """The devices that the provider offers, as ONNX Runtime describes them.
+
+    Raises:
+        ProviderError: There is none, onnxruntime-qnn is not installed, or it cannot run here.
+    """
+    _library()
+    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
+    if not found:
+        raise ProviderError("the QNN provider offers no device on this machine")
+    return found
+
+
+def qnn_session(
+    model: Path,
+    soc: Soc,
+    options: QnnOptions | None = None,
+    entries: Mapping[str, str] | None = None,
+) -> onnxruntime.InferenceSession:
+    """Load one graph on the HTP, compiling it where it is not compiled yet.
+
+    Args:
+        model: An ONNX file, or one that refers to a context binary.
+        soc: The chip to compile for.
+        options: How to compile and run.
+        entries: Further configuration entries of the session (`ep.context_enable`, ...).
+
+    Raises:
+        ProviderError: onnxruntime-qnn is missing or cannot run here, or it cannot load the graph;
+            where it refuses a node, the message names it.
+    """
+    provider = {"backend_path": str(_backend())}
+    provider |= (options or QnnOptions()).provider_options(soc)
+    set_threads(None)
+    session = shared_options()
+    session.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    for name, value in (entries or {}).items():
+        session.add_session_config_entry(name, value)
+    found = devices()
+    try:
+        session.add_provider_for_devices(found, provider)
+        return onnxruntime.InferenceSession(str(model), session)
+    except Exception as error:  # ONNX Runtime raises its own unrelated classes
+        raise ProviderError(f"{model}: {_reason(str(error))}") from error
+
+
+def _reason(message: str) -> str:
+    """What went wrong, and at which node if the provider says so."""
+    refused = re.findall(r"(?:Node|node|op) ?(?:name)?[:=]? ?'?([\w./-]+)'?", message)
+    fallback = "fallback to CPU" in message or "disable_cpu_ep_fallback" in message
+    if fallback:
+        return f"the HTP refuses an operator of this graph: {message}"
+    return f"the QNN provider cannot load it: {message}" + (
+        f" (at {refused[0]})" if refused else ""
+    )
+
+
+def _backend() -> Path:
+    path = Path(_library().get_qnn_htp_path())
+    if not path.exists():
+        raise ProviderError(f"the QNN backend library {path} is missing: reinstall onnxruntime-qnn")
+    return path
+
+
+def _library() -> ModuleType:
+    """onnxruntime_qnn, registered with ONNX Runtime."""
+    global _registered
+    with _lock:
+        if _registered is None:
+            _registered = _register()
+        return _registered
+
+
+def _register() -> ModuleType:
+    _check_glibc()
+    try:
+        import onnxruntime_qnn
+    except ModuleNotFoundError as error:
+        raise ProviderError(_INSTALL) from error
+    try:
+        onnxruntime.register_execution_provider_library(
+            PROVIDER, onnxruntime_qnn.get_library_path()
+        )
+    except Exception as error:  # ONNX Runtime raises its own unrelated classes
+        raise ProviderError(f"the QNN provider cannot be loaded: {error}") from error
+    library: ModuleType = onnxruntime_qnn
+    return library
+
+
+def _check_glibc() -> None:
+    name, number = platform.libc_ver()
+    if name == "glibc" and tuple(map(int, number.split(".")[:2])) < _LEAST_GLIBC:
+        least = ".".join(map(str, _LEAST_GLIBC))
+        raise ProviderError(f"the QNN provider needs glibc {least} or newer, here is {number}")
