@@ -139,7 +139,7 @@ def check(
     comparisons = _compare_logits(session, prompt)
     answer = _tokens(plain(session, prompt, max_new_tokens=max_new_tokens))
     exact = []
-    for commit in ("canonical", "compact"):
+    for commit in session.allowed_commits:
         drafter = make_drafter(session, "auto", commit)
         side = SideBranchDrafter(make_drafter(session, "auto", commit), answer, session.vocab_size)
         same = []

@@ -9,14 +9,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs import history_cli, plan_cli
+from coordgen_rs import compile_cli, export_cli, history_cli, plan_cli
 from coordgen_rs._core import Sampling
 from coordgen_rs.bench import ablation_cli, replay_cli
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.byte_size import parse_bytes
-from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
 from coordgen_rs.progress import progress
+from coordgen_rs.providers import PROVIDERS, ProviderChoice
+from coordgen_rs.qnn_options import parse_options
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession
 from coordgen_rs.stats import Stats
@@ -32,12 +34,6 @@ examples:
   coordgen generate --model bundle --prompt-file question.txt --compare
   cat question.txt | coordgen generate --model bundle - --draft lookup --json
   coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
-"""
-_EXPORT_EXAMPLES = """\
-examples:
-  coordgen export Llama-3.2-1B-Instruct bundle --weights int4 --context 4096
-  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
-  coordgen export stories260K bundle
 """
 _CHECK_EXAMPLES = """\
 examples:
@@ -82,9 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version("coordgen-rs"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
-    _add_export(commands)
+    export_cli.add_arguments(
+        _command(commands, "export", export_cli.run, export_cli.ABOUT, export_cli.EXAMPLES)
+    )
     _add_check(commands)
     _add_info(commands)
+    compile_cli.add_arguments(
+        _command(commands, "compile", compile_cli.run, compile_cli.ABOUT, compile_cli.EXAMPLES)
+    )
     about = "list, export, import and clear finished requests"
     history = _command(commands, "history", history_cli.run, about, history_cli.EXAMPLES)
     history_cli.add_arguments(history)
@@ -175,6 +176,7 @@ def _add_generate(commands: Any) -> None:
         help="most that the graphs of the blocks may hold (500M, 2G); what does not fit is loaded "
         "anew in every pass, while others compute",
     )
+    _add_provider(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument(
         "--compare", action="store_true", help="decode again without drafts, and compare"
@@ -182,27 +184,22 @@ def _add_generate(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
-def _add_export(commands: Any) -> None:
-    parser = _command(
-        commands, "export", _export, "turn a checkpoint into a bundle", _EXPORT_EXAMPLES
-    )
+def _add_provider(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "checkpoint",
-        type=Path,
-        metavar="CHECKPOINT",
-        help="Hugging Face directory (Llama or Qwen2 family), or llama2.c legacy checkpoint",
+        "--provider", choices=PROVIDERS, help="refuse a bundle that was made for another"
     )
-    parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
-    parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="fp32")
-    parser.add_argument("--blocks", type=int, default=1, metavar="N", help="default %(default)s")
-    parser.add_argument("--prefill-rows", type=int, default=256, metavar="N")
-    parser.add_argument("--decode-rows", type=int, default=32, metavar="N")
+    parser.add_argument("--soc", metavar="NAME", help="refuse a bundle for another chip")
     parser.add_argument(
-        "--context",
-        type=int,
-        metavar="N",
-        help="tokens of the cache; default: the model's, <= 4096",
+        "--recompile",
+        action="store_true",
+        help="compile again where context binaries are of another version or chip",
     )
+    compile_cli.add_option_argument(parser)
+
+
+def _provider(options: argparse.Namespace) -> ProviderChoice:
+    qnn_options = parse_options(options.qnn_option)
+    return ProviderChoice(options.provider, options.soc, qnn_options, options.recompile)
 
 
 def _add_check(commands: Any) -> None:
@@ -215,6 +212,7 @@ def _add_check(commands: Any) -> None:
     )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
+    _add_provider(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -234,7 +232,7 @@ def _generate(options: argparse.Namespace) -> int:
         text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
     width = None if options.budget is None else options.budget + 1  # the root takes a row
     budget = parse_bytes(options.memory_budget) if options.memory_budget else None
-    session = _open(options.model, options.threads, width, budget)
+    session = _open(options, options.model, width, budget)
     tokenizer = Tokenizer.of(session.bundle)
     prompt = tokenizer.encode(text)
     stats = Stats()
@@ -270,11 +268,16 @@ def _sampling(options: argparse.Namespace) -> Sampling | None:
 
 
 def _open(
-    bundle: Path, threads: int | None, width: int | None = None, budget: int | None = None
+    options: argparse.Namespace, bundle: Path, width: int | None = None, budget: int | None = None
 ) -> OrtSession:
     with progress() as on_progress:
         return open_session(
-            bundle, threads=threads, width=width, memory_budget=budget, on_progress=on_progress
+            bundle,
+            threads=options.threads,
+            width=width,
+            memory_budget=budget,
+            provider=_provider(options),
+            on_progress=on_progress,
         )
 
 
@@ -321,32 +324,10 @@ def _closing_line(report: dict[str, Any]) -> str:
     return line
 
 
-def _export(options: argparse.Namespace) -> int:
-    try:
-        from coordgen_rs.export import export_checkpoint
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"exporting needs {error.name}: pip install 'coordgen-rs[export]'"
-        ) from error
-    with progress() as on_progress:
-        export_checkpoint(
-            options.checkpoint,
-            options.out,
-            weights=options.weights,
-            blocks=options.blocks,
-            prefill_rows=options.prefill_rows,
-            decode_rows=options.decode_rows,
-            context=options.context,
-            on_progress=on_progress,
-        )
-    print(f"{options.out}: written", file=sys.stderr)
-    return 0
-
-
 def _check(options: argparse.Namespace) -> int:
     from coordgen_rs.check import check
 
-    session = _open(options.bundle, options.threads)
+    session = _open(options, options.bundle)
     with progress() as on_progress:
         session.bundle.verify(on_progress)
     text = options.prompt_file.read_text("utf-8") if options.prompt_file else _CHECK_PROMPT
@@ -375,6 +356,8 @@ def _info(options: argparse.Namespace) -> int:
         f"FFN {model.ffn_size}, {model.num_heads} heads, {model.num_kv_heads} KV heads, "
         f"vocabulary {model.vocab_size}"
     )
+    chip = f", {manifest.qnn.soc}" if manifest.qnn else ""
+    print(f"provider: {manifest.provider}{chip}")
     print(f"weights: {manifest.weights}, {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
     print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
     print(f"context: {manifest.context} tokens")

@@ -213,7 +213,8 @@ def make_drafter(
             takes calibration where the session tells no step costs: with them, rows cost time, and
             the head's rows over the prompt cost more than calibration brought (`coordgen generate
             --sources` shows both: `prefill_s`, `tokens_per_step`).
-        commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is).
+        commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is);
+            a session that allows no compact commit takes the canonical one.
         history: Finished requests to draft from, too.
         lookup_table: What the source "lookup-table" draws on and teaches, see `coordgen warm-up`; a
             new one by default.
@@ -221,6 +222,8 @@ def make_drafter(
     Raises:
         OptionError: No such draft or commit, or the history is of another vocabulary.
     """
+    if commit == "compact" and "compact" not in getattr(session, "allowed_commits", (commit,)):
+        commit = "canonical"
     return Drafter(
         session.step_inputs,
         session.vocab_size,

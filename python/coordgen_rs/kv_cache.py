@@ -1,12 +1,21 @@
-"""Keys and values of the committed tokens: fixed slots that the graphs write and the host owns.
+"""Keys and values of the committed tokens: fixed slots, which the host owns.
 
-Slot `s` of a layer holds the key and value of the token at position `s`. A step writes its rows to
-the slots behind the committed ones; what is not committed is masked, and overwritten by the next.
+Slot `s` of a layer holds the key and value of the token at position `s`. On CPU (`KvCache`) a step
+writes its rows to the slots behind the committed ones; what is not committed is masked, and
+overwritten by the next. On an NPU (`QnnCache`) a step gives its rows out, and the host copies those
+that are committed.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
+
+from coordgen_rs.manifest import CacheEncodings
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
 class KvCache:
@@ -53,3 +62,78 @@ class KvCache:
                 for array in pair:
                     array[:, :, target] = array[:, :, source]
         self.length += count
+
+
+class QnnCache:
+    """Cache of one request, all layers, as the integers that the graphs read.
+
+    Args:
+        encodings: Of each layer.
+        num_kv_heads: Heads of keys and values.
+        num_slots: Tokens that fit.
+        head_dim: Width of a head.
+
+    Attributes:
+        length: Number of committed tokens; their slots are `0 .. length - 1`.
+        arrays: Per layer keys and values, each `(1, kv_heads, slots, head_dim)`; zero at first.
+    """
+
+    def __init__(
+        self,
+        encodings: Sequence[CacheEncodings],
+        num_kv_heads: int,
+        num_slots: int,
+        head_dim: int,
+    ) -> None:
+        shape = (1, num_kv_heads, num_slots, head_dim)
+        self.length = 0
+        self._encodings = encodings
+        self._heads, self._head_dim = num_kv_heads, head_dim
+        self.arrays: list[Pair] = [
+            (
+                np.full(shape, layer.key.zero_point, layer.key.dtype),
+                np.full(shape, layer.value.zero_point, layer.value.dtype),
+            )
+            for layer in encodings
+        ]
+        self._new: dict[int, list[Pair]] = {}
+        self._last: list[Pair] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(array.nbytes for pair in self.arrays for array in pair)
+
+    def new_rows(self, rows: int) -> list[Pair]:
+        """Where steps of that width leave their keys and values, `(1, kv_heads, rows, head_dim)`.
+
+        The same arrays in every call.
+        """
+        if rows not in self._new:
+            shape = (1, self._heads, rows, self._head_dim)
+            self._new[rows] = [
+                (np.zeros(shape, layer.key_new.dtype), np.zeros(shape, layer.value_new.dtype))
+                for layer in self._encodings
+            ]
+        return self._new[rows]
+
+    def ran(self, rows: int) -> None:
+        """Note that the last step was of that width: the next commit takes its rows."""
+        self._last = self.new_rows(rows)
+
+    def commit(self, rows: NDArray[np.uint32]) -> None:
+        """Append the given rows of the last step, in path order."""
+        target = slice(self.length, self.length + len(rows))
+        for layer, past, new in zip(self._encodings, self.arrays, self._last, strict=True):
+            for array, source, old, given in zip(
+                past,
+                new,
+                (layer.key, layer.value),
+                (layer.key_new, layer.value_new),
+                strict=True,
+            ):
+                taken = source[:, :, rows]
+                if given != old:  # not tied: the past is read under another encoding
+                    taken = old.quantize(given.dequantize(taken))
+                array[:, :, target] = taken
+        self.length += len(rows)

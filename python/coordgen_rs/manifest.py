@@ -103,10 +103,8 @@ class CompiledGraphs:
     """Of Qualcomm's libraries in it."""
     soc_model: int
     htp_arch: int
-    shared: bool
-    """Whether the graphs of a block share one binary, and their weights in it."""
     graphs: dict[str, str]
-    """File of a graph to the file that stands for it."""
+    """File of a graph to the file that stands for it and refers to the binary."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +128,9 @@ class QnnTarget:
     """One a layer."""
     logits: Encoding
     compiled: CompiledGraphs | None = None
+    """A binary for each graph."""
+    shared: CompiledGraphs | None = None
+    """A binary for all graphs of a block, which share their weights in it; loaded as a whole."""
 
     @property
     def is_exact(self) -> bool:
@@ -265,8 +266,8 @@ def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:
         raise BundleError(f"manifest.qnn.hidden holds {len(qnn.hidden)} encodings")
     if manifest.embedding.dtype != "uint16":
         raise BundleError(f"manifest.embedding.dtype is {manifest.embedding.dtype} for QNN")
-    if qnn.compiled is not None:
-        for name in qnn.compiled.graphs.values():
+    for compiled in (qnn.compiled, qnn.shared):
+        for name in {} if compiled is None else compiled.graphs.values():
             if name not in manifest.files:
                 raise BundleError(f"manifest.files lacks {name}")
 

@@ -7,7 +7,6 @@ Everything else of coordgen_rs works without `onnxruntime-qnn`.
 """
 
 import platform
-import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,6 +53,11 @@ def version() -> QnnVersion:
     return QnnVersion(library.__version__, library.build_and_package_info.qnn_version)
 
 
+def is_emulator() -> bool:
+    """Whether the HTP here is Qualcomm's emulator: on x86-64 there is no other."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 def devices() -> list[Any]:
     """The devices that the provider offers, as ONNX Runtime describes them.
 
@@ -97,18 +101,27 @@ def qnn_session(
         session.add_provider_for_devices(found, provider)
         return onnxruntime.InferenceSession(str(model), session)
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
-        raise ProviderError(f"{model}: {_reason(str(error))}") from error
+        refused = _refused_nodes(model, found, provider) if "fallback" in str(error) else []
+        reason = f"the HTP cannot run {', '.join(refused)}" if refused else f"{error}"
+        raise ProviderError(f"{model}: the QNN provider cannot load it: {reason}") from error
 
 
-def _reason(message: str) -> str:
-    """What went wrong, and at which node if the provider says so."""
-    refused = re.findall(r"(?:Node|node|op) ?(?:name)?[:=]? ?'?([\w./-]+)'?", message)
-    fallback = "fallback to CPU" in message or "disable_cpu_ep_fallback" in message
-    if fallback:
-        return f"the HTP refuses an operator of this graph: {message}"
-    return f"the QNN provider cannot load it: {message}" + (
-        f" (at {refused[0]})" if refused else ""
-    )
+def _refused_nodes(model: Path, found: list[Any], provider: dict[str, str]) -> list[str]:
+    """Names and operators of the nodes that would run on CPU if they might."""
+    session = shared_options()
+    session.log_severity_level = 4
+    session.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session.add_provider_for_devices(found, provider)
+    try:
+        loaded = onnxruntime.InferenceSession(str(model), session)
+    except Exception:  # then the first error has to do
+        return []
+    return [
+        f"{node.name} ({node.op_type})"
+        for part in loaded.get_provider_graph_assignment_info()
+        if part.ep_name == "CPUExecutionProvider"
+        for node in part.get_nodes()
+    ]
 
 
 def _backend() -> Path:

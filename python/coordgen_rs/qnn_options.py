@@ -5,6 +5,7 @@ checked here, before any session is made: the provider itself only warns of what
 It does not touch the provider (`qnn.py`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -161,6 +162,39 @@ _NAMES = {
     "profiling": "profiling_level",
     "profiling_file": "profiling_file_path",
 }
+
+
+def parse_options(given: Sequence[str]) -> QnnOptions:
+    """Options written as `name=value`, by the names of the fields or the provider's own.
+
+    Raises:
+        OptionError: One has no `=`, a malformed value, or is refused by `QnnOptions`.
+    """
+    own = {item.name: item.type for item in fields(QnnOptions) if item.name != "extra"}
+    values: dict[str, Any] = {}
+    extra: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise OptionError(f"option {item!r} is not of the form name=value")
+        if name in own:
+            values[name] = _parsed(name, str(own[name]), value)
+        else:
+            extra[name] = value
+    return QnnOptions(**values, extra=extra)
+
+
+def _parsed(name: str, kind: str, value: str) -> Any:
+    if "bool" in kind:
+        if value not in ("0", "1"):
+            raise OptionError(f"{name} is {value!r}, but must be 0 or 1")
+        return value == "1"
+    if "int" in kind:
+        try:
+            return int(value)
+        except ValueError as error:
+            raise OptionError(f"{name} is {value!r}, but must be a number") from error
+    return Path(value) if "Path" in kind else value
 
 
 def soc_named(name: str) -> Soc:

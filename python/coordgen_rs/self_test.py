@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.onnx_runtime import set_threads
+from coordgen_rs.providers import ProviderChoice
 from coordgen_rs.session import OrtSession
 from coordgen_rs.switching import BlockCosts
 
@@ -57,6 +57,7 @@ def open_session(
     width: int | None = None,
     memory_budget: int | None = None,
     costs: Sequence[BlockCosts] | None = None,
+    provider: ProviderChoice | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> OrtSession:
     """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
@@ -68,6 +69,7 @@ def open_session(
         memory_budget: Most bytes that the graphs of its blocks may hold, already while it is
             tested; None for no limit.
         costs: As of `OrtSession`.
+        provider: What shall run it; None leaves all to the bundle.
         on_progress: Called with what is being done, how much of it is, and how much there is; only
             where a bundle is verified or tested.
 
@@ -80,15 +82,16 @@ def open_session(
             whenever a file's size or time of change differs from the kept record.
         OptionError: `threads` cannot be set.
         MemoryBudgetError: The budget is too small; the least that would do is named.
+        ProviderError: The provider is missing, cannot run here, or refuses a graph.
     """
-    bundle = Bundle.open(Path(path))
-    record = _record_path(bundle, set_threads(threads), memory_budget)
+    bundle, provider = Bundle.open(Path(path)), provider or ProviderChoice()
+    record = _record_path(bundle, provider, set_threads(threads), memory_budget)
     result = _load(record)
     files = _stamps(bundle)
     fresh = result is None or result.files != files
     if fresh:
         bundle.verify(on_progress)
-    session = OrtSession(bundle, threads=threads, memory_budget=memory_budget, costs=costs)
+    session = provider.open(bundle, threads=threads, memory_budget=memory_budget, costs=costs)
     if result is None or fresh:
         result = run_self_test(session, files, on_progress)
         _keep(record, result)
@@ -172,14 +175,16 @@ def _step_us(session: OrtSession, width: int) -> float:
     return round(min(times), 1)
 
 
-def _record_path(bundle: Bundle, threads: int, memory_budget: int | None) -> Path:
+def _record_path(
+    bundle: Bundle, provider: ProviderChoice, threads: int, memory_budget: int | None
+) -> Path:
     """Where the result is kept: named by all that can change it."""
     conditions = [
         str(bundle.path.resolve()),
         bundle.file("manifest.json").read_text("utf-8"),
         platform.processor() or platform.machine(),
         _cpu_model(),
-        onnxruntime.__version__,
+        *provider.conditions(bundle),
         str(threads),
         "" if memory_budget is None else str(memory_budget),
     ]

@@ -114,6 +114,7 @@ class OrtSession:
     Attributes:
         blocks: Its blocks.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
+        allowed_commits: Ways to commit that may be asked for.
 
     Raises:
         OptionError: Threads that cannot be set.
@@ -121,6 +122,7 @@ class OrtSession:
     """
 
     provider = "cpu"
+    allowed_commits: tuple[str, ...] = ("canonical", "compact")
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from coordgen_rs.export.qnn_graph import block_graph, head_graph
 from coordgen_rs.export.qnn_quantize import fix_shape, quantize_graph
 from coordgen_rs.export.qnn_report import QuantizationReport, QuantizedGraph, compare
 from coordgen_rs.export.stored import WeightWriter
-from coordgen_rs.export.text_model import TextModel
+from coordgen_rs.export.text_model import GraphRunner, TextModel
 from coordgen_rs.export.writer import Staging, staged_directory
 from coordgen_rs.manifest import (
     MANIFEST_NAME,
@@ -193,7 +193,7 @@ class _QnnExporter:
         self._on_progress("done", self._steps, self._steps)
         return report
 
-    def _text_model(self, graphs: Sequence[WatchedGraph] | Sequence[QuantizedGraph]) -> TextModel:
+    def _text_model(self, graphs: Sequence[GraphRunner]) -> TextModel:
         *blocks, head = graphs
         pairs = list(zip(self._layers, blocks, strict=True))
         inv_freq = self._source.config.inv_freq

@@ -42,6 +42,23 @@ class QuantizationReport:
         """The report as JSON types."""
         return asdict(self)
 
+    def lines(self) -> list[str]:
+        """The report for people."""
+        lines = [
+            f"block {index}: cosine {cosine:.5f} against float"
+            for index, cosine in enumerate(self.block_cosine)
+        ]
+        agreement = f"{100 * self.argmax_agreement:.1f} % of {self.tokens} held-out tokens"
+        lines.append(f"same next token as float: {agreement}")
+        if self.margins:
+            median, most, maximum = self.margins
+            lines.append(
+                f"where it differs, float's lead was {median:.3f} (median), {most:.3f} (90 %), "
+                f"{maximum:.3f} (most)"
+            )
+        lines += [f"{name}: {size} bytes" for name, size in sorted(self.file_bytes.items())]
+        return lines
+
 
 class QuantizedGraph:
     """A quantised graph on CPU, behind conversions from and to float32.
