@@ -6,9 +6,13 @@ same library is Qualcomm's emulator of the HTP: the device's arithmetic, slowly.
 Everything else of coordgen_rs works without `onnxruntime-qnn`.
 """
 
+import ctypes
+import os
 import platform
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +32,7 @@ _LEAST_GLIBC = (2, 35)
 
 _lock = threading.Lock()
 _registered: ModuleType | None = None
+_has_printed = False
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,32 @@ def qnn_session(
     found = devices()
     try:
         session.add_provider_for_devices(found, provider)
-        return onnxruntime.InferenceSession(str(model), session)
+        with _stdout_kept_clean():
+            return onnxruntime.InferenceSession(str(model), session)
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
         refused = _refused_nodes(model, found, provider) if "fallback" in str(error) else []
         reason = f"the HTP cannot run {', '.join(refused)}" if refused else f"{error}"
         raise ProviderError(f"{model}: the QNN provider cannot load it: {reason}") from error
+
+
+@contextmanager
+def _stdout_kept_clean() -> Iterator[None]:
+    """Sends to stderr what the emulator prints to stdout when its first session is made."""
+    global _has_printed
+    if _has_printed or not is_emulator() or os.name == "nt":
+        yield
+        return
+    with _lock:
+        sys.stdout.flush()
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            ctypes.CDLL(None).fflush(None)  # the C library holds its line back
+            os.dup2(kept, 1)
+            os.close(kept)
+            _has_printed = True
 
 
 def _refused_nodes(model: Path, found: list[Any], provider: dict[str, str]) -> list[str]:

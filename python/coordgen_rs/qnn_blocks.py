@@ -7,6 +7,7 @@ compiles the graph, which takes its time. New keys and values are outputs, which
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,14 @@ class QnnBuffers:
         self._past_len = past_len
 
 
+@dataclass
+class _LoadedGraph:
+    """A block under one graph: sessions by rows, and the runs that were bound to them."""
+
+    sessions: dict[int, onnxruntime.InferenceSession]
+    bound: dict[QnnBuffers, Bound] = field(default_factory=dict)
+
+
 class QnnBlocks:
     """All blocks of a bundle; none is loaded at first.
 
@@ -82,8 +91,7 @@ class QnnBlocks:
             "prefill": [bundle.manifest.prefill_rows],
             "decode": bundle.manifest.decode_widths,
         }
-        self._loaded: dict[tuple[int, GraphName], dict[int, onnxruntime.InferenceSession]] = {}
-        self._bound: dict[tuple[int, GraphName, QnnBuffers], Bound] = {}
+        self._loaded: dict[tuple[int, GraphName], _LoadedGraph] = {}
 
     def __len__(self) -> int:
         """Number of blocks."""
@@ -100,15 +108,15 @@ class QnnBlocks:
             ProviderError: The provider cannot load it; the message names the file.
         """
         files = self._bundle.manifest.blocks[block].graphs
-        self._loaded[block, graph] = {
-            rows: load_qnn_graph(self._bundle, files[rows], self._soc, self._options)
-            for rows in self._widths[graph]
-        }
+        self._loaded[block, graph] = _LoadedGraph(
+            {
+                rows: load_qnn_graph(self._bundle, files[rows], self._soc, self._options)
+                for rows in self._widths[graph]
+            }
+        )
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph; nothing where it is not loaded."""
-        for key in [key for key in self._bound if key[:2] == (block, graph)]:
-            del self._bound[key]
         self._loaded.pop((block, graph), None)
 
     def run(self, block: int, graph: GraphName, buffers: QnnBuffers) -> None:
@@ -117,11 +125,11 @@ class QnnBlocks:
         Raises:
             DeviceLostError: The device failed.
         """
-        key = block, graph, buffers
-        if key not in self._bound:
-            session = self._loaded[block, graph][buffers.drafted.rows]
-            self._bound[key] = session, self._bind(block, session, buffers)
-        run_bound(self._bound[key], f"block {block}")
+        loaded = self._loaded[block, graph]
+        if buffers not in loaded.bound:
+            session = loaded.sessions[buffers.drafted.rows]
+            loaded.bound[buffers] = session, self._bind(block, session, buffers)
+        run_bound(loaded.bound[buffers], f"block {block}")
 
     def hidden_out(self, buffers: QnnBuffers) -> NDArray[Any]:
         """Where the last block leaves its hidden states, `(1, rows, hidden_size) u16`."""

@@ -188,7 +188,8 @@ class _QnnExporter:
             floats[index] = integers
         self._write(floats, shared)
         self._on_progress("comparing", self._steps - 1, self._steps)
-        sizes = {name: record.num_bytes for name, record in self._staging.records.items()}
+        records = self._staging.records.items()
+        sizes = {name: record.num_bytes for name, record in records if name != MANIFEST_NAME}
         report = compare(expected, self._text_model(quantized), self._texts.held_out, sizes)
         self._on_progress("done", self._steps, self._steps)
         return report

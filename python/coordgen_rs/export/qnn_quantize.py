@@ -116,7 +116,11 @@ def _activations(encodings: Mapping[str, Encoding]) -> Overrides:
 
 
 def _weights(graph: onnx.ModelProto, bits: Literal[8, 4]) -> Overrides:
-    """A scale per column of each matrix."""
+    """A scale per column of each matrix.
+
+    At 4 bits, clipping the largest weights for a smaller squared error was tried and dropped: it
+    takes the embedded model from 83 to 79 % of float's choices, TinyStories-656K from 72 to 75 %.
+    """
     return {
         tensor.name: [{"quant_type": _WEIGHT_TYPES[bits], "symmetric": True, "axis": 1}]
         for tensor in graph.graph.initializer
