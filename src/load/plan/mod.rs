@@ -146,7 +146,19 @@ fn quickest(costs: &Costs, budget: Option<u64>) -> Result<Plan> {
     best.ok_or(Error::BudgetTooSmall { budget: budget.unwrap_or(0), least: least_of_all })
 }
 
+/// The plan within the budget. Where what is in memory at the start leaves no room, some blocks or,
+/// if that does not do, all of them go without their G2; `Resident` needs both, and `Single` gives
+/// up G1 anyway.
 fn planned(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Result<Plan> {
+    match (strategy, budget) {
+        (Strategy::Resident | Strategy::Single, _) | (_, None) => within(strategy, costs, budget),
+        (_, Some(bytes)) => within(strategy, &costs.trimmed(bytes), budget)
+            .or_else(|_| within(strategy, &costs.trimmed(0), budget))
+            .map(|plan| Plan { lower_bound_us: costs.lower_bound_us(), ..plan }),
+    }
+}
+
+fn within(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Result<Plan> {
     let routes = match strategy {
         Strategy::Resident => fixed::resident(costs),
         Strategy::Sync => fixed::sync(costs),

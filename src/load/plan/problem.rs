@@ -131,11 +131,21 @@ pub(super) struct BlockCosts {
     pub start: Held,
 }
 
+impl BlockCosts {
+    fn start_bytes(&self) -> u64 {
+        let [prefill, decode] = self.num_bytes;
+        let of = |is_held: bool, bytes: u64| if is_held { bytes } else { 0 };
+        of(self.start.prefill, prefill) + of(self.start.decode, decode)
+    }
+}
+
 /// Costs of all runs and loads of one problem.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
     pub blocks: Vec<BlockCosts>,
     pub num_chunks: usize,
+    /// Blocks that give up their G2 before anything else; `start` tells what is left of them.
+    pub dropped: Vec<usize>,
 }
 
 impl Costs {
@@ -156,7 +166,36 @@ impl Costs {
                 start,
             }
         };
-        Self { blocks: problem.start.iter().enumerate().map(of_block).collect(), num_chunks }
+        let blocks = problem.start.iter().enumerate().map(of_block).collect();
+        Self { blocks, num_chunks, dropped: Vec::new() }
+    }
+
+    /// Bytes that are in memory at the start.
+    pub fn start_bytes(&self) -> u64 {
+        self.blocks.iter().map(BlockCosts::start_bytes).sum()
+    }
+
+    /// The same with fewer blocks that start with both graphs: those whose load takes longest a
+    /// byte keep both, as far as `budget` goes.
+    pub fn trimmed(&self, budget: u64) -> Self {
+        let mut trimmed = self.clone();
+        let decode = Graph::Decode as usize;
+        let mut both: Vec<_> = (0..self.blocks.len())
+            .filter(|&block| self.blocks[block].start == Held::BOTH)
+            .collect();
+        let load_per_byte = |&block: &usize| {
+            let costs = &self.blocks[block];
+            costs.load[decode] as f64 / costs.num_bytes[decode].max(1) as f64
+        };
+        both.sort_by(|one, other| load_per_byte(one).total_cmp(&load_per_byte(other)));
+        for block in both {
+            if trimmed.start_bytes() <= budget {
+                break;
+            }
+            trimmed.blocks[block].start = Held::PREFILL;
+            trimmed.dropped.push(block);
+        }
+        trimmed
     }
 
     pub fn num_blocks(&self) -> usize {

@@ -221,16 +221,19 @@ fn collect_actions(costs: &Costs, routes: &[Route]) -> Vec<Action> {
     let mut actions: Vec<_> = (loads.iter())
         .map(|load| ((load.after_runs, 1, load.due), action(ActionKind::Load, load)))
         .collect();
+    let mut release = |block, graph, after_runs| {
+        let load = Load { after_runs, due: block, block, graph };
+        actions.push(((after_runs, 0, block), action(ActionKind::Release, &load)));
+    };
+    for &block in &costs.dropped {
+        release(block, G2, 0);
+    }
     for (block, route) in routes.iter().enumerate() {
-        let mut release = |graph, after_runs| {
-            let load = Load { after_runs, due: block, block, graph };
-            actions.push(((after_runs, 0, block), action(ActionKind::Release, &load)));
-        };
         if let Some(after_runs) = route.release_prefill(costs, block) {
-            release(G1, after_runs);
+            release(block, G1, after_runs);
         }
         if costs.blocks[block].start.decode && route.loads_decode(costs, block) {
-            release(G2, route.enter);
+            release(block, G2, route.enter);
         }
     }
     actions.sort_by_key(|(key, _)| *key);
@@ -250,13 +253,8 @@ pub(super) fn routes_peak_bytes(costs: &Costs, routes: &[Route]) -> u64 {
 /// Most bytes held at once; a graph counts from the start of its load, and what is released before
 /// anything else happens does not count.
 fn peak_bytes(costs: &Costs, actions: &[Action]) -> u64 {
-    let start = |block: &super::problem::BlockCosts| {
-        let of = |graph: Graph| {
-            if block.start.holds(graph) { block.num_bytes[graph as usize] } else { 0 }
-        };
-        of(Graph::Prefill) + of(Graph::Decode)
-    };
-    let mut held: u64 = costs.blocks.iter().map(start).sum();
+    let dropped = costs.dropped.iter().map(|&block| costs.blocks[block].num_bytes[G2]);
+    let mut held = costs.start_bytes() + dropped.sum::<u64>();
     let mut peak = 0;
     let mut begun = false;
     for action in actions {

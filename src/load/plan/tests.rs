@@ -4,6 +4,7 @@
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
 use proptest::strategy::Strategy as Generator;
 
+use super::route::Clock;
 use super::*;
 use crate::load::exact::exact;
 use crate::load::profile::{BlockCost, Graph, GraphCost, Profile};
@@ -115,10 +116,10 @@ impl Random {
     }
 }
 
-/// Up to 6 blocks, alike in one case of four, and up to 4 chunks, the last partly filled; loads of
+/// Up to `max_blocks`, alike in one case of four, and up to 4 chunks, the last partly filled; loads of
 /// about 0.5, 1.5, 3 or 6 times a chunk, G2 up to 2 times as slow.
-fn random_instance(random: &mut Random) -> (Profile, usize) {
-    let num_blocks = random.between(1, 6);
+fn random_instance(random: &mut Random, max_blocks: u64) -> (Profile, usize) {
+    let num_blocks = random.between(1, max_blocks);
     let num_chunks = random.between(1, 4) as usize;
     let alike = random.between(0, 3) == 0;
     let load_percent = [50, 150, 300, 600][random.between(0, 3) as usize];
@@ -138,7 +139,7 @@ fn just_in_time_is_near_the_optimum_on_500_random_instances() {
     let mut random = Random(4, 0);
     let (mut sum, mut worst) = (0.0, 1.0_f64);
     for _ in 0..500 {
-        let (profile, num_tokens) = random_instance(&mut random);
+        let (profile, num_tokens) = random_instance(&mut random, 6);
         let problem = Problem { num_tokens, ..problem(&profile, 1, Held::PREFILL) };
         let optimum = exact(&problem).unwrap().makespan_us;
         let plan = replayed(&problem, Strategy::JustInTime);
@@ -165,6 +166,47 @@ fn just_in_time_is_near_the_optimum_where_blocks_are_alike() {
             let optimum = exact(&problem).unwrap().makespan_us as f64;
             let plan = replayed(&problem, Strategy::JustInTime);
             assert!(plan.makespan_us as f64 <= 1.02 * optimum, "{num_chunks} {load} {decode}");
+        }
+    }
+}
+
+/// The least makespan of all release-first routes, by trying each.
+fn best_of_all_routes(problem: &Problem<'_>) -> u64 {
+    let costs = problem.costs().unwrap();
+    let (num_blocks, num_chunks) = (costs.num_blocks(), costs.num_chunks);
+    let options = |block: usize| -> Vec<Route> {
+        let enters = |from: usize| (from + 1..=num_chunks).map(move |until| (from, until));
+        let later = costs.blocks[block].start == Held::DECODE;
+        let entries = if later { 0..num_chunks } else { 0..1 };
+        let windows = entries.flat_map(enters).chain([(0, 0)]);
+        windows.map(|(from, until)| Route::release_first(&costs, block, from, until)).collect()
+    };
+    let options: Vec<_> = (0..num_blocks).map(options).collect();
+    let mut clock = Clock::new(&costs);
+    let num_choices = options.iter().map(Vec::len).product();
+    let chosen = |choice: usize| {
+        let mut left = choice;
+        let pick = |options: &Vec<Route>| {
+            let route = options[left % options.len()];
+            left /= options.len();
+            route
+        };
+        options.iter().map(pick).collect::<Vec<_>>()
+    };
+    (0..num_choices).map(|choice| clock.finish(&chosen(choice)).makespan_us).min().unwrap()
+}
+
+#[test]
+fn just_in_time_is_near_the_best_of_all_routes_from_every_start() {
+    let mut random = Random(6, 0);
+    for start in [Held::PREFILL, Held::DECODE, Held::NOTHING] {
+        for _ in 0..60 {
+            let (profile, num_tokens) = random_instance(&mut random, 3);
+            let problem = Problem { num_tokens, ..problem(&profile, 1, start) };
+            let best = best_of_all_routes(&problem);
+            let plan = replayed(&problem, Strategy::JustInTime);
+            let ratio = plan.makespan_us as f64 / best as f64;
+            assert!((1.0..=1.02).contains(&ratio), "{ratio} on {problem:?}");
         }
     }
 }
@@ -213,7 +255,7 @@ fn auto_is_the_quickest_and_of_equals_the_smallest() {
     let mut random = Random(5, 0);
     for budget in [None, Some(7), Some(100)] {
         for start in [Held::NOTHING, Held::PREFILL, Held::DECODE, Held::BOTH] {
-            let (profile, num_tokens) = random_instance(&mut random);
+            let (profile, num_tokens) = random_instance(&mut random, 6);
             let problem = problem(&profile, 1, start);
             let problem = Problem { num_tokens, memory_budget: budget, ..problem };
             let key = |plan: Plan| (plan.makespan_us, plan.peak_bytes);
@@ -255,6 +297,23 @@ fn blocks_that_hold_both_graphs_load_nothing() {
     assert_eq!((auto.strategy, num_loads(&auto)), (Strategy::Resident, 0));
     assert!(auto.timetable.actions.is_empty(), "both stay");
     assert_eq!(auto.makespan_us, auto.lower_bound_us);
+}
+
+#[test]
+fn of_resident_blocks_those_stay_whose_loads_are_longest_for_their_size() {
+    let loads = [3_000, 5_000, 1_000, 2_000, 4_000, 1_000];
+    let profile = profile(loads.map(|load| block(load, 1_000, 1_300, 1)).to_vec());
+    let problem = Problem { memory_budget: Some(8), ..problem(&profile, 8, Held::BOTH) };
+    for strategy in [Strategy::Sync, Strategy::Async, Strategy::Greedy, Strategy::JustInTime] {
+        let plan = replayed(&problem, strategy);
+        let mut loaded: Vec<_> = (plan.timetable.actions.iter())
+            .filter(|action| action.kind == ActionKind::Load)
+            .map(|action| action.block.0)
+            .collect();
+        loaded.sort_unstable();
+        assert_eq!(loaded, [0, 2, 3, 5]);
+        assert!(plan.peak_bytes <= 8);
+    }
 }
 
 #[test]
