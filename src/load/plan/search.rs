@@ -7,7 +7,7 @@ use super::route::{Clock, Finish, Route, routes_peak_bytes};
 use crate::random::uniform;
 
 /// Runs that one improvement may reckon with, over all routes that it tries: this bounds its time.
-const SEARCH_RUNS: usize = 60_000;
+const SEARCH_RUNS: usize = 100_000;
 /// What trying routes costs beside its runs, as a number of runs.
 const RUNS_A_TRIAL: usize = 8;
 
