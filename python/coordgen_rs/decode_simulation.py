@@ -78,6 +78,8 @@ def simulate_decode(
     """
     if (acceptance_rate is None) == (known_tokens_per_step is None):
         raise OptionError("give either an acceptance rate or tokens a step by width")
+    if not 0 <= drafting_us < float("inf"):
+        raise OptionError(f"drafting takes {drafting_us} us a step, but must take 0 or more")
     figures = []
     for rows in widths:
         time = step_us(step_us_by_width, rows) + (drafting_us if rows > 1 else 0.0)
