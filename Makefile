@@ -8,7 +8,7 @@ EMBEDDED := build/embedded-fp32
 PROMPT ?= models/prompts/rag.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python wheel lint format bench clean
+.PHONY: help setup demo test test-rust test-python test-qnn-full wheel lint format bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ test-rust: ## tests of the crate, documentation examples included, and one round
 
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
 	$(BIN)/python -m pytest -q tests benches --benchmark-disable
+
+test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 minutes)
+	$(BIN)/python -m pytest -q -m qnn_full tests/test_qnn_full.py
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 	$(BIN)/python tests/wheel_check.py

@@ -5,7 +5,6 @@ import json
 import platform
 import shutil
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +13,22 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, open_session, plain, qnn
-from coordgen_rs.blocks import Buffers
+from coordgen_rs import Bundle, Stats, Tokenizer, generate, make_drafter, open_session, plain, qnn
 from coordgen_rs.check import check
-from coordgen_rs.errors import BundleError, DeviceLostError, ProviderError, ShapeError
+from coordgen_rs.errors import (
+    BlockLoadError,
+    BundleError,
+    DeviceLostError,
+    ProviderError,
+    ShapeError,
+)
 from coordgen_rs.kv_cache import QnnCache
 from coordgen_rs.providers import ProviderChoice
 from coordgen_rs.qnn_blocks import QnnBlocks, QnnBuffers
+from coordgen_rs.qnn_compile import compile_bundle
 from coordgen_rs.qnn_options import QnnOptions, soc_named
 from coordgen_rs.qnn_session import QnnSession
-from qnn_bundles import PROMPT, cached_sessions, needs_emulator, tokens_of
+from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle, tokens_of
 
 pytestmark = needs_emulator
 
@@ -80,26 +85,62 @@ def test_extreme_values_of_unseen_rows_change_nothing(session):
                 array[:, :, 5:] = extreme
         blocks = QnnBlocks(bundle, soc_named(target.soc), cache, QnnOptions())
         blocks.load(0, "decode")
-        buffers = QnnBuffers(Buffers.empty(8, model, slots + 8), bundle, target)
-        buffers.drafted.inputs.fill_chain(np.arange(8, dtype=np.uint32), 5)
-        buffers.fill_mask(5)
+        buffers = QnnBuffers.of_rows(8, bundle, target)
+        buffers.inputs.fill_chain(np.arange(8, dtype=np.uint32), 5)
+        buffers.write_index[0] = 5
         buffers.hidden[0][0] = bundle.embedding()[np.arange(8)]
         blocks.run(0, "decode", buffers)
         outputs.append(blocks.hidden_out(buffers).copy())
     assert all(np.array_equal(outputs[0], other) for other in outputs[1:])
 
 
-def test_graphs_load_in_threads_while_others_run(session, prompt):
-    expected = tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS))
-    target = session.bundle.manifest.qnn
-    blocks = QnnBlocks(session.bundle, soc_named(target.soc), session.cache, QnnOptions())
-    loading = threading.Thread(target=blocks.load, args=(0, "decode"))
-    loading.start()
-    assert tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS)) == expected
-    loading.join()
-    assert blocks.is_loaded(0, "decode")
-    blocks.release(0, "decode")
-    assert not blocks.is_loaded(0, "decode")
+@pytest.fixture(scope="module")
+def two_blocks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qnn-blocks")
+    path = qnn_bundle(folder, "TinyStories-656K", "8-gen-2", blocks=2)
+    return compile_bundle(path)
+
+
+@pytest.mark.parametrize("strategy", ["resident", "sync", "just_in_time", "single", "auto"])
+def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
+    prompt = np.random.default_rng(3).integers(3, 500, 90).astype(np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=8))
+    switched = QnnSession(two_blocks, preload=strategy == "resident")
+    for _ in range(2):  # there, and back again
+        steps = generate(switched, prompt, max_new_tokens=8, switch=strategy)
+        assert tokens_of(steps) == expected
+    held = {switched.blocks.is_loaded(block, "prefill") for block in range(2)}
+    assert held == {strategy in ("resident", "auto")} or strategy in ("auto", "single")
+
+
+def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_blocks, monkeypatch):
+    prompt = np.random.default_rng(4).integers(3, 500, 40).astype(np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=8))
+    switched = QnnSession(two_blocks, preload=False)
+    real = QnnBlocks.load
+
+    def refuse_one(blocks, block, graph):
+        if (block, graph) == (1, "decode"):
+            raise ProviderError("out of memory")
+        real(blocks, block, graph)
+
+    monkeypatch.setattr(QnnBlocks, "load", refuse_one)
+    stats = Stats()
+    steps = generate(switched, prompt, max_new_tokens=8, switch="sync", stats=stats)
+    assert tokens_of(steps) == expected
+    assert not switched.blocks.is_loaded(1, "decode")
+
+
+def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
+    prompt = np.random.default_rng(5).integers(3, 500, 40).astype(np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=4))
+    largest = max(
+        two_blocks.manifest.files[b.weights].num_bytes for b in two_blocks.manifest.blocks
+    )
+    switched = QnnSession(two_blocks, preload=False)
+    steps = generate(switched, prompt, max_new_tokens=4, memory_budget=largest)
+    assert tokens_of(steps) == expected
+    assert sum(switched.blocks.is_loaded(block, "decode") for block in range(2)) < 2
 
 
 def test_closing_early_leaves_exactly_the_committed_tokens(session, prompt):
@@ -179,18 +220,32 @@ def test_keys_without_a_common_encoding_are_warned_of_and_never_compacted(
     assert asked == ["canonical", "compact"]
 
 
-def test_untied_rows_are_committed_under_the_encoding_of_the_past(session):
+def test_untied_rows_are_stored_under_the_encoding_of_the_past(session):
     layer = session.bundle.manifest.qnn.caches[0]
     wider = dataclasses.replace(layer.key, scale=2 * layer.key.scale)
     cache = QnnCache([dataclasses.replace(layer, key_new=wider)], 2, 16, 4)
     keys, values = cache.new_rows(8)[0]
     keys[:], values[:] = np.arange(8)[:, None] + 128, np.arange(8)[:, None]
-    cache.ran(8)
+    cache.store([0], 8, 0)
     cache.commit(np.array([0, 3], np.uint32))
     past_keys, past_values = cache.arrays[0]
     assert past_keys[0, 0, :2, 0].tolist() == [128, 134]
     assert past_values[0, 0, :2, 0].tolist() == [0, 3]
     assert cache.length == 2
+
+
+def test_a_side_branch_beyond_the_last_slot_is_committed(session):
+    layer = session.bundle.manifest.qnn.caches[0]
+    cache = QnnCache([layer], 1, 10, 1)
+    cache.length = 7
+    keys, values = cache.new_rows(8)[0]
+    keys[:], values[:] = np.arange(8)[:, None], np.arange(8)[:, None] + 50
+    cache.store([0], 8, 7)
+    assert cache.arrays[0][0][0, 0, 7:, 0].tolist() == [0, 1, 2]
+    cache.commit(np.array([0, 5, 7], np.uint32))
+    assert cache.arrays[0][0][0, 0, 7:, 0].tolist() == [0, 5, 7]
+    assert cache.arrays[0][1][0, 0, 7:, 0].tolist() == [50, 55, 57]
+    assert cache.length == 10
 
 
 def test_bundle_for_another_chip_or_provider_is_refused(session, bundle_of):
@@ -222,6 +277,18 @@ def test_a_node_that_the_htp_cannot_run_is_named(tmp_path):
     )
     with pytest.raises(ProviderError, match=r"block_03.*layer_0\.strange \(NonZero\)"):
         qnn.qnn_session(path, soc_named("8-gen-2"))
+
+
+def test_a_block_that_cannot_be_loaded_is_named(session, tmp_path):
+    def misname(document):
+        document["blocks"][0]["graphs"]["8"] = "head.8.onnx"
+
+    damaged = copied(session, tmp_path, misname)
+    (damaged.path / "head.8.onnx").write_bytes(
+        bytes(damaged.manifest.files["head.8.onnx"].num_bytes)
+    )
+    with pytest.raises(BlockLoadError, match=r"block 0: its decode graph .*head\.8\.onnx"):
+        QnnSession(damaged)
 
 
 def test_missing_backend_library_is_named(session, monkeypatch, tmp_path):

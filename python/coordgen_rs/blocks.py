@@ -7,7 +7,7 @@ is loaded when (`_core.Loader`) nor what is computed (`session.py`).
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnxruntime
@@ -49,9 +49,9 @@ class Buffers:
         input_ids: NDArray[np.int64],
         position_ids: NDArray[np.int64],
         mask: NDArray[np.float32],
-        cos: NDArray[np.float32],
-        sin: NDArray[np.float32],
-        hidden: tuple[NDArray[np.float32], NDArray[np.float32]],
+        cos: NDArray[Any],
+        sin: NDArray[Any],
+        hidden: tuple[NDArray[Any], NDArray[Any]],
     ) -> None:
         self.rows = len(input_ids)
         self.input_ids, self.position_ids = input_ids, position_ids
@@ -96,10 +96,39 @@ class Buffers:
             (one[:, some], other[:, some]),
         )
 
+    def before_run(self) -> None:
+        """Bring up to date what graphs read in another form than it is written; here nothing."""
+
     @cached_property
     def inputs(self) -> StepInputs:
         """What fills ids, positions and mask."""
         return StepInputs(self.input_ids, self.position_ids, self.mask)
+
+
+class Blocks(Protocol):
+    """All blocks of a bundle, each with two graphs that come and go."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a block's second graph costs nothing where the first one is loaded."""
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+
+    def is_loaded(self, block: int, graph: GraphName) -> bool:
+        """Whether this graph of the block can run."""
+
+    def load(self, block: int, graph: GraphName) -> None:
+        """Bring a graph into memory."""
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Drop a graph; nothing where it is not loaded."""
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+
+    def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
+        """Where the last block leaves its hidden states, `(1, rows, hidden_size)`."""
 
 
 @dataclass

@@ -6,13 +6,24 @@ long as a chunk are held.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs.blocks import Buffers, CpuBlocks, load_graph, ort_value
+from coordgen_rs.blocks import Blocks, Buffers, load_graph, ort_value
 from coordgen_rs.bundle import Bundle
+
+
+class Head(Protocol):
+    """The head's graphs of all decode widths."""
+
+    def step(self, rows: int) -> NDArray[np.float32]:
+        """Logits `(rows, vocab_size) f32` after a decode step, valid until the next."""
+
+    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """Logits of the first rows of a chunk, in parts that are valid until the next."""
 
 
 class CpuHead:
@@ -24,7 +35,7 @@ class CpuHead:
         steps: The buffers of all decode widths.
     """
 
-    def __init__(self, bundle: Bundle, blocks: CpuBlocks, steps: Sequence[Buffers]) -> None:
+    def __init__(self, bundle: Bundle, blocks: Blocks, steps: Sequence[Buffers]) -> None:
         self._blocks, self._files = blocks, bundle.manifest.head.graphs
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
         self._bound: dict[int, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = {}

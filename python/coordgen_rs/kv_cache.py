@@ -2,11 +2,10 @@
 
 Slot `s` of a layer holds the key and value of the token at position `s`. On CPU (`KvCache`) a step
 writes its rows to the slots behind the committed ones; what is not committed is masked, and
-overwritten by the next. On an NPU (`QnnCache`) a step gives its rows out, and the host copies those
-that are committed.
+overwritten by the next. On an NPU (`QnnCache`) a step gives its rows out, and the host copies them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,8 +95,9 @@ class QnnCache:
             )
             for layer in encodings
         ]
+        self._num_slots = num_slots
         self._new: dict[int, list[Pair]] = {}
-        self._last: list[Pair] = []
+        self._last = list(self.arrays)
 
     @property
     def nbytes(self) -> int:
@@ -117,23 +117,33 @@ class QnnCache:
             ]
         return self._new[rows]
 
-    def ran(self, rows: int) -> None:
-        """Note that the last step was of that width: the next commit takes its rows."""
-        self._last = self.new_rows(rows)
+    def store(self, layers: Iterable[int], rows: int, start: int) -> None:
+        """Write what a step of that width has left for some layers to the slots from `start` on.
+
+        There later runs over the same chunk read it; it is not committed. Rows beyond the last slot
+        are kept for `commit` alone.
+        """
+        for layer in layers:
+            self._last[layer] = self.new_rows(rows)[layer]
+            self._copy(layer, slice(min(rows, self._num_slots - start)), start)
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Append the given rows of the last step, in path order."""
-        target = slice(self.length, self.length + len(rows))
-        for layer, past, new in zip(self._encodings, self.arrays, self._last, strict=True):
-            for array, source, old, given in zip(
-                past,
-                new,
-                (layer.key, layer.value),
-                (layer.key_new, layer.value_new),
-                strict=True,
-            ):
-                taken = source[:, :, rows]
-                if given != old:  # not tied: the past is read under another encoding
-                    taken = old.quantize(given.dequantize(taken))
-                array[:, :, target] = taken
+        """Append the given rows of the last step, in path order.
+
+        Rows `0 .. n-1` already stand in their slots (canonical commit).
+        """
+        if not np.array_equal(rows, np.arange(len(rows))):
+            for layer in range(len(self.arrays)):
+                self._copy(layer, rows, self.length)
         self.length += len(rows)
+
+    def _copy(self, layer: int, rows: slice | NDArray[np.uint32], start: int) -> None:
+        """Copy rows of the last step to the slots from `start` on."""
+        layout = self._encodings[layer]
+        encodings = ((layout.key, layout.key_new), (layout.value, layout.value_new))
+        pairs = zip(self.arrays[layer], self._last[layer], encodings, strict=True)
+        for past, new, (encoding, new_encoding) in pairs:
+            taken = new[:, :, rows]
+            if encoding != new_encoding:  # not tied: the past is read under another encoding
+                taken = encoding.quantize(new_encoding.dequantize(taken))
+            past[:, :, start : start + taken.shape[2]] = taken

@@ -76,6 +76,17 @@ def devices() -> list[Any]:
     return found
 
 
+def check_available() -> None:
+    """Whether sessions can be made here at all.
+
+    Raises:
+        ProviderError: onnxruntime-qnn or its library for the HTP is missing, or cannot run here, or
+            there is no device.
+    """
+    _backend()
+    devices()
+
+
 def qnn_session(
     model: Path,
     soc: Soc,

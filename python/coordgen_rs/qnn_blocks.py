@@ -1,12 +1,11 @@
-"""The blocks and the head of a bundle on Qualcomm's HTP, loaded and released one by one.
+"""The blocks of a bundle on Qualcomm's HTP, loaded and released one by one.
 
 In: a bundle, the cache, and buffers. Out: integers, as the graphs take and give them. Each graph of
 a block is a session of its own, from its context binary where there is one; without it the provider
-compiles the graph, which takes its time. New keys and values are outputs, which the host commits
-(`QnnCache`). What is loaded when is not decided here.
+compiles the graph, which takes its time. New keys and values are outputs, which the host copies to
+the cache. What is loaded when is not decided here.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,44 +26,73 @@ _SHARED = {"ep.share_ep_contexts": "1"}
 Bound = tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]
 
 
-class QnnBuffers:
-    """What the graphs read and write in one run, beside the ids and the mask that are drafted.
+@dataclass(frozen=True)
+class MaskIntegers:
+    """How the graphs read a mask: `(1, 1, rows, slots + rows) u16`, new rows behind all slots."""
+
+    slots: int
+    seen: int
+    unseen: int
+
+    @classmethod
+    def of(cls, target: QnnTarget, slots: int) -> "MaskIntegers":
+        """Those of a bundle."""
+        values = np.array([0, target.mask_value], np.float32)
+        seen, unseen = map(int, target.mask.quantize(values))
+        return cls(slots, seen, unseen)
+
+
+class QnnBuffers(Buffers):
+    """What the graphs read and write in one run; all but ids and the drafted mask are uint16.
 
     Args:
-        drafted: Ids, positions and the float mask, whose columns are absolute slots.
-        bundle: The bundle.
-        target: Its encodings.
-
-    Attributes:
-        drafted: As given.
-        arrays: By name: mask `(1, 1, rows, slots + rows)`, its new rows behind all slots; cos and
-            sin `(1, 1, rows, head_dim / 2)`; all uint16.
-        hidden: Two of `(1, rows, hidden_size) u16`, taken in turn from block to block.
+        arrays: Those of `Buffers`, in its order; the drafted mask has absolute slots as columns.
+        integers: How the graphs read the mask.
     """
 
-    def __init__(self, drafted: Buffers, bundle: Bundle, target: QnnTarget) -> None:
-        model, slots, rows = bundle.manifest.model, bundle.manifest.slots, drafted.rows
-        self.drafted, self._slots = drafted, slots
-        zero = np.zeros(1, np.float32)
-        self._seen = target.mask.quantize(zero)[0]
-        self._unseen = target.mask.quantize(zero + np.float32(target.mask_value))[0]
-        self._past_len = 0
-        half = (1, 1, rows, model.head_dim // 2)
-        self.arrays: dict[str, NDArray[Any]] = {
-            "mask": np.full((1, 1, rows, slots + rows), self._unseen, np.uint16),
-            "cos": np.zeros(half, np.uint16),
-            "sin": np.zeros(half, np.uint16),
-        }
-        self.hidden = [np.zeros((1, rows, model.hidden_size), np.uint16) for _ in range(2)]
+    def __init__(self, *arrays: Any, integers: MaskIntegers) -> None:
+        super().__init__(*arrays)
+        self._integers, self._past_len = integers, 0
+        shape = (1, 1, self.rows, integers.slots + self.rows)
+        self._bound_mask = np.full(shape, integers.unseen, np.uint16)
+        del self.values["write_index"]
+        self.values["mask"] = ort_value(self._bound_mask)
 
-    def fill_mask(self, past_len: int) -> None:
-        """Turn the float mask into the graphs' own: past slots, then the new rows."""
-        mask, rows = self.arrays["mask"], self.drafted.rows
-        mask[..., self._past_len : past_len] = self._seen
-        mask[..., past_len : self._past_len] = self._unseen
-        drafted = self.drafted.mask[..., past_len : past_len + rows]
-        mask[..., self._slots :] = np.where(drafted == 0, self._seen, self._unseen)
-        self._past_len = past_len
+    @classmethod
+    def of_rows(cls, rows: int, bundle: Bundle, target: QnnTarget) -> "QnnBuffers":
+        """Buffers of their own for `rows` tokens."""
+        manifest, model = bundle.manifest, bundle.manifest.model
+        half, hidden = (1, 1, rows, model.head_dim // 2), (1, rows, model.hidden_size)
+        ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        # As many columns at every width, so that a narrow step can be run under a wide graph.
+        mask = np.zeros((1, 1, rows, manifest.slots + manifest.widths[-1]), np.float32)
+        cos, sin = np.zeros(half, np.uint16), np.zeros(half, np.uint16)
+        states = np.zeros(hidden, np.uint16), np.zeros(hidden, np.uint16)
+        integers = MaskIntegers.of(target, manifest.slots)
+        return cls(ids, positions, mask, cos, sin, states, integers=integers)
+
+    def part(self, first: int, rows: int) -> "QnnBuffers":
+        """The buffers of some consecutive rows: views, but for the write index and the mask."""
+        some = slice(first, first + rows)
+        one, other = self.hidden
+        return QnnBuffers(
+            self.input_ids[some],
+            self.position_ids[some],
+            self.mask[:, :, some],
+            self.cos[:, :, some],
+            self.sin[:, :, some],
+            (one[:, some], other[:, some]),
+            integers=self._integers,
+        )
+
+    def before_run(self) -> None:
+        """Turn the drafted mask into the graphs' own; every row sees all slots before the run's."""
+        start, mask, integers = int(self.write_index[0]), self._bound_mask, self._integers
+        mask[..., self._past_len : start] = integers.seen
+        mask[..., start : self._past_len] = integers.unseen
+        drafted = self.mask[..., start : start + self.rows]
+        mask[..., integers.slots :] = np.where(drafted == 0, integers.seen, integers.unseen)
+        self._past_len = start
 
 
 @dataclass
@@ -72,7 +100,7 @@ class _LoadedGraph:
     """A block under one graph: sessions by rows, and the runs that were bound to them."""
 
     sessions: dict[int, onnxruntime.InferenceSession]
-    bound: dict[QnnBuffers, Bound] = field(default_factory=dict)
+    bound: dict[Buffers, Bound] = field(default_factory=dict)
 
 
 class QnnBlocks:
@@ -83,10 +111,15 @@ class QnnBlocks:
         soc: The chip.
         cache: Keys and values that the graphs read.
         options: How to compile and run.
+
+    Attributes:
+        is_shared: Whether a block's graphs share a context binary, which is loaded as a whole.
     """
 
     def __init__(self, bundle: Bundle, soc: Soc, cache: QnnCache, options: QnnOptions) -> None:
         self._bundle, self._soc, self._cache, self._options = bundle, soc, cache, options
+        target = bundle.manifest.qnn
+        self.is_shared = target is not None and target.shared is not None
         self._widths: dict[GraphName, list[int]] = {
             "prefill": [bundle.manifest.prefill_rows],
             "decode": bundle.manifest.decode_widths,
@@ -119,31 +152,34 @@ class QnnBlocks:
         """Drop a graph; nothing where it is not loaded."""
         self._loaded.pop((block, graph), None)
 
-    def run(self, block: int, graph: GraphName, buffers: QnnBuffers) -> None:
-        """Compute one block: hidden states, and new keys and values of all rows.
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`.
 
         Raises:
             DeviceLostError: The device failed.
         """
         loaded = self._loaded[block, graph]
         if buffers not in loaded.bound:
-            session = loaded.sessions[buffers.drafted.rows]
+            session = loaded.sessions[buffers.rows]
             loaded.bound[buffers] = session, self._bind(block, session, buffers)
+        buffers.before_run()
         run_bound(loaded.bound[buffers], f"block {block}")
+        layers = self._bundle.manifest.blocks[block].layers
+        self._cache.store(layers, buffers.rows, int(buffers.write_index[0]))
 
-    def hidden_out(self, buffers: QnnBuffers) -> NDArray[Any]:
+    def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
         """Where the last block leaves its hidden states, `(1, rows, hidden_size) u16`."""
         return buffers.hidden[len(self) % 2]
 
     def _bind(
-        self, block: int, session: onnxruntime.InferenceSession, buffers: QnnBuffers
+        self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers
     ) -> onnxruntime.IOBinding:
         binding = session.io_binding()
-        for name, array in buffers.arrays.items():
-            binding.bind_ortvalue_input(name, ort_value(array))
-        binding.bind_ortvalue_input("hidden", ort_value(buffers.hidden[block % 2]))
-        binding.bind_ortvalue_output("hidden_out", ort_value(buffers.hidden[(block + 1) % 2]))
-        new = self._cache.new_rows(buffers.drafted.rows)
+        for name, value in buffers.values.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_input("hidden", buffers.hidden_values[block % 2])
+        binding.bind_ortvalue_output("hidden_out", buffers.hidden_values[(block + 1) % 2])
+        new = self._cache.new_rows(buffers.rows)
         for layer in self._bundle.manifest.blocks[block].layers:
             for kind, past, rows in zip(
                 ("key", "value"), self._cache.arrays[layer], new[layer], strict=True
@@ -151,50 +187,6 @@ class QnnBlocks:
                 binding.bind_ortvalue_input(f"{kind}_{layer}", ort_value(past))
                 binding.bind_ortvalue_output(f"{kind}_{layer}_new", ort_value(rows))
         return binding
-
-
-class QnnHead:
-    """Final norm and output layer at the widths of decode steps.
-
-    Args:
-        bundle: An opened bundle.
-        soc: The chip.
-        options: How to compile and run.
-        target: The bundle's encodings.
-    """
-
-    def __init__(self, bundle: Bundle, soc: Soc, options: QnnOptions, target: QnnTarget) -> None:
-        model, files = bundle.manifest.model, bundle.manifest.head.graphs
-        self._encoding = target.logits
-        self._hidden: dict[int, NDArray[Any]] = {}
-        self._logits: dict[int, NDArray[Any]] = {}
-        self._bound: dict[int, Bound] = {}
-        for rows in bundle.manifest.decode_widths:
-            session = load_qnn_graph(bundle, files[rows], soc, options)
-            self._hidden[rows] = np.zeros((1, rows, model.hidden_size), np.uint16)
-            self._logits[rows] = np.zeros((1, rows, model.vocab_size), np.uint16)
-            binding = session.io_binding()
-            binding.bind_ortvalue_input("hidden", ort_value(self._hidden[rows]))
-            binding.bind_ortvalue_output("logits", ort_value(self._logits[rows]))
-            self._bound[rows] = session, binding
-
-    def release(self) -> None:
-        """Drop all its graphs."""
-        self._bound.clear()
-
-    def run(self, hidden: NDArray[Any], num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """Logits of the first rows of `hidden (1, rows, hidden_size) u16`, in parts.
-
-        Raises:
-            DeviceLostError: The device failed.
-        """
-        rows = max(width for width in self._bound if width <= hidden.shape[1])
-        for start in range(0, num_rows, rows):
-            first = min(start, hidden.shape[1] - rows)
-            self._hidden[rows][:] = hidden[:, first : first + rows]
-            run_bound(self._bound[rows], "the head")
-            logits = self._encoding.dequantize(self._logits[rows][0])
-            yield logits[start - first : num_rows - first]
 
 
 def load_qnn_graph(

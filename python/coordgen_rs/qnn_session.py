@@ -1,24 +1,33 @@
 """A bundle on Qualcomm's HTP: the same contract as on CPU, in the device's own integers."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
-from coordgen_rs.blocks import Buffers, GraphName
+from coordgen_rs.blocks import Buffers
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import BundleError, DeviceLostError, ProviderError
 from coordgen_rs.kv_cache import QnnCache
 from coordgen_rs.manifest import CompiledGraphs, QnnTarget
 from coordgen_rs.onnx_runtime import set_threads
-from coordgen_rs.qnn import QnnVersion, is_emulator, version
-from coordgen_rs.qnn_blocks import QnnBlocks, QnnBuffers, QnnHead
+from coordgen_rs.qnn import QnnVersion, check_available, is_emulator, version
+from coordgen_rs.qnn_blocks import QnnBlocks, QnnBuffers
+from coordgen_rs.qnn_head import QnnHead
 from coordgen_rs.qnn_options import QnnOptions, Soc
-from coordgen_rs.session import OrtSession
+from coordgen_rs.session import OnLogits, OrtSession
+from coordgen_rs.switching import (
+    BlockCosts,
+    Switching,
+    SwitchReport,
+    WhileWaiting,
+    guessed_costs,
+)
 
 
 class QnnSession(OrtSession):
@@ -30,6 +39,8 @@ class QnnSession(OrtSession):
         options: How to compile and run.
         recompile: Whether to compile graphs again whose binaries do not fit, rather than refuse.
         threads: Compute threads of the process; None takes one a core.
+        preload: As of `OrtSession`.
+        costs: As of `OrtSession`.
 
     Attributes:
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
@@ -37,8 +48,9 @@ class QnnSession(OrtSession):
 
     Raises:
         BundleError: The bundle is not for QNN, or for another chip.
-        ProviderError: The provider is missing, cannot run here, or refuses a graph; or the context
-            binaries were made by another version.
+        ProviderError: The provider is missing or cannot run here; or the context binaries were made
+            by another version.
+        BlockLoadError: The provider refuses a graph; the message names block and file.
     """
 
     provider = "qnn"
@@ -51,85 +63,74 @@ class QnnSession(OrtSession):
         options: QnnOptions | None = None,
         recompile: bool = False,
         threads: int | None = None,
+        preload: bool = True,
+        costs: Sequence[BlockCosts] | None = None,
     ) -> None:
-        target = _usable(bundle, _target(bundle, soc), recompile)
-        bundle = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
+        target = _target(bundle, soc)
+        check_available()
+        target = _usable(bundle, target, recompile)
         self.threads = set_threads(threads)
-        self.bundle = bundle
-        manifest, model = bundle.manifest, bundle.manifest.model
+        self.bundle = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
         self._target = target
+        manifest, model = self.bundle.manifest, self.bundle.manifest.model
         cache = QnnCache(target.caches, model.num_kv_heads, manifest.slots, model.head_dim)
-        self.cache = self._qnn_cache = cache
+        self.cache = cache
         self._embedding = bundle.embedding()
         self._cos, self._sin = map(target.rotation.quantize, bundle.rope_tables())
-        self._decode = {rows: self._drafted(rows) for rows in manifest.decode_widths}
-        self._chunk = self._drafted(manifest.prefill_rows)
-        self._integers = {
-            buffers: QnnBuffers(buffers, bundle, target)
-            for buffers in (*self._decode.values(), self._chunk)
-        }
+        self._decode = {rows: self._buffers(rows) for rows in manifest.decode_widths}
+        self._chunk = self._buffers(manifest.prefill_rows)
         self.allowed_commits = ("canonical", "compact") if target.is_exact else ("canonical",)
         self._closed: str | None = None
-        self._open(Soc(target.soc, target.soc_model, target.htp_arch, ""), options or QnnOptions())
+        chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
+        options = options or QnnOptions()
+        blocks = QnnBlocks(self.bundle, chip, cache, options)
+        self.blocks = blocks
+        rows = (manifest.prefill_rows, manifest.decode_rows)
+        self.switching = Switching(blocks, rows, costs or guessed_costs(manifest))
+        if preload:
+            self.switching.ensure("prefill", "decode")
+        steps = list(self._decode.values())
+        self._head = self._qnn_head = QnnHead(self.bundle, blocks, steps, chip, options, target)
         self.select(manifest.decode_widths)
 
-    def _drafted(self, rows: int) -> Buffers:
-        return Buffers.empty(rows, self.bundle.manifest.model, self.bundle.manifest.slots + rows)
-
-    def _open(self, soc: Soc, options: QnnOptions) -> None:
-        self._qnn_blocks = QnnBlocks(self.bundle, soc, self._qnn_cache, options)
-        for block in range(len(self._qnn_blocks)):
-            self._qnn_blocks.load(block, "prefill")
-            self._qnn_blocks.load(block, "decode")
-        self._qnn_head = QnnHead(self.bundle, soc, options, self._target)
+    def _buffers(self, rows: int) -> QnnBuffers:
+        return QnnBuffers.of_rows(rows, self.bundle, self._target)
 
     def close(self, reason: str = "it was closed") -> None:
         """Release everything that the device holds; later runs raise DeviceLostError."""
-        for block in range(len(self._qnn_blocks)):
-            self._qnn_blocks.release(block, "prefill")
-            self._qnn_blocks.release(block, "decode")
+        for block in range(len(self.blocks)):
+            self.blocks.release(block, "prefill")
+            self.blocks.release(block, "decode")
         self._qnn_head.release()
         self._closed = self._closed or reason
 
-    def step(self, inputs: StepInputs) -> NDArray[np.float32]:
-        """Run the decode graph that `inputs` belongs to.
-
-        Returns:
-            Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
+    def prefill(
+        self,
+        token_ids: NDArray[np.uint32],
+        graphs: Literal["both", "prefill", "decode"] = "both",
+        *,
+        on_logits: OnLogits = None,
+        switch: str = "auto",
+        memory_budget: int | None = None,
+    ) -> SwitchReport | None:
+        """Compute and commit tokens, a chunk after another; as of `OrtSession`.
 
         Raises:
             DeviceLostError: The device failed, now or before: the session is closed.
         """
-        buffers = self._decode[inputs.rows]
-        self._run(buffers)
-        return next(self._chunk_logits(buffers, buffers.rows))
-
-    def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
-        # A run costs about the same however few of its rows are used.
-        widest = self._decode[self.widths[-1]]
-        if graphs == "prefill" or (graphs == "both" and remaining > widest.rows):
-            return self._chunk
-        fitting = (rows for rows in self.widths if rows >= remaining)
-        return self._decode[next(fitting, self.widths[-1])]
-
-    def _run(self, buffers: Buffers) -> None:
-        integers = self._integers[buffers]
-        integers.fill_mask(self.length)
-        integers.hidden[0][0] = self._embedding[buffers.input_ids]
-        for name, table in (("cos", self._cos), ("sin", self._sin)):
-            out = integers.arrays[name][0, 0]
-            np.take(table, buffers.position_ids, axis=0, out=out, mode="clip")
-        graph: GraphName = "prefill" if buffers is self._chunk else "decode"
         with self._device():
-            for block in range(len(self._qnn_blocks)):
-                self._qnn_blocks.run(block, graph, integers)
-        self._qnn_cache.ran(buffers.rows)
+            return super().prefill(
+                token_ids, graphs, on_logits=on_logits, switch=switch, memory_budget=memory_budget
+            )
 
-    def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """The first rows of logits of the last run, in parts."""
-        hidden = self._qnn_blocks.hidden_out(self._integers[buffers])
+    def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[np.float32]:
+        """Run the decode graph that `inputs` belongs to; as of `OrtSession`.
+
+        Raises:
+            DeviceLostError: The device failed, now or before: the session is closed.
+        """
         with self._device():
-            yield from self._qnn_head.run(hidden, num_rows)
+            return super().step(inputs, while_waiting)
 
     @contextmanager
     def _device(self) -> Iterator[None]:
@@ -141,6 +142,12 @@ class QnnSession(OrtSession):
         except DeviceLostError as error:
             self.close(str(error))
             raise
+
+    def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
+        # A run costs about the same however few of its rows are used.
+        if graphs == "both" and remaining > self.widths[-1]:
+            return self._chunk
+        return super()._chunk_buffers(remaining, graphs)
 
 
 def _target(bundle: Bundle, soc: str | None) -> QnnTarget:

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
-from coordgen_rs.blocks import Buffers, CpuBlocks, GraphName
+from coordgen_rs.blocks import Blocks, Buffers, CpuBlocks, GraphName
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import OptionError, ShapeError
-from coordgen_rs.head import CpuHead
-from coordgen_rs.kv_cache import KvCache
+from coordgen_rs.head import CpuHead, Head
+from coordgen_rs.kv_cache import KvCache, QnnCache
 from coordgen_rs.onnx_runtime import set_threads
 from coordgen_rs.switching import (
     BlockCosts,
@@ -137,20 +137,27 @@ class OrtSession:
         self.threads = set_threads(threads)
         self.bundle = bundle
         manifest, model = bundle.manifest, bundle.manifest.model
-        self.cache = KvCache(model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim)
+        cache = KvCache(model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim)
+        self.cache: KvCache | QnnCache = cache
         self._embedding = bundle.embedding()
+        self._cos: NDArray[Any]
+        self._sin: NDArray[Any]
         self._cos, self._sin = bundle.rope_tables()
         widths = manifest.decode_widths
-        self._decode = {rows: Buffers.empty(rows, model, manifest.slots) for rows in widths}
-        self._chunk = Buffers.empty(manifest.prefill_rows, model, manifest.slots)
-        self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
+        self._decode = {rows: self._buffers(rows) for rows in widths}
+        self._chunk = self._buffers(manifest.prefill_rows)
+        self.blocks: Blocks = CpuBlocks(bundle, cache, share=share_graphs)
         rows = (manifest.prefill_rows, manifest.decode_rows)
         self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
         self._memory_budget = memory_budget
         if preload and memory_budget is None:
             self.switching.ensure("prefill", "decode")
-        self._head = CpuHead(bundle, self.blocks, list(self._decode.values()))
+        self._head: Head = CpuHead(bundle, self.blocks, list(self._decode.values()))
         self.select(widths)
+
+    def _buffers(self, rows: int) -> Buffers:
+        """Buffers of their own for `rows` tokens."""
+        return Buffers.empty(rows, self.bundle.manifest.model, self.bundle.manifest.slots)
 
     def select(self, widths: Sequence[int], costs: Sequence[float] | None = None) -> None:
         """Draft and decode with these widths only, at the given costs of a step.
@@ -303,8 +310,7 @@ class OrtSession:
     @cached_property
     def _wide_step(self) -> Buffers:
         """A decode step as wide as a chunk; what its other rows hold is of no matter."""
-        manifest = self.bundle.manifest
-        return Buffers.empty(manifest.prefill_rows, manifest.model, manifest.slots)
+        return self._buffers(self.bundle.manifest.prefill_rows)
 
     def _run(self, buffers: Buffers, chunk: NDArray[np.uint32]) -> None:
         """Run all blocks over some tokens of a prompt, all of them at one width."""

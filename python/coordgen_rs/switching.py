@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from coordgen_rs._core import Loader, Plan, Streaming, plan
-from coordgen_rs.blocks import CpuBlocks, GraphName
+from coordgen_rs.blocks import Blocks, GraphName
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.manifest import Manifest
 
@@ -91,9 +91,7 @@ class Switching:
             results.
     """
 
-    def __init__(
-        self, blocks: CpuBlocks, rows: tuple[int, int], costs: Sequence[BlockCosts]
-    ) -> None:
+    def __init__(self, blocks: Blocks, rows: tuple[int, int], costs: Sequence[BlockCosts]) -> None:
         self._blocks, self._rows, self._costs = blocks, rows, list(costs)
         num_bytes = [(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
         self._loader = Loader(blocks, len(blocks), num_bytes)
