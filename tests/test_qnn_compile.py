@@ -53,7 +53,7 @@ def exported(tmp_path_factory):
 def compiled(exported, tmp_path_factory):
     """The same with weight-shared binaries and single ones."""
     path = Path(shutil.copytree(exported, tmp_path_factory.mktemp("compiled") / "bundle"))
-    return compile_bundle(path, shared=True)
+    return compile_bundle(path, shared=True).bundle
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_binaries_of_another_version_or_chip_are_refused_or_compiled_again(copy,
 
 def test_compiling_again_replaces_all_binaries(copy):
     before = Bundle.open(copy)
-    after = compile_bundle(copy, soc="8-elite")
+    after = compile_bundle(copy, soc="8-elite").bundle
     assert after.manifest.qnn.soc == "8-elite"
     assert after.manifest.qnn.shared is None
     assert not binaries(before, "context").keys() & binaries(after, "context").keys()

@@ -47,20 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compile, and print what was written."""
     with progress() as on_progress:
-        bundle = compile_bundle(
+        report = compile_bundle(
             options.bundle,
             soc=options.soc,
             shared=options.shared,
             options=parse_options(options.qnn_option),
             on_progress=on_progress,
         )
-    files = bundle.manifest.files
-    for kind in ("context", "shared"):
-        sizes = [
-            record.num_bytes
-            for name, record in files.items()
-            if f".{kind}-" in name and name.endswith(".bin")
-        ]
-        if sizes:
-            print(f"{kind} binaries: {len(sizes)}, {sum(sizes) / 1e6:.2f} MB", file=sys.stderr)
+    ratio = report.compile_s / report.load_s
+    print(
+        f"{report.num_graphs} graphs, {report.binary_bytes / 1e6:.2f} MB: compiled in "
+        f"{report.compile_s:.2f} s, loaded in {report.load_s:.2f} s ({ratio:.0f} times as fast)",
+        file=sys.stderr,
+    )
+    if report.shared_bytes is not None:
+        share = report.shared_bytes / report.binary_bytes
+        print(
+            f"weight-shared binaries: {report.shared_bytes / 1e6:.2f} MB ({share:.2f} of these)",
+            file=sys.stderr,
+        )
     return 0

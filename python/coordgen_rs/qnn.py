@@ -27,8 +27,8 @@ from coordgen_rs.qnn_options import QnnOptions, Soc
 PROVIDER = "QNNExecutionProvider"
 
 _INSTALL = "the QNN provider is not installed: pip install 'coordgen-rs[qnn]'"
-_LEAST_GLIBC = (2, 35)
-"""The wheel for Linux is built for it."""
+_LEAST_GLIBC = {"x86_64": (2, 35), "aarch64": (2, 34)}
+"""What the wheels for Linux are built for."""
 
 _lock = threading.Lock()
 _registered: ModuleType | None = None
@@ -64,7 +64,7 @@ def is_emulator() -> bool:
 
 
 def devices() -> list[Any]:
-    """The devices that the provider offers, as ONNX Runtime describes them.
+    """The provider's NPUs as ONNX Runtime describes them; of the emulator, what it runs on.
 
     Raises:
         ProviderError: There is none, onnxruntime-qnn is not installed, or it cannot run here.
@@ -73,7 +73,8 @@ def devices() -> list[Any]:
     found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
     if not found:
         raise ProviderError("the QNN provider offers no device on this machine")
-    return found
+    npu = onnxruntime.OrtHardwareDeviceType.NPU
+    return [device for device in found if device.device.type == npu] or found
 
 
 def check_available() -> None:
@@ -195,6 +196,7 @@ def _register() -> ModuleType:
 
 def _check_glibc() -> None:
     name, number = platform.libc_ver()
-    if name == "glibc" and tuple(map(int, number.split(".")[:2])) < _LEAST_GLIBC:
-        least = ".".join(map(str, _LEAST_GLIBC))
-        raise ProviderError(f"the QNN provider needs glibc {least} or newer, here is {number}")
+    least = _LEAST_GLIBC.get(platform.machine())
+    if name == "glibc" and least and tuple(map(int, number.split(".")[:2])) < least:
+        wanted = ".".join(map(str, least))
+        raise ProviderError(f"the QNN provider needs glibc {wanted} or newer, here is {number}")

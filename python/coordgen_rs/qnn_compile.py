@@ -9,9 +9,10 @@ Compiling needs no device: on x86-64 the provider compiles for any chip.
 import hashlib
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnxruntime
@@ -25,6 +26,27 @@ from coordgen_rs.qnn_options import QnnOptions, Soc, soc_named
 Progress = Callable[[str, int, int], None]
 
 
+@dataclass(frozen=True)
+class CompileReport:
+    """What was compiled.
+
+    Attributes:
+        bundle: The bundle, opened again.
+        num_graphs: Graphs that have a binary now.
+        compile_s: Seconds that compiling the graphs took, one at a time.
+        load_s: Seconds that loading their binaries took, to try them out.
+        binary_bytes: Bytes of all binaries of one graph each.
+        shared_bytes: Bytes of all weight-shared binaries; None where none were asked for.
+    """
+
+    bundle: Bundle
+    num_graphs: int
+    compile_s: float
+    load_s: float
+    binary_bytes: int
+    shared_bytes: int | None
+
+
 def compile_bundle(
     path: str | Path,
     *,
@@ -32,8 +54,8 @@ def compile_bundle(
     shared: bool = False,
     options: QnnOptions | None = None,
     on_progress: Progress | None = None,
-) -> Bundle:
-    """Compile all graphs of a bundle; binaries that it had are replaced.
+) -> CompileReport:
+    """Compile all graphs of a bundle, and load each once; binaries that it had are replaced.
 
     Args:
         path: The bundle's directory.
@@ -42,13 +64,11 @@ def compile_bundle(
         options: How to compile.
         on_progress: Called with what comes next, steps done, and steps in all.
 
-    Returns:
-        The bundle, opened again.
-
     Raises:
         BundleError: The bundle is not for QNN.
         OptionError: No such chip.
-        ProviderError: The provider is missing, or cannot compile a graph; the bundle is unchanged.
+        ProviderError: The provider is missing, or cannot compile or load a graph; the bundle is
+            unchanged.
     """
     bundle = Bundle.open(path)
     target = bundle.manifest.qnn
@@ -58,10 +78,14 @@ def compile_bundle(
     with _staging(bundle.path) as staging:
         compiler = _Compiler(bundle, chip, options or QnnOptions(), staging, on_progress)
         groups = _graph_groups(bundle.manifest)
-        passes = 2 if shared else 1
-        compiler.num_steps = passes * sum(map(len, groups))
+        compiler.num_steps = (3 if shared else 2) * sum(map(len, groups))
+        start = time.perf_counter()
         compiled = compiler.compile(groups, is_shared=False)
+        compile_s = time.perf_counter() - start
+        load_s = compiler.try_out(compiled)
+        binary_bytes = _binary_bytes(staging)
         together = compiler.compile(groups, is_shared=True) if shared else None
+        shared_bytes = _binary_bytes(staging) - binary_bytes if shared else None
         target = replace(
             target,
             soc=chip.name,
@@ -71,7 +95,14 @@ def compile_bundle(
             shared=together,
         )
         _publish(bundle, target, staging)
-    return Bundle.open(path)
+    return CompileReport(
+        bundle=Bundle.open(path),
+        num_graphs=len(compiled.graphs),
+        compile_s=compile_s,
+        load_s=load_s,
+        binary_bytes=binary_bytes,
+        shared_bytes=shared_bytes,
+    )
 
 
 def _chip(target: QnnTarget, name: str | None) -> Soc:
@@ -114,17 +145,30 @@ class _Compiler:
             # Weights are shared among sessions that are alive together.
             alive: list[onnxruntime.InferenceSession] = []
             for file in group:
-                if self._on_progress is not None:
-                    self._on_progress(f"compiling {file}", self._done, self.num_steps)
+                self._progress(f"compiling {file}")
                 graphs[file] = self._name(file, is_shared)
                 entries = self._entries(graphs[file], is_shared, file == group[-1])
                 model = self._bundle.file(file)
                 session = qnn_session(model, self._soc, self._options, entries)
                 if is_shared:
                     alive.append(session)
-                self._done += 1
         made = self._version
         return CompiledGraphs(made.provider, made.qnn, self._soc.model, self._soc.htp_arch, graphs)
+
+    def try_out(self, compiled: CompiledGraphs) -> float:
+        """Load every binary once; the seconds that took."""
+        seconds = 0.0
+        for name in compiled.graphs.values():
+            self._progress(f"loading {name}")
+            start = time.perf_counter()
+            qnn_session(self._staging / name, self._soc, self._options)
+            seconds += time.perf_counter() - start
+        return seconds
+
+    def _progress(self, what: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(what, self._done, self.num_steps)
+        self._done += 1
 
     def _name(self, file: str, is_shared: bool) -> str:
         """A name that no earlier compilation has given, so that both can stand side by side."""
@@ -153,6 +197,10 @@ def _staging(bundle: Path) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _binary_bytes(staging: Path) -> int:
+    return sum(path.stat().st_size for path in staging.glob("*.bin"))
 
 
 def _publish(bundle: Bundle, target: QnnTarget, staging: Path) -> None:

@@ -14,6 +14,8 @@ _MOST_PIECES = 64
 _HELD_OUT = 4
 """Every fourth piece is held out."""
 
+_FIELDS = ("text", "prompt", "answer", "output")
+
 _DEFAULT = (
     "Once upon a time there was a little girl who lived near a forest. Every morning she took a "
     "basket, walked along the river and looked for berries. One day she met an old man who had "
@@ -46,8 +48,9 @@ def read_texts(
     """Read a calibration file, or take some texts of our own.
 
     Args:
-        path: Lines of JSON (`.jsonl`), each a string or an object whose strings are one text
-            together; or any other UTF-8 text. None takes four short English texts.
+        path: Lines of JSON (`.jsonl`), each a string, or an object with some of the fields `text`,
+            `prompt`, `answer` and `output`, which are one text together; or any other UTF-8 text.
+            None takes four short English texts.
         encode: From text to token ids.
         piece_len: Most tokens that are read at a stretch.
 
@@ -87,8 +90,8 @@ def _text(path: Path, number: int, line: str) -> str:
         item = json.loads(line)
     except ValueError as error:
         raise OptionError(f"{path}, line {number}: {error}") from error
-    parts = list(item.values()) if isinstance(item, dict) else [item]
+    parts = [item.get(name) for name in _FIELDS] if isinstance(item, dict) else [item]
     strings = [part for part in parts if isinstance(part, str)]
     if not strings:
         raise OptionError(f"{path}, line {number} holds no text")
-    return "\n".join(strings)
+    return "".join(strings)
