@@ -40,6 +40,7 @@ class QnnSession(OrtSession):
         recompile: Whether to compile graphs again whose binaries do not fit, rather than refuse.
         threads: Compute threads of the process; None takes one a core.
         preload: As of `OrtSession`.
+        memory_budget: As of `OrtSession`.
         costs: As of `OrtSession`.
 
     Attributes:
@@ -64,6 +65,7 @@ class QnnSession(OrtSession):
         recompile: bool = False,
         threads: int | None = None,
         preload: bool = True,
+        memory_budget: int | None = None,
         costs: Sequence[BlockCosts] | None = None,
     ) -> None:
         target = _target(bundle, soc)
@@ -87,7 +89,8 @@ class QnnSession(OrtSession):
         self.blocks = blocks
         rows = (manifest.prefill_rows, manifest.decode_rows)
         self.switching = Switching(blocks, rows, costs or guessed_costs(manifest))
-        if preload:
+        self._memory_budget = memory_budget
+        if preload and memory_budget is None:
             self.switching.ensure("prefill", "decode")
         steps = list(self._decode.values())
         self._head = self._qnn_head = QnnHead(self.bundle, blocks, steps, chip, options, target)
