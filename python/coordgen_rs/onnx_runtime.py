@@ -3,17 +3,25 @@
 A pool per session with spinning workers makes a 32-row int4 step twice as slow: the workers of the
 idle sessions burn the cores that the running one needs. So every session shares the global pool.
 
+Weights come and go with their sessions, so they stay out of the arena, which keeps what it has, and
+out of glibc's heap, which comes to hold more holes than weights.
+
 Once it exists, ONNX Runtime refuses sessions with a pool of their own: other users of ONNX Runtime
 in the same process must set `SessionOptions.use_per_session_threads = False`.
 """
 
+import ctypes
 import os
+import platform
 import threading
 from pathlib import Path
 
 import onnxruntime
 
 from coordgen_rs.errors import OptionError
+
+_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+_LARGE_BYTES = 1 << 20
 
 _lock = threading.Lock()
 _threads: int | None = None
@@ -52,6 +60,7 @@ def set_threads(threads: int | None) -> int:
                 onnxruntime.OrtMemType.DEFAULT,
             )
             onnxruntime.create_and_register_allocator(arena, None)
+            _give_large_memory_back()
             _threads = wanted
         elif threads not in (None, _threads):
             raise OptionError(
@@ -59,6 +68,16 @@ def set_threads(threads: int | None) -> int:
                 "Runtime creates its thread pool once, so use another process"
             )
         return _threads
+
+
+def _give_large_memory_back() -> None:
+    """Have glibc map large pieces one by one, and so give them back when they are freed.
+
+    By itself it raises its threshold to what was freed last, up to 32 MB. After switches of six
+    blocks of 80 MB, in all directions, 1,307 MB were resident where 861 are with this.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def usable_cores() -> int:
@@ -78,5 +97,6 @@ def cpu_session(model: Path | bytes) -> onnxruntime.InferenceSession:
     """Load one graph, a file or its content, on the CPU provider, on the shared pool and arena."""
     options = shared_options()
     options.add_session_config_entry("session.use_env_allocators", "1")
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
