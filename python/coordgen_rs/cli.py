@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs import compile_cli, export_cli, history_cli, plan_cli
+from coordgen_rs import compile_cli, export_cli, history_cli, plan_cli, profile_cli
 from coordgen_rs._core import Sampling
 from coordgen_rs.bench import ablation_cli, replay_cli
 from coordgen_rs.bundle import Bundle
@@ -91,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     history_cli.add_arguments(history)
     replay_cli.add_arguments(
         _command(commands, "replay", replay_cli.run, replay_cli.ABOUT, replay_cli.EXAMPLES)
+    )
+    profile_cli.add_arguments(
+        _command(commands, "profile", profile_cli.run, profile_cli.ABOUT, profile_cli.EXAMPLES)
     )
     ablation_cli.add_arguments(
         _command(commands, "bench", ablation_cli.run, ablation_cli.ABOUT, ablation_cli.EXAMPLES)

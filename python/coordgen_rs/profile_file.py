@@ -6,6 +6,7 @@ types and for figures that cannot be. It measures nothing, and plans nothing.
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -91,8 +92,13 @@ class Profile:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     def write(self, path: Path) -> None:
-        """Write the file; raises OSError."""
-        path.write_text(self.to_json(), "utf-8")
+        """Write the file, or replace it, as a whole or not at all; raises OSError."""
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            beside.write_text(self.to_json(), "utf-8")
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
     @classmethod
     def from_json(cls, text: str, name: str = "the profile") -> "Profile":
