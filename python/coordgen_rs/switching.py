@@ -22,6 +22,10 @@ STRATEGIES = ("auto", "resident", "sync", "async", "greedy", "just_in_time", "si
 
 GRAPHS: tuple[GraphName, GraphName] = ("prefill", "decode")
 
+_LOAD_MARGIN = 1.2
+"""Plans reckon with loads that take so many times what the profile says: compute waits for what
+comes late, not for what comes early, and a plan that loads as late as it can leaves no room."""
+
 
 @dataclass(frozen=True)
 class SwitchReport:
@@ -92,7 +96,7 @@ class Switching:
     """
 
     def __init__(self, blocks: Blocks, rows: tuple[int, int], costs: Sequence[BlockCosts]) -> None:
-        self._blocks, self._rows, self._costs = blocks, rows, list(costs)
+        self._blocks, self._rows, self._costs = blocks, rows, [_late(cost) for cost in costs]
         num_bytes = [(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
         self._loader = Loader(blocks, len(blocks), num_bytes)
         self._streaming: Streaming | None = None
@@ -113,6 +117,17 @@ class Switching:
         self._streaming = None
         blocks = range(len(self._blocks))
         self._at_once([("load", block, graph) for block in blocks for graph in graphs])
+
+    def only(self, graph: GraphName) -> None:
+        """Have this graph of all blocks in memory, and no other.
+
+        Raises:
+            BlockLoadError: A block cannot be loaded; the others are.
+        """
+        self._streaming = None
+        blocks, others = range(len(self._blocks)), [other for other in GRAPHS if other != graph]
+        leaving = [("release", block, other) for block in blocks for other in others]
+        self._at_once([*leaving, *(("load", block, graph) for block in blocks)])
 
     def ensure_some(self, block: int) -> GraphName:
         """A graph that the block can run a decode step under: G2 if it is there, else G1.
@@ -270,6 +285,13 @@ _HELD = {
     (False, True): "decode",
     (True, True): "both",
 }
+
+
+def _late(cost: BlockCosts) -> BlockCosts:
+    return cost._replace(
+        prefill_load_us=round(_LOAD_MARGIN * cost.prefill_load_us),
+        decode_load_us=round(_LOAD_MARGIN * cost.decode_load_us),
+    )
 
 
 def _figures(planned: Plan) -> dict[str, int]:
