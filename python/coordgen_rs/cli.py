@@ -11,7 +11,8 @@ from typing import Any
 
 from coordgen_rs import compile_cli, export_cli, history_cli, plan_cli, profile_cli
 from coordgen_rs._core import Sampling
-from coordgen_rs.bench import ablation_cli, replay_cli
+from coordgen_rs.bench import cli as bench_cli
+from coordgen_rs.bench import replay_cli
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.byte_size import parse_bytes
 from coordgen_rs.errors import CoordgenError
@@ -95,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     profile_cli.add_arguments(
         _command(commands, "profile", profile_cli.run, profile_cli.ABOUT, profile_cli.EXAMPLES)
     )
-    ablation_cli.add_arguments(
-        _command(commands, "bench", ablation_cli.run, ablation_cli.ABOUT, ablation_cli.EXAMPLES)
+    bench_cli.add_arguments(
+        _command(commands, "bench", bench_cli.run, bench_cli.ABOUT, bench_cli.EXAMPLES)
     )
     plan_cli.add_arguments(
         _command(commands, "plan", plan_cli.run, plan_cli.ABOUT, plan_cli.EXAMPLES)

@@ -1,4 +1,4 @@
-"""The command `coordgen bench`: its options, and what it prints."""
+"""`coordgen bench --ablation`: its options, and what it prints."""
 
 import argparse
 import json
@@ -11,36 +11,25 @@ from coordgen_rs.progress import progress
 from coordgen_rs.self_test import open_session
 
 _PIPED_WIDTH = 200
-ABOUT = "measure what each source of drafts adds, with a real model"
-EXAMPLES = """\
+NOTE = """\
 DATA holds one JSON object a line, with `task` and `prompt`. Every answer is compared with plain
-decoding. Steps are as wide as --width, whatever a row costs on this machine.
-
-examples:
-  coordgen bench bundle prompts.jsonl --ablation
-  coordgen bench bundle prompts.jsonl --ablation --limit 20 --json
-"""
+decoding. Steps are as wide as --width, whatever a row costs on this machine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("data", type=Path, metavar="DATA", help="prompts, one JSON object a line")
-    parser.add_argument(
-        "--ablation",
-        action="store_true",
-        required=True,
-        help="prompt lookup, automaton and history, each with calibration and reuse on and off",
+    """The options of `--ablation` alone."""
+    group = parser.add_argument_group("of --ablation")
+    group.add_argument(
+        "data", type=Path, nargs="?", metavar="DATA", help="prompts, one JSON object a line"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N of each task")
-    parser.add_argument("--max-new-tokens", type=int, default=96, metavar="N")
-    parser.add_argument("--width", type=int, metavar="N", help="rows of a step, at most")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    group.add_argument("--limit", type=int, metavar="N", help="only the first N of each task")
+    group.add_argument("--width", type=int, metavar="N", help="rows of a step, at most")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the ablation and print the table."""
+    if options.data is None:
+        raise OptionError("--ablation needs DATA, a file of prompts")
     if not options.json:
         _need_rich()
     prompts = read_prompts(options.data, limit=options.limit)
@@ -49,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
             options.bundle, threads=options.threads, width=options.width, on_progress=on_progress
         )
         ablation = ablate(
-            session, prompts, max_new_tokens=options.max_new_tokens, on_progress=on_progress
+            session, prompts, max_new_tokens=options.max_new_tokens or 96, on_progress=on_progress
         )
     if options.json:
         print(json.dumps(ablation.to_json()))

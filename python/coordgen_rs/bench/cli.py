@@ -1,0 +1,49 @@
+"""The command `coordgen bench`: one of several benches on a real model."""
+
+import argparse
+from pathlib import Path
+
+from coordgen_rs.bench import ablation_cli, switch_cli
+
+ABOUT = "measure drafting, or the switching of graphs, with a real model"
+EXAMPLES = f"""\
+--ablation: what each source of drafts adds. {ablation_cli.NOTE}
+--switch: all strategies of loading graphs while a prompt is read, each answer from all blocks on
+their prefill graphs, outputs compared. On few cores leave one to the loader: --threads 1 of two.
+
+examples:
+  coordgen bench bundle prompts.jsonl --ablation
+  coordgen bench bundle prompts.jsonl --ablation --limit 20 --json
+  coordgen bench bundle --switch --threads 1 --load-delay 0.5
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of all benches."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--ablation",
+        dest="bench",
+        action="store_const",
+        const=ablation_cli.run,
+        help="prompt lookup, automaton and history, each with calibration and reuse on and off",
+    )
+    which.add_argument(
+        "--switch",
+        dest="bench",
+        action="store_const",
+        const=switch_cli.run,
+        help="time to the first token, exposed loads and memory of every strategy",
+    )
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: 96, or 8")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    ablation_cli.add_arguments(parser)
+    switch_cli.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the bench that was asked for."""
+    code: int = options.bench(options)
+    return code
