@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.blocks import Buffers, CpuBlocks, GraphName, load_graph, ort_value
 from coordgen_rs.bundle import Bundle
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.kv_cache import KvCache
 from coordgen_rs.manifest import MANIFEST_NAME
 from coordgen_rs.onnx_runtime import set_threads, usable_cores
@@ -36,7 +36,7 @@ from coordgen_rs.self_test import run_self_test
 from coordgen_rs.session import OrtSession
 
 PROVIDERS = ("cpu",)
-"""What `--provider` may name."""
+"""What can be measured."""
 
 _MOST_RUNS, _ENOUGH_SECONDS = 20, 0.1
 
@@ -68,7 +68,7 @@ def measure(
         on_progress: Called with what is being done, how much of it is, and how much there is.
 
     Raises:
-        BundleError, BundleDamagedError: The bundle cannot be used.
+        BundleError, BundleDamagedError: The bundle cannot be used, or is for another provider.
         OptionError: An option is outside its range, or `threads` cannot be set.
     """
     if provider not in PROVIDERS:
@@ -76,6 +76,10 @@ def measure(
     if repeats < 1:
         raise OptionError(f"repeats is {repeats}, but must be at least 1")
     bundle = Bundle.open(path)
+    if bundle.manifest.provider != provider:
+        raise BundleError(
+            f"{bundle.path} was made for {bundle.manifest.provider}, not for {provider}"
+        )
     used_threads = set_threads(threads)
     memory, memory_source = block_bytes(bundle.path, used_threads)
     bench = _Bench(bundle, repeats)
