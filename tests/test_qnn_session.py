@@ -4,6 +4,7 @@ import dataclasses
 import json
 import platform
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -111,6 +112,31 @@ def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
         assert tokens_of(steps) == expected
     held = {switched.blocks.is_loaded(block, "prefill") for block in range(2)}
     assert held == {strategy in ("resident", "auto")} or strategy in ("auto", "single")
+
+
+_LOAD_AND_RELEASE = """
+import sys
+from pathlib import Path
+from coordgen_rs import Bundle
+from coordgen_rs.qnn_session import QnnSession
+blocks = QnnSession(Bundle.open(sys.argv[1]), preload=False).blocks
+for number in range(24):
+    blocks.load(0, "decode")
+    blocks.release(0, "decode")
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    print(pages * 4096)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
+def test_released_graphs_give_their_memory_back(tmp_path):
+    bundle = compile_bundle(qnn_bundle(tmp_path, "embedded", "8-gen-2")).bundle
+    command = [sys.executable, "-c", _LOAD_AND_RELEASE, str(bundle.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    held = list(map(int, done.stdout.split()))
+    sizes = {name: record.num_bytes for name, record in bundle.manifest.files.items()}
+    (binary,) = (sizes[n] for n in sizes if n.startswith("block_00.8.") and n.endswith(".bin"))
+    assert held[-1] - held[11] < 12 * binary / 4  # twelve loads; what is kept is the provider's
 
 
 def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_blocks, monkeypatch):

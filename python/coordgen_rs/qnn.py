@@ -126,7 +126,7 @@ def qnn_session(
 
 @contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
-    """Sends to stderr what the emulator prints to stdout when its first session is made."""
+    """Drops the line that the emulator prints when its first session is made."""
     global _has_printed
     if _has_printed or not is_emulator() or os.name == "nt":
         yield
@@ -134,7 +134,9 @@ def _stdout_kept_clean() -> Iterator[None]:
     with _lock:
         sys.stdout.flush()
         kept = os.dup(1)
-        os.dup2(2, 1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
         try:
             yield
         finally:
