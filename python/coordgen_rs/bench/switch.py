@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bench.ablation import NotLosslessError
-from coordgen_rs.blocks import CpuBlocks, GraphName
+from coordgen_rs.blocks import Blocks, GraphName
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import plain
@@ -39,7 +39,7 @@ class DelayedStore:
         delay_s: Seconds added to each load.
     """
 
-    def __init__(self, blocks: CpuBlocks, delay_s: float) -> None:
+    def __init__(self, blocks: Blocks, delay_s: float) -> None:
         self._blocks, self._delay_s = blocks, delay_s
         self.is_shared = blocks.is_shared
 
@@ -204,7 +204,7 @@ def bench_switching(
         )
     # The delay stands in for slow loads only in requests, so the session keeps its own store.
     blocks, manifest = session.blocks, session.bundle.manifest
-    store = cast(CpuBlocks, DelayedStore(blocks, load_delay_s))
+    store = cast(Blocks, DelayedStore(blocks, load_delay_s))
     session.switching = Switching(store, (manifest.prefill_rows, manifest.decode_rows), costs)
     largest = max(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)
     if memory_budget is None:
