@@ -18,7 +18,7 @@ from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.kv_cache import KvCache
 from coordgen_rs.manifest import ModelShape
-from coordgen_rs.onnx_runtime import cpu_session
+from coordgen_rs.onnx_runtime import cpu_session, give_small_memory_back
 
 GraphName = Literal["prefill", "decode"]
 """G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
@@ -185,7 +185,8 @@ class CpuBlocks:
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph; nothing where it is not loaded."""
-        self._loaded.pop((block, graph), None)
+        if self._loaded.pop((block, graph), None) is not None:
+            give_small_memory_back()
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`."""

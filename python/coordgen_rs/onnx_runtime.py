@@ -22,6 +22,7 @@ from coordgen_rs.errors import OptionError
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES = 1 << 20
+_GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 _lock = threading.Lock()
 _threads: int | None = None
@@ -76,8 +77,17 @@ def _give_large_memory_back() -> None:
     By itself it raises its threshold to what was freed last, up to 32 MB. After switches of six
     blocks of 80 MB, in all directions, 1,307 MB were resident where 861 are with this.
     """
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    if _GLIBC is not None:
+        _GLIBC.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def give_small_memory_back() -> None:
+    """Have glibc give back the free pages between small pieces that are in use.
+
+    A session that comes and goes leaves half a kilobyte of them: 2.8 MB after 6,000.
+    """
+    if _GLIBC is not None:
+        _GLIBC.malloc_trim(0)
 
 
 def usable_cores() -> int:
