@@ -21,7 +21,7 @@ STRATEGIES = ("just_in_time", "sync", "greedy", "auto")
 
 
 def resident_after(requests: list[int], bundle: Path) -> Iterator[int]:
-    """Yield resident bytes after so many requests, counted from 1, by strategies in turn.
+    """Yield resident bytes with all blocks on G2 after so many requests, by strategies in turn.
 
     Every other request starts with all blocks on G1; the plans of the others bring it back or not.
     """
@@ -33,6 +33,7 @@ def resident_after(requests: list[int], bundle: Path) -> Iterator[int]:
         for _ in plain(session, prompt, max_new_tokens=2, switch=STRATEGIES[number % 4]):
             pass
         if number + 1 in requests:
+            session.switching.only("decode")  # a plan may keep both graphs of a block
             yield resident_bytes()
 
 

@@ -1,16 +1,18 @@
 """The profile of a bundle: complete, true to the bundle, and known to be stale when it is."""
 
 import dataclasses
+import warnings
 
 import pytest
 
 from checkpoints import write_checkpoint
 from coordgen_rs.bundle import Bundle
-from coordgen_rs.errors import BundleError, OptionError
+from coordgen_rs.errors import BundleError, OptionError, ProfileError, StaleProfileWarning
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.onnx_runtime import set_threads
-from coordgen_rs.profile import measure, stale_facts
+from coordgen_rs.profile import measure
 from coordgen_rs.profile_file import Profile
+from coordgen_rs.profile_fit import fitting_costs, stale_facts
 from coordgen_rs.profile_memory import block_bytes
 from test_cli import coordgen, refused
 
@@ -68,6 +70,20 @@ def test_what_makes_it_stale_is_named(bundle, measured, bundle_of):
     ]
     older = dataclasses.replace(measured, device=measured.device | {"onnxruntime": "1.0"})
     assert "device.onnxruntime was '1.0'" in stale_facts(older, bundle, threads)[0]
+
+
+def test_a_stale_profile_is_a_warning_and_one_of_other_blocks_an_error(bundle, measured, bundle_of):
+    threads = set_threads(None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        costs = fitting_costs(measured, bundle, threads)
+    assert [cost.decode_bytes for cost in costs] == [
+        block.decode.num_bytes for block in measured.blocks
+    ]
+    with pytest.warns(StaleProfileWarning, match=r"measure again .* device.threads was"):
+        assert fitting_costs(measured, bundle, threads + 1) == costs
+    with pytest.raises(ProfileError, match="has 2 blocks"):
+        fitting_costs(measured, Bundle.open(bundle_of("embedded", "fp32")), threads)
 
 
 def test_a_profile_is_replaced_as_a_whole_or_not_at_all(measured, tmp_path):

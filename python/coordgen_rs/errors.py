@@ -60,6 +60,10 @@ class HistoryMismatchError(HistoryError):
     """A history was written with another tokenizer or vocabulary."""
 
 
+class StaleProfileWarning(UserWarning):
+    """A profile was measured on another bundle, machine or version; plans by it may be worse."""
+
+
 class HistoryWarning(UserWarning):
     """A history cannot be written, or its index had to be rebuilt; generation goes on."""
 
@@ -87,6 +91,7 @@ __all__ = [
     "PromptTooLongError",
     "ProviderError",
     "ShapeError",
+    "StaleProfileWarning",
     "TokenOutOfRangeError",
     "UnsupportedModelError",
 ]

@@ -5,8 +5,6 @@ and their spread, of the head too, and what a step of each width takes. It reads
 (`profile_file.py`), and plans nothing (`plan.py`).
 """
 
-import hashlib
-import platform
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +19,7 @@ from coordgen_rs.blocks import Buffers, CpuBlocks, GraphName, load_graph, ort_va
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.kv_cache import KvCache
-from coordgen_rs.manifest import MANIFEST_NAME
-from coordgen_rs.onnx_runtime import set_threads, usable_cores
+from coordgen_rs.onnx_runtime import set_threads
 from coordgen_rs.profile_file import (
     SCHEMA_VERSION,
     BlockFigures,
@@ -31,6 +28,7 @@ from coordgen_rs.profile_file import (
     HeadFigures,
     Profile,
 )
+from coordgen_rs.profile_fit import bundle_facts, device_facts
 from coordgen_rs.profile_memory import block_bytes
 from coordgen_rs.self_test import run_self_test
 from coordgen_rs.session import OrtSession
@@ -106,49 +104,6 @@ def measure(
         head=head,
         step_us_by_width=step_us,
     )
-
-
-def bundle_facts(bundle: Bundle) -> dict[str, object]:
-    """What of a bundle makes a profile of it stale when it changes."""
-    digest = hashlib.sha256(bundle.file(MANIFEST_NAME).read_bytes())
-    return {
-        "name": bundle.path.name,
-        "manifest_sha256": digest.hexdigest(),
-        "weights": bundle.manifest.weights,
-    }
-
-
-def device_facts(threads: int, provider: str = "cpu") -> dict[str, object]:
-    """What of this machine makes a profile stale when it changes."""
-    return {
-        "provider": provider,
-        "cpu": _cpu_name(),
-        "cores": usable_cores(),
-        "threads": threads,
-        "system": f"{platform.system()} {platform.machine()}",
-        "onnxruntime": onnxruntime.__version__,
-    }
-
-
-def stale_facts(profile: Profile, bundle: Bundle, threads: int, provider: str = "cpu") -> list[str]:
-    """What has changed since a profile was measured, in words; empty where it fits.
-
-    Args:
-        profile: One of a paper has other facts, and fits nothing.
-        bundle: What it is to be used for.
-        threads: Compute threads that will be used.
-        provider: One of `PROVIDERS`.
-    """
-    pairs = {
-        "bundle": (profile.bundle, bundle_facts(bundle)),
-        "device": (profile.device, device_facts(threads, provider)),
-    }
-    return [
-        f"{part}.{name} was {measured.get(name)!r}, is {value!r}"
-        for part, (measured, now) in pairs.items()
-        for name, value in now.items()
-        if name != "name" and measured.get(name) != value
-    ]
 
 
 class _Bench:
@@ -237,12 +192,3 @@ def _bound(
     binding.bind_ortvalue_input("hidden", ort_value(hidden))
     binding.bind_ortvalue_output("logits", ort_value(logits))
     return binding
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
-    return ", ".join(sorted(names)) or platform.machine()

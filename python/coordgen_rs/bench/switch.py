@@ -21,7 +21,6 @@ from coordgen_rs.blocks import Blocks, GraphName
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import plain
-from coordgen_rs.profile_file import Profile
 from coordgen_rs.profile_memory import peak_resident_bytes, reset_peak
 from coordgen_rs.session import OrtSession
 from coordgen_rs.stats import Stats
@@ -147,19 +146,6 @@ class SwitchBench:
         return statistics.median(of_each)
 
 
-def block_costs(profile: Profile, load_delay_s: float = 0) -> list[BlockCosts]:
-    """What the blocks of a profile cost, each load so much later."""
-    delay_us = round(1e6 * load_delay_s)
-    costs = [BlockCosts(*figures) for figures in profile.core_blocks()]
-    return [
-        cost._replace(
-            prefill_load_us=cost.prefill_load_us + delay_us,
-            decode_load_us=cost.decode_load_us + delay_us,
-        )
-        for cost in costs
-    ]
-
-
 def bench_switching(
     path: Path | str,
     costs: Sequence[BlockCosts],
@@ -177,7 +163,7 @@ def bench_switching(
 
     Args:
         path: The bundle's directory.
-        costs: What its blocks cost, `load_delay_s` included.
+        costs: What its blocks cost, without `load_delay_s`.
         prompt_len: Tokens of the prompt, drawn at random.
         max_new_tokens: Tokens of the answer, decoded one by one.
         strategies: What to compare.
@@ -194,6 +180,7 @@ def bench_switching(
         MemoryBudgetError: The budget is too small.
         NotLosslessError: Two strategies gave different tokens.
     """
+    costs = [_delayed(cost, round(1e6 * load_delay_s)) for cost in costs]
     session = OrtSession(
         Bundle.open(path), threads=threads, share_graphs=False, preload=False, costs=costs
     )
@@ -254,3 +241,10 @@ def _answer(
     report = cast(SwitchReport, stats.switching)
     peak_bytes = peak_resident_bytes()
     return Answer(first_token_s, total_s, stats.prefill_s, peak_bytes, report, tuple(tokens))
+
+
+def _delayed(cost: BlockCosts, delay_us: int) -> BlockCosts:
+    return cost._replace(
+        prefill_load_us=cost.prefill_load_us + delay_us,
+        decode_load_us=cost.decode_load_us + delay_us,
+    )

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from typing import Any
 
-from coordgen_rs.bench.switch import STRATEGIES, SwitchBench, bench_switching, block_costs
+from coordgen_rs.bench.switch import STRATEGIES, SwitchBench, bench_switching
+from coordgen_rs.bundle import Bundle
 from coordgen_rs.byte_size import parse_bytes, show_bytes
 from coordgen_rs.errors import BundleError
+from coordgen_rs.onnx_runtime import set_threads
 from coordgen_rs.profile_file import Profile
+from coordgen_rs.profile_fit import fitting_costs
 from coordgen_rs.progress import progress
 from coordgen_rs.tables import show_table
 
@@ -43,10 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the bench and print the table."""
     budget = None if options.memory_budget is None else parse_bytes(options.memory_budget)
+    bundle, threads = Bundle.open(options.bundle), set_threads(options.threads)
+    costs = fitting_costs(_profile(options), bundle, threads)
     with progress() as on_progress:
         bench = bench_switching(
             options.bundle,
-            block_costs(_profile(options), options.load_delay),
+            costs,
             prompt_len=options.prompt_len,
             max_new_tokens=options.max_new_tokens or 8,
             strategies=options.strategies,
