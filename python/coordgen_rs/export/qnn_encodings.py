@@ -16,8 +16,8 @@ from coordgen_rs.manifest import CacheEncodings
 
 CacheType = Literal["uint8", "uint16"]
 
-_SOFTMAX_FLOOR = 16.0
-"""A score that far below a row's best has a weight below half a step of uint16, which is zero."""
+_SOFTMAX_FLOOR = 24.0
+"""Scores that far below a row's best weigh 4e-11 each: nothing, even if there are thousands."""
 
 
 @dataclass(frozen=True)

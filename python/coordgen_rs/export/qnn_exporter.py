@@ -15,13 +15,14 @@ from typing import Literal
 import onnx
 from tokenizers import Tokenizer
 
+from coordgen_rs.encoding import Encoding
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export.calibration_texts import CalibrationTexts, read_texts
 from coordgen_rs.export.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.config import ModelConfig
 from coordgen_rs.export.exporter import TOKENIZER_NAME, cut_layers, model_shape, no_progress
 from coordgen_rs.export.layers import embedding_tensor
-from coordgen_rs.export.qnn_calibration import WatchedGraph
+from coordgen_rs.export.qnn_calibration import Ranges, WatchedGraph
 from coordgen_rs.export.qnn_encodings import (
     CacheType,
     SharedEncodings,
@@ -50,6 +51,8 @@ _DEFAULT_CONTEXT = 1024
 _MOST_ROWS = 1024
 _PIECE_LEN = 256
 _BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
+_HEAD_BITS: Literal[8] = 8
+"""The head is more sensitive."""
 _LEAST_EXTERNAL_BYTES = 1024
 """Smaller initializers stay in the graph."""
 
@@ -162,9 +165,8 @@ class _QnnExporter:
 
     def run(self) -> QuantizationReport:
         """Write all files, the manifest last."""
-        model = self._model
-        floats = [block_graph(self._source, model, layers) for layers in self._layers]
-        floats.append(head_graph(self._source, model))
+        floats = [block_graph(self._source, self._model, layers) for layers in self._layers]
+        floats.append(head_graph(self._source, self._model))
         watched = [WatchedGraph(graph) for graph in floats]
         expected = self._text_model(watched)
         for number, text in enumerate(self._texts.calibration):
@@ -173,26 +175,29 @@ class _QnnExporter:
                 pass
         ranges = [graph.ranges for graph in watched]
         shared = choose_encodings(ranges, self._layers, self._options.cache_type)
-        quantized = []
+        graphs = []
         for index, graph in enumerate(floats):
             self._on_progress("quantising", len(self._texts.calibration) + index, self._steps)
-            is_head = index == len(self._layers)
-            encodings = (
-                head_encodings(shared)
-                if is_head
-                else block_encodings(index, self._layers[index], ranges[index], shared)
-            )
-            bits = 8 if is_head else _BITS[self._options.weights]
-            integers = quantize_graph(graph, ranges[index], encodings, bits)
-            quantized.append(QuantizedGraph(integers, encodings))
-            floats[index] = integers
-        self._write(floats, shared)
+            graphs.append(self._quantize(index, graph, ranges[index], shared))
+        got = self._text_model([QuantizedGraph(*pair) for pair in graphs])
+        self._write([graph for graph, _ in graphs], shared)
         self._on_progress("comparing", self._steps - 1, self._steps)
         records = self._staging.records.items()
         sizes = {name: record.num_bytes for name, record in records if name != MANIFEST_NAME}
-        report = compare(expected, self._text_model(quantized), self._texts.held_out, sizes)
+        report = compare(expected, got, self._texts.held_out, sizes)
         self._on_progress("done", self._steps, self._steps)
         return report
+
+    def _quantize(
+        self, index: int, graph: onnx.ModelProto, ranges: Ranges, shared: SharedEncodings
+    ) -> tuple[onnx.ModelProto, dict[str, Encoding]]:
+        """Block `index`, or the head behind the last of them, with the encodings it was given."""
+        if index == len(self._layers):
+            encodings = head_encodings(shared)
+            return quantize_graph(graph, ranges, encodings, _HEAD_BITS), encodings
+        encodings = block_encodings(index, self._layers[index], ranges, shared)
+        bits = _BITS[self._options.weights]
+        return quantize_graph(graph, ranges, encodings, bits), encodings
 
     def _text_model(self, graphs: Sequence[GraphRunner]) -> TextModel:
         *blocks, head = graphs
