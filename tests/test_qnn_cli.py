@@ -33,7 +33,7 @@ def test_compiled_bundle_generates_checks_and_tells_its_chip(bundle):
     done = coordgen("compile", bundle, "--shared", "--qnn-option", "finalization_mode=1")
     assert done.returncode == 0, done
     assert "3 graphs, " in done.stderr
-    assert "weight-shared binaries: " in done.stderr
+    assert "weight-shared binaries of the blocks: " in done.stderr
     arguments = ("--prompt", PROMPT, "--max-new-tokens", 8, "--compare", "--json")
     done = coordgen("generate", "--model", bundle, "--provider", "qnn", *arguments)
     report = json.loads(done.stdout)

@@ -61,9 +61,10 @@ def run(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     if report.shared_bytes is not None:
-        share = report.shared_bytes / report.binary_bytes
+        share = report.shared_bytes / report.apart_bytes
         print(
-            f"weight-shared binaries: {report.shared_bytes / 1e6:.2f} MB ({share:.2f} of these)",
+            f"weight-shared binaries of the blocks: {report.shared_bytes / 1e6:.2f} MB, "
+            f"{share:.2f} of the {report.apart_bytes / 1e6:.2f} MB that they take apart",
             file=sys.stderr,
         )
     return 0

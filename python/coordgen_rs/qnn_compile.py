@@ -10,7 +10,7 @@ import hashlib
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,9 @@ class CompileReport:
         compile_s: Seconds that compiling the graphs took, one at a time.
         load_s: Seconds that loading their binaries took, to try them out.
         binary_bytes: Bytes of all binaries of one graph each.
-        shared_bytes: Bytes of all weight-shared binaries; None where none were asked for.
+        apart_bytes: Of these, bytes of the graphs that can share a binary with another.
+        shared_bytes: Bytes of the weight-shared binaries of the same graphs; None where none were
+            asked for.
     """
 
     bundle: Bundle
@@ -44,6 +46,7 @@ class CompileReport:
     compile_s: float
     load_s: float
     binary_bytes: int
+    apart_bytes: int
     shared_bytes: int | None
 
 
@@ -78,14 +81,17 @@ def compile_bundle(
     with _staging(bundle.path) as staging:
         compiler = _Compiler(bundle, chip, options or QnnOptions(), staging, on_progress)
         groups = _graph_groups(bundle.manifest)
-        compiler.num_steps = (3 if shared else 2) * sum(map(len, groups))
+        pairs = [group for group in groups if len(group) > 1]
+        num_graphs = sum(map(len, groups))
+        compiler.num_steps = 2 * num_graphs + (sum(map(len, pairs)) if shared else 0)
         start = time.perf_counter()
         compiled = compiler.compile(groups, is_shared=False)
         compile_s = time.perf_counter() - start
         load_s = compiler.try_out(compiled)
-        binary_bytes = _binary_bytes(staging)
-        together = compiler.compile(groups, is_shared=True) if shared else None
-        shared_bytes = _binary_bytes(staging) - binary_bytes if shared else None
+        binary_bytes = _binary_bytes(staging, compiled.graphs)
+        apart_bytes = _binary_bytes(staging, (file for group in pairs for file in group))
+        together = compiler.compile(pairs, is_shared=True) if shared else None
+        shared_bytes = None if together is None else _binary_bytes(staging) - binary_bytes
         target = replace(
             target,
             soc=chip.name,
@@ -97,10 +103,11 @@ def compile_bundle(
         _publish(bundle, target, staging)
     return CompileReport(
         bundle=Bundle.open(path),
-        num_graphs=len(compiled.graphs),
+        num_graphs=num_graphs,
         compile_s=compile_s,
         load_s=load_s,
         binary_bytes=binary_bytes,
+        apart_bytes=apart_bytes,
         shared_bytes=shared_bytes,
     )
 
@@ -199,8 +206,10 @@ def _staging(bundle: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _binary_bytes(staging: Path) -> int:
-    return sum(path.stat().st_size for path in staging.glob("*.bin"))
+def _binary_bytes(staging: Path, graphs: Iterable[str] | None = None) -> int:
+    """Size of the binaries of some graphs that are there so far, or of all."""
+    stems = "" if graphs is None else tuple(f"{Path(file).stem}." for file in graphs)
+    return sum(p.stat().st_size for p in staging.glob("*.bin") if p.name.startswith(stems))
 
 
 def _publish(bundle: Bundle, target: QnnTarget, staging: Path) -> None:
