@@ -30,7 +30,7 @@
 //! |---|---|
 //! | target | the model whose output is wanted |
 //! | draft, draft tree | proposed continuations; node 0, the root, is the last token given out; parents stand before children |
-//! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests, what the target expected in the prompt, what it held likely after a token, parts of rejected drafts |
+//! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests, what the target expected in the prompt, what it held likely after a token, a draft model, parts of rejected drafts |
 //! | rows | number of tokens that a run takes, fixed by its graph; row `i` computes node `i` |
 //! | step | one run of the target over a draft tree, under the tree attention mask |
 //! | `past_len` | tokens whose keys and values are in the cache; row `i` is written to slot `past_len + i` |
@@ -58,6 +58,7 @@
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
 //! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on a thread where that is long |
+//! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`load::plan::plan`] | two to three hundred passes over the runs, those before the first load left out |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; its index opens by a thousandth of its bytes |
@@ -82,6 +83,9 @@
 //! - [`lookup_table`](draft::lookup_table): [`LookupTable`], what the target held likely after each
 //!   token; [`source`](draft::lookup_table::source) and [`learner`](draft::lookup_table::learner),
 //!   how it drafts and learns, and [`file`](draft::lookup_table::file), how it is kept.
+//! - [`model`](draft::model): [`ModelDraft`], what a draft model reads and when it is enough;
+//!   [`branches`](draft::model::branches), [`pacer`](draft::model::pacer),
+//!   [`fallback`](draft::model::fallback), and [`source`](draft::model::source), how it drafts.
 //! - [`tree_shape`](draft::tree_shape): methods that have trees of their own, for comparison and
 //!   alone: [`dynamic_tree`](draft::dynamic_tree), DIAA's, [`static_tree`](draft::static_tree),
 //!   Token Recycling's; [`ranked_tree`](draft::ranked_tree), a shape before it has tokens.
@@ -138,6 +142,7 @@
 //! [`DraftReuse`]: draft::reuse::DraftReuse
 //! [`EarlierRequests`]: draft::earlier_requests::EarlierRequests
 //! [`LookupTable`]: draft::lookup_table::LookupTable
+//! [`ModelDraft`]: draft::model::ModelDraft
 //! [`Prediction`]: draft::prediction::Prediction
 //! [`SamDecoding`]: draft::sam_decoding::SamDecoding
 //! [`grow`]: draft::grow

@@ -22,6 +22,7 @@ __all__ = [
     "LookupTable",
     "LookupTableError",
     "MemoryBudgetError",
+    "ModelDraft",
     "NonFiniteLogitsError",
     "OptionError",
     "Plan",
@@ -199,6 +200,7 @@ class Drafter:
         history: Finished requests to draft from; adds the sources "history" (its index) and
             "recent" (what the index does not cover yet).
         lookup_table: What "lookup-table" draws on and teaches; a new one by default.
+        model_draft: What "draft-model" proposes: a draft model's tree.
         tree: "best-first", the default, blends all sources. A method with trees of its own draws on
             the first source alone, and knows no costs: "static" is Token Recycling's, a
             `DynamicTree` DIAA's.
@@ -219,6 +221,7 @@ class Drafter:
         end_token_ids: Sequence[int] = ...,
         history: SharedHistory | None = None,
         lookup_table: LookupTable | None = None,
+        model_draft: ModelDraft | None = None,
         tree: str | DynamicTree = ...,
     ) -> Drafter: ...
     def begin(
@@ -810,6 +813,73 @@ class LookupTable:
 
     def memory_bytes(self) -> int:
         """Bytes held on the heap."""
+
+@final
+class ModelDraft:
+    """A draft model's tree (EdgeLLM): what the model is to read next, and when it is enough.
+
+    A drafter with the source "draft-model" proposes it and tells it what was given out; in between,
+    whoever runs the model takes the realignment, then alternates `next_step` and `read`.
+
+    Args:
+        step_inputs: One for each step that the draft model's session can run, narrowest first.
+        vocab_size: Number of columns of the logits.
+        end_token_ids: Tokens after which nothing follows.
+        least_that_pays: Share of a step of the target that a step of the draft model costs: a
+            branch less sure is not followed. 0 where that is no matter.
+
+    Raises:
+        OptionError: `least_that_pays` is not 0 to 1.
+    """
+
+    def __new__(
+        cls,
+        step_inputs: Sequence[StepInputs],
+        vocab_size: int,
+        *,
+        end_token_ids: Sequence[int] = ...,
+        least_that_pays: float = 0.0,
+    ) -> ModelDraft: ...
+    def take_realignment(self) -> tuple[int, NDArray[np.uint32]] | None:
+        """What the session must do with its cache first, once; None where it is as it should be.
+
+        Returns:
+            The length to rewind to, and the rows behind it to commit then, `(rows,) u32`.
+        """
+
+    def unread(self) -> NDArray[np.uint32]:
+        """Tokens of the request that the model has not read, `(tokens,) u32`."""
+
+    def skip(self, num_tokens: int) -> None:
+        """Tell that the session has read the next tokens by itself; the last is always left."""
+
+    def next_step(self, max_tokens: int) -> StepInputs | None:
+        """The filled inputs of the next step; None where it is enough, or the cache is full.
+
+        All of its `num_nodes` rows are to be committed. A step that is not answered by `read` is
+        asked for again.
+
+        Args:
+            max_tokens: Tokens to draft at most.
+
+        Raises:
+            InvalidDraftError: More tokens are unread than a step has rows: `skip` some.
+        """
+
+    def read(self, logits: NDArray[np.float32], row: int) -> None:
+        """Take in the logits of the step, `(rows, vocab_size) f32`, of which `row` was the last.
+
+        Raises:
+            ShapeError: The logits have another dtype or shape.
+            NonFiniteLogitsError: The row has no usable maximum.
+        """
+
+    @property
+    def threshold(self) -> float:
+        """alpha, the confidence below which the target verifies (Eq. 3)."""
+
+    def memory_bytes(self) -> int:
+        """Bytes held on the heap, about."""
 
 @final
 class DynamicTree:

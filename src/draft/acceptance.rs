@@ -5,6 +5,8 @@
 const LONGEST_MATCH: usize = 15;
 /// Weight of the belief that is held before anything is seen.
 const PRIOR_WEIGHT: f32 = 4.0;
+/// Factor on what a draft model contradicts, before anything is seen.
+const CONTESTED_PRIOR: f32 = 0.25;
 /// What is kept of earlier observations at each new one: about the last 200 count.
 const DECAY: f32 = 0.995;
 
@@ -17,6 +19,8 @@ pub struct Proposal {
     pub match_len: u32,
     /// The source's own estimate that the target says the token, given the node's parent.
     pub probability: f32,
+    /// Whether a draft model holds another token likelier there.
+    pub contested: bool,
 }
 
 /// Running sums over the proposals of one source at one match length.
@@ -26,35 +30,41 @@ struct Record {
     came_true: f32,
 }
 
-/// Learned trust in every source, by match length. Kept across requests.
+/// The records of a source where nothing contests it, and where a draft model does.
+type BySource = [[Record; LONGEST_MATCH + 1]; 2];
+
+/// Learned trust in every source, by match length, and apart where a draft model contradicts it: what
+/// a long match is worth there hangs on the model, and is not what it is worth elsewhere. Kept
+/// across requests.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
-    records: Vec<[Record; LONGEST_MATCH + 1]>,
+    records: Vec<BySource>,
 }
 
 impl Acceptance {
     /// Nothing seen yet: long matches are taken at their word, short ones are partly chance.
     pub fn new(num_sources: usize) -> Self {
-        Self { records: vec![std::array::from_fn(prior); num_sources] }
+        Self { records: vec![priors(); num_sources] }
     }
 
     /// One more source, of which nothing is seen yet.
     pub fn add_source(&mut self) {
-        self.records.push(std::array::from_fn(prior));
+        self.records.push(priors());
     }
 
     /// Factor on the probabilities that `source` gives after a match of `match_len` tokens.
-    pub fn factor(&self, source: usize, match_len: u32) -> f32 {
-        let record = self.records[source][bucket(match_len)];
+    pub fn factor(&self, source: usize, match_len: u32, contested: bool) -> f32 {
+        let record = self.records[source][usize::from(contested)][bucket(match_len)];
         record.came_true / record.expected
     }
 
     /// Learns that the target, asked after the proposal's parent, said its token or another one.
     pub fn observe(&mut self, proposal: Proposal, came_true: bool) {
         let bucket = bucket(proposal.match_len);
-        let record = &mut self.records[proposal.source][bucket];
+        let contested = usize::from(proposal.contested);
+        let record = &mut self.records[proposal.source][contested][bucket];
         let fade = |sum: f32, prior: f32| prior + (sum - prior) * DECAY;
-        let Record { expected, came_true: prior } = prior(bucket);
+        let Record { expected, came_true: prior } = priors()[contested][bucket];
         record.expected = fade(record.expected, expected) + proposal.probability;
         record.came_true = fade(record.came_true, prior) + f32::from(u8::from(came_true));
     }
@@ -65,6 +75,12 @@ impl Acceptance {
 fn prior(bucket: usize) -> Record {
     let share = 1.0 - 0.3 / bucket.max(1) as f32;
     Record { expected: PRIOR_WEIGHT, came_true: PRIOR_WEIGHT * share }
+}
+
+/// A model that was trained to say the same as the target is more often right than a copy is.
+fn priors() -> BySource {
+    let contested = |bucket| Record { came_true: CONTESTED_PRIOR * PRIOR_WEIGHT, ..prior(bucket) };
+    [std::array::from_fn(prior), std::array::from_fn(contested)]
 }
 
 fn bucket(match_len: u32) -> usize {
@@ -78,25 +94,32 @@ mod tests {
     #[test]
     fn the_factor_follows_what_came_true() {
         let mut acceptance = Acceptance::new(2);
-        let proposal = Proposal { source: 1, match_len: 3, probability: 0.5 };
-        let unseen = acceptance.factor(1, 3);
+        let proposal = Proposal { source: 1, match_len: 3, probability: 0.5, contested: false };
+        let unseen = acceptance.factor(1, 3, false);
         for _ in 0..1000 {
             acceptance.observe(proposal, false);
         }
-        assert!(acceptance.factor(1, 3) < 0.1);
+        assert!(acceptance.factor(1, 3, false) < 0.1);
         for _ in 0..1000 {
             acceptance.observe(proposal, true);
         }
-        assert!((acceptance.factor(1, 3) - 2.0).abs() < 0.1);
-        assert_eq!(acceptance.factor(0, 3), unseen);
-        assert_eq!(acceptance.factor(1, 4), Acceptance::new(2).factor(1, 4));
+        assert!((acceptance.factor(1, 3, false) - 2.0).abs() < 0.1);
+        assert_eq!(acceptance.factor(0, 3, false), unseen);
+        let untouched = Acceptance::new(2);
+        for (match_len, contested) in [(4, false), (3, true)] {
+            let factor = acceptance.factor(1, match_len, contested);
+            assert_eq!(factor, untouched.factor(1, match_len, contested));
+        }
     }
 
     #[test]
     fn long_matches_share_one_estimate() {
         let mut acceptance = Acceptance::new(1);
-        acceptance.observe(Proposal { source: 0, match_len: 15, probability: 1.0 }, false);
-        assert_eq!(acceptance.factor(0, u32::MAX), acceptance.factor(0, 15));
-        assert!(acceptance.factor(0, 15) < Acceptance::new(1).factor(0, 15));
+        acceptance.observe(
+            Proposal { source: 0, match_len: 15, probability: 1.0, contested: false },
+            false,
+        );
+        assert_eq!(acceptance.factor(0, u32::MAX, false), acceptance.factor(0, 15, false));
+        assert!(acceptance.factor(0, 15, false) < Acceptance::new(1).factor(0, 15, false));
     }
 }

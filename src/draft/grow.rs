@@ -245,15 +245,23 @@ impl TreeGrower {
     /// same text, so their agreement is no independent evidence, as adding up would take it.
     fn ask(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance, at_least: f32) {
         self.guesses.clear();
+        let model_says = self.model_says(sources);
         let cursors = &self.cursors[(self.nodes.len() - 1) * sources.len()..];
         for (index, (source, cursor)) in sources.iter().zip(cursors).enumerate() {
             let Some(cursor) = *cursor else { continue };
             let match_len = cursor.match_len;
-            let factor = acceptance.factor(index, match_len);
+            let factors =
+                [false, true].map(|contested| acceptance.factor(index, match_len, contested));
+            let is_contested =
+                |token| !source.is_model() && model_says.is_some_and(|said| said != token);
+            let largest =
+                if model_says.is_some() { factors[0].max(factors[1]) } else { factors[0] };
             self.successors.clear();
-            source.successors_above(cursor, at_least / factor, &mut self.successors);
+            source.successors_above(cursor, at_least / largest, &mut self.successors);
             for &Successor { token, probability, cursor } in &self.successors {
-                let proposal = Proposal { source: index, match_len, probability };
+                let contested = is_contested(token);
+                let proposal = Proposal { source: index, match_len, probability, contested };
+                let factor = factors[usize::from(contested)];
                 let probability = (probability * factor).min(MAX_PROBABILITY);
                 let guess = Guess { token, probability, proposal, cursor };
                 match self.guesses.iter_mut().find(|known| known.token == token) {
@@ -264,6 +272,15 @@ impl TreeGrower {
             }
         }
         self.guesses.sort_by(|one, other| other.probability.total_cmp(&one.probability));
+    }
+
+    /// What a draft model, if there is one, holds likeliest after the newest node.
+    fn model_says(&mut self, sources: &[Box<dyn DraftSource>]) -> Option<TokenId> {
+        let index = sources.iter().position(|source| source.is_model())?;
+        let cursor = self.cursors[(self.nodes.len() - 1) * sources.len() + index]?;
+        self.successors.clear();
+        sources[index].successors(cursor, &mut self.successors);
+        self.successors.first().map(|likeliest| likeliest.token)
     }
 }
 
@@ -300,7 +317,7 @@ mod tests {
         for (index, source) in sources.iter().enumerate() {
             let mut successors = vec![];
             source.successors(cursors[index], &mut successors);
-            let factor = acceptance.factor(index, cursors[index].match_len);
+            let factor = acceptance.factor(index, cursors[index].match_len, false);
             for Successor { token, probability, .. } in successors {
                 let known = &mut probabilities[token.0 as usize];
                 *known = known.max((probability * factor).min(MAX_PROBABILITY));

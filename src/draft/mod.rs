@@ -12,6 +12,7 @@ pub mod escape;
 pub mod grow;
 pub mod history;
 pub mod lookup_table;
+pub mod model;
 mod other_text;
 pub mod prediction;
 pub mod prompt_lookup;
@@ -31,6 +32,7 @@ use calibration::Calibration;
 use earlier_requests::EarlierRequests;
 use lookup_table::SharedTable;
 use lookup_table::source::TableSource;
+use model::source::ModelSource;
 use prompt_lookup::PromptLookup;
 use reuse::DraftReuse;
 use sam_decoding::SamDecoding;
@@ -39,7 +41,7 @@ use suffix_automaton::SuffixAutomaton;
 
 /// The names of [`source_named`].
 const SOURCES: &str = "automaton, session, lookup, sam, sam-session, calibration, reuse, \
-    lookup-table, token-recycling";
+    lookup-table, token-recycling, draft-model";
 
 /// A new source by its name in options and statistics. Fails when there is none of that name.
 pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
@@ -53,6 +55,11 @@ pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
         "reuse" => Ok(Box::new(DraftReuse::default())),
         TableSource::NAME => Ok(Box::new(TableSource::new(SharedTable::default()))),
         TableSource::TOKEN_RECYCLING => Ok(Box::new(TableSource::token_recycling()?)),
+        ModelSource::NAME => Err(Error::BadOption {
+            what: "sources",
+            got: format!("{name:?} without a draft model"),
+            must: "given what they draw on",
+        }),
         _ => Err(Error::UnknownSource { name: name.into(), known: SOURCES }),
     }
 }

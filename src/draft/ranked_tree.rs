@@ -98,7 +98,12 @@ impl RankedTree {
                 let Successor { probability, .. } = successor;
                 Filled {
                     successor,
-                    proposal: Proposal { source: source_index, match_len, probability },
+                    proposal: Proposal {
+                        source: source_index,
+                        match_len,
+                        probability,
+                        contested: false,
+                    },
                     depth: parent_depth + 1,
                     on_first_path: on_first_path && node.rank == 0,
                 }

@@ -98,6 +98,12 @@ pub trait DraftSource: Send + Sync {
     /// after `extend` of the whole prompt.
     fn prefilled(&mut self, _rows: &TopKRows<'_>) {}
 
+    /// Whether it is a model of the target, which has read all of the text: what contradicts it is
+    /// trusted apart from what does not.
+    fn is_model(&self) -> bool {
+        false
+    }
+
     /// Whether it learns from the rows of all nodes: then they may be lent to another thread.
     fn reads_rows(&self) -> bool {
         false

@@ -10,12 +10,14 @@ use super::convert::{integers, matrix, to_array, token_ids};
 use super::errors::ShapeError;
 use super::history::PySharedHistory;
 use super::lookup_table::{PyDynamicTree, PyLookupTable};
+use super::model_draft::PyModelDraft;
 use super::sampling::PySampling;
 use super::shared_logits::NumpyLogits;
 use super::step_inputs::PyStepInputs;
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::drafter::{Drafter, DrafterOptions, SourceStatistics};
 use crate::draft::lookup_table::source::TableSource;
+use crate::draft::model::source::ModelSource;
 use crate::draft::source_named;
 use crate::draft::step_choice::{StepChoice, StepShape};
 use crate::draft::tree_shape::TreeShape;
@@ -103,7 +105,7 @@ impl PyDrafter {
     #[pyo3(signature = (
         step_inputs, vocab_size, *, sources=vec!["automaton".to_string()], costs=None,
         commit="canonical", end_token_ids=vec![], history=None, lookup_table=None,
-        tree=TreeOption::Name("best-first".into())
+        model_draft=None, tree=TreeOption::Name("best-first".into())
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -116,6 +118,7 @@ impl PyDrafter {
         end_token_ids: Vec<u32>,
         history: Option<PyRef<'_, PySharedHistory>>,
         lookup_table: Option<PyRef<'_, PyLookupTable>>,
+        model_draft: Option<PyRef<'_, PyModelDraft>>,
         tree: TreeOption,
     ) -> PyResult<Self> {
         let shape = |inputs: &Py<PyStepInputs>| {
@@ -130,9 +133,11 @@ impl PyDrafter {
             shape: tree.shape()?,
         };
         let table = lookup_table.map(|table| table.core.clone()).unwrap_or_default();
-        let source = |name: &String| match &name[..] {
-            TableSource::NAME => Ok(Box::new(TableSource::new(table.clone())) as _),
-            name => source_named(name),
+        let model = model_draft.map(|draft| draft.core.clone());
+        let source = |name: &String| match (&name[..], &model) {
+            (TableSource::NAME, _) => Ok(Box::new(TableSource::new(table.clone())) as _),
+            (ModelSource::NAME, Some(model)) => Ok(Box::new(ModelSource::new(model.clone())) as _),
+            (name, _) => source_named(name),
         };
         let mut sources: Vec<_> = sources.iter().map(source).collect::<Result<_, _>>()?;
         if let Some(history) = history {

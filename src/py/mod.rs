@@ -6,6 +6,7 @@ mod errors;
 mod history;
 mod loader;
 mod lookup_table;
+mod model_draft;
 mod plan;
 mod sampling;
 mod shared_logits;
@@ -30,6 +31,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::PyLoadReport>()?;
     module.add_class::<streaming::PyStreaming>()?;
     module.add_class::<lookup_table::PyLookupTable>()?;
+    module.add_class::<model_draft::PyModelDraft>()?;
     module.add_class::<lookup_table::PyDynamicTree>()?;
     module.add_class::<step_inputs::PyStepInputs>()?;
     module.add_class::<drafter::PyDrafter>()?;

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 use super::convert::{array, integers, matrix, token_ids};
 use super::errors::ShapeError;
+use crate::error::Result;
 use crate::tree::draft_tree::DraftTree;
 use crate::tree::step_inputs::{StepBuffers, StepInputs};
 
@@ -23,6 +24,25 @@ pub struct PyStepInputs {
 impl PyStepInputs {
     /// Fills the buffers for verifying `tree`.
     pub fn fill_tree(&mut self, py: Python<'_>, tree: &DraftTree, past_len: usize) -> PyResult<()> {
+        self.with_buffers(py, |core, buffers| core.fill(tree, past_len, buffers))
+    }
+
+    /// Fills the buffers for reading the nodes of `tree` from `first` on.
+    pub fn fill_from(
+        &mut self,
+        py: Python<'_>,
+        tree: &DraftTree,
+        first: usize,
+        past_len: usize,
+    ) -> PyResult<()> {
+        self.with_buffers(py, |core, buffers| core.fill_from(tree, first, past_len, buffers))
+    }
+
+    fn with_buffers(
+        &mut self,
+        py: Python<'_>,
+        fill: impl FnOnce(&mut StepInputs, StepBuffers<'_>) -> Result<()>,
+    ) -> PyResult<()> {
         let mut input_ids = self.input_ids.bind(py).try_readwrite()?;
         let mut position_ids = self.position_ids.bind(py).try_readwrite()?;
         let mut mask = self.mask.bind(py).try_readwrite()?;
@@ -31,7 +51,7 @@ impl PyStepInputs {
             position_ids: position_ids.as_slice_mut()?,
             mask: mask.as_slice_mut()?,
         };
-        Ok(self.core.fill(tree, past_len, buffers)?)
+        Ok(fill(&mut self.core, buffers)?)
     }
 }
 

@@ -86,7 +86,7 @@ impl StepInputs {
         past_len: usize,
         buffers: StepBuffers<'_>,
     ) -> Result<()> {
-        self.check(tree, past_len, &buffers)?;
+        self.check(tree.num_nodes(), past_len, &buffers)?;
         let StepBuffers { input_ids, position_ids, mask } = buffers;
         self.num_nodes = tree.num_nodes();
         input_ids.fill(0);
@@ -96,6 +96,41 @@ impl StepInputs {
             position_ids[node] = past_len as i64 + i64::from(*depth);
         }
         self.fill_mask(tree.parents(), past_len, mask);
+        Ok(())
+    }
+
+    /// Fills `buffers` for reading the nodes of `tree` from `first` on, where those before them have
+    /// been read: node `i` stands in slot `past_len + i` whatever its depth, row 0 is node `first`.
+    ///
+    /// So a tree grows row by row, and a branch is left and taken up again without copies (EdgeLLM
+    /// III-B). Cost: all of the mask. Fails as [`fill`](Self::fill) does, for the rows and slots of
+    /// the nodes that are to be read.
+    pub fn fill_from(
+        &mut self,
+        tree: &DraftTree,
+        first: usize,
+        past_len: usize,
+        buffers: StepBuffers<'_>,
+    ) -> Result<()> {
+        let nodes = first..tree.num_nodes().max(first);
+        self.check(nodes.len(), past_len + first, &buffers)?;
+        let StepBuffers { input_ids, position_ids, mask } = buffers;
+        self.num_nodes = nodes.len();
+        self.filled_past_len = None;
+        input_ids.fill(0);
+        position_ids.fill(0);
+        for (row, slots) in mask.chunks_exact_mut(self.attended).enumerate() {
+            slots[..past_len].fill(VISIBLE);
+            slots[past_len..].fill(MASKED);
+            slots[past_len + first + row] = VISIBLE;
+            let Some(mut node) = nodes.clone().nth(row) else { continue };
+            input_ids[row] = i64::from(tree.token_ids()[node].0);
+            position_ids[row] = past_len as i64 + i64::from(tree.depths()[node]);
+            while node > 0 {
+                node = tree.parents()[node].index();
+                slots[past_len + node] = VISIBLE;
+            }
+        }
         Ok(())
     }
 
@@ -120,10 +155,10 @@ impl StepInputs {
         self.filled_past_len = Some(past_len);
     }
 
-    fn check(&self, tree: &DraftTree, past_len: usize, buffers: &StepBuffers<'_>) -> Result<()> {
+    fn check(&self, nodes: usize, past_len: usize, buffers: &StepBuffers<'_>) -> Result<()> {
         let Self { rows, attended, .. } = *self;
-        if tree.num_nodes() > rows {
-            return Err(Error::TooManyNodes { nodes: tree.num_nodes(), rows });
+        if nodes > rows {
+            return Err(Error::TooManyNodes { nodes, rows });
         }
         if past_len > attended - rows {
             return Err(Error::StepOutOfRange { past_len, rows, attended });
@@ -197,6 +232,38 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn a_tree_read_in_parts_sees_what_it_sees_whole(
+            tree in strategies::tree(ROWS),
+            first: prop::sample::Index,
+            past_len in 0..=ATTENDED - 2 * ROWS,
+            whole_before in any::<bool>(),
+        ) {
+            let first = first.index(tree.num_nodes());
+            let (mut inputs, mut buffers) = (StepInputs::new(ROWS, ATTENDED).unwrap(), Buffers::new());
+            if whole_before {
+                inputs.fill(&tree, past_len + 1, buffers.lend()).unwrap();
+            }
+            inputs.fill_from(&tree, first, past_len, buffers.lend()).unwrap();
+            prop_assert_eq!(inputs.num_nodes(), tree.num_nodes() - first);
+            for node in first..tree.num_nodes() {
+                let row = node - first;
+                prop_assert_eq!(buffers.0[row], i64::from(tree.token_ids()[node].0));
+                prop_assert_eq!(buffers.1[row], (past_len + tree.depths()[node] as usize) as i64);
+                for slot in 0..ATTENDED {
+                    let expected = if sees(&tree, past_len, node, slot) { VISIBLE } else { MASKED };
+                    prop_assert_eq!(buffers.2[row * ATTENDED + slot], expected);
+                }
+            }
+            inputs.fill(&tree, past_len, buffers.lend()).unwrap();
+            for slot in 0..ATTENDED {
+                let expected = if sees(&tree, past_len, 0, slot) { VISIBLE } else { MASKED };
+                prop_assert_eq!(buffers.2[slot], expected);
+            }
+        }
+    }
+
     #[test]
     fn a_refused_fill_writes_nothing() {
         let mut inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
@@ -210,6 +277,12 @@ mod tests {
         let wide = DraftTree::from_arrays(&[TokenId(1); ROWS + 1], &[0; ROWS + 1]).unwrap();
         let refused = inputs.fill(&wide, 0, buffers.lend());
         assert_eq!(refused, Err(Error::TooManyNodes { nodes: ROWS + 1, rows: ROWS }));
+        let refused = inputs.fill_from(&wide, 1, ATTENDED - ROWS, buffers.lend());
+        let past_len = ATTENDED - ROWS + 1;
+        assert_eq!(
+            refused,
+            Err(Error::StepOutOfRange { past_len, rows: ROWS, attended: ATTENDED })
+        );
         assert!(buffers.0.iter().all(|&id| id == -1));
     }
 }

@@ -1,0 +1,96 @@
+//! When the draft model stops and the target verifies (EdgeLLM III-C). In: how sure the likeliest
+//! branch is, and what verification found. Out: whether to go on drafting.
+
+use crate::error::{Error, Result};
+
+/// alpha at first, the paper's.
+const FIRST_THRESHOLD: f32 = 0.01;
+/// What alpha is multiplied by when all of a draft was right, the paper's.
+const ALL_RIGHT: f32 = 0.5;
+/// Least alpha: below, a tree ends with its rows long before.
+const LEAST_THRESHOLD: f32 = 1e-6;
+
+/// The self-adaptive threshold alpha on the tree-cumulative confidence `T_c`, which is the largest
+/// confidence of any branch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fallback {
+    threshold: f32,
+    least_that_pays: f32,
+}
+
+impl Fallback {
+    /// alpha at its first value. A branch less sure than `least_that_pays` is never followed: where
+    /// a token drafted costs a share of a step of the target, it pays if it is right at least as often.
+    ///
+    /// Fails when that is not 0 to 1.
+    pub fn new(least_that_pays: f32) -> Result<Self> {
+        if !(0.0..=1.0).contains(&least_that_pays) {
+            let (what, must) = ("the least confidence that pays", "0 to 1");
+            return Err(Error::BadOption { what, got: least_that_pays.to_string(), must });
+        }
+        Ok(Self { threshold: FIRST_THRESHOLD, least_that_pays })
+    }
+
+    /// alpha, in (0, 1].
+    pub fn threshold(&self) -> f32 {
+        self.threshold
+    }
+
+    /// Whether the target should verify now.
+    pub fn is_due(&self, tree_confidence: f32) -> bool {
+        tree_confidence < self.threshold.max(self.least_that_pays)
+    }
+
+    /// Learns from a verification (Eq. 3): of the branch that agreed furthest, `num_right` of
+    /// `num_drafted` tokens were right, when the tree's confidence was `tree_confidence`.
+    ///
+    /// Beyond the paper alpha stays within 1e-6 and 1: from 0 it would never come back.
+    pub fn verified(&mut self, num_right: usize, num_drafted: usize, tree_confidence: f32) {
+        let factor = if num_right == num_drafted {
+            ALL_RIGHT
+        } else {
+            let share_wrong = (num_drafted - num_right) as f32 / num_drafted as f32;
+            tree_confidence.max(f32::MIN_POSITIVE).powf(-share_wrong)
+        };
+        self.threshold = (self.threshold * factor).clamp(LEAST_THRESHOLD, 1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_threshold_follows_equation_3_within_its_bounds(
+            seen in prop::collection::vec((0usize..9, 0usize..9, 0.0f32..=1.0), 0..60),
+        ) {
+            let mut fallback = Fallback::new(0.0).unwrap();
+            for (num_right, num_wrong, confidence) in seen {
+                let before = f64::from(fallback.threshold());
+                let num_drafted = num_right + num_wrong;
+                fallback.verified(num_right, num_drafted, confidence);
+                let expected = if num_wrong == 0 {
+                    before * 0.5
+                } else {
+                    before / f64::from(confidence).powf(num_wrong as f64 / num_drafted as f64)
+                };
+                let after = f64::from(fallback.threshold());
+                let bounded = expected.clamp(1e-6, 1.0);
+                prop_assert!((after - bounded).abs() <= 1e-4 * bounded, "{after}, not {bounded}");
+                prop_assert!(!fallback.is_due(1.0));
+                prop_assert!(fallback.is_due(0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_pay_is_not_drafted() {
+        let fallback = Fallback::new(0.3).unwrap();
+        assert!(fallback.is_due(0.29));
+        assert!(!fallback.is_due(0.31));
+        assert!(Fallback::new(1.5).is_err());
+        assert!(Fallback::new(f32::NAN).is_err());
+    }
+}

@@ -1,0 +1,218 @@
+//! A draft model's tree (EdgeLLM III-B and III-C). In: the request's tokens, and what the draft
+//! model holds likely. Out: what it is to read next, and how its cache follows the request.
+//!
+//! [`pacer`] and [`branches`] say which token is read next, [`fallback`] when it is enough,
+//! [`source`] what of it is proposed. Runs no model.
+
+pub mod branches;
+pub mod fallback;
+pub mod pacer;
+pub mod source;
+#[cfg(test)]
+mod tests;
+
+use self::branches::Branches;
+use self::fallback::Fallback;
+use crate::error::Result;
+use crate::ids::{NodeId, TokenId};
+use crate::top_k::TopK;
+use crate::tree::draft_tree::DraftTree;
+
+/// What the draft model's session is to do with its cache: forget all but the first `base` slots, but
+/// for those of `rows` behind them, which become the next ones in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Realignment {
+    /// Slots that stay as they are.
+    pub base: usize,
+    /// Slots to keep of those behind, counted from `base`.
+    pub rows: Vec<NodeId>,
+}
+
+/// A step of the draft model: the nodes of a tree from `first` on, of which node `i` is written to
+/// slot `base + i` and sees the slots before `base` and those of its ancestors.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadStep<'a> {
+    /// All nodes of which the rows before `first` are in their slots.
+    pub tree: &'a DraftTree,
+    /// The first node to read.
+    pub first: usize,
+    /// Slots of the tokens before the tree.
+    pub base: usize,
+}
+
+/// What a draft model reads and has read.
+///
+/// Each step it reads one token, on the branch that the pacer chooses: its row stands behind all
+/// others, and a mask keeps the branches apart (the paper's branch decoder), so that nothing is
+/// copied to change from one to another. When the target has spoken, rows on the path that it took
+/// are moved together, and where the model has gone on below the last of them, what it read there
+/// is kept.
+///
+/// # Cost
+/// A step: a scan of the tokens that could be read next, 8 for each that was.
+#[derive(Clone, Debug)]
+pub struct ModelDraft {
+    end_tokens: Vec<TokenId>,
+    fallback: Fallback,
+    /// What is certain: the text, and the tokens carried behind it.
+    context: Vec<TokenId>,
+    /// Of which so many are text.
+    text_len: usize,
+    /// Slots that hold the first tokens of the context; the tree's nodes follow them.
+    base: usize,
+    /// `None` until the first step below a new context.
+    branches: Option<Branches>,
+    /// Nodes whose rows are in their slots.
+    num_read: usize,
+    /// What the session has not done yet.
+    realignment: Option<Realignment>,
+}
+
+impl ModelDraft {
+    /// For a model whose answers end with `end_tokens`. `least_that_pays` is the share of a step of
+    /// the target that a token costs to draft; 0 where that is no matter, as in the paper.
+    ///
+    /// Fails when that is not 0 to 1.
+    pub fn new(end_tokens: Vec<TokenId>, least_that_pays: f32) -> Result<Self> {
+        Ok(Self {
+            end_tokens,
+            fallback: Fallback::new(least_that_pays)?,
+            context: Vec::new(),
+            text_len: 0,
+            base: 0,
+            branches: None,
+            num_read: 0,
+            realignment: None,
+        })
+    }
+
+    /// Starts a request; the learned threshold stays.
+    pub fn begin(&mut self, prompt: &[TokenId]) {
+        self.context.clear();
+        self.context.extend(prompt);
+        self.text_len = prompt.len();
+        self.realign(Realignment::default());
+    }
+
+    /// Follows what was given out, and what is carried behind it.
+    ///
+    /// The threshold learns from it; where the tree foretold all of it, the part below stays.
+    pub fn extend(&mut self, given: &[TokenId], carried: &[TokenId]) {
+        let old_len = self.context.len();
+        let said = [given, carried].concat();
+        let known = &self.context[self.text_len..];
+        if self.realignment.is_some() || !said.starts_with(known) {
+            // The session is behind, or the target took back what it had said: all is read again.
+            let text = self.context[..self.text_len].to_vec();
+            let base = self.base.min(self.text_len);
+            let base = self.realignment.as_ref().map_or(base, |waiting| base.min(waiting.base));
+            self.context = [text, said].concat();
+            self.realign(Realignment { base, rows: vec![] });
+        } else {
+            let new = &said[known.len()..];
+            self.learn(new);
+            self.context.extend(new);
+            self.keep_what_was_said(old_len);
+        }
+        self.text_len += given.len();
+    }
+
+    /// What the session has to do with its cache before anything else, once.
+    pub fn take_realignment(&mut self) -> Option<Realignment> {
+        self.realignment.take()
+    }
+
+    /// Tokens of the context that the model has not read.
+    pub fn unread(&self) -> &[TokenId] {
+        if self.num_read > 0 { &[] } else { &self.context[self.base..] }
+    }
+
+    /// Hears that the model has read the next `num_tokens` tokens of the context, which are not all.
+    pub fn skip(&mut self, num_tokens: usize) {
+        self.base += num_tokens.min(self.unread().len().saturating_sub(1));
+    }
+
+    /// What the model is to read now; `None` when it is enough: the likeliest branch is unlikely,
+    /// `max_tokens` tokens are drafted, or the realignment was not taken.
+    ///
+    /// A step that is never answered by [`read`](Self::read) is asked for again.
+    pub fn next_step(&mut self, max_tokens: usize) -> Option<ReadStep<'_>> {
+        if self.realignment.is_some() || self.context.is_empty() {
+            return None;
+        }
+        if self.branches.is_none() {
+            let certain = DraftTree::chain(&self.context[self.base..]).ok()?;
+            self.branches = Some(Branches::below(&certain));
+        }
+        let branches = self.branches.as_mut()?;
+        if self.num_read == branches.tree().num_nodes() {
+            let is_enough = branches.num_drafted() >= max_tokens;
+            if is_enough || self.fallback.is_due(branches.confidence()) {
+                return None;
+            }
+            branches.grow()?;
+        }
+        Some(ReadStep { tree: branches.tree(), first: self.num_read, base: self.base })
+    }
+
+    /// Takes in what the model holds likely after the last node that it read.
+    pub fn read(&mut self, likely: &TopK) {
+        let Some(branches) = &mut self.branches else { return };
+        let last = branches.tree().num_nodes();
+        if self.num_read < last {
+            branches.read(NodeId(last as u32 - 1), likely, &self.end_tokens);
+            self.num_read = last;
+        }
+    }
+
+    /// alpha.
+    pub fn threshold(&self) -> f32 {
+        self.fallback.threshold()
+    }
+
+    /// Bytes held on the heap, about: the context, and a row of 8 for each node.
+    pub fn memory_bytes(&self) -> usize {
+        let num_nodes = self.branches.as_ref().map_or(0, |branches| branches.tree().num_nodes());
+        self.context.capacity() * size_of::<TokenId>() + num_nodes * size_of::<Option<TopK>>()
+    }
+
+    /// Starts again behind the slots that stay.
+    fn realign(&mut self, realignment: Realignment) {
+        self.base = realignment.base + realignment.rows.len();
+        (self.branches, self.num_read) = (None, 0);
+        self.realignment = Some(realignment);
+    }
+
+    fn learn(&mut self, said: &[TokenId]) {
+        let Some(branches) = &self.branches else { return };
+        if let Some((num_right, num_drafted)) = branches.best_match(said) {
+            // Tokens drafted beyond what the target has answered are neither right nor wrong.
+            let num_drafted = num_drafted.min(said.len()).max(num_right);
+            self.fallback.verified(num_right, num_drafted, branches.confidence());
+        }
+    }
+
+    /// Keeps the rows of what the context has become, of which `old_len` tokens were certain before.
+    fn keep_what_was_said(&mut self, old_len: usize) {
+        let Some(branches) = self.branches.take().filter(|_| self.num_read > 0) else {
+            (self.branches, self.num_read) = (None, 0);
+            return;
+        };
+        let said = &self.context[old_len..];
+        let path = branches.follow(said);
+        let base = self.base;
+        let certain = (0..=branches.root().0).map(NodeId);
+        let mut rows: Vec<NodeId> = certain.chain(path.iter().copied()).collect();
+        if path.len() < said.len() {
+            self.realign(Realignment { base, rows });
+            return;
+        }
+        let root = rows.pop().unwrap_or(NodeId::ROOT);
+        let (below, kept) = branches.below_node(root, &self.end_tokens);
+        self.base = base + rows.len();
+        self.num_read = kept.len();
+        rows.extend(kept);
+        self.branches = Some(below);
+        self.realignment = Some(Realignment { base, rows });
+    }
+}

@@ -1,0 +1,128 @@
+//! Laws of a draft model's tree: the session's cache holds what the tree says it holds, and the tree
+//! is what the model would say, whatever the target does.
+
+use super::branches::tests::likely;
+use super::*;
+use proptest::prelude::*;
+
+/// A draft session: slots that hold the path of tokens that each row saw.
+#[derive(Default)]
+struct FakeSession {
+    slots: Vec<Vec<TokenId>>,
+}
+
+impl FakeSession {
+    fn realign(&mut self, realignment: &Realignment) {
+        let Realignment { base, rows } = realignment;
+        let kept: Vec<_> = rows.iter().map(|row| self.slots[base + row.index()].clone()).collect();
+        self.slots.truncate(*base);
+        self.slots.extend(kept);
+    }
+
+    /// Reads the nodes of a step; every row sees what its slots hold.
+    fn read(&mut self, step: &ReadStep<'_>) {
+        assert_eq!(self.slots.len(), step.base + step.first, "rows are appended");
+        for index in step.first..step.tree.num_nodes() {
+            let parent = step.tree.parents()[index].index();
+            let seen = match index {
+                0 => step.base.checked_sub(1).map_or(vec![], |last| self.slots[last].clone()),
+                _ => self.slots[step.base + parent].clone(),
+            };
+            let token = step.tree.token_ids()[index];
+            self.slots.push([seen, vec![token]].concat());
+        }
+    }
+}
+
+fn draft_steps(draft: &mut ModelDraft, session: &mut FakeSession, rule: u32, max_tokens: usize) {
+    if let Some(realignment) = draft.take_realignment() {
+        session.realign(&realignment);
+    }
+    while let Some(step) = draft.next_step(max_tokens) {
+        session.read(&step);
+        let last = step.tree.token_ids()[step.tree.num_nodes() - 1];
+        draft.read(&likely(rule, last));
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_cache_is_the_context_and_the_tree(
+        rule in 0u32..15,
+        prompt in prop::collection::vec((0u32..5).prop_map(TokenId), 1..8),
+        steps in prop::collection::vec(
+            (any::<bool>(), 0usize..9, 0usize..5, prop::collection::vec((0u32..5).prop_map(TokenId), 1..4)),
+            1..12),
+    ) {
+        let mut draft = ModelDraft::new(vec![], 0.0).unwrap();
+        let mut session = FakeSession::default();
+        draft.begin(&prompt);
+        let mut text = prompt;
+        let mut carried: Vec<TokenId> = vec![];
+        for (runs, max_tokens, num_agreeing, other) in steps {
+            if runs {
+                draft_steps(&mut draft, &mut session, rule, max_tokens);
+                let slots = session.slots.iter().map(|path| path[path.len() - 1]);
+                let branches = draft.branches.as_ref().unwrap();
+                let context = [text.clone(), carried.clone()].concat();
+                let tree = branches.tree().token_ids()[branches.root().index() + 1..].iter();
+                prop_assert!(slots.eq(context.iter().chain(tree).copied()));
+                // Every certain token saw all before it.
+                for (index, path) in session.slots[..context.len()].iter().enumerate() {
+                    prop_assert_eq!(path, &context[..=index]);
+                }
+            }
+            // The target agrees with the model for a while, then says something else.
+            let mut said = carried.clone();
+            for _ in 0..num_agreeing {
+                let last = *said.last().unwrap_or(&text[text.len() - 1]);
+                said.push(likely(rule, last).token_ids[0]);
+            }
+            said.extend(other);
+            let num_given = said.len().div_ceil(2);
+            draft.extend(&said[..num_given], &said[num_given..]);
+            text.extend(&said[..num_given]);
+            carried = said[num_given..].to_vec();
+            prop_assert!(draft.threshold() > 0.0 && draft.threshold() <= 1.0);
+        }
+    }
+}
+
+fn tokens<const N: usize>(ids: [u32; N]) -> Vec<TokenId> {
+    ids.map(TokenId).to_vec()
+}
+
+#[test]
+fn what_was_read_below_the_last_token_given_out_stays() {
+    let (mut draft, mut session) = (ModelDraft::new(vec![], 0.0).unwrap(), FakeSession::default());
+    draft.begin(&tokens([1, 2]));
+    draft_steps(&mut draft, &mut session, 0, 6);
+    let first = likely(0, TokenId(2)).token_ids[0];
+    let num_read = session.slots.len();
+    draft.extend(&[first], &[]);
+    let realignment = draft.take_realignment().unwrap();
+    session.realign(&realignment);
+    assert!(session.slots.len() > 3 && session.slots.len() < num_read);
+    assert!(draft.unread().is_empty());
+}
+
+#[test]
+fn a_target_that_takes_back_what_it_said_is_followed() {
+    let (mut draft, mut session) = (ModelDraft::new(vec![], 0.0).unwrap(), FakeSession::default());
+    draft.begin(&tokens([1, 2]));
+    draft.extend(&tokens([3]), &tokens([4, 0]));
+    draft_steps(&mut draft, &mut session, 0, 4);
+    draft.extend(&tokens([4]), &tokens([1]));
+    draft_steps(&mut draft, &mut session, 0, 4);
+    let certain: Vec<_> = session.slots[..5].iter().map(|path| path[path.len() - 1]).collect();
+    assert_eq!(certain, tokens([1, 2, 3, 4, 1]));
+}
+
+#[test]
+fn skipped_tokens_are_never_all() {
+    let mut draft = ModelDraft::new(vec![], 0.0).unwrap();
+    draft.begin(&tokens([1, 2, 3]));
+    draft.take_realignment();
+    draft.skip(9);
+    assert_eq!(draft.unread(), tokens([3]));
+}

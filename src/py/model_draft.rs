@@ -1,0 +1,97 @@
+//! `ModelDraft` for Python: what a draft model is to read, and what it has read.
+
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::prelude::*;
+
+use super::convert::{matrix, to_array};
+use super::errors::ShapeError;
+use super::step_inputs::PyStepInputs;
+use crate::draft::model::source::SharedModelDraft;
+use crate::draft::model::{ModelDraft, ReadStep};
+use crate::error::Error;
+use crate::ids::{NodeId, TokenId};
+use crate::logits::Logits;
+
+/// A draft model's tree, shared with the drafter that proposes it.
+#[pyclass(name = "ModelDraft", module = "coordgen_rs._core", frozen)]
+pub struct PyModelDraft {
+    pub(super) core: SharedModelDraft,
+    step_inputs: Vec<Py<PyStepInputs>>,
+    vocab_size: usize,
+}
+
+#[pymethods]
+impl PyModelDraft {
+    #[new]
+    #[pyo3(signature = (step_inputs, vocab_size, *, end_token_ids=vec![], least_that_pays=0.0))]
+    fn new(
+        step_inputs: Vec<Py<PyStepInputs>>,
+        vocab_size: usize,
+        end_token_ids: Vec<u32>,
+        least_that_pays: f32,
+    ) -> PyResult<Self> {
+        let end_tokens = end_token_ids.into_iter().map(TokenId).collect();
+        let core = SharedModelDraft::new(ModelDraft::new(end_tokens, least_that_pays)?);
+        Ok(Self { core, step_inputs, vocab_size })
+    }
+
+    fn take_realignment(&self, py: Python<'_>) -> Option<(usize, Py<PyArray1<u32>>)> {
+        let realignment = self.core.lock().take_realignment()?;
+        let rows = to_array(py, realignment.rows.iter().map(|row| row.0));
+        Some((realignment.base, rows))
+    }
+
+    fn unread(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
+        let draft = self.core.lock();
+        to_array(py, draft.unread().iter().map(|token| token.0))
+    }
+
+    fn skip(&self, num_tokens: usize) {
+        self.core.lock().skip(num_tokens);
+    }
+
+    fn next_step(&self, py: Python<'_>, max_tokens: usize) -> PyResult<Option<Py<PyStepInputs>>> {
+        let mut draft = self.core.lock();
+        let Some(ReadStep { tree, first, base }) = draft.next_step(max_tokens) else {
+            return Ok(None);
+        };
+        let num_nodes = tree.num_nodes() - first;
+        for inputs in &self.step_inputs {
+            let mut filled = inputs.borrow_mut(py);
+            if num_nodes <= filled.core.rows() {
+                if base + first + filled.core.rows() > filled.core.attended() {
+                    return Ok(None);
+                }
+                filled.fill_from(py, tree, first, base)?;
+                return Ok(Some(inputs.clone_ref(py)));
+            }
+        }
+        let rows = self.step_inputs.last().map_or(0, |inputs| inputs.borrow(py).core.rows());
+        Err(Error::TooManyNodes { nodes: num_nodes, rows }.into())
+    }
+
+    fn read(&self, logits: &Bound<'_, PyAny>, row: u32) -> PyResult<()> {
+        let (logits, rows, columns) = matrix::<f32>(logits, "logits")?;
+        if columns != self.vocab_size || row as usize >= rows {
+            let message = format!(
+                "logits have shape ({rows}, {columns}), not ({row} and more, {})",
+                self.vocab_size
+            );
+            return Err(ShapeError::new_err(message));
+        }
+        let logits = logits.try_readonly()?;
+        let likely = Logits::new(logits.as_slice()?, rows, columns)?.top_k(NodeId(row));
+        let likely = likely.ok_or(Error::NonFiniteLogits { row: row as usize })?;
+        self.core.lock().read(&likely);
+        Ok(())
+    }
+
+    #[getter]
+    fn threshold(&self) -> f32 {
+        self.core.lock().threshold()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.core.lock().memory_bytes()
+    }
+}
