@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("COORDGEN_SHARED", ROOT.parent / "shared"))
 CHECKPOINTS = {
     "embedded": ROOT / "models" / "embedded",
+    "embedded-draft": ROOT / "models" / "embedded-draft",
     "TinyStories-656K": SHARED / "models" / "TinyStories-656K",
     "stories260K": SHARED / "models" / "stories260K",
 }

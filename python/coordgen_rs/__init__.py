@@ -24,6 +24,7 @@ from coordgen_rs._core import (
     SuffixAutomaton,
 )
 from coordgen_rs.bundle import Bundle
+from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.generate import Step, generate, make_drafter, plain
 from coordgen_rs.history import History
 from coordgen_rs.self_test import open_session
@@ -34,6 +35,7 @@ from coordgen_rs.tokenizer import Tokenizer
 __all__ = [
     "Accepted",
     "Bundle",
+    "DraftModel",
     "Drafter",
     "DynamicTree",
     "History",

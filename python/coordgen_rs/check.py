@@ -141,7 +141,14 @@ def check(
     exact = []
     for commit in session.allowed_commits:
         drafter = make_drafter(session, "auto", commit)
-        side = SideBranchDrafter(make_drafter(session, "auto", commit), answer, session.vocab_size)
+        verifying = Drafter(
+            session.step_inputs,
+            session.vocab_size,
+            sources=[],
+            commit=commit,
+            end_token_ids=session.end_token_ids,
+        )
+        side = SideBranchDrafter(verifying, answer, session.vocab_size)
         same = []
         used: Drafting
         for name, used in (("lookups", drafter), ("side branches", side)):

@@ -9,12 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs import compile_cli, export_cli, history_cli, plan_cli, profile_cli
+from coordgen_rs import compile_cli, export_cli, history_cli, plan_cli, profile_cli, warm_up_cli
 from coordgen_rs._core import Sampling
 from coordgen_rs.bench import cli as bench_cli
 from coordgen_rs.bench import replay_cli
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.byte_size import parse_bytes
+from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
 from coordgen_rs.progress import progress
@@ -99,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     bench_cli.add_arguments(
         _command(commands, "bench", bench_cli.run, bench_cli.ABOUT, bench_cli.EXAMPLES)
     )
+    warm_up_cli.add_arguments(
+        _command(commands, "warm-up", warm_up_cli.run, warm_up_cli.ABOUT, warm_up_cli.EXAMPLES)
+    )
     plan_cli.add_arguments(
         _command(commands, "plan", plan_cli.run, plan_cli.ABOUT, plan_cli.EXAMPLES)
     )
@@ -135,8 +139,8 @@ def _add_generate(commands: Any) -> None:
         choices=[*DRAFT_SOURCES, "off"],
         default="auto",
         help="where drafts come from: automaton (all repeats within the request), lookup (prompt "
-        "lookup by n-gram), sam, token-recycling and diaa (as their papers have it), blend (all "
-        "lookups), off (plain decoding); default %(default)s",
+        "lookup by n-gram), sam, token-recycling, diaa and edgellm (as their papers have it), "
+        "blend (everything), off (plain decoding); default %(default)s",
     )
     drafts.add_argument(
         "--sources",
@@ -145,6 +149,18 @@ def _add_generate(commands: Any) -> None:
         help="exactly these sources: automaton, lookup, calibration (what the model expected while "
         "it read the prompt), reuse (parts of rejected drafts), lookup-table (what it held likely "
         "after each token)",
+    )
+    parser.add_argument(
+        "--draft-model",
+        type=Path,
+        metavar="BUNDLE",
+        help="a smaller model with the same tokenizer, which drafts too; needed by --draft edgellm",
+    )
+    parser.add_argument(
+        "--lookup-table",
+        type=Path,
+        metavar="FILE",
+        help="a table that `coordgen warm-up` wrote, for --draft diaa and blend",
     )
     parser.add_argument(
         "--budget", type=int, metavar="N", help="verify at most N draft tokens a step"
@@ -249,8 +265,14 @@ def _generate(options: argparse.Namespace) -> int:
         if options.draft == "off":
             steps = plain(session, prompt, stats=stats, **request)
         else:
-            draft = options.sources or options.draft
-            drafter = make_drafter(session, draft, options.commit, history)
+            drafter = make_drafter(
+                session,
+                options.sources or options.draft,
+                options.commit,
+                history,
+                lookup_table=warm_up_cli.opened(options.lookup_table, session),
+                draft_model=_draft_model(options.draft_model, session),
+            )
             steps = generate(
                 session, prompt, drafter=drafter, history=history, stats=stats, **request
             )
@@ -261,6 +283,10 @@ def _generate(options: argparse.Namespace) -> int:
         report |= _compare(session, prompt, tokens, request)
     print(json.dumps(report) if options.json else _closing_line(report), file=_report_to(options))
     return 0
+
+
+def _draft_model(path: Path | None, target: OrtSession) -> DraftModel | None:
+    return None if path is None else DraftModel.open(path, target)
 
 
 def _sampling(options: argparse.Namespace) -> Sampling | None:

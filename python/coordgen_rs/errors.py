@@ -28,6 +28,10 @@ class BundleDamagedError(BundleError):
     """A file of a bundle differs in size or SHA-256 from its manifest; the message names it."""
 
 
+class DraftModelError(CoordgenError):
+    """A draft model has another tokenizer or vocabulary than its target."""
+
+
 class CheckpointError(CoordgenError):
     """A checkpoint cannot be read: a file or tensor is missing, damaged or of the wrong shape."""
 
@@ -76,6 +80,7 @@ __all__ = [
     "CheckpointError",
     "CoordgenError",
     "DeviceLostError",
+    "DraftModelError",
     "EmptyPromptError",
     "ExportError",
     "HistoryError",

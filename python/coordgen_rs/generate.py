@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import Accepted, Drafter, DynamicTree, LookupTable, Sampling, StepInputs
+from coordgen_rs.draft_model import DraftModel, ModelDrafter
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
@@ -27,9 +28,11 @@ DRAFT_SOURCES: dict[str, tuple[str, ...]] = {
     "sam": ("sam",),
     "token-recycling": ("token-recycling",),
     "diaa": ("lookup-table",),
+    "edgellm": ("draft-model",),
     "blend": ("automaton", "calibration", "reuse", "lookup-table"),
 }
-"""Sources by the name of a choice; "auto" adds calibration where rows cost nothing."""
+"""Sources by the name of a choice; "auto" adds calibration where rows cost nothing, "auto" and
+"blend" add a draft model where there is one."""
 
 DRAFT_TREES: dict[str, str | DynamicTree] = {"token-recycling": "static", "diaa": DynamicTree()}
 """Trees of the choices that have their own; those of the others are blended, best first."""
@@ -204,7 +207,8 @@ def make_drafter(
     commit: str = "canonical",
     history: History | None = None,
     lookup_table: LookupTable | None = None,
-) -> Drafter:
+    draft_model: DraftModel | None = None,
+) -> Drafter | ModelDrafter:
     """A drafter for `session`.
 
     Args:
@@ -218,32 +222,41 @@ def make_drafter(
         history: Finished requests to draft from, too.
         lookup_table: What the source "lookup-table" draws on and teaches, see `coordgen warm-up`; a
             new one by default.
+        draft_model: A smaller model that drafts, too; what `draft` "edgellm" needs.
 
     Raises:
         OptionError: No such draft or commit, or the history is of another vocabulary.
     """
     if commit == "compact" and "compact" not in getattr(session, "allowed_commits", (commit,)):
         commit = "canonical"
-    return Drafter(
+    drafter = Drafter(
         session.step_inputs,
         session.vocab_size,
-        sources=_sources(session, draft),
+        sources=_sources(session, draft, draft_model),
         costs=session.step_costs,
         commit=commit,
         end_token_ids=session.end_token_ids,
         history=None if history is None else history.shared,
         lookup_table=lookup_table,
+        model_draft=None if draft_model is None else draft_model.core,
         tree=DRAFT_TREES.get(draft, "best-first") if isinstance(draft, str) else "best-first",
     )
+    if draft_model is None:
+        return drafter
+    return ModelDrafter(drafter, draft_model, session.step_inputs[-1].rows - 1)
 
 
-def _sources(session: Session, draft: str | Sequence[str]) -> Sequence[str]:
+def _sources(
+    session: Session, draft: str | Sequence[str], draft_model: DraftModel | None
+) -> Sequence[str]:
     if not isinstance(draft, str):
         return draft
     if draft not in DRAFT_SOURCES:
         raise OptionError(f"draft is {draft!r}, but must be one of {', '.join(DRAFT_SOURCES)}")
     calibration = draft == "auto" and session.step_costs is None
-    return (*DRAFT_SOURCES[draft], *(["calibration"] if calibration else []))
+    model = draft in ("auto", "blend") and draft_model is not None
+    sources = (*DRAFT_SOURCES[draft], *(["calibration"] if calibration else []))
+    return (*sources, *(["draft-model"] if model else []))
 
 
 def _admit(

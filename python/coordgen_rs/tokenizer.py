@@ -39,6 +39,11 @@ class Tokenizer:
         """Number of ids, added tokens included."""
         return int(self._tokenizer.get_vocab_size())
 
+    def token(self, token_id: int) -> str | None:
+        """The token of an id as the vocabulary writes it; None where there is none."""
+        token: str | None = self._tokenizer.id_to_token(token_id)
+        return token
+
     def encode(self, text: str, *, special_tokens: bool = True) -> NDArray[np.uint32]:
         """Token ids `(tokens,) u32`, with the special tokens that the tokenizer adds by itself."""
         encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)

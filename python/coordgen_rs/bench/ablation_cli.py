@@ -17,8 +17,8 @@ decoding. Steps are as wide as --width, whatever a row costs on this machine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `--ablation` alone."""
-    group = parser.add_argument_group("of --ablation")
+    """The options of `--ablation`, which `--methods` has too."""
+    group = parser.add_argument_group("of --ablation and --methods")
     group.add_argument(
         "data", type=Path, nargs="?", metavar="DATA", help="prompts, one JSON object a line"
     )

@@ -1,0 +1,176 @@
+"""A draft model: a smaller model whose guesses the target verifies (EdgeLLM III-B, III-C).
+
+In: a session of the draft model. Out: a token tree in the core, grown a token a step. Which token
+is read next, and when it is enough, is the core's; the model's steps are run here.
+"""
+
+import time
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Accepted, Drafter, ModelDraft, Sampling, StepInputs
+from coordgen_rs.errors import DraftModelError
+from coordgen_rs.self_test import open_session
+from coordgen_rs.session import OrtSession, Session
+from coordgen_rs.tokenizer import Tokenizer
+
+
+class DraftModel:
+    """A model that drafts for one target. What it has read stays in its own session's cache.
+
+    Args:
+        session: The draft model, for nobody else's use.
+        least_that_pays: Share of a target's step that a step of it costs: a branch less sure than
+            that is not followed. 0, as in the paper, where it costs nothing that counts.
+
+    Attributes:
+        session: As given.
+        core: The tree, for `Drafter(model_draft=...)`.
+    """
+
+    def __init__(self, session: Session, *, least_that_pays: float = 0.0) -> None:
+        self.session = session
+        self.core = ModelDraft(
+            session.step_inputs,
+            session.vocab_size,
+            end_token_ids=session.end_token_ids,
+            least_that_pays=least_that_pays,
+        )
+
+    @classmethod
+    def open(cls, path: Path | str, target: OrtSession) -> Self:
+        """Open a bundle as the draft model of `target`; its measured costs say what pays.
+
+        Raises:
+            DraftModelError: It has another tokenizer or vocabulary.
+            BundleError: It cannot be used.
+        """
+        session = open_session(path, threads=target.threads)
+        _check_same_tokens(session, target)
+        least_that_pays = 0.0
+        if session.step_costs is not None and target.step_costs is not None:
+            least_that_pays = min(session.step_costs[0] / target.step_costs[0], 1.0)
+        return cls(session, least_that_pays=least_that_pays)
+
+    def draft(self, max_tokens: int) -> None:
+        """Grow the tree until it is enough, or holds `max_tokens` tokens."""
+        while self.step(max_tokens):
+            pass
+
+    def step(self, max_tokens: int) -> bool:
+        """Read one token more, or what the request has that the model has not read.
+
+        Between two steps anything may happen: the next goes on from there.
+
+        Returns:
+            False where nothing was done, since it is enough.
+        """
+        session = self.session
+        realignment = self.core.take_realignment()
+        if realignment is not None:
+            length, rows = realignment
+            session.rewind(length)
+            session.commit(rows)
+        if not self._read_prompt():
+            return False
+        inputs = self.core.next_step(max_tokens)
+        if inputs is None:
+            return False
+        logits = session.step(inputs)
+        # Rows of all branches stay in their slots: what a later row may see, its mask says.
+        session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
+        self.core.read(logits, inputs.num_nodes - 1)
+        return True
+
+    def _read_prompt(self) -> bool:
+        """Read what is too long for a step; False where it is too long for the cache."""
+        unread = self.core.unread()
+        if len(unread) > self.session.step_inputs[-1].rows:
+            if self.session.length + len(unread) > self.session.capacity:
+                return False
+            self.session.prefill(unread[:-1])
+            self.core.skip(len(unread) - 1)
+        return True
+
+
+class ModelDrafter:
+    """A drafter with a draft model, to be used as a drafter is.
+
+    Args:
+        drafter: Has the source "draft-model", over the same tree.
+        model: Runs before each proposal.
+        max_tokens: Tokens that it drafts for a proposal, at most.
+
+    Attributes:
+        model: As given.
+        model_s: Seconds that the model has run, in all.
+    """
+
+    def __init__(self, drafter: Drafter, model: DraftModel, max_tokens: int) -> None:
+        self._drafter, self.model, self._max_tokens = drafter, model, max_tokens
+        self.model_s = 0.0
+
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """As of `Drafter`."""
+        self._drafter.begin(prompt_ids, max_new_tokens, sampling, prediction)
+
+    @property
+    def reads_prefill(self) -> bool:
+        """As of `Drafter`."""
+        return self._drafter.reads_prefill
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """As of `Drafter`."""
+        self._drafter.prefilled(logits)
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Let the model draft, then propose as `Drafter` does."""
+        start = time.perf_counter()
+        self.model.draft(self._max_tokens)
+        self.model_s += time.perf_counter() - start
+        return self._drafter.propose(past_len)
+
+    def accept(self, logits: NDArray[np.float32]) -> Accepted:
+        """As of `Drafter`."""
+        return self._drafter.accept(logits)
+
+    @property
+    def accept_histogram(self) -> list[int]:
+        """As of `Drafter`."""
+        return self._drafter.accept_histogram
+
+    @property
+    def per_source(self) -> dict[str, dict[str, int]]:
+        """As of `Drafter`."""
+        return self._drafter.per_source
+
+    def memory_bytes(self) -> int:
+        """Bytes held by the drafter; the model's own weights and cache are its session's."""
+        return self._drafter.memory_bytes()
+
+
+def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
+    """Raises DraftModelError with the first id that means something else to the two models."""
+    path = session.bundle.path
+    if session.vocab_size != target.vocab_size:
+        raise DraftModelError(
+            f"{path} has a vocabulary of {session.vocab_size} tokens, the target one of "
+            f"{target.vocab_size}: it cannot draft for it"
+        )
+    tokenizer, targets = Tokenizer.of(session.bundle), Tokenizer.of(target.bundle)
+    for token_id in range(target.vocab_size):
+        one, other = tokenizer.token(token_id), targets.token(token_id)
+        if one != other:
+            raise DraftModelError(
+                f"{path} has another tokenizer than the target: id {token_id} is {one!r} to it, "
+                f"{other!r} to the target"
+            )

@@ -1,0 +1,140 @@
+"""A draft model: lossless whatever it says, its cache kept right, refused where it does not fit."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from coordgen_rs import DraftModel, Stats, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs.cli import main
+from coordgen_rs.draft_model import ModelDrafter
+from coordgen_rs.errors import DraftModelError, OptionError
+from corpus import HELD_OUT_SEEDS, TASKS, example
+
+EVERYTHING = ("automaton", "session", "calibration", "reuse", "lookup-table", "draft-model")
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+@pytest.fixture(scope="module")
+def model(bundle_of):
+    return DraftModel(open_session(bundle_of("embedded-draft", "fp32")))
+
+
+@pytest.fixture(scope="module")
+def small_model(bundle_of):
+    """Drafts with another model's weights: mostly wrong."""
+    return DraftModel(open_session(bundle_of("embedded-draft", "int4")))
+
+
+@pytest.mark.parametrize("draft", ["edgellm", "blend", EVERYTHING])
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+def test_a_draft_model_changes_no_token(session_of, model, draft, commit):
+    session = session_of("embedded", "fp32")
+    tokenizer = Tokenizer.of(session.bundle)
+    drafter = make_drafter(session, draft, commit, draft_model=model)
+    for index in range(12):
+        made = example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[300 + index])
+        prompt = tokenizer.encode(made.prompt)
+        expected = tokens_of(plain(session, prompt, max_new_tokens=60))
+        got = tokens_of(generate(session, prompt, max_new_tokens=60, drafter=drafter))
+        assert got == expected, f"{made.task} {index}"
+
+
+def test_a_wrong_draft_model_changes_no_token_either(session_of, small_model):
+    session = session_of("embedded", "int4")
+    prompt = np.arange(40, 60, dtype=np.uint32)  # text that neither has ever seen
+    drafter = make_drafter(session, "edgellm", draft_model=small_model)
+    for limit in (1, 2, 50):
+        expected = tokens_of(plain(session, prompt, max_new_tokens=limit))
+        assert (
+            tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter)) == expected
+        )
+
+
+def test_the_models_cache_holds_what_was_read_in_order(session_of, model):
+    """Its next row is that of a model that has read the text from the start."""
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[310]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    text = list(prompt)
+    for step in generate(session, prompt, max_new_tokens=30, drafter=drafter):
+        text += step.token_ids
+        if len(text) == len(prompt) + 30:
+            break
+        while model.step(1):  # reads what was given out, and the first token below it
+            pass
+        held, core_tokens = model.session.length, len(text)
+        assert held >= core_tokens
+        inputs = model.session.step_inputs[0]
+        model.session.rewind(core_tokens - 1)
+        inputs.fill_chain(np.array(text[-1:], np.uint32), core_tokens - 1)
+        got = model.session.step(inputs)[0].copy()
+        model.session.rewind(0)
+        model.session.prefill(np.array(text[:-1], np.uint32))
+        inputs.fill_chain(np.array(text[-1:], np.uint32), core_tokens - 1)
+        np.testing.assert_allclose(got, model.session.step(inputs)[0], atol=2e-3)
+        drafter.begin(np.array(text, np.uint32), 30)  # leaves the cache as it is now
+        break
+
+
+def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[311]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    assert isinstance(drafter, ModelDrafter)
+    drafter.begin(prompt, 20)
+    one_by_one = 0
+    while model.step(12):
+        one_by_one += 1
+    assert 1 <= one_by_one <= 12
+    assert not model.step(12)
+    drafter.begin(prompt, 20)  # another request, in the middle of nothing
+    model.draft(12)
+    assert model.session.length >= len(prompt)
+
+
+def test_a_prompt_beyond_the_models_cache_is_answered_without_it(session_of, model):
+    session = session_of("embedded", "fp32")
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    prompt = np.resize(np.arange(50, dtype=np.uint32), session.capacity - 4)
+    stats = Stats()
+    got = tokens_of(generate(session, prompt, max_new_tokens=50, drafter=drafter, stats=stats))
+    assert got == tokens_of(plain(session, prompt, max_new_tokens=50))
+    assert len(got) <= 5
+
+
+def test_a_model_with_another_vocabulary_is_refused_by_name(session_of, bundle_of, tmp_path):
+    target = session_of("embedded", "fp32")
+    with pytest.raises(DraftModelError, match="vocabulary of 512"):
+        DraftModel.open(bundle_of("stories260K", "fp32"), target)
+
+
+def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "bundle"
+    shutil.copytree("models/embedded-draft", checkpoint)
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    by_id = {token_id: token for token, token_id in vocab.items()}
+    vocab[by_id[900]], vocab[by_id[901]] = 901, 900
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert main(["export", str(checkpoint), str(out)]) == 0
+    with pytest.raises(DraftModelError, match="id 900"):
+        DraftModel.open(out, session_of("embedded", "fp32"))
+
+
+def test_edgellm_without_a_model_is_an_error(session_of):
+    with pytest.raises(OptionError, match="draft model"):
+        make_drafter(session_of("embedded", "fp32"), "edgellm")
+
+
+def test_generate_takes_a_draft_model_on_the_command_line(bundle_of, capsys):
+    arguments = ["generate", "--model", str(bundle_of("embedded", "fp32")), "--json", "--compare"]
+    arguments += ["--prompt-file", "models/prompts/rag.txt", "--draft", "edgellm"]
+    assert main([*arguments, "--draft-model", str(bundle_of("embedded-draft", "fp32"))]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["identical"]
+    assert report["per_source"]["draft-model"]["accepted"] > 0
