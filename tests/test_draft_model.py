@@ -55,30 +55,28 @@ def test_a_wrong_draft_model_changes_no_token_either(session_of, small_model):
         )
 
 
-def test_the_models_cache_holds_what_was_read_in_order(session_of, model):
-    """Its next row is that of a model that has read the text from the start."""
+def next_row(session, text):
+    """What the session's model says after a text of which it holds all but the last token."""
+    inputs = session.step_inputs[0]
+    inputs.fill_chain(np.array(text[-1:], np.uint32), len(text) - 1)
+    return session.step(inputs)[0].copy()
+
+
+def test_the_models_cache_holds_the_text_as_if_read_from_the_start(session_of, model):
     session = session_of("embedded", "fp32")
     prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[310]).prompt)
     drafter = make_drafter(session, "edgellm", draft_model=model)
-    text = list(prompt)
+    text = prompt.tolist()
     for step in generate(session, prompt, max_new_tokens=30, drafter=drafter):
         text += step.token_ids
-        if len(text) == len(prompt) + 30:
-            break
-        while model.step(1):  # reads what was given out, and the first token below it
-            pass
-        held, core_tokens = model.session.length, len(text)
-        assert held >= core_tokens
-        inputs = model.session.step_inputs[0]
-        model.session.rewind(core_tokens - 1)
-        inputs.fill_chain(np.array(text[-1:], np.uint32), core_tokens - 1)
-        got = model.session.step(inputs)[0].copy()
-        model.session.rewind(0)
-        model.session.prefill(np.array(text[:-1], np.uint32))
-        inputs.fill_chain(np.array(text[-1:], np.uint32), core_tokens - 1)
-        np.testing.assert_allclose(got, model.session.step(inputs)[0], atol=2e-3)
-        drafter.begin(np.array(text, np.uint32), 30)  # leaves the cache as it is now
-        break
+        if len(text) < len(prompt) + 30:
+            model.draft(1)  # moves the rows that were accepted together, and reads the last token
+    model.session.rewind(len(text) - len(step.token_ids) - 1)
+    held = next_row(model.session, text[: len(text) - len(step.token_ids)])
+    model.session.rewind(0)
+    model.session.prefill(np.array(text[: len(text) - len(step.token_ids) - 1], np.uint32))
+    read = next_row(model.session, text[: len(text) - len(step.token_ids)])
+    np.testing.assert_allclose(held, read, atol=2e-3)
 
 
 def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):

@@ -65,6 +65,8 @@ pub struct TreeGrower {
     frontier: Vec<Node>,
     /// What the sources propose after the newest node.
     guesses: Vec<Guess>,
+    /// Whether a draft model is among those who propose them.
+    model_speaks: bool,
     successors: Vec<Successor>,
     /// Place of each node in the tree that is cut.
     places: Vec<NodeId>,
@@ -200,10 +202,11 @@ impl TreeGrower {
         self.follow(sources);
         let at_least = self.least_worth(num_missing) / largest;
         self.ask(sources, acceptance, at_least);
-        let total: f32 = self.guesses.iter().map(|guess| guess.probability).sum();
+        let (of_first, of_others) = self.scales();
         for rank in 0..self.guesses.len() {
             let guess = self.guesses[rank];
-            let path_probability = node.path_probability * guess.probability / total.max(1.0);
+            let scale = if rank == 0 { of_first } else { of_others };
+            let path_probability = node.path_probability * guess.probability * scale;
             let on_first_path = node.on_first_path && rank == 0;
             let worth = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
             if self.admits(worth, num_missing) {
@@ -246,6 +249,7 @@ impl TreeGrower {
     fn ask(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance, at_least: f32) {
         self.guesses.clear();
         let model_says = self.model_says(sources);
+        self.model_speaks = model_says.is_some();
         let cursors = &self.cursors[(self.nodes.len() - 1) * sources.len()..];
         for (index, (source, cursor)) in sources.iter().zip(cursors).enumerate() {
             let Some(cursor) = *cursor else { continue };
@@ -272,6 +276,20 @@ impl TreeGrower {
             }
         }
         self.guesses.sort_by(|one, other| other.probability.total_cmp(&one.probability));
+    }
+
+    /// Factors on the likeliest guess and on the others, by which all sum up to 1 at most.
+    ///
+    /// Copies that contradict each other are all less sure for it. Where a draft model speaks, the
+    /// trust in who contradicts it is priced in already: the likeliest keeps its estimate, and the
+    /// others share what it leaves.
+    fn scales(&self) -> (f32, f32) {
+        let total: f32 = self.guesses.iter().map(|guess| guess.probability).sum();
+        let first = self.guesses.first().map_or(0.0, |guess| guess.probability);
+        if self.model_speaks && total > 1.0 {
+            return (1.0, (1.0 - first) / (total - first));
+        }
+        (1.0 / total.max(1.0), 1.0 / total.max(1.0))
     }
 
     /// What a draft model, if there is one, holds likeliest after the newest node.
