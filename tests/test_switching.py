@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import CHECKPOINTS
-from coordgen_rs import Bundle, OrtSession, generate, plain
+from coordgen_rs import Bundle, DraftModel, OrtSession, generate, make_drafter, plain
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.stats import Stats
@@ -189,6 +189,39 @@ def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
     assert np.array_equal(session.step(inputs, work), want)
     assert len(worked) >= 3
     assert answered == expected[1]
+
+
+def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, expected):
+    session = OrtSession(bundle, preload=False)
+    drafting = DraftModel(OrtSession(bundle))
+    drafter = make_drafter(session, "edgellm", draft_model=drafting)
+    drafted, load, draft_on = threading.Semaphore(0), session.blocks.load, drafter.draft_on
+
+    def slow_load(block, graph):
+        drafted.acquire()  # compute waits, and the model was asked to draft meanwhile
+        load(block, graph)
+
+    def noticed_draft_on():
+        has_more = draft_on()
+        drafted.release()
+        return has_more
+
+    drafter.draft_on = noticed_draft_on
+    options = {"drafter": drafter, "memory_budget": max(block_bytes(bundle))}
+    steps = []
+    for step in generate(session, PROMPTS[1], max_new_tokens=24, provisional=True, **options):
+        steps.append(step)
+        if len(steps) == 2:
+            session.blocks.load = slow_load
+    drafted.release(100)  # what is being loaded for a pass that will not come
+    assert tokens(steps) == expected[1]
+    assert drafter.num_provisional > 0
+    announced = [step.provisional for step in steps if not step.token_ids]
+    confirmed = [step for step in steps if step.token_ids]
+    assert len(announced) == len(confirmed)
+    for path, step in zip(announced, confirmed, strict=True):
+        assert step.provisional == ()
+        assert list(path[: step.accept_len]) == step.token_ids[: len(path[: step.accept_len])]
 
 
 def test_a_budget_below_one_block_names_the_least(bundle):

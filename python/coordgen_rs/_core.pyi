@@ -827,6 +827,7 @@ class ModelDraft:
         end_token_ids: Tokens after which nothing follows.
         least_that_pays: Share of a step of the target that a step of the draft model costs: a
             branch less sure is not followed. 0 where that is no matter.
+        branches: False for a chain of the likeliest tokens, to compare with.
 
     Raises:
         OptionError: `least_that_pays` is not 0 to 1.
@@ -839,6 +840,7 @@ class ModelDraft:
         *,
         end_token_ids: Sequence[int] = ...,
         least_that_pays: float = 0.0,
+        branches: bool = True,
     ) -> ModelDraft: ...
     def take_realignment(self) -> tuple[int, NDArray[np.uint32]] | None:
         """What the session must do with its cache first, once; None where it is as it should be.

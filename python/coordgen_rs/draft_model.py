@@ -25,23 +25,27 @@ class DraftModel:
         session: The draft model, for nobody else's use.
         least_that_pays: Share of a target's step that a step of it costs: a branch less sure than
             that is not followed. 0, as in the paper, where it costs nothing that counts.
+        branches: False for a chain of the likeliest tokens, to compare with.
 
     Attributes:
         session: As given.
         core: The tree, for `Drafter(model_draft=...)`.
     """
 
-    def __init__(self, session: Session, *, least_that_pays: float = 0.0) -> None:
+    def __init__(
+        self, session: Session, *, least_that_pays: float = 0.0, branches: bool = True
+    ) -> None:
         self.session = session
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
             end_token_ids=session.end_token_ids,
             least_that_pays=least_that_pays,
+            branches=branches,
         )
 
     @classmethod
-    def open(cls, path: Path | str, target: OrtSession) -> Self:
+    def open(cls, path: Path | str, target: OrtSession, *, branches: bool = True) -> Self:
         """Open a bundle as the draft model of `target`; its measured costs say what pays.
 
         Raises:
@@ -53,7 +57,7 @@ class DraftModel:
         least_that_pays = 0.0
         if session.step_costs is not None and target.step_costs is not None:
             least_that_pays = min(session.step_costs[0] / target.step_costs[0], 1.0)
-        return cls(session, least_that_pays=least_that_pays)
+        return cls(session, least_that_pays=least_that_pays, branches=branches)
 
     def draft(self, max_tokens: int) -> None:
         """Grow the tree until it is enough, or holds `max_tokens` tokens."""
@@ -107,11 +111,12 @@ class ModelDrafter:
     Attributes:
         model: As given.
         model_s: Seconds that the model has run, in all.
+        num_provisional: Steps of the model while the target waited, in all.
     """
 
     def __init__(self, drafter: Drafter, model: DraftModel, max_tokens: int) -> None:
         self._drafter, self.model, self._max_tokens = drafter, model, max_tokens
-        self.model_s = 0.0
+        self.model_s, self.num_provisional = 0.0, 0
 
     def begin(
         self,
@@ -138,6 +143,18 @@ class ModelDrafter:
         self.model.draft(self._max_tokens)
         self.model_s += time.perf_counter() - start
         return self._drafter.propose(past_len)
+
+    def draft_on(self) -> bool:
+        """Draft a token more while the target waits for its blocks (EdgeLLM III-D).
+
+        What the target then says keeps the part of it that follows, and drops the rest.
+
+        Returns:
+            False where there is nothing more to draft.
+        """
+        drafted = self.model.step(2 * self._max_tokens)
+        self.num_provisional += drafted
+        return drafted
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """As of `Drafter`."""

@@ -45,10 +45,12 @@ class Step(NamedTuple):
         token_ids: The new tokens, in order.
         accept_len: How many of them, from the first, are accepted draft tokens; the target's own
             comes after them.
+        provisional: Tokens that are likely to come next; the target may say others.
     """
 
     token_ids: list[int]
     accept_len: int
+    provisional: Sequence[int] = ()
 
 
 class Drafting(Protocol):
@@ -96,6 +98,7 @@ def generate(
     prediction: ArrayLike | None = None,
     switch: str = "auto",
     memory_budget: int | None = None,
+    provisional: bool = False,
     stats: Stats | None = None,
 ) -> Iterator[Step]:
     """Yield the tokens that `plain` would yield, several at a time.
@@ -119,6 +122,8 @@ def generate(
             "sync", "async", "greedy", "just_in_time" or "single" (`coordgen plan` compares them).
         memory_budget: Most bytes that the graphs of the target's blocks may hold; None for no
             limit. With "auto", what does not fit is streamed from disk in every pass.
+        provisional: Yield before each verification, too: a step without tokens, but with those
+            that are about to be verified, to be shown where the target is slow.
         stats: Filled as generation goes.
 
     Raises:
@@ -144,13 +149,17 @@ def generate(
         stats.switching = session.prefill(
             prompt[:-1], on_logits=on_logits, switch=switch, memory_budget=memory_budget
         )
+    # A draft model goes on drafting where the target waits for its blocks (EdgeLLM III-D).
+    while_waiting = drafter.draft_on if isinstance(drafter, ModelDrafter) else None
     try:
         while stats.finish_reason is None:
             start = time.perf_counter()
             _check_owner(session, len(prompt) - 1 + stats.new_tokens)
             inputs = drafter.propose(session.length)
             proposed = time.perf_counter()
-            logits = session.step(inputs)
+            if provisional:
+                yield Step([], 0, _first_path(inputs))
+            logits = session.step(inputs, while_waiting)
             verified = time.perf_counter()
             accepted = drafter.accept(logits)
             end = time.perf_counter()
@@ -276,6 +285,14 @@ def _admit(
     stats.prompt_tokens = len(prompt)
     # The last token given out needs no slot, and the last prompt token takes one in the first step.
     return prompt.astype(np.uint32), min(max_new_tokens, session.capacity - len(prompt) + 1)
+
+
+def _first_path(inputs: StepInputs) -> list[int]:
+    """The tokens of the tree's first path, below its root."""
+    depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
+    path_len = np.count_nonzero(depths == np.arange(len(depths)))  # row i is i tokens deep
+    path: list[int] = inputs.input_ids[1:path_len].tolist()
+    return path
 
 
 def _choose(logits: NDArray[np.float32], sampling: Sampling | None, index: int) -> int:

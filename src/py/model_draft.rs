@@ -23,15 +23,19 @@ pub struct PyModelDraft {
 #[pymethods]
 impl PyModelDraft {
     #[new]
-    #[pyo3(signature = (step_inputs, vocab_size, *, end_token_ids=vec![], least_that_pays=0.0))]
+    #[pyo3(signature = (
+        step_inputs, vocab_size, *, end_token_ids=vec![], least_that_pays=0.0, branches=true
+    ))]
     fn new(
         step_inputs: Vec<Py<PyStepInputs>>,
         vocab_size: usize,
         end_token_ids: Vec<u32>,
         least_that_pays: f32,
+        branches: bool,
     ) -> PyResult<Self> {
         let end_tokens = end_token_ids.into_iter().map(TokenId).collect();
-        let core = SharedModelDraft::new(ModelDraft::new(end_tokens, least_that_pays)?);
+        let draft = ModelDraft::new(end_tokens, least_that_pays)?;
+        let core = SharedModelDraft::new(if branches { draft } else { draft.as_chain() });
         Ok(Self { core, step_inputs, vocab_size })
     }
 

@@ -54,6 +54,8 @@ pub struct ReadStep<'a> {
 pub struct ModelDraft {
     end_tokens: Vec<TokenId>,
     fallback: Fallback,
+    /// Whether the tree may have more than one branch.
+    has_branches: bool,
     /// What is certain: the text, and the tokens carried behind it.
     context: Vec<TokenId>,
     /// Of which so many are text.
@@ -77,6 +79,7 @@ impl ModelDraft {
         Ok(Self {
             end_tokens,
             fallback: Fallback::new(least_that_pays)?,
+            has_branches: true,
             context: Vec::new(),
             text_len: 0,
             base: 0,
@@ -84,6 +87,12 @@ impl ModelDraft {
             num_read: 0,
             realignment: None,
         })
+    }
+
+    /// Without branches: a chain of what the model holds likeliest, as plain speculative decoding
+    /// has it, to compare with.
+    pub fn as_chain(self) -> Self {
+        Self { has_branches: false, ..self }
     }
 
     /// Starts a request; the learned threshold stays.
@@ -159,8 +168,12 @@ impl ModelDraft {
     pub fn read(&mut self, likely: &TopK) {
         let Some(branches) = &mut self.branches else { return };
         let last = branches.tree().num_nodes();
+        let mut likely = *likely;
+        if !self.has_branches {
+            likely.probabilities[1..].fill(0.0);
+        }
         if self.num_read < last {
-            branches.read(NodeId(last as u32 - 1), likely, &self.end_tokens);
+            branches.read(NodeId(last as u32 - 1), &likely, &self.end_tokens);
             self.num_read = last;
         }
     }
