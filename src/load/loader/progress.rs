@@ -129,14 +129,18 @@ impl Progress {
     /// The action that the loader begins now, if there is one.
     pub fn next_action(&mut self, now_us: u64) -> Option<Action> {
         self.sweep(now_us);
-        while self.pending.front()?.action.after_runs <= self.num_over {
-            if !self.is_moot(&self.pending.front()?.action) && !self.may_begin(now_us) {
-                return None;
+        while let Some(&Pending { action: planned, .. }) = self.pending.front() {
+            if planned.after_runs > self.num_over {
+                break;
             }
-            let planned = self.pending.pop_front()?.action;
             if self.is_moot(&planned) {
+                self.pending.pop_front();
                 continue;
             }
+            if !self.may_begin(now_us) {
+                break;
+            }
+            self.pending.pop_front();
             let (block, graph) = (&mut self.blocks[planned.block.index()], planned.graph.index());
             block.graphs[graph] = match planned.kind {
                 ActionKind::Load => Presence::Loading,
