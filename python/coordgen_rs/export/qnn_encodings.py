@@ -11,7 +11,12 @@ from typing import Literal
 
 from coordgen_rs.encoding import Encoding
 from coordgen_rs.export.qnn_calibration import Ranges
-from coordgen_rs.export.qnn_graph import key_value_names, masked_scores_name, scores_name
+from coordgen_rs.export.qnn_graph import (
+    REPEATED_MASK,
+    key_value_names,
+    masked_scores_name,
+    scores_name,
+)
 from coordgen_rs.manifest import CacheEncodings
 
 CacheType = Literal["uint8", "uint16"]
@@ -81,6 +86,8 @@ def block_encodings(
         "cos": shared.rotation,
         "sin": shared.rotation,
     }
+    if REPEATED_MASK in ranges.by_name:
+        encodings[REPEATED_MASK] = shared.mask
     for number in layers:
         cache = shared.caches[number]
         for name in key_value_names(number, "key"):

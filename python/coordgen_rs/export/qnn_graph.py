@@ -28,6 +28,9 @@ from coordgen_rs.manifest import ModelShape
 ROWS, PAST, ATTENDED = "rows", "past", "attended"
 """The symbolic dimensions."""
 
+REPEATED_MASK = "mask_of_group"
+"""The value that holds the mask once for each head of a group, where groups have several."""
+
 _OPSET = 23
 _ANY = -1
 """The rows in a Reshape, which infers them."""
@@ -94,6 +97,7 @@ class _QnnGraph(GraphBuilder):
     def __init__(self, source: Checkpoint, model: ModelShape) -> None:
         super().__init__()
         self._source, self._model = source, model
+        self._has_repeated_mask = False
 
     def linear(self, name: str, x: str, weight: Array, bias: Array | None = None) -> str:
         """`x (1, M, in)` times `weight (out, in)`, plus `bias (out,)`: `(1, M, out)`."""
@@ -187,11 +191,21 @@ class _QnnGraph(GraphBuilder):
 
     def _softmax(self, number: int, scores: str, group: int) -> str:
         """Masked softmax of `scores (1, kv_heads, group * M, P + M)`, in the same shape."""
-        name, mask = f"layer_{number}", "mask"
-        if group > 1:  # heads that share a key stand below one another, each with all rows
-            mask = self.node("Concat", ["mask"] * group, f"{name}.mask_repeated", axis=2)
-        scores = self.node("Add", [scores, mask], masked_scores_name(number))
-        return self.node("Softmax", [scores], f"{name}.weights", axis=-1)
+        masked = [scores, self._mask(group)]
+        scores = self.node("Add", masked, masked_scores_name(number))
+        return self.node("Softmax", [scores], f"layer_{number}.weights", axis=-1)
+
+    def _mask(self, group: int) -> str:
+        """The mask once for each head of a group: they stand below one another, each with all rows.
+
+        All layers of the block read the same one.
+        """
+        if group == 1:
+            return "mask"
+        if not self._has_repeated_mask:
+            self.node("Concat", ["mask"] * group, REPEATED_MASK, axis=2)
+            self._has_repeated_mask = True
+        return REPEATED_MASK
 
     def _with_past(self, number: int, kind: str) -> str:
         past, new, both = key_value_names(number, kind)
