@@ -1,5 +1,6 @@
 """Bundles and sessions that many tests use, exported once a run."""
 
+import json
 import os
 from collections.abc import Callable
 from functools import cache
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.export import export_checkpoint
+from prompts import PROMPTS
 
 # In CI the same examples every time; elsewhere new ones, which may find what those do not.
 settings.register_profile("ci", derandomize=True)
@@ -51,3 +53,11 @@ def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 def session_of(bundle_of: Callable[[str, str], Path]) -> Callable[[str, str], OrtSession]:
     """A function from a checkpoint's name and its weights to an open session."""
     return cache(lambda name, weights: open_session(bundle_of(name, weights)))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """`PROMPTS`, as `coordgen bench` reads them."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps(prompt._asdict()) for prompt in PROMPTS))
+    return path

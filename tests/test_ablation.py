@@ -9,23 +9,13 @@ from coordgen_rs.bench.ablation import (
     BASES,
     ROWS,
     NotLosslessError,
-    Prompt,
     PromptsError,
     Row,
     ablate,
     read_prompts,
 )
 from coordgen_rs.cli import main
-from corpus import HELD_OUT_SEEDS, example
-
-PROMPTS = [Prompt(task, example(task, HELD_OUT_SEEDS[0]).prompt) for task in ("rag", "ui")]
-
-
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("\n".join(json.dumps(prompt._asdict()) for prompt in PROMPTS))
-    return path
+from prompts import PROMPTS
 
 
 def test_json_has_a_row_for_every_combination(bundle_of, data, capsys):

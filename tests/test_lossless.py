@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import DraftModel, Stats, Tokenizer, generate, make_drafter, plain
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import ScriptedDrafter, chain
 
@@ -25,10 +25,10 @@ LOOKUPS = ("auto", "lookup", ALL_SOURCES)
 METHODS = ("sam", "token-recycling", "diaa")
 
 
-def assert_lossless(session, prompt, max_new_tokens, drafts=(*LOOKUPS, *METHODS)):
+def assert_lossless(session, prompt, max_new_tokens, drafts=(*LOOKUPS, *METHODS), model=None):
     expected = tokens_of(plain(session, prompt, max_new_tokens=max_new_tokens))
     for draft in drafts:
-        drafter = make_drafter(session, draft)
+        drafter = make_drafter(session, draft, draft_model=model)
         got = tokens_of(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=drafter))
         assert got == expected, f"draft {draft} after a prompt of {len(prompt)} tokens"
     return expected
@@ -37,12 +37,16 @@ def assert_lossless(session, prompt, max_new_tokens, drafts=(*LOOKUPS, *METHODS)
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_embedded_model_says_the_same_with_and_without_drafts(session_of, weights):
     session = session_of("embedded", weights)
+    model = DraftModel(session_of("embedded-draft", weights))
     tokenizer = Tokenizer.of(session.bundle)
     for index in range(200):
         made = example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[index])
         prompt = tokenizer.encode(made.prompt)
-        drafts = LOOKUPS if index % 10 else LOOKUPS + METHODS
-        assert len(assert_lossless(session, prompt, 40, drafts)) > 0
+        if index % 10:
+            assert len(assert_lossless(session, prompt, 40, LOOKUPS)) > 0
+        else:
+            drafts = (*LOOKUPS, *METHODS, "edgellm", "blend")
+            assert len(assert_lossless(session, prompt, 40, drafts, model)) > 0
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

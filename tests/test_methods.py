@@ -7,21 +7,11 @@ import pytest
 
 from coordgen_rs import DraftModel, LookupTable, Tokenizer, open_session
 from coordgen_rs.bench import methods
-from coordgen_rs.bench.ablation import Prompt
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.cli import main
 from coordgen_rs.errors import LookupTableError, OptionError
 from coordgen_rs.warm_up import open_table, save_table, table_path, warm_up
-from corpus import HELD_OUT_SEEDS, example
-
-PROMPTS = [Prompt(task, example(task, HELD_OUT_SEEDS[0]).prompt) for task in ("rag", "ui")]
-
-
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("\n".join(json.dumps(prompt._asdict()) for prompt in PROMPTS))
-    return path
+from prompts import PROMPTS
 
 
 @pytest.mark.parametrize("costs", ["free", "measured"])

@@ -16,6 +16,7 @@ from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generate import Drafting, Step, generate, make_drafter, plain
 from coordgen_rs.self_test import decode_chain
 from coordgen_rs.session import OrtSession
+from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 _SIDE_BRANCH = "side branch against first path"
 
@@ -52,7 +53,7 @@ class CheckReport:
         return asdict(self) | {"lossless": self.lossless}
 
 
-class SideBranchDrafter:
+class SideBranchDrafter(WrappedDrafter):
     """Drafts the known answer, but as the second branch of the root, behind a wrong first path.
 
     So every accepted draft token is accepted along a side branch: the case in which canonical and
@@ -65,20 +66,10 @@ class SideBranchDrafter:
     """
 
     def __init__(self, drafter: Drafter, answer: NDArray[np.uint32], vocab_size: int) -> None:
-        self._drafter, self._answer = drafter, answer
-        self._vocab_size = vocab_size
+        super().__init__(drafter)
+        self._answer, self._vocab_size = answer, vocab_size
         self._prompt: NDArray[np.uint32] = answer[:0]
         self._given = 0
-
-    @property
-    def accept_histogram(self) -> list[int]:
-        """As of `Drafter`."""
-        return self._drafter.accept_histogram
-
-    @property
-    def per_source(self) -> dict[str, dict[str, int]]:
-        """As of `Drafter`."""
-        return self._drafter.per_source
 
     def begin(
         self,
@@ -89,22 +80,13 @@ class SideBranchDrafter:
     ) -> None:
         """As of `Drafter`."""
         self._prompt, self._given = prompt_ids, 0
-        self._drafter.begin(prompt_ids, max_new_tokens, sampling, prediction)
-
-    @property
-    def reads_prefill(self) -> bool:
-        """As of `Drafter`."""
-        return self._drafter.reads_prefill
-
-    def prefilled(self, logits: NDArray[np.float32]) -> None:
-        """As of `Drafter`."""
-        self._drafter.prefilled(logits)
+        super().begin(prompt_ids, max_new_tokens, sampling, prediction)
 
     def propose(self, past_len: int) -> StepInputs:
         """The answer's next tokens as a side branch; what a canonical step carries goes first."""
-        if self._drafter.num_carried:
-            return self._drafter.propose(past_len)
-        return self._drafter.propose(past_len, self._tree())
+        if self.drafter.num_carried:
+            return self.drafter.propose(past_len)
+        return self.drafter.propose(past_len, self._tree())
 
     def _tree(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         root = self._answer[self._given - 1] if self._given else self._prompt[-1]
@@ -116,7 +98,7 @@ class SideBranchDrafter:
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """As of `Drafter`."""
-        accepted = self._drafter.accept(logits)
+        accepted = super().accept(logits)
         self._given += len(accepted.token_ids)
         return accepted
 

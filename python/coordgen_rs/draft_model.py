@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, Drafter, ModelDraft, Sampling, StepInputs
+from coordgen_rs._core import Drafter, ModelDraft, StepInputs
 from coordgen_rs.errors import DraftModelError
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession, Session
 from coordgen_rs.tokenizer import Tokenizer
+from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 
 class DraftModel:
@@ -29,13 +29,14 @@ class DraftModel:
 
     Attributes:
         session: As given.
+        least_that_pays: As given.
         core: The tree, for `Drafter(model_draft=...)`.
     """
 
     def __init__(
         self, session: Session, *, least_that_pays: float = 0.0, branches: bool = True
     ) -> None:
-        self.session = session
+        self.session, self.least_that_pays = session, least_that_pays
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
@@ -100,7 +101,7 @@ class DraftModel:
         return True
 
 
-class ModelDrafter:
+class ModelDrafter(WrappedDrafter):
     """A drafter with a draft model, to be used as a drafter is.
 
     Args:
@@ -110,39 +111,21 @@ class ModelDrafter:
 
     Attributes:
         model: As given.
-        model_s: Seconds that the model has run, in all.
+        model_s: Seconds that the model has run for proposals, in all.
         num_provisional: Steps of the model while the target waited, in all.
     """
 
     def __init__(self, drafter: Drafter, model: DraftModel, max_tokens: int) -> None:
-        self._drafter, self.model, self._max_tokens = drafter, model, max_tokens
+        super().__init__(drafter)
+        self.model, self._max_tokens = model, max_tokens
         self.model_s, self.num_provisional = 0.0, 0
-
-    def begin(
-        self,
-        prompt_ids: NDArray[np.uint32],
-        max_new_tokens: int,
-        sampling: Sampling | None = None,
-        prediction: NDArray[np.uint32] | None = None,
-    ) -> None:
-        """As of `Drafter`."""
-        self._drafter.begin(prompt_ids, max_new_tokens, sampling, prediction)
-
-    @property
-    def reads_prefill(self) -> bool:
-        """As of `Drafter`."""
-        return self._drafter.reads_prefill
-
-    def prefilled(self, logits: NDArray[np.float32]) -> None:
-        """As of `Drafter`."""
-        self._drafter.prefilled(logits)
 
     def propose(self, past_len: int) -> StepInputs:
         """Let the model draft, then propose as `Drafter` does."""
         start = time.perf_counter()
         self.model.draft(self._max_tokens)
         self.model_s += time.perf_counter() - start
-        return self._drafter.propose(past_len)
+        return super().propose(past_len)
 
     def draft_on(self) -> bool:
         """Draft a token more while the target waits for its blocks (EdgeLLM III-D).
@@ -155,24 +138,6 @@ class ModelDrafter:
         drafted = self.model.step(2 * self._max_tokens)
         self.num_provisional += drafted
         return drafted
-
-    def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        """As of `Drafter`."""
-        return self._drafter.accept(logits)
-
-    @property
-    def accept_histogram(self) -> list[int]:
-        """As of `Drafter`."""
-        return self._drafter.accept_histogram
-
-    @property
-    def per_source(self) -> dict[str, dict[str, int]]:
-        """As of `Drafter`."""
-        return self._drafter.per_source
-
-    def memory_bytes(self) -> int:
-        """Bytes held by the drafter; the model's own weights and cache are its session's."""
-        return self._drafter.memory_bytes()
 
 
 def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:

@@ -21,6 +21,7 @@ pub mod reuse;
 pub mod sam_decoding;
 #[cfg(test)]
 mod scripted;
+pub mod shared;
 pub mod source;
 pub mod static_tree;
 pub mod step_choice;

@@ -227,6 +227,8 @@ def _drafter(
     session: OrtSession, method: Method, table: LookupTable, model: DraftModel | None
 ) -> Drafter | ModelDrafter:
     has_model = model is not None and _MODEL in method.sources
+    if model is not None:  # a tree of its own for each method, which learns when it is enough
+        model = DraftModel(model.session, least_that_pays=model.least_that_pays)
     drafter = Drafter(
         session.step_inputs,
         session.vocab_size,

@@ -9,8 +9,8 @@ pub mod learner;
 pub mod source;
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::top_k::{TOP_K, TopK};
@@ -181,21 +181,7 @@ fn sort_entry(token_ids: &mut [TokenId], probabilities: &mut [f32], mut place: u
 }
 
 /// A table that several drafters draw on and teach, and that is saved while they do.
-#[derive(Clone, Debug, Default)]
-pub struct SharedTable(Arc<Mutex<LookupTable>>);
-
-impl SharedTable {
-    /// Shares `table`.
-    pub fn new(table: LookupTable) -> Self {
-        Self(Arc::new(Mutex::new(table)))
-    }
-
-    /// The table, for as long as nobody else needs it. Every state of it can be drafted from, so
-    /// one that a panic left behind can, too.
-    pub fn lock(&self) -> MutexGuard<'_, LookupTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub type SharedTable = Shared<LookupTable>;
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -1,9 +1,8 @@
 //! A draft model's tree as a source. In: the request, and the tree as far as the model has read. Out:
 //! what the model holds likely after each node of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use super::ModelDraft;
+use crate::draft::shared::Shared;
 use crate::draft::source::{Cursor, DraftSource, Successor, Verification};
 use crate::ids::{NodeId, TokenId};
 
@@ -11,21 +10,7 @@ use crate::ids::{NodeId, TokenId};
 const NODES: u64 = 1 << 32;
 
 /// A model's draft, shared by a drafter and by whoever runs the model in between.
-#[derive(Clone, Debug)]
-pub struct SharedModelDraft(Arc<Mutex<ModelDraft>>);
-
-impl SharedModelDraft {
-    /// Shares `draft`.
-    pub fn new(draft: ModelDraft) -> Self {
-        Self(Arc::new(Mutex::new(draft)))
-    }
-
-    /// The draft, for as long as nobody else needs it; whatever it proposes is verified, so one
-    /// that a panic left behind is good enough.
-    pub fn lock(&self) -> MutexGuard<'_, ModelDraft> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub type SharedModelDraft = Shared<ModelDraft>;
 
 /// Proposes all that the model holds likely after what it has read.
 ///

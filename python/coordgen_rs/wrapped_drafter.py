@@ -1,0 +1,61 @@
+"""What stands in for a drafter and leaves most to it: passes every call on."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
+
+
+class WrappedDrafter:
+    """A drafter, to be changed by subclasses in what it proposes.
+
+    Args:
+        drafter: Verifies and commits.
+
+    Attributes:
+        drafter: As given.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """As of `Drafter`."""
+        self.drafter.begin(prompt_ids, max_new_tokens, sampling, prediction)
+
+    @property
+    def reads_prefill(self) -> bool:
+        """As of `Drafter`."""
+        return self.drafter.reads_prefill
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """As of `Drafter`."""
+        self.drafter.prefilled(logits)
+
+    def propose(self, past_len: int) -> StepInputs:
+        """As of `Drafter`."""
+        return self.drafter.propose(past_len)
+
+    def accept(self, logits: NDArray[np.float32]) -> Accepted:
+        """As of `Drafter`."""
+        return self.drafter.accept(logits)
+
+    @property
+    def accept_histogram(self) -> list[int]:
+        """As of `Drafter`."""
+        return self.drafter.accept_histogram
+
+    @property
+    def per_source(self) -> dict[str, dict[str, int]]:
+        """As of `Drafter`."""
+        return self.drafter.per_source
+
+    def memory_bytes(self) -> int:
+        """As of `Drafter`."""
+        return self.drafter.memory_bytes()

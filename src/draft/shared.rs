@@ -1,0 +1,28 @@
+//! What several drafters, or a drafter and its caller, hold together. Out: one of them at a time has it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A value that is shared and locked for each use.
+///
+/// It only feeds drafts, which are verified: the state that a panic left behind is as good as any.
+#[derive(Debug, Default)]
+pub struct Shared<T>(Arc<Mutex<T>>);
+
+impl<T> Shared<T> {
+    /// Shares `value`.
+    pub fn new(value: T) -> Self {
+        Self(Arc::new(Mutex::new(value)))
+    }
+
+    /// The value, for as long as nobody else needs it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    /// The same value.
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
