@@ -108,6 +108,7 @@ class ModelDrafter(WrappedDrafter):
         drafter: Has the source "draft-model", over the same tree.
         model: Runs before each proposal.
         max_tokens: Tokens that it drafts for a proposal, at most.
+        in_gaps: Whether it goes on while the target waits for its blocks.
 
     Attributes:
         model: As given.
@@ -115,9 +116,11 @@ class ModelDrafter(WrappedDrafter):
         num_provisional: Steps of the model while the target waited, in all.
     """
 
-    def __init__(self, drafter: Drafter, model: DraftModel, max_tokens: int) -> None:
+    def __init__(
+        self, drafter: Drafter, model: DraftModel, max_tokens: int, *, in_gaps: bool = True
+    ) -> None:
         super().__init__(drafter)
-        self.model, self._max_tokens = model, max_tokens
+        self.model, self._max_tokens, self._in_gaps = model, max_tokens, in_gaps
         self.model_s, self.num_provisional = 0.0, 0
 
     def propose(self, past_len: int) -> StepInputs:
@@ -135,7 +138,7 @@ class ModelDrafter(WrappedDrafter):
         Returns:
             False where there is nothing more to draft.
         """
-        drafted = self.model.step(2 * self._max_tokens)
+        drafted = self._in_gaps and self.model.step(2 * self._max_tokens)
         self.num_provisional += drafted
         return drafted
 

@@ -18,6 +18,8 @@ examples:
   coordgen bench bundle prompts.jsonl --methods plain,sam,diaa,coordgen
   coordgen bench bundle prompts.jsonl --methods all --draft-model small-bundle --json
   coordgen bench bundle prompts.jsonl --methods coordgen,blend --costs measured
+  coordgen bench bundle prompts.jsonl --methods plain,chain,edgellm --draft-model small-bundle \\
+      --memory-budget 400M --costs measured
   coordgen bench bundle --switch --threads 1 --load-delay 0.5
 """
 

@@ -30,11 +30,15 @@ class Method(NamedTuple):
         sources: Names that `Drafter` knows.
         remembering: More of them, where earlier requests may be drawn on.
         tree: As of `Drafter`.
+        branches: As of `DraftModel`.
+        in_gaps: As of `ModelDrafter`.
     """
 
     sources: tuple[str, ...]
     remembering: tuple[str, ...] = ()
     tree: str | DynamicTree = "best-first"
+    branches: bool = True
+    in_gaps: bool = True
 
 
 METHODS: dict[str, Method] = {
@@ -42,13 +46,16 @@ METHODS: dict[str, Method] = {
     "sam": Method(("sam",)),
     "token-recycling": Method(("token-recycling",), tree="static"),
     "diaa": Method(("lookup-table",), tree=DynamicTree()),
+    "chain": Method(("draft-model",), branches=False, in_gaps=False),
+    "edgellm-waiting": Method(("draft-model",), in_gaps=False),
     "edgellm": Method(("draft-model",)),
     "coordgen": Method(("automaton", "calibration", "reuse"), ("session",)),
     "blend": Method(
         ("automaton", "calibration", "reuse", "lookup-table", "draft-model"), ("session",)
     ),
 }
-"""What can be measured beside plain decoding."""
+"""What can be measured beside plain decoding. Of EdgeLLM also its parts (its Figure 22): a chain
+of the draft model's likeliest tokens, and its trees without provisional generation."""
 
 _SAM_REMEMBERING = Method(("sam-session",))
 _MODEL = "draft-model"
@@ -198,8 +205,9 @@ def _check(names: list[str], draft_model: DraftModel | None) -> None:
         if name not in METHODS:
             known = ", ".join([PLAIN, *METHODS])
             raise OptionError(f"method is {name!r}, but must be one of {known}")
-    if "edgellm" in names and draft_model is None:
-        raise OptionError("method 'edgellm' needs a draft model")
+    for name in names:
+        if METHODS[name].sources == (_MODEL,) and draft_model is None:
+            raise OptionError(f"method {name!r} needs a draft model")
 
 
 def _method(name: str, remembering: bool) -> Method:
@@ -228,7 +236,9 @@ def _drafter(
 ) -> Drafter | ModelDrafter:
     has_model = model is not None and _MODEL in method.sources
     if model is not None:  # a tree of its own for each method, which learns when it is enough
-        model = DraftModel(model.session, least_that_pays=model.least_that_pays)
+        model = DraftModel(
+            model.session, least_that_pays=model.least_that_pays, branches=method.branches
+        )
     drafter = Drafter(
         session.step_inputs,
         session.vocab_size,
@@ -241,7 +251,8 @@ def _drafter(
     )
     if model is None or not has_model:
         return drafter
-    return ModelDrafter(drafter, model, session.step_inputs[-1].rows - 1)
+    max_tokens = session.step_inputs[-1].rows - 1
+    return ModelDrafter(drafter, model, max_tokens, in_gaps=method.in_gaps)
 
 
 def _run(

@@ -9,6 +9,7 @@ from pathlib import Path
 from coordgen_rs._core import LookupTable
 from coordgen_rs.bench.ablation import read_prompts
 from coordgen_rs.bench.methods import METHODS, PLAIN, Comparison, compare
+from coordgen_rs.byte_size import parse_bytes
 from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.errors import OptionError
 from coordgen_rs.progress import progress
@@ -59,7 +60,11 @@ def run(options: argparse.Namespace) -> int:
     prompts = read_prompts(options.data, limit=options.limit)
     with progress() as on_progress:
         session = open_session(
-            options.bundle, threads=options.threads, width=options.width, on_progress=on_progress
+            options.bundle,
+            threads=options.threads,
+            width=options.width,
+            memory_budget=parse_bytes(options.memory_budget) if options.memory_budget else None,
+            on_progress=on_progress,
         )
         comparison = compare(
             session,

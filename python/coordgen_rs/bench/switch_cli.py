@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-budget",
         metavar="SIZE",
         help="of graphs, such as 800M, but for resident; default: one of each block, and the "
-        "largest",
+        "largest. With --methods: what the target is to keep to, streaming what does not fit",
     )
 
 
