@@ -6,7 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
-from coordgen_rs import DraftModel, Stats, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs import (
+    DraftModel,
+    Sampling,
+    Stats,
+    Tokenizer,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
 from coordgen_rs.cli import main
 from coordgen_rs.draft_model import ModelDrafter
 from coordgen_rs.errors import DraftModelError, OptionError
@@ -36,12 +45,12 @@ def test_a_draft_model_changes_no_token(session_of, model, draft, commit):
     session = session_of("embedded", "fp32")
     tokenizer = Tokenizer.of(session.bundle)
     drafter = make_drafter(session, draft, commit, draft_model=model)
-    for index in range(12):
-        made = example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[300 + index])
+    for index, task in enumerate(TASKS):
+        made = example(task, HELD_OUT_SEEDS[300 + index])
         prompt = tokenizer.encode(made.prompt)
         expected = tokens_of(plain(session, prompt, max_new_tokens=60))
         got = tokens_of(generate(session, prompt, max_new_tokens=60, drafter=drafter))
-        assert got == expected, f"{made.task} {index}"
+        assert got == expected, task
 
 
 def test_a_wrong_draft_model_changes_no_token_either(session_of, small_model):
@@ -93,6 +102,40 @@ def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
     drafter.begin(prompt, 20)  # another request, in the middle of nothing
     model.draft(12)
     assert model.session.length >= len(prompt)
+
+
+def test_sampled_tokens_are_the_same_with_a_draft_model(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("reply", HELD_OUT_SEEDS[312]).prompt)
+    drafter = make_drafter(session, EVERYTHING, draft_model=model)
+    for seed in range(3):
+        request = {"max_new_tokens": 40, "sampling": Sampling(1.2, seed=seed)}
+        expected = tokens_of(plain(session, prompt, **request))
+        assert tokens_of(generate(session, prompt, drafter=drafter, **request)) == expected
+
+
+def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[313]).prompt)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=30))
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    for allowed in (0, 3, 40):
+        with monkeypatch.context() as patch:
+            calls, step = iter(range(1000)), model.session.step
+
+            def failing(inputs, calls=calls, step=step, allowed=allowed):
+                if next(calls) == allowed:
+                    raise OSError("the disk is gone")
+                return step(inputs)
+
+            patch.setattr(model.session, "step", failing)
+            given = []
+            steps = generate(session, prompt, max_new_tokens=30, drafter=drafter)
+            with pytest.raises(OSError, match="the disk is gone"):
+                given.extend(token for step in steps for token in step.token_ids)
+        assert given == expected[: len(given)]
+        assert session.length == len(prompt) - 1 + len(given)
+        assert tokens_of(generate(session, prompt, max_new_tokens=30, drafter=drafter)) == expected
 
 
 def test_a_prompt_beyond_the_models_cache_is_answered_without_it(session_of, model):
