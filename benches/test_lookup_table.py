@@ -1,10 +1,12 @@
 """What updating a look-up table costs, against numpy; and how much of it other work hides.
 
     pytest benches/test_lookup_table.py
+    pytest benches/test_lookup_table.py --benchmark-timer=time.thread_time
 
 81 rows of Qwen2.5's vocabulary, as Token Recycling's tree and its root have. Reading the logits is
-what takes the time: `learn_from_top_8` updates the table alone. With `--benchmark-disable`
-everything runs once, as a check.
+what takes the time: `learn_from_top_8` updates the table alone. The second command counts what the
+caller's own thread computes: there `a_step_that_learns` is the work alone and little more, for the
+rows are read by another. With `--benchmark-disable` everything runs once, as a check.
 """
 
 import numpy as np
