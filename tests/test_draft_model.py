@@ -17,7 +17,7 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.cli import main
-from coordgen_rs.draft_model import ModelDrafter
+from coordgen_rs.draft_model import ModelDrafter, least_that_pays
 from coordgen_rs.errors import DraftModelError, OptionError
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
@@ -165,6 +165,27 @@ def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
     assert main(["export", str(checkpoint), str(out)]) == 0
     with pytest.raises(DraftModelError, match="id 900"):
         DraftModel.open(out, session_of("embedded", "fp32"))
+
+
+def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, monkeypatch):
+    target = session_of("embedded", "fp32")
+    path = bundle_of("embedded-draft", "fp32")
+    costs = [10.0 + 2 * index for index in range(len(target.widths))]
+    monkeypatch.setattr(target, "step_costs", None)
+    assert DraftModel.open(path, target).least_that_pays == 0
+    monkeypatch.setattr(target, "step_costs", costs)
+    model = DraftModel.open(path, target)
+    monkeypatch.setattr(model.session, "step_costs", [1.0] * len(model.session.widths))
+    a_row = min((c - 10) / (w - 1) for c, w in zip(costs[1:], target.widths[1:], strict=True))
+    assert least_that_pays(model.session, target) == pytest.approx((1 + a_row) / 10)
+    monkeypatch.setattr(model.session, "step_costs", [10.0] * len(model.session.widths))
+    assert least_that_pays(model.session, target) == 1
+    never = DraftModel(model.session, least_that_pays=1.0)
+    monkeypatch.setattr(model.session, "step", lambda *_: pytest.fail("the model was asked"))
+    drafter = make_drafter(target, EVERYTHING, draft_model=never)
+    prompt = np.arange(40, 60, dtype=np.uint32)
+    expected = tokens_of(plain(target, prompt, max_new_tokens=20))
+    assert tokens_of(generate(target, prompt, max_new_tokens=20, drafter=drafter)) == expected
 
 
 def test_edgellm_without_a_model_is_an_error(session_of):

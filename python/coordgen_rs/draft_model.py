@@ -23,8 +23,9 @@ class DraftModel:
 
     Args:
         session: The draft model, for nobody else's use.
-        least_that_pays: Share of a target's step that a step of it costs: a branch less sure than
-            that is not followed. 0, as in the paper, where it costs nothing that counts.
+        least_that_pays: Share of a target's step that it costs to draft and verify a token: a
+            branch less sure than that is not followed, and with 1 the model is not asked at all. 0,
+            as in the paper, where it costs nothing that counts.
         branches: False for a chain of the likeliest tokens, to compare with.
 
     Attributes:
@@ -55,10 +56,7 @@ class DraftModel:
         """
         session = open_session(path, threads=target.threads)
         _check_same_tokens(session, target)
-        least_that_pays = 0.0
-        if session.step_costs is not None and target.step_costs is not None:
-            least_that_pays = min(session.step_costs[0] / target.step_costs[0], 1.0)
-        return cls(session, least_that_pays=least_that_pays, branches=branches)
+        return cls(session, least_that_pays=least_that_pays(session, target), branches=branches)
 
     def draft(self, max_tokens: int) -> None:
         """Grow the tree until it is enough, or holds `max_tokens` tokens."""
@@ -71,9 +69,11 @@ class DraftModel:
         Between two steps anything may happen: the next goes on from there.
 
         Returns:
-            False where nothing was done, since it is enough.
+            False where nothing was done, since it is enough, or never pays.
         """
         session = self.session
+        if self.least_that_pays >= 1:
+            return False
         realignment = self.core.take_realignment()
         if realignment is not None:
             length, rows = realignment
@@ -141,6 +141,19 @@ class ModelDrafter(WrappedDrafter):
         drafted = self._in_gaps and self.model.step(2 * self._max_tokens)
         self.num_provisional += drafted
         return drafted
+
+
+def least_that_pays(session: Session, target: Session) -> float:
+    """What a drafted token costs, against the step of the target that it saves if it is right.
+
+    A step of the draft model, and the cheapest further row of the target.
+    """
+    costs, widths = target.step_costs, [inputs.rows for inputs in target.step_inputs]
+    if costs is None or session.step_costs is None:
+        return 0.0
+    more = [(c - costs[0]) / (w - widths[0]) for c, w in zip(costs[1:], widths[1:], strict=True)]
+    a_row = max(min(more, default=0.0), 0.0)
+    return min((session.step_costs[0] + a_row) / costs[0], 1.0)
 
 
 def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
