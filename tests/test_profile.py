@@ -14,6 +14,7 @@ from coordgen_rs.profile import measure
 from coordgen_rs.profile_file import Profile
 from coordgen_rs.profile_fit import fitting_costs, stale_facts
 from coordgen_rs.profile_memory import block_bytes
+from coordgen_rs.providers import ProviderChoice
 from test_cli import coordgen, refused
 
 
@@ -44,7 +45,7 @@ def test_every_block_graph_and_width_has_its_figures(bundle, measured):
 
 
 def test_a_block_takes_its_weights_in_memory(bundle):
-    grown, how = block_bytes(bundle.path, set_threads(None))
+    grown, how = block_bytes(bundle, set_threads(None), ProviderChoice())
     assert "resident" in how
     for sizes in grown.values():
         for block, num_bytes in zip(bundle.manifest.blocks, sizes, strict=True):
@@ -53,7 +54,7 @@ def test_a_block_takes_its_weights_in_memory(bundle):
 
 def test_without_figures_of_the_system_files_are_counted(bundle, monkeypatch, tmp_path):
     monkeypatch.setattr("coordgen_rs.profile_memory._STATM", tmp_path / "absent")
-    sizes, how = block_bytes(bundle.path, 1)
+    sizes, how = block_bytes(bundle, 1, ProviderChoice())
     weights = [bundle.manifest.files[block.weights].num_bytes for block in bundle.manifest.blocks]
     assert sizes == {"prefill": weights, "decode": weights}
     assert "files" in how
@@ -97,8 +98,8 @@ def test_a_profile_is_replaced_as_a_whole_or_not_at_all(measured, tmp_path):
 
 
 def test_wrong_options_are_named(bundle, tmp_path):
-    with pytest.raises(OptionError, match="cpu"):
-        measure(bundle.path, provider="tpu")
+    with pytest.raises(BundleError, match="was made for cpu, not for qnn"):
+        measure(bundle.path, provider=ProviderChoice("qnn"))
     with pytest.raises(OptionError, match="repeats is 0"):
         measure(bundle.path, repeats=0)
     with pytest.raises(BundleError, match="not a bundle"):

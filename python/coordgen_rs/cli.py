@@ -9,7 +9,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs import compile_cli, export_cli, history_cli, plan_cli, profile_cli, warm_up_cli
+from coordgen_rs import (
+    compile_cli,
+    export_cli,
+    history_cli,
+    plan_cli,
+    profile_cli,
+    provider_cli,
+    warm_up_cli,
+)
 from coordgen_rs._core import Sampling
 from coordgen_rs.bench import cli as bench_cli
 from coordgen_rs.bench import replay_cli
@@ -19,8 +27,6 @@ from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
 from coordgen_rs.progress import progress
-from coordgen_rs.providers import PROVIDERS, ProviderChoice
-from coordgen_rs.qnn_options import parse_options
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession
 from coordgen_rs.stats import Stats
@@ -196,30 +202,12 @@ def _add_generate(commands: Any) -> None:
         help="most that the graphs of the blocks may hold (500M, 2G); what does not fit is loaded "
         "anew in every pass, while others compute",
     )
-    _add_provider(parser)
+    provider_cli.add_arguments(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument(
         "--compare", action="store_true", help="decode again without drafts, and compare"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-
-
-def _add_provider(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--provider", choices=PROVIDERS, help="refuse a bundle that was made for another"
-    )
-    parser.add_argument("--soc", metavar="NAME", help="refuse a bundle for another chip")
-    parser.add_argument(
-        "--recompile",
-        action="store_true",
-        help="compile again where context binaries are of another version or chip",
-    )
-    compile_cli.add_option_argument(parser)
-
-
-def _provider(options: argparse.Namespace) -> ProviderChoice:
-    qnn_options = parse_options(options.qnn_option)
-    return ProviderChoice(options.provider, options.soc, qnn_options, options.recompile)
 
 
 def _add_check(commands: Any) -> None:
@@ -232,7 +220,7 @@ def _add_check(commands: Any) -> None:
     )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
     parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
-    _add_provider(parser)
+    provider_cli.add_arguments(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -306,7 +294,7 @@ def _open(
             threads=options.threads,
             width=width,
             memory_budget=budget,
-            provider=_provider(options),
+            provider=provider_cli.chosen(options),
             on_progress=on_progress,
         )
 

@@ -25,6 +25,9 @@ class Head(Protocol):
     def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
         """Logits of the first rows of a chunk, in parts that are valid until the next."""
 
+    def release(self) -> None:
+        """Drop all graphs; it cannot be run any more."""
+
 
 class CpuHead:
     """The head's graphs of all decode widths, loaded for good.
@@ -49,6 +52,12 @@ class CpuHead:
             hidden = blocks.hidden_out(buffers)
             self._bound[buffers.rows] = self._sessions[file], self._bind(file, hidden, buffers.rows)
         self._parts: list[tuple[int, int, onnxruntime.IOBinding]] = []
+
+    def release(self) -> None:
+        """Drop all graphs; it cannot be run any more."""
+        self._sessions.clear()
+        self._bound.clear()
+        self._parts.clear()
 
     def _bind(self, file: str, hidden: NDArray[np.float32], rows: int) -> onnxruntime.IOBinding:
         binding = self._sessions[file].io_binding()

@@ -5,8 +5,9 @@ import dataclasses
 import json
 from pathlib import Path
 
+from coordgen_rs import provider_cli
 from coordgen_rs.byte_size import show_bytes
-from coordgen_rs.profile import PROVIDERS, measure
+from coordgen_rs.profile import measure
 from coordgen_rs.profile_file import GraphFigures, Profile
 from coordgen_rs.progress import progress
 from coordgen_rs.tables import show_table
@@ -19,17 +20,18 @@ threads than there are cores, or loads and runs that plans put side by side take
 examples:
   coordgen profile bundle --out profile.json
   coordgen profile bundle --threads 1 --json
+  coordgen profile npu-bundle --provider qnn --qnn-option performance_mode=burst
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("--provider", choices=PROVIDERS, default=PROVIDERS[0])
     parser.add_argument("--out", type=Path, metavar="FILE", help="written, or replaced")
     parser.add_argument(
         "--repeats", type=int, default=5, metavar="N", help="of each load and run, default 5"
     )
+    provider_cli.add_arguments(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -39,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     with progress() as on_progress:
         profile = measure(
             options.bundle,
-            provider=options.provider,
+            provider=provider_cli.chosen(options),
             threads=options.threads,
             repeats=options.repeats,
             on_progress=on_progress,
@@ -63,7 +65,10 @@ def _show(profile: Profile) -> None:
         )
     ]
     device = profile.device
-    title = f"{profile.bundle['name']} on {device['cpu']}, {device['threads']} threads"
+    machine = f"{device['cpu']}, {device['threads']} threads"
+    if device["provider"] == "qnn":
+        machine = f"{device['soc']}{f', emulated by {machine}' if device['is_emulator'] else ''}"
+    title = f"{profile.bundle['name']} on {machine}"
     show_table(title, ["", "graph", "rows", "load", "run", "memory"], rows)
     if profile.head is not None:
         print(f"head: load {profile.head.load_us / 1e3:.1f} ms, weights ", end="")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnxruntime
 
+from coordgen_rs import qnn
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
 from coordgen_rs.manifest import MANIFEST_NAME
@@ -29,6 +30,7 @@ def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockC
 
     Raises:
         ProfileError: The profile is of another number of blocks or rows.
+        ProviderError: As of `device_facts`.
     """
     manifest = bundle.manifest
     for name, measured, there in (
@@ -58,30 +60,45 @@ def bundle_facts(bundle: Bundle) -> dict[str, object]:
     }
 
 
-def device_facts(threads: int, provider: str = "cpu") -> dict[str, object]:
-    """What of this machine makes a profile stale when it changes."""
-    return {
-        "provider": provider,
+def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
+    """What of this machine makes a profile of a bundle stale when it changes.
+
+    Raises:
+        ProviderError: The bundle is for QNN, which is not installed or cannot run here.
+    """
+    facts: dict[str, object] = {
+        "provider": bundle.manifest.provider,
         "cpu": _cpu_name(),
         "cores": usable_cores(),
         "threads": threads,
         "system": f"{platform.system()} {platform.machine()}",
         "onnxruntime": onnxruntime.__version__,
     }
+    if bundle.manifest.qnn is not None:
+        installed = qnn.version()
+        facts |= {
+            "onnxruntime_qnn": installed.provider,
+            "qnn": installed.qnn,
+            "soc": bundle.manifest.qnn.soc,
+            "is_emulator": qnn.is_emulator(),
+        }
+    return facts
 
 
-def stale_facts(profile: Profile, bundle: Bundle, threads: int, provider: str = "cpu") -> list[str]:
+def stale_facts(profile: Profile, bundle: Bundle, threads: int) -> list[str]:
     """What has changed since a profile was measured, in words; empty where it fits.
 
     Args:
         profile: One of a paper has other facts, and fits nothing.
         bundle: What it is to be used for.
         threads: Compute threads that will be used.
-        provider: One of `PROVIDERS`.
+
+    Raises:
+        ProviderError: As of `device_facts`.
     """
     pairs = {
         "bundle": (profile.bundle, bundle_facts(bundle)),
-        "device": (profile.device, device_facts(threads, provider)),
+        "device": (profile.device, device_facts(bundle, threads)),
     }
     return [
         f"{part}.{name} was {measured.get(name)!r}, is {value!r}"

@@ -2,49 +2,52 @@
 
 In: a bundle. Out: bytes by graph and block, and how they were found: as growth of a fresh process's
 resident memory, since memory that was in use before is taken again without growing; or, where
-the system does not tell, as sizes of files.
+the system does not tell, or an NPU has memory of its own, as sizes of files.
 """
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from coordgen_rs.blocks import Buffers, CpuBlocks, GraphName
+from coordgen_rs.blocks import Blocks, Buffers, GraphName
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.kv_cache import KvCache
-from coordgen_rs.onnx_runtime import set_threads
+from coordgen_rs.providers import ProviderChoice
+from coordgen_rs.qnn import is_emulator
+from coordgen_rs.switching import GRAPHS
 
 _STATM = Path("/proc/self/statm")
 
 
-def block_bytes(path: Path, threads: int) -> tuple[dict[GraphName, list[int]], str]:
+def block_bytes(
+    bundle: Bundle, threads: int, provider: ProviderChoice
+) -> tuple[dict[GraphName, list[int]], str]:
     """Bytes by graph and block, and in words how they were found.
 
     Args:
-        path: The bundle's directory.
+        bundle: An opened bundle.
         threads: Compute threads, each of which has memory of its own.
+        provider: What runs it.
 
     Raises:
         BundleError: A graph cannot be loaded or run.
     """
-    if not _STATM.exists():
-        sizes = _file_sizes(Bundle.open(path))
-        return {"prefill": sizes, "decode": sizes}, "sizes of the weights' files"
+    is_apart = bundle.manifest.qnn is not None and not is_emulator()  # not this process's memory
+    if is_apart or not _STATM.exists():
+        return {graph: _file_sizes(bundle, graph) for graph in GRAPHS}, "sizes of files"
     grown: dict[GraphName, list[int]] = {}
-    graphs: tuple[GraphName, GraphName] = ("prefill", "decode")
-    for graph in graphs:
-        command = [sys.executable, "-m", __name__, str(path), graph, str(threads)]
-        done = subprocess.run(command, capture_output=True, text=True)
+    for graph in GRAPHS:
+        task = pickle.dumps((bundle.path, graph, threads, provider))
+        done = subprocess.run([sys.executable, "-m", __name__], input=task, capture_output=True)
         if done.returncode != 0:
-            said = done.stderr.strip().rpartition("\n")[2]
-            raise BundleError(f"{path}: its {graph} graphs cannot be run: {said}")
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise BundleError(f"{bundle.path}: its {graph} graphs cannot be run: {said}")
         grown[graph] = json.loads(done.stdout)
     return grown, "growth of resident memory"
 
@@ -72,33 +75,47 @@ def peak_resident_bytes() -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def grown_bytes(bundle: Bundle, graph: GraphName) -> list[int]:
+def grown_bytes(
+    bundle: Bundle, graph: GraphName, threads: int, provider: ProviderChoice
+) -> list[int]:
     """Growth of this process as each block is loaded and run once, one after another."""
-    manifest, model = bundle.manifest, bundle.manifest.model
-    cache = KvCache(model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim)
+    manifest = bundle.manifest
     rows = manifest.prefill_rows if graph == "prefill" else manifest.decode_rows
-    buffers = Buffers.empty(rows, model, manifest.slots)
-    buffers.inputs.fill_chain(np.zeros(rows, np.uint32), 0)
 
-    def load(blocks: CpuBlocks, block: int) -> int:
+    def opened() -> tuple[Blocks, Buffers]:
+        session = provider.open(bundle, threads=threads, preload=False, share_graphs=False)
+        return session.blocks, session.chain_buffers(np.zeros(rows, np.uint32))
+
+    def load(blocks: Blocks, buffers: Buffers, block: int) -> int:
         before = resident_bytes()
         blocks.load(block, graph)
         blocks.run(block, graph, buffers)
         return max(0, resident_bytes() - before)
 
     # What only the first block of a process costs (threads, intermediate results) is no block's.
-    first = CpuBlocks(bundle, cache, share=False)
-    load(first, 0)
-    blocks = CpuBlocks(bundle, cache, share=False)
-    return [load(blocks, block) for block in range(len(blocks))]
+    first = opened()
+    load(*first, 0)
+    others = opened()
+    return [load(*others, block) for block in range(len(manifest.blocks))]
 
 
-def _file_sizes(bundle: Bundle) -> list[int]:
-    manifest = bundle.manifest
-    return [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+def _file_sizes(bundle: Bundle, graph: GraphName) -> list[int]:
+    """Bytes of what each block is loaded from: its context binaries, else its weights."""
+    manifest, target = bundle.manifest, bundle.manifest.qnn
+    compiled = None if target is None else target.shared or target.compiled
+    if target is None or compiled is None:
+        return [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    widths = manifest.decode_widths if graph == "decode" else [manifest.prefill_rows]
+    if compiled is target.shared:  # loaded as a whole
+        widths = manifest.widths
+    sizes = []
+    for block in manifest.blocks:
+        stems = tuple(Path(compiled.graphs[block.graphs[rows]]).stem for rows in widths)
+        binaries = (n for n in manifest.files if n.startswith(stems) and n.endswith(".bin"))
+        sizes.append(sum(manifest.files[name].num_bytes for name in binaries))
+    return sizes
 
 
 if __name__ == "__main__":
-    _bundle, _graph, _threads = sys.argv[1:]
-    set_threads(int(_threads))
-    print(json.dumps(grown_bytes(Bundle.open(_bundle), cast(GraphName, _graph))))
+    _path, _graph, _threads, _provider = pickle.load(sys.stdin.buffer)
+    print(json.dumps(grown_bytes(Bundle.open(_path), _graph, _threads, _provider)))

@@ -43,8 +43,12 @@ class ProviderChoice:
         threads: int | None = None,
         memory_budget: int | None = None,
         costs: Sequence[BlockCosts] | None = None,
+        preload: bool = True,
+        share_graphs: bool = True,
     ) -> OrtSession:
         """The session of a bundle; arguments as of `OrtSession`.
+
+        `share_graphs` is for CPU: for QNN graphs were compiled together or apart.
 
         Raises:
             BundleError: The bundle is for another provider or chip, or cannot be loaded.
@@ -57,13 +61,21 @@ class ProviderChoice:
                 f"with --provider {self.provider}"
             )
         if made_for == "cpu":
-            return OrtSession(bundle, threads=threads, memory_budget=memory_budget, costs=costs)
+            return OrtSession(
+                bundle,
+                threads=threads,
+                share_graphs=share_graphs,
+                preload=preload,
+                memory_budget=memory_budget,
+                costs=costs,
+            )
         return QnnSession(
             bundle,
             soc=self.soc,
             options=self.options,
             recompile=self.recompile,
             threads=threads,
+            preload=preload,
             memory_budget=memory_budget,
             costs=costs,
         )

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.blocks import Buffers, ort_value
+from coordgen_rs.blocks import Blocks, Buffers, ort_value
 from coordgen_rs.bundle import Bundle
-from coordgen_rs.manifest import QnnTarget
-from coordgen_rs.qnn_blocks import Bound, QnnBlocks, load_qnn_graph, run_bound
+from coordgen_rs.encoding import Encoding
+from coordgen_rs.qnn_blocks import Bound, load_qnn_graph, run_bound
 from coordgen_rs.qnn_options import QnnOptions, Soc
 
 
@@ -26,20 +26,20 @@ class QnnHead:
         steps: The buffers of all decode widths.
         soc: The chip.
         options: How to compile and run.
-        target: The bundle's encodings.
+        encoding: Of the logits.
     """
 
     def __init__(
         self,
         bundle: Bundle,
-        blocks: QnnBlocks,
+        blocks: Blocks,
         steps: Sequence[Buffers],
         soc: Soc,
         options: QnnOptions,
-        target: QnnTarget,
+        encoding: Encoding,
     ) -> None:
         model, files = bundle.manifest.model, bundle.manifest.head.graphs
-        self._blocks, self._encoding = blocks, target.logits
+        self._blocks, self._encoding = blocks, encoding
         self._steps = {buffers.rows: buffers for buffers in steps}
         self._hidden: dict[int, NDArray[Any]] = {}
         self._logits: dict[int, NDArray[Any]] = {}

@@ -83,28 +83,37 @@ class QnnSession(OrtSession):
         self._chunk = self._buffers(manifest.prefill_rows)
         self.allowed_commits = ("canonical", "compact") if target.is_exact else ("canonical",)
         self._closed: str | None = None
-        chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
-        options = options or QnnOptions()
-        blocks = QnnBlocks(self.bundle, chip, cache, options)
-        self.blocks = blocks
+        self._chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
+        self._options = options or QnnOptions()
+        self.blocks = QnnBlocks(self.bundle, self._chip, cache, self._options)
         rows = (manifest.prefill_rows, manifest.decode_rows)
-        self.switching = Switching(blocks, rows, costs or guessed_costs(manifest))
+        self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
         self._memory_budget = memory_budget
         if preload and memory_budget is None:
             self.switching.ensure("prefill", "decode")
-        steps = list(self._decode.values())
-        self._head = self._qnn_head = QnnHead(self.bundle, blocks, steps, chip, options, target)
+        self._head = self.load_head()
         self.select(manifest.decode_widths)
 
     def _buffers(self, rows: int) -> QnnBuffers:
         return QnnBuffers.of_rows(rows, self.bundle, self._target)
+
+    def load_head(self) -> QnnHead:
+        """The head for all decode widths, loaded anew; it reads what steps leave.
+
+        Raises:
+            ProviderError: The provider cannot load it; the message names the file.
+        """
+        steps = list(self._decode.values())
+        return QnnHead(
+            self.bundle, self.blocks, steps, self._chip, self._options, self._target.logits
+        )
 
     def close(self, reason: str = "it was closed") -> None:
         """Release everything that the device holds; later runs raise DeviceLostError."""
         for block in range(len(self.blocks)):
             self.blocks.release(block, "prefill")
             self.blocks.release(block, "decode")
-        self._qnn_head.release()
+        self._head.release()
         self._closed = self._closed or reason
 
     def prefill(

@@ -152,12 +152,23 @@ class OrtSession:
         self._memory_budget = memory_budget
         if preload and memory_budget is None:
             self.switching.ensure("prefill", "decode")
-        self._head: Head = CpuHead(bundle, self.blocks, list(self._decode.values()))
+        self._head = self.load_head()
         self.select(widths)
 
     def _buffers(self, rows: int) -> Buffers:
         """Buffers of their own for `rows` tokens."""
         return Buffers.empty(rows, self.bundle.manifest.model, self.bundle.manifest.slots)
+
+    def load_head(self) -> Head:
+        """The head for all decode widths, loaded anew; it reads what steps leave."""
+        return CpuHead(self.bundle, self.blocks, list(self._decode.values()))
+
+    def chain_buffers(self, token_ids: NDArray[np.uint32]) -> Buffers:
+        """Buffers of their own for a run of these tokens, a chain behind what is committed."""
+        buffers = self._buffers(len(token_ids))
+        buffers.inputs.fill_chain(token_ids, self.length)
+        self._embed(buffers)
+        return buffers
 
     def select(self, widths: Sequence[int], costs: Sequence[float] | None = None) -> None:
         """Draft and decode with these widths only, at the given costs of a step.
