@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+from coordgen_rs import provider_cli
 from coordgen_rs.bench.ablation import Ablation, ablate, read_prompts
 from coordgen_rs.errors import OptionError
 from coordgen_rs.progress import progress
@@ -35,7 +36,11 @@ def run(options: argparse.Namespace) -> int:
     prompts = read_prompts(options.data, limit=options.limit)
     with progress() as on_progress:
         session = open_session(
-            options.bundle, threads=options.threads, width=options.width, on_progress=on_progress
+            options.bundle,
+            threads=options.threads,
+            width=options.width,
+            provider=provider_cli.chosen(options),
+            on_progress=on_progress,
         )
         ablation = ablate(
             session, prompts, max_new_tokens=options.max_new_tokens or 96, on_progress=on_progress

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from coordgen_rs import provider_cli
 from coordgen_rs.bench import ablation_cli, methods_cli, switch_cli
 
 ABOUT = "measure drafting, or the switching of graphs, with a real model"
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default: 96, or 8")
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    provider_cli.add_arguments(parser)
     ablation_cli.add_arguments(parser)
     methods_cli.add_arguments(parser)
     switch_cli.add_arguments(parser)

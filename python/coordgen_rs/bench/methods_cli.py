@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from coordgen_rs import provider_cli
 from coordgen_rs._core import LookupTable
 from coordgen_rs.bench.ablation import read_prompts
 from coordgen_rs.bench.methods import METHODS, PLAIN, Comparison, compare
@@ -64,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
             threads=options.threads,
             width=options.width,
             memory_budget=parse_bytes(options.memory_budget) if options.memory_budget else None,
+            provider=provider_cli.chosen(options),
             on_progress=on_progress,
         )
         comparison = compare(

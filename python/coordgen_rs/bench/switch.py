@@ -22,6 +22,7 @@ from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import plain
 from coordgen_rs.profile_memory import peak_resident_bytes, reset_peak
+from coordgen_rs.providers import ProviderChoice
 from coordgen_rs.session import OrtSession
 from coordgen_rs.stats import Stats
 from coordgen_rs.switching import BlockCosts, Switching, SwitchReport
@@ -157,6 +158,7 @@ def bench_switching(
     load_delay_s: float = 0,
     memory_budget: int | None = None,
     threads: int | None = None,
+    provider: ProviderChoice | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> SwitchBench:
     """Answer one prompt under every strategy, in rounds, each time from all blocks under G1.
@@ -172,16 +174,18 @@ def bench_switching(
         memory_budget: Bytes that graphs may hold, but for `resident`; None takes one graph of each
             block and the largest graph.
         threads: Compute threads of the process; None takes one a core.
+        provider: What shall run it; None leaves all to the bundle.
         on_progress: Called with the strategy, the answers done, and those in all.
 
     Raises:
-        BundleError: The bundle cannot be used.
+        BundleError: The bundle cannot be used, or is for another provider or chip.
+        ProviderError: QNN is not installed, cannot run here, or refuses the bundle.
         OptionError: An option is outside its range, or an unknown strategy.
         MemoryBudgetError: The budget is too small.
         NotLosslessError: Two strategies gave different tokens.
     """
     costs = [_delayed(cost, round(1e6 * load_delay_s)) for cost in costs]
-    session = OrtSession(
+    session = (provider or ProviderChoice()).open(
         Bundle.open(path), threads=threads, share_graphs=False, preload=False, costs=costs
     )
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:

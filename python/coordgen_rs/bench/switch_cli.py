@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+from coordgen_rs import provider_cli
 from coordgen_rs.bench.switch import STRATEGIES, SwitchBench, bench_switching
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.byte_size import parse_bytes, show_bytes
@@ -59,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
             load_delay_s=options.load_delay,
             memory_budget=budget,
             threads=options.threads,
+            provider=provider_cli.chosen(options),
             on_progress=on_progress,
         )
     if options.json:
@@ -76,6 +78,7 @@ def _profile(options: argparse.Namespace) -> Profile:
     command = [sys.executable, "-c", main, "profile", str(options.bundle), "--json"]
     if options.threads is not None:
         command += ["--threads", str(options.threads)]
+    command += provider_cli.given(options)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise BundleError(done.stderr.strip().removeprefix("coordgen: error: "))
