@@ -114,9 +114,11 @@ class Switching:
         Raises:
             BlockLoadError: A block cannot be loaded; the others are.
         """
+        wanted = [(block, graph) for block in range(len(self._blocks)) for graph in graphs]
+        if self._streaming is None and all(self._blocks.is_loaded(*each) for each in wanted):
+            return
         self._streaming = None
-        blocks = range(len(self._blocks))
-        self._at_once([("load", block, graph) for block in blocks for graph in graphs])
+        self._at_once([("load", *each) for each in wanted])
 
     def only(self, graph: GraphName) -> None:
         """Have this graph of all blocks in memory, and no other.
