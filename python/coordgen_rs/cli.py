@@ -26,6 +26,7 @@ from coordgen_rs.byte_size import parse_bytes
 from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
+from coordgen_rs.profile_file import Profile
 from coordgen_rs.progress import progress
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession
@@ -202,6 +203,11 @@ def _add_generate(commands: Any) -> None:
         help="most that the graphs of the blocks may hold (500M, 2G); what does not fit is loaded "
         "anew in every pass, while others compute",
     )
+    parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="what the blocks cost here, from `coordgen profile`, for --switch and --memory-budget",
+    )
     provider_cli.add_arguments(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument(
@@ -239,8 +245,13 @@ def _generate(options: argparse.Namespace) -> int:
     else:
         text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
     width = None if options.budget is None else options.budget + 1  # the root takes a row
-    budget = parse_bytes(options.memory_budget) if options.memory_budget else None
-    session = _open(options, options.model, width, budget)
+    session = _open(
+        options,
+        options.model,
+        width=width,
+        memory_budget=parse_bytes(options.memory_budget) if options.memory_budget else None,
+        profile=Profile.find(options.profile) if options.profile else None,
+    )
     tokenizer = Tokenizer.of(session.bundle)
     prompt = tokenizer.encode(text)
     stats = Stats()
@@ -285,17 +296,14 @@ def _sampling(options: argparse.Namespace) -> Sampling | None:
     )
 
 
-def _open(
-    options: argparse.Namespace, bundle: Path, width: int | None = None, budget: int | None = None
-) -> OrtSession:
+def _open(options: argparse.Namespace, bundle: Path, **more: Any) -> OrtSession:
     with progress() as on_progress:
         return open_session(
             bundle,
             threads=options.threads,
-            width=width,
-            memory_budget=budget,
             provider=provider_cli.chosen(options),
             on_progress=on_progress,
+            **more,
         )
 
 

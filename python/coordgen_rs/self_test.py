@@ -12,7 +12,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.onnx_runtime import set_threads
+from coordgen_rs.profile_file import Profile
+from coordgen_rs.profile_fit import fitting_costs
 from coordgen_rs.providers import ProviderChoice
 from coordgen_rs.session import OrtSession
-from coordgen_rs.switching import BlockCosts
 
 _CONTEXT_TOKENS = 24
 _CHAIN_TOKENS = 8
@@ -56,7 +57,7 @@ def open_session(
     threads: int | None = None,
     width: int | None = None,
     memory_budget: int | None = None,
-    costs: Sequence[BlockCosts] | None = None,
+    profile: Profile | None = None,
     provider: ProviderChoice | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> OrtSession:
@@ -68,7 +69,7 @@ def open_session(
         width: Use only decode graphs up to this width; None uses all.
         memory_budget: Most bytes that the graphs of its blocks may hold, already while it is
             tested; None for no limit.
-        costs: As of `OrtSession`.
+        profile: What its blocks cost, for plans; None guesses by their sizes.
         provider: What shall run it; None leaves all to the bundle.
         on_progress: Called with what is being done, how much of it is, and how much there is; only
             where a bundle is verified or tested.
@@ -82,6 +83,7 @@ def open_session(
             whenever a file's size or time of change differs from the kept record.
         OptionError: `threads` cannot be set.
         MemoryBudgetError: The budget is too small; the least that would do is named.
+        ProfileError: The profile is of other blocks; a stale one is told by a warning.
         ProviderError: The provider is missing, cannot run here, or refuses a graph.
     """
     bundle, provider = Bundle.open(Path(path)), provider or ProviderChoice()
@@ -91,6 +93,7 @@ def open_session(
     fresh = result is None or result.files != files
     if fresh:
         bundle.verify(on_progress)
+    costs = None if profile is None else fitting_costs(profile, bundle, set_threads(threads))
     session = provider.open(bundle, threads=threads, memory_budget=memory_budget, costs=costs)
     if result is None or fresh:
         result = run_self_test(session, files, on_progress)
