@@ -1,10 +1,11 @@
-"""The blocks of a bundle on CPU: each has two graphs, loaded and released one by one.
+"""The blocks of a bundle: each has two graphs, loaded and released one by one.
 
 In: a bundle, the cache, and buffers. Out: blocks that read the buffers' hidden states and write
-them. Keys and values are written in the graph to absolute slots, in place. It decides neither what
-is loaded when (`_core.Loader`) nor what is computed (`session.py`).
+them. On CPU keys and values are written in the graph to absolute slots, in place. It decides
+neither what is loaded when (`_core.Loader`) nor what is computed (`session.py`).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -23,6 +24,8 @@ from coordgen_rs.onnx_runtime import cpu_session, give_small_memory_back
 GraphName = Literal["prefill", "decode"]
 """G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
 
+Bound = tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]
+"""A session, and what it reads and writes."""
 
 _OTHER: dict[GraphName, GraphName] = {"prefill": "decode", "decode": "prefill"}
 
@@ -85,9 +88,12 @@ class Buffers:
 
     def part(self, first: int, rows: int) -> "Buffers":
         """The buffers of some consecutive rows: views, but for the write index."""
-        some = slice(first, first + rows)
+        return Buffers(*self._views(slice(first, first + rows)))
+
+    def _views(self, some: slice) -> tuple[Any, ...]:
+        """What the constructor takes, of some rows."""
         one, other = self.hidden
-        return Buffers(
+        return (
             self.input_ids[some],
             self.position_ids[some],
             self.mask[:, :, some],
@@ -133,28 +139,22 @@ class Blocks(Protocol):
 
 @dataclass
 class _LoadedGraph:
-    """A block under one graph: sessions by file, and the runs that were bound to them."""
+    """A block under one graph: sessions by number of rows, and the runs bound to them."""
 
-    sessions: dict[str, onnxruntime.InferenceSession]
-    bound: dict[Buffers, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = field(
-        default_factory=dict
-    )
+    sessions: dict[int, onnxruntime.InferenceSession]
+    bound: dict[Buffers, Bound] = field(default_factory=dict)
 
 
-class CpuBlocks:
-    """All blocks of a bundle on ONNX Runtime's CPU provider; none is loaded at first.
+class OrtBlocks(ABC):
+    """All blocks of a bundle as sessions of ONNX Runtime; none is loaded at first.
 
     Args:
         bundle: An opened bundle.
-        cache: Keys and values that the graphs write.
-        share: Whether the two graphs of a block that are one file are also loaded once. On CPU
-            they are, so the second one costs nothing; without it they are loaded as if they were
-            compiled apart, as they are on an NPU.
+        is_shared: Whether a block's second graph costs nothing where the first one is loaded.
     """
 
-    def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
-        self._bundle, self._cache = bundle, cache
-        self.is_shared = share
+    def __init__(self, bundle: Bundle, *, is_shared: bool) -> None:
+        self._bundle, self.is_shared = bundle, is_shared
         self._widths: dict[GraphName, list[int]] = {
             "prefill": [bundle.manifest.prefill_rows],
             "decode": bundle.manifest.decode_widths,
@@ -174,33 +174,37 @@ class CpuBlocks:
 
         Raises:
             BundleError: ONNX Runtime cannot load it.
+            ProviderError: The provider cannot; the message names the file.
         """
-        graphs = self._bundle.manifest.blocks[block].graphs
-        other = self._loaded.get((block, _OTHER[graph])) if self.is_shared else None
-        there = {} if other is None else other.sessions
-        files = {graphs[rows] for rows in self._widths[graph]}
-        self._loaded[block, graph] = _LoadedGraph(
-            {file: there.get(file) or load_graph(self._bundle, file) for file in files}
-        )
+        self._loaded[block, graph] = _LoadedGraph(self._sessions(block, graph))
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph; nothing where it is not loaded."""
-        if self._loaded.pop((block, graph), None) is not None:
-            give_small_memory_back()
+        self._loaded.pop((block, graph), None)
 
+    @abstractmethod
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+
+    def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
+        """Where the last block leaves its hidden states, `(1, rows, hidden_size)`."""
+        return buffers.hidden[len(self) % 2]
+
+    @abstractmethod
+    def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
+        """What a graph is run by, by number of rows; raises as `load`."""
+
+    @abstractmethod
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+        """Bind the keys and values of a layer."""
+
+    def _bound(self, block: int, graph: GraphName, buffers: Buffers) -> Bound:
+        """The session for `buffers`, with all that it reads and writes."""
         loaded = self._loaded[block, graph]
         if buffers not in loaded.bound:
-            file = self._bundle.manifest.blocks[block].graphs[buffers.rows]
-            session = loaded.sessions[file]
+            session = loaded.sessions[buffers.rows]
             loaded.bound[buffers] = session, self._bind(block, session, buffers)
-        session, binding = loaded.bound[buffers]
-        session.run_with_iobinding(binding)
-
-    def hidden_out(self, buffers: Buffers) -> NDArray[np.float32]:
-        """Where the last block leaves its hidden states, `(1, rows, hidden_size) f32`."""
-        return buffers.hidden[len(self) % 2]
+        return loaded.bound[buffers]
 
     def _bind(
         self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers
@@ -211,10 +215,50 @@ class CpuBlocks:
         binding.bind_ortvalue_input("hidden", buffers.hidden_values[block % 2])
         binding.bind_ortvalue_output("hidden_out", buffers.hidden_values[(block + 1) % 2])
         for layer in self._bundle.manifest.blocks[block].layers:
-            for kind, value in zip(("key", "value"), self._cache.values[layer], strict=True):
-                binding.bind_ortvalue_input(f"{kind}_{layer}", value)
-                binding.bind_ortvalue_output(f"{kind}_{layer}_out", value)
+            self._bind_layer(binding, layer, buffers.rows)
         return binding
+
+
+class CpuBlocks(OrtBlocks):
+    """All blocks of a bundle on ONNX Runtime's CPU provider.
+
+    Args:
+        bundle: An opened bundle.
+        cache: Keys and values that the graphs write.
+        share: Whether the two graphs of a block that are one file are also loaded once. On CPU
+            they are, so the second one costs nothing; without it they are loaded as if they were
+            compiled apart, as they are on an NPU.
+    """
+
+    def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
+        super().__init__(bundle, is_shared=share)
+        self._cache = cache
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Drop a graph; nothing where it is not loaded."""
+        if self.is_loaded(block, graph):
+            super().release(block, graph)
+            give_small_memory_back()
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+        session, binding = self._bound(block, graph, buffers)
+        session.run_with_iobinding(binding)
+
+    def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
+        files = self._bundle.manifest.blocks[block].graphs
+        other = self._loaded.get((block, _OTHER[graph])) if self.is_shared else None
+        there = {} if other is None else other.sessions
+        by_file = {files[rows]: session for rows, session in there.items()}
+        for rows in self._widths[graph]:
+            if files[rows] not in by_file:
+                by_file[files[rows]] = load_graph(self._bundle, files[rows])
+        return {rows: by_file[files[rows]] for rows in self._widths[graph]}
+
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+        for kind, value in zip(("key", "value"), self._cache.values[layer], strict=True):
+            binding.bind_ortvalue_input(f"{kind}_{layer}", value)
+            binding.bind_ortvalue_output(f"{kind}_{layer}_out", value)
 
 
 def load_graph(bundle: Bundle, file: str) -> onnxruntime.InferenceSession:

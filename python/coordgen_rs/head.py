@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs.blocks import Blocks, Buffers, load_graph, ort_value
+from coordgen_rs.blocks import Blocks, Bound, Buffers, load_graph, ort_value
 from coordgen_rs.bundle import Bundle
 
 
@@ -41,7 +41,7 @@ class CpuHead:
     def __init__(self, bundle: Bundle, blocks: Blocks, steps: Sequence[Buffers]) -> None:
         self._blocks, self._files = blocks, bundle.manifest.head.graphs
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
-        self._bound: dict[int, tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]] = {}
+        self._bound: dict[int, Bound] = {}
         self._logits: dict[int, NDArray[np.float32]] = {}
         for buffers in steps:
             file = self._files[buffers.rows]

@@ -6,14 +6,13 @@ compiles the graph, which takes its time. New keys and values are outputs, which
 the cache. What is loaded when is not decided here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
 
-from coordgen_rs.blocks import Buffers, GraphName, ort_value
+from coordgen_rs.blocks import Bound, Buffers, GraphName, OrtBlocks, ort_value
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import DeviceLostError
 from coordgen_rs.kv_cache import QnnCache
@@ -22,8 +21,6 @@ from coordgen_rs.qnn import qnn_session
 from coordgen_rs.qnn_options import QnnOptions, Soc
 
 _SHARED = {"ep.share_ep_contexts": "1"}
-
-Bound = tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]
 
 
 @dataclass(frozen=True)
@@ -73,17 +70,8 @@ class QnnBuffers(Buffers):
 
     def part(self, first: int, rows: int) -> "QnnBuffers":
         """The buffers of some consecutive rows: views, but for the write index and the mask."""
-        some = slice(first, first + rows)
-        one, other = self.hidden
-        return QnnBuffers(
-            self.input_ids[some],
-            self.position_ids[some],
-            self.mask[:, :, some],
-            self.cos[:, :, some],
-            self.sin[:, :, some],
-            (one[:, some], other[:, some]),
-            integers=self._integers,
-        )
+        views = self._views(slice(first, first + rows))
+        return QnnBuffers(*views, integers=self._integers)
 
     def before_run(self) -> None:
         """Turn the drafted mask into the graphs' own; every row sees all slots before the run's."""
@@ -95,15 +83,7 @@ class QnnBuffers(Buffers):
         self._past_len = start
 
 
-@dataclass
-class _LoadedGraph:
-    """A block under one graph: sessions by rows, and the runs that were bound to them."""
-
-    sessions: dict[int, onnxruntime.InferenceSession]
-    bound: dict[Buffers, Bound] = field(default_factory=dict)
-
-
-class QnnBlocks:
+class QnnBlocks(OrtBlocks):
     """All blocks of a bundle; none is loaded at first.
 
     Args:
@@ -117,40 +97,9 @@ class QnnBlocks:
     """
 
     def __init__(self, bundle: Bundle, soc: Soc, cache: QnnCache, options: QnnOptions) -> None:
-        self._bundle, self._soc, self._cache, self._options = bundle, soc, cache, options
         target = bundle.manifest.qnn
-        self.is_shared = target is not None and target.shared is not None
-        self._widths: dict[GraphName, list[int]] = {
-            "prefill": [bundle.manifest.prefill_rows],
-            "decode": bundle.manifest.decode_widths,
-        }
-        self._loaded: dict[tuple[int, GraphName], _LoadedGraph] = {}
-
-    def __len__(self) -> int:
-        """Number of blocks."""
-        return len(self._bundle.manifest.blocks)
-
-    def is_loaded(self, block: int, graph: GraphName) -> bool:
-        """Whether this graph of the block can run."""
-        return (block, graph) in self._loaded
-
-    def load(self, block: int, graph: GraphName) -> None:
-        """Bring a graph into memory.
-
-        Raises:
-            ProviderError: The provider cannot load it; the message names the file.
-        """
-        files = self._bundle.manifest.blocks[block].graphs
-        self._loaded[block, graph] = _LoadedGraph(
-            {
-                rows: load_qnn_graph(self._bundle, files[rows], self._soc, self._options)
-                for rows in self._widths[graph]
-            }
-        )
-
-    def release(self, block: int, graph: GraphName) -> None:
-        """Drop a graph; nothing where it is not loaded."""
-        self._loaded.pop((block, graph), None)
+        super().__init__(bundle, is_shared=target is not None and target.shared is not None)
+        self._soc, self._cache, self._options = soc, cache, options
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`.
@@ -158,35 +107,25 @@ class QnnBlocks:
         Raises:
             DeviceLostError: The device failed.
         """
-        loaded = self._loaded[block, graph]
-        if buffers not in loaded.bound:
-            session = loaded.sessions[buffers.rows]
-            loaded.bound[buffers] = session, self._bind(block, session, buffers)
+        bound = self._bound(block, graph, buffers)
         buffers.before_run()
-        run_bound(loaded.bound[buffers], f"block {block}")
+        run_bound(bound, f"block {block}")
         layers = self._bundle.manifest.blocks[block].layers
         self._cache.store(layers, buffers.rows, int(buffers.write_index[0]))
 
-    def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
-        """Where the last block leaves its hidden states, `(1, rows, hidden_size) u16`."""
-        return buffers.hidden[len(self) % 2]
+    def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
+        files = self._bundle.manifest.blocks[block].graphs
+        return {
+            rows: load_qnn_graph(self._bundle, files[rows], self._soc, self._options)
+            for rows in self._widths[graph]
+        }
 
-    def _bind(
-        self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers
-    ) -> onnxruntime.IOBinding:
-        binding = session.io_binding()
-        for name, value in buffers.values.items():
-            binding.bind_ortvalue_input(name, value)
-        binding.bind_ortvalue_input("hidden", buffers.hidden_values[block % 2])
-        binding.bind_ortvalue_output("hidden_out", buffers.hidden_values[(block + 1) % 2])
-        new = self._cache.new_rows(buffers.rows)
-        for layer in self._bundle.manifest.blocks[block].layers:
-            for kind, past, rows in zip(
-                ("key", "value"), self._cache.arrays[layer], new[layer], strict=True
-            ):
-                binding.bind_ortvalue_input(f"{kind}_{layer}", ort_value(past))
-                binding.bind_ortvalue_output(f"{kind}_{layer}_new", ort_value(rows))
-        return binding
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+        new = self._cache.new_rows(rows)[layer]
+        pairs = zip(("key", "value"), self._cache.arrays[layer], new, strict=True)
+        for kind, past, row in pairs:
+            binding.bind_ortvalue_input(f"{kind}_{layer}", ort_value(past))
+            binding.bind_ortvalue_output(f"{kind}_{layer}_new", ort_value(row))
 
 
 def load_qnn_graph(

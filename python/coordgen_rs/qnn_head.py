@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.blocks import Blocks, Buffers, ort_value
+from coordgen_rs.blocks import Blocks, Bound, Buffers, ort_value
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.encoding import Encoding
-from coordgen_rs.qnn_blocks import Bound, load_qnn_graph, run_bound
+from coordgen_rs.qnn_blocks import load_qnn_graph, run_bound
 from coordgen_rs.qnn_options import QnnOptions, Soc
 
 
