@@ -23,10 +23,8 @@ from coordgen_rs.qnn_options import QnnOptions, Soc
 from coordgen_rs.session import OnLogits, OrtSession
 from coordgen_rs.switching import (
     BlockCosts,
-    Switching,
     SwitchReport,
     WhileWaiting,
-    guessed_costs,
 )
 
 
@@ -86,13 +84,7 @@ class QnnSession(OrtSession):
         self._chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
         self._options = options or QnnOptions()
         self.blocks = QnnBlocks(self.bundle, self._chip, cache, self._options)
-        rows = (manifest.prefill_rows, manifest.decode_rows)
-        self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
-        self._memory_budget = memory_budget
-        if preload and memory_budget is None:
-            self.switching.ensure("prefill", "decode")
-        self._head = self.load_head()
-        self.select(manifest.decode_widths)
+        self._start(costs, memory_budget, preload=preload)
 
     def _buffers(self, rows: int) -> QnnBuffers:
         return QnnBuffers.of_rows(rows, self.bundle, self._target)

@@ -143,17 +143,23 @@ class OrtSession:
         self._cos: NDArray[Any]
         self._sin: NDArray[Any]
         self._cos, self._sin = bundle.rope_tables()
-        widths = manifest.decode_widths
-        self._decode = {rows: self._buffers(rows) for rows in widths}
+        self._decode = {rows: self._buffers(rows) for rows in manifest.decode_widths}
         self._chunk = self._buffers(manifest.prefill_rows)
         self.blocks: Blocks = CpuBlocks(bundle, cache, share=share_graphs)
+        self._start(costs, memory_budget, preload=preload)
+
+    def _start(
+        self, costs: Sequence[BlockCosts] | None, memory_budget: int | None, *, preload: bool
+    ) -> None:
+        """Load what is to be there from the first; cache, buffers and blocks are made."""
+        manifest = self.bundle.manifest
         rows = (manifest.prefill_rows, manifest.decode_rows)
         self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
         self._memory_budget = memory_budget
         if preload and memory_budget is None:
             self.switching.ensure("prefill", "decode")
         self._head = self.load_head()
-        self.select(widths)
+        self.select(manifest.decode_widths)
 
     def _buffers(self, rows: int) -> Buffers:
         """Buffers of their own for `rows` tokens."""
