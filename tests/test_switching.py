@@ -1,6 +1,7 @@
 """Whatever is loaded when, and whatever fails: the tokens are those of a session at rest."""
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from coordgen_rs import Bundle, DraftModel, OrtSession, generate, make_drafter, 
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.stats import Stats
+from coordgen_rs.switching import BlockCosts
 
 STRATEGIES = ["resident", "sync", "async", "greedy", "just_in_time", "single", "auto"]
 PROMPTS = [np.random.default_rng(n).integers(2, 1500, n).astype(np.uint32) for n in (1, 60, 600)]
@@ -78,6 +80,18 @@ def test_a_cold_start_computes_while_it_loads(bundle, expected):
     assert stats.switching.load_us > 0
     assert stats.switching.peak_bytes == sum(block_bytes(bundle))
     assert stats.switching.to_json()["planned"]["lower_bound_us"] > 0
+
+
+def test_unfit_costs_are_mended_prompt_by_prompt(bundle, expected):
+    unfit = [BlockCosts(10**9, 10**9, 1, 10**9, 10**9, 1)] * BLOCKS
+    session = apart(bundle, preload=False, costs=unfit)
+    planned = []
+    for strategy in ["sync"] * 6:
+        session.switching.only("prefill")
+        stats = Stats()
+        assert answer(session, PROMPTS[2], stats, switch=strategy) == expected[2]
+        planned.append(stats.switching.planned["makespan_us"])
+    assert all(later < 0.6 * earlier for earlier, later in pairwise(planned))
 
 
 @pytest.mark.parametrize("failing", [0, 2, BLOCKS - 1])

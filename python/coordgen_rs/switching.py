@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from coordgen_rs._core import Loader, Plan, Streaming, plan
+from coordgen_rs._core import Loader, LoadReport, Plan, Streaming, plan
 from coordgen_rs.blocks import Blocks, GraphName
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.manifest import Manifest
@@ -92,11 +92,11 @@ class Switching:
         blocks: What is loaded and released.
         rows: `prefill_rows` and `decode_rows`.
         costs: What each block costs, measured or guessed: an unfit figure makes plans worse, never
-            results.
+            results, and is mended prompt by prompt.
     """
 
     def __init__(self, blocks: Blocks, rows: tuple[int, int], costs: Sequence[BlockCosts]) -> None:
-        self._blocks, self._rows, self._costs = blocks, rows, [_late(cost) for cost in costs]
+        self._blocks, self._rows, self._costs = blocks, rows, list(costs)
         num_bytes = [(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
         self._loader = Loader(blocks, len(blocks), num_bytes)
         self._streaming: Streaming | None = None
@@ -188,7 +188,7 @@ class Switching:
         if not (may_stream and self._blocks.is_shared):
             try:
                 planned = plan(
-                    self._costs,
+                    [_late(cost) for cost in self._costs],
                     *self._rows,
                     num_tokens,
                     strategy=strategy,
@@ -250,6 +250,7 @@ class Switching:
         What could not be loaded is told in the report: its block goes on under its other graph.
         """
         report = self._loader.finish()
+        self._learn(report)
         return SwitchReport(
             strategy="streaming" if self._planned is None else self._planned.strategy,
             planned=None if self._planned is None else _figures(self._planned),
@@ -260,6 +261,25 @@ class Switching:
             num_under_other_graph=report.num_under_other_graph,
             failures=tuple(report.failures),
         )
+
+    def _learn(self, report: LoadReport) -> None:
+        """Move what blocks cost half of the way to what they cost in a prompt."""
+        seen = [
+            (block, f"{graph}_load_us", end_us - start_us)
+            for kind, block, graph, _, start_us, end_us in report.actions
+            if kind == "load"
+        ]
+        prefill_rows, decode_rows = self._rows
+        num_pieces = {"prefill": 1, "decode": -(-prefill_rows // decode_rows)}
+        last_chunk = max((chunk for _, chunk, *_ in report.runs), default=0)
+        seen += [
+            (block, f"{graph}_compute_us", (end_us - start_us) // num_pieces[graph])
+            for block, chunk, graph, start_us, end_us in report.runs
+            if graph == "prefill" or chunk < last_chunk  # the last may be partly filled
+        ]
+        for block, name, seen_us in seen:
+            cost = self._costs[block]
+            self._costs[block] = cost._replace(**{name: (getattr(cost, name) + seen_us) // 2})
 
     def _start_streaming(self, streaming: Streaming) -> None:
         """Put into memory what the first pass needs, and nothing else."""
