@@ -26,12 +26,12 @@ from coordgen_rs.byte_size import parse_bytes
 from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
+from coordgen_rs.plan import STRATEGIES
 from coordgen_rs.profile_file import Profile
 from coordgen_rs.progress import progress
 from coordgen_rs.self_test import open_session
 from coordgen_rs.session import OrtSession
 from coordgen_rs.stats import Stats
-from coordgen_rs.switching import STRATEGIES
 from coordgen_rs.tokenizer import Tokenizer
 
 _DRAFTED, _RESET = "\x1b[32m", "\x1b[0m"

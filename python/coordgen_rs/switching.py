@@ -18,8 +18,6 @@ from coordgen_rs.manifest import Manifest
 WhileWaiting = Callable[[], bool] | None
 """Some work, in small parts, for the time that loads take; returns whether there is more of it."""
 
-STRATEGIES = ("auto", "resident", "sync", "async", "greedy", "just_in_time", "single")
-
 GRAPHS: tuple[GraphName, GraphName] = ("prefill", "decode")
 
 _LOAD_MARGIN = 1.2
