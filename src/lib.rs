@@ -14,6 +14,7 @@
 //! sources --propose--> draft tree --fill--> ids, positions, mask --> the target's run --> logits
 //! logits --verify--> accepted path, bonus token --commit--> tokens given out, rows to keep
 //! tokens given out --extend--> sources               side branch --carried--> next draft tree
+//! profile --plan--> timetable --loader--> blocks loaded and released while the prompt is read
 //! ```
 //!
 //! In use, a loop of two calls:
