@@ -1,34 +1,61 @@
-"""Tables on stdout: with rich where it is installed, else in plain columns."""
+"""Tables on stdout: drawn by rich on a terminal, else as Markdown, for documents to take as is."""
 
 import sys
 from collections.abc import Sequence
 
-_PIPED_WIDTH = 200
+
+def show_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_words: int = 1
+) -> None:
+    """Print a table whose first columns are words and whose others are figures.
+
+    Args:
+        title: Above it.
+        columns: Heads.
+        rows: Of each a cell a column.
+        num_words: Columns of words; with several, a line parts rows that differ in the first.
+    """
+    if sys.stdout.isatty():
+        try:
+            _show_drawn(title, columns, rows, num_words)
+            return
+        except ModuleNotFoundError:  # rich comes with the extra `export`
+            pass
+    print(f"{title}\n\n{markdown(columns, rows, num_words=num_words)}\n")
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table whose first column is text and whose others are figures."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ModuleNotFoundError:
-        _show_plain(title, columns, rows)
-        return
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_words: int = 1) -> str:
+    """The table in Markdown, aligned so that it reads well as plain text, too.
+
+    Args:
+        columns: Heads.
+        rows: Of each a cell a column.
+        num_words: Columns of words; the others are figures.
+    """
+    lines = [list(columns), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    widths = [max(3, *map(len, cells)) for cells in zip(*lines, strict=True)]
+    rule = ["-" * width for width in widths[:num_words]]
+    lines.insert(1, rule + [f"{'-' * (width - 1)}:" for width in widths[num_words:]])
+    return "\n".join(f"| {' | '.join(_padded(line, widths, num_words))} |" for line in lines)
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int], num_words: int) -> list[str]:
+    return [
+        cell.ljust(width) if index < num_words else cell.rjust(width)
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+
+
+def _show_drawn(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num_words: int
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    # A pipe has no width of its own: the table is printed whole.
-    Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(table)
-
-
-def _show_plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    print(title)
-    for row in [columns, *rows]:
-        first, *figures = [
-            cell.rjust(width) if index else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join([first, *figures]).rstrip())
+        table.add_column(column, justify="left" if index < num_words else "right", no_wrap=True)
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        is_last = num_words > 1 and following is not None and following[0] != row[0]
+        table.add_row(*row, end_section=is_last)
+    Console().print(table)
