@@ -142,7 +142,11 @@ class StepInputs:
         """
 
     def fill_chain(self, token_ids: NDArray[np.uint32], past_len: int) -> None:
-        """Fill the buffers with a chain, `(nodes,) u32`: plain decoding, or a part of a prompt.
+        """Fill the buffers with a chain: plain decoding, or a part of a prompt.
+
+        Args:
+            token_ids: `(nodes,) u32`, each the child of the one before.
+            past_len: Committed tokens before them.
 
         Raises:
             InvalidDraftError: More tokens than rows.
@@ -782,6 +786,11 @@ class LookupTable:
     def save(self, path: str | PathLike[str], vocab_size: int, key: bytes) -> None:
         """Write the table, replacing the file only when all is written.
 
+        Args:
+            path: The file.
+            vocab_size: Number of ids in the vocabulary.
+            key: 32 bytes that opening must name again.
+
         Raises:
             LookupTableError: The file cannot be written; the one before is still there.
             OptionError: `key` has not 32 bytes.
@@ -801,7 +810,10 @@ class LookupTable:
         """
 
     def row(self, context: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-        """Token ids and probabilities, `(n,)` each, at most `k`, likeliest first."""
+        """Likeliest token ids after the token `context`, `(n,) u32`, and probabilities, `(n,) f32`.
+
+        At most `k`, the likeliest first.
+        """
 
     @property
     def k(self) -> int:
@@ -931,25 +943,25 @@ class SuffixAutomaton:
         """Forget the text."""
 
     def count(self, tokens: NDArray[np.uint32]) -> int:
-        """Number of occurrences of `tokens`, overlapping ones included, up to 256; 0 for none.
+        """Number of occurrences of `tokens`, `(tokens,) u32`, up to 256; 0 for none.
+
+        Overlapping ones are counted, too.
 
         Raises:
             ShapeError: As of `extend`.
         """
 
     def last_end(self, tokens: NDArray[np.uint32]) -> int | None:
-        """Index behind the last token of the latest occurrence of `tokens`; None without one.
+        """Index behind the last token of the latest occurrence of `tokens`, `(tokens,) u32`.
 
-        Of what occurs 256 times or more, some occurrence rather than the latest.
-
-        Of tokens that occur 256 times and more it is the end of one of the occurrences.
+        None without one. Of what occurs 256 times or more, some occurrence rather than the latest.
 
         Raises:
             ShapeError: As of `extend`.
         """
 
     def contains(self, tokens: NDArray[np.uint32]) -> bool:
-        """Whether `tokens` occur in the text; no tokens always do.
+        """Whether `tokens`, `(tokens,) u32`, occur in the text; no tokens always do.
 
         Raises:
             ShapeError: As of `extend`.

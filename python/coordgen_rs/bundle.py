@@ -22,17 +22,26 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle."""
+    """An opened bundle.
+
+    Attributes:
+        path: The directory.
+        manifest: Every figure that a session needs, and every file with its SHA-256.
+    """
 
     path: Path
     manifest: Manifest
 
     @classmethod
     def open(cls, path: str | Path) -> "Bundle":
-        """Reads the manifest and checks that every file is there with its right size.
+        """Read the manifest and check that every file is there with its right size.
 
-        Raises BundleError if there is no bundle or its manifest cannot be used,
-        BundleDamagedError if a file is missing or of another size.
+        Args:
+            path: The bundle's directory.
+
+        Raises:
+            BundleError: There is no bundle, or its manifest cannot be used.
+            BundleDamagedError: A file is missing or of another size; the message names it.
         """
         directory = Path(path)
         try:
@@ -49,13 +58,16 @@ class Bundle:
         return bundle
 
     def file(self, name: str) -> Path:
-        """The path of a file that the manifest names."""
+        """The path of the file that the manifest calls `name`."""
         return self.path / name
 
     def embedding(self) -> NDArray[Any]:
-        """The embedding, `(vocab_size, hidden_size)`, memory-mapped, read-only.
+        """The embedding, `(vocab_size, hidden_size)` as it is stored, memory-mapped, read-only.
 
-        Raises BundleDamagedError if the file cannot be mapped.
+        Stored are f32, f16, or bf16 as its upper bits in u16.
+
+        Raises:
+            BundleDamagedError: The file cannot be mapped.
         """
         entry, model = self.manifest.embedding, self.manifest.model
         shape = (model.vocab_size, model.hidden_size)
@@ -67,16 +79,19 @@ class Bundle:
             ) from error
 
     def rope_tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosines and sines of the rotary embedding, `(slots, head_dim / 2)` float32 each."""
+        """Cosines and sines of the rotary embedding, `(slots, head_dim / 2) f32` each."""
         positions = np.arange(self.manifest.slots, dtype=np.float32)
         angles = positions[:, None] * np.asarray(self.manifest.inv_freq, np.float32)
         return np.cos(angles), np.sin(angles)
 
     def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Compares the SHA-256 of every file with the manifest; reads everything once.
+        """Compare the SHA-256 of every file with the manifest; reads everything once.
 
-        `on_progress(file name, bytes done, bytes in all)` is called after each MiB.
-        Raises BundleDamagedError that names the first file that differs.
+        Args:
+            on_progress: Called with file name, bytes done and bytes in all, after each MiB.
+
+        Raises:
+            BundleDamagedError: A file differs; the message names the first.
         """
         total = sum(record.num_bytes for record in self.manifest.files.values())
         done = 0

@@ -9,7 +9,11 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmg]i?)?b?", re.IGNORECASE | 
 
 
 def parse_bytes(text: str) -> int:
-    """The number of bytes that `text` says; raises OptionError where it says none."""
+    """The number of bytes that `text` says.
+
+    Raises:
+        OptionError: It says none.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise OptionError(f"{text!r} is no number of bytes: write 800000000, 800M, 2G or 1.5GiB")

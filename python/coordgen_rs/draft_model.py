@@ -50,6 +50,11 @@ class DraftModel:
     def open(cls, path: Path | str, target: OrtSession, *, branches: bool = True) -> Self:
         """Open a bundle as the draft model of `target`; its measured costs say what pays.
 
+        Args:
+            path: The bundle's directory.
+            target: What it is to draft for.
+            branches: As of the class.
+
         Raises:
             DraftModelError: It has another tokenizer or vocabulary.
             BundleError: It cannot be used.
@@ -67,6 +72,9 @@ class DraftModel:
         """Read one token more, or what the request has that the model has not read.
 
         Between two steps anything may happen: the next goes on from there.
+
+        Args:
+            max_tokens: Most tokens that the tree may hold.
 
         Returns:
             False where nothing was done, since it is enough, or never pays.
@@ -157,7 +165,11 @@ def least_that_pays(session: Session, target: Session) -> float:
 
 
 def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
-    """Raises DraftModelError with the first id that means something else to the two models."""
+    """Check that every id means the same to the two models.
+
+    Raises:
+        DraftModelError: One does not; the message names the first.
+    """
     path = session.bundle.path
     if session.vocab_size != target.vocab_size:
         raise DraftModelError(

@@ -63,7 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the bundle, and tell what was written."""
+    """Write the bundle, and tell what was written.
+
+    Raises:
+        OptionError: Options that do not go together, or a package that is missing.
+    """
     from_qnn = {"--soc": options.soc, "--calibration": options.calibration}
     from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}
     given = [name for name, value in from_qnn.items() if value is not None]

@@ -271,7 +271,14 @@ def _sources(
 def _admit(
     session: Session, prompt_ids: ArrayLike, max_new_tokens: int, stats: Stats
 ) -> tuple[NDArray[np.uint32], int]:
-    """Check the prompt; return it as a fresh array, with the number of tokens that can follow."""
+    """Check the prompt; return it as a fresh array, with the number of tokens that can follow.
+
+    Raises:
+        OptionError: `max_new_tokens` is below 1.
+        EmptyPromptError: The prompt has no token.
+        PromptTooLongError: It has more than the cache holds.
+        TokenOutOfRangeError: It holds an unknown token.
+    """
     prompt = _token_ids(prompt_ids)
     if max_new_tokens < 1:
         raise OptionError(f"max_new_tokens is {max_new_tokens}, but must be at least 1")

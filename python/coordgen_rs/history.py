@@ -97,7 +97,18 @@ class History:
         namespace: str = DEFAULT_NAMESPACE,
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> Self:
-        """A history of what a bundle's tokenizer writes. Raises as the class does."""
+        """A history of what a bundle's tokenizer writes.
+
+        Args:
+            directory: As of the class.
+            bundle: Its tokenizer and vocabulary are those of the history.
+            namespace: As of the class.
+            max_tokens: As of the class.
+
+        Raises:
+            HistoryMismatchError: The history was written with another tokenizer or vocabulary.
+            HistoryError: The database is damaged, or of another version.
+        """
         return cls(
             directory,
             namespace=namespace,
@@ -124,7 +135,11 @@ class History:
                 self._seen = request.number
 
     def add(self, prompt_ids: ArrayLike, answer_ids: ArrayLike) -> None:
-        """Store a finished request, `(tokens,)` integers each; `generate` calls it.
+        """Store a finished request; `generate` calls it.
+
+        Args:
+            prompt_ids: `(tokens,)` integers.
+            answer_ids: `(tokens,)` integers.
 
         Raises:
             TokenOutOfRangeError: A token is not in the vocabulary.

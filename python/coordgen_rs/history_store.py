@@ -159,7 +159,11 @@ class HistoryStore:
                 )
 
     def _use_wal(self) -> None:
-        """Changing the journal does not wait for other processes by itself."""
+        """Changing the journal does not wait for other processes by itself.
+
+        Raises:
+            sqlite3.OperationalError: The database stays locked.
+        """
         end = time.monotonic() + _BUSY_S
         while True:
             try:

@@ -192,7 +192,11 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Reads and checks a manifest; raises BundleError that names the field."""
+        """Read and check a manifest.
+
+        Raises:
+            BundleError: It is malformed; the message names the field.
+        """
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -214,7 +218,11 @@ class Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """Raises BundleError where the parts of a manifest contradict each other."""
+    """Check the parts of a manifest against each other.
+
+    Raises:
+        BundleError: They contradict each other.
+    """
     model = manifest.model
     sizes = {
         **{k: v for k, v in dataclasses.asdict(model).items() if isinstance(v, int)},

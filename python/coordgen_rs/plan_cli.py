@@ -77,7 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plan, or simulate, and print the figures."""
+    """Plan, or simulate, and print the figures.
+
+    Raises:
+        OptionError: Options that do not go together.
+    """
     if options.grid:
         with progress() as on_progress:
             grid = plan_grid(on_progress)

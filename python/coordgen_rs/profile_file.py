@@ -102,7 +102,11 @@ class Profile:
 
     @classmethod
     def from_json(cls, text: str, name: str = "the profile") -> "Profile":
-        """Read and check a profile; raises ProfileError that names it and the field."""
+        """Read and check a profile.
+
+        Raises:
+            ProfileError: It is malformed; the message names it and the field.
+        """
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -163,7 +167,11 @@ def _core_figures(graph: GraphFigures) -> tuple[int, int, int]:
 
 
 def _check(profile: Profile) -> None:
-    """Raises FieldError where a figure cannot be."""
+    """Check the figures of a profile.
+
+    Raises:
+        FieldError: A figure cannot be; the message names it.
+    """
     if not 1 <= profile.decode_rows <= profile.prefill_rows:
         raise FieldError(
             f"profile.decode_rows is {profile.decode_rows}, "
@@ -177,7 +185,11 @@ def _check(profile: Profile) -> None:
 
 
 def _numbers(value: object, where: str) -> Iterator[tuple[str, float]]:
-    """All times and sizes with their names; the free-form parts are left out."""
+    """All times and sizes with their names; the free-form parts are left out.
+
+    Raises:
+        FieldError: A width is no number of rows.
+    """
     if isinstance(value, dict):
         for key, item in value.items():
             if isinstance(key, int) and key < 1:

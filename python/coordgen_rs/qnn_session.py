@@ -138,7 +138,11 @@ class QnnSession(OrtSession):
 
     @contextmanager
     def _device(self) -> Iterator[None]:
-        """Close the session when the device fails within the block."""
+        """Close the session when the device fails within the block.
+
+        Raises:
+            DeviceLostError: It failed, now or earlier.
+        """
         if self._closed is not None:
             raise DeviceLostError(f"the session is closed: {self._closed}")
         try:
@@ -155,7 +159,11 @@ class QnnSession(OrtSession):
 
 
 def _target(bundle: Bundle, soc: str | None) -> QnnTarget:
-    """The bundle's chip and encodings; refuses another chip, and warns of what is not exact."""
+    """The bundle's chip and encodings; warns of what is not exact.
+
+    Raises:
+        BundleError: It is for CPU, or for another chip.
+    """
     target = bundle.manifest.qnn
     if target is None:
         raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")

@@ -89,7 +89,7 @@ class Session(Protocol):
         """
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Make the given rows of the last step part of the cache, in this order."""
+        """Make `rows`, `(tokens,) u32`, of the last step part of the cache, in this order."""
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens."""
@@ -170,7 +170,7 @@ class OrtSession:
         return CpuHead(self.bundle, self.blocks, list(self._decode.values()))
 
     def chain_buffers(self, token_ids: NDArray[np.uint32]) -> Buffers:
-        """Buffers of their own for a run of these tokens, a chain behind what is committed."""
+        """Buffers of their own for running `token_ids`, `(tokens,) u32`, behind the committed."""
         buffers = self._buffers(len(token_ids))
         buffers.inputs.fill_chain(token_ids, self.length)
         self._embed(buffers)
@@ -362,7 +362,7 @@ class OrtSession:
         buffers.write_index[0] = self.length
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Make the given rows of the last step part of the cache, in this order."""
+        """Make `rows`, `(tokens,) u32`, of the last step part of the cache, in this order."""
         self.cache.commit(rows)
 
     def rewind(self, length: int) -> None:

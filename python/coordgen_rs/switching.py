@@ -179,7 +179,11 @@ class Switching:
                 self._at_once([("release", block, "prefill"), ("load", block, "decode")])
 
     def _decide(self, num_tokens: int, strategy: str, memory_budget: int | None) -> None:
-        """Make a plan, or else a way of streaming."""
+        """Make a plan, or else a way of streaming.
+
+        Raises:
+            MemoryBudgetError: Neither fits into the budget.
+        """
         may_stream = strategy == "auto" and memory_budget is not None
         planned = None
         self._loader.finish()  # a streamed pass leaves loads for the next; plans start from rest

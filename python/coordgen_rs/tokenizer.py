@@ -40,17 +40,23 @@ class Tokenizer:
         return int(self._tokenizer.get_vocab_size())
 
     def token(self, token_id: int) -> str | None:
-        """The token of an id as the vocabulary writes it; None where there is none."""
+        """What the vocabulary writes for `token_id`; None where there is none."""
         token: str | None = self._tokenizer.id_to_token(token_id)
         return token
 
     def encode(self, text: str, *, special_tokens: bool = True) -> NDArray[np.uint32]:
-        """Token ids `(tokens,) u32`, with the special tokens that the tokenizer adds by itself."""
+        """Token ids `(tokens,) u32` of a text.
+
+        Args:
+            text: Any text.
+            special_tokens: Whether to add those that the tokenizer puts around a text, such as one
+                for its beginning.
+        """
         encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
         return np.asarray(encoding.ids, np.uint32)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of the ids, special tokens left out."""
+        """Text of `token_ids`, special tokens left out."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def stream(self) -> Callable[[int], str]:

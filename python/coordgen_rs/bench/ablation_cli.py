@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the ablation and print the table."""
+    """Run the ablation and print the table.
+
+    Raises:
+        OptionError: No file of prompts was given.
+    """
     if options.data is None:
         raise OptionError("--ablation needs DATA, a file of prompts")
     if not options.json:

@@ -55,6 +55,9 @@ def run(options: argparse.Namespace) -> int:
 
     Returns:
         0; 1 where a method gave other tokens than plain decoding.
+
+    Raises:
+        OptionError: No file of prompts was given.
     """
     if options.data is None:
         raise OptionError("--methods needs DATA, a file of prompts")

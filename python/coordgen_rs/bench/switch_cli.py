@@ -71,7 +71,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _profile(options: argparse.Namespace) -> Profile:
-    """The profile as given, or measured in a process of its own, whose memory goes with it."""
+    """The profile as given, or measured in a process of its own, whose memory goes with it.
+
+    Raises:
+        BundleError: It cannot be measured.
+    """
     if options.profile is not None:
         return Profile.find(options.profile)
     main = "import sys; from coordgen_rs.cli import main; sys.exit(main())"

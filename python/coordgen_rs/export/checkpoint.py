@@ -28,7 +28,11 @@ class Checkpoint:
     """The text of a tokenizer.json; may raise CheckpointError."""
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """The tensor of that name; raises CheckpointError if it is missing or of another shape."""
+        """The tensor of that name.
+
+        Raises:
+            CheckpointError: It is missing, or of another shape.
+        """
         tensor = self.tensors.get(name)
         if tensor is None:
             raise CheckpointError(f"the checkpoint has no tensor {name}")
@@ -40,8 +44,9 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Opens a Hugging Face directory, a llama2.c `.bin`, or a directory with one such `.bin`.
 
-    Raises CheckpointError for what is missing or damaged, UnsupportedModelError (a CheckpointError)
-    for a model that the exporter cannot do.
+    Raises:
+        CheckpointError: Something is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
     """
     if (path / "config.json").is_file():
         return _open_hugging_face(path)
@@ -71,7 +76,11 @@ def _open_hugging_face(path: Path) -> Checkpoint:
 
 
 def _open_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of all shards that the index names."""
+    """The tensors of model.safetensors, or of all shards that the index names.
+
+    Raises:
+        CheckpointError: A file or the index is missing or damaged.
+    """
     index_path = path / "model.safetensors.index.json"
     if not index_path.exists():
         return open_safetensors(path / "model.safetensors")

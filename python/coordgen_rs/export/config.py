@@ -42,8 +42,9 @@ class ModelConfig:
 def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
     """Reads a config.json and, where there is one, a generation_config.json (else an empty dict).
 
-    Raises UnsupportedModelError for what the exporter cannot do, CheckpointError for a field that
-    is missing or malformed.
+    Raises:
+        UnsupportedModelError: The exporter cannot do this model.
+        CheckpointError: A field is missing or malformed.
     """
     family = _family(config)
     _refuse_options(config, family)
@@ -89,7 +90,11 @@ def _family(config: dict[str, Any]) -> str:
 
 
 def _refuse_options(config: dict[str, Any], family: str) -> None:
-    """Raises UnsupportedModelError for options that change the arithmetic."""
+    """Refuse options that change the arithmetic.
+
+    Raises:
+        UnsupportedModelError: There is one; the message names it.
+    """
     layer_types = config.get("layer_types")
     refused = {
         "quantization_config": config.get("quantization_config") is not None,
@@ -128,7 +133,11 @@ def _number(config: dict[str, Any], name: str) -> float:
 def _token_ids(
     name: str, config: dict[str, Any], generation: dict[str, Any], vocab_size: int
 ) -> list[int]:
-    """The ids under `name`: generation_config.json first, as transformers does; one or a list."""
+    """The ids under `name`: generation_config.json first, as transformers does; one or a list.
+
+    Raises:
+        CheckpointError: An id is not in the vocabulary.
+    """
     value = generation.get(name)
     if value is None:
         value = config.get(name)

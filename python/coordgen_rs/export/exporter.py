@@ -93,7 +93,11 @@ class _Options:
     context: int
 
     def check(self, config: ModelConfig) -> None:
-        """Raises OptionError that names an option and its limits."""
+        """Refuse what the exporter or the model cannot do.
+
+        Raises:
+            OptionError: An option is out of its limits, which the message names.
+        """
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
         limits = {

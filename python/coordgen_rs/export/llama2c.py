@@ -29,7 +29,8 @@ _BOS, _EOS = 1, 2
 def open_llama2c(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str]]:
     """Opens a legacy checkpoint (the format of llama2.c's `run.c`).
 
-    Raises CheckpointError if the header makes no sense or the file has another length than it says.
+    Raises:
+        CheckpointError: The header makes no sense, or the file has another length than it says.
     """
     config, num_positions = _read_header(path)
     tensors: dict[str, Tensor] = {}
@@ -141,7 +142,11 @@ class _Weights:
 
 
 def _tokenizer_path(path: Path) -> Path:
-    """The only `tok*.bin` beside the checkpoint."""
+    """The only `tok*.bin` beside the checkpoint.
+
+    Raises:
+        CheckpointError: There is none, or more than one.
+    """
     found = sorted(path.parent.glob("tok*.bin"))
     if len(found) != 1:
         raise CheckpointError(f"{path.parent} holds {len(found)} tok*.bin files, expected one")

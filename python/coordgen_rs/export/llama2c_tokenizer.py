@@ -19,7 +19,11 @@ _FIRST_PIECE = len(_SPECIAL) + 256
 
 
 def convert_tokenizer(path: Path, vocab_size: int) -> str:
-    """The tokenizer.json for a tokenizer.bin; raises CheckpointError if it is damaged."""
+    """The tokenizer.json for a tokenizer.bin.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
     try:
         pieces = _read_pieces(path.read_bytes(), vocab_size)
     except OSError as error:
@@ -33,7 +37,11 @@ def convert_tokenizer(path: Path, vocab_size: int) -> str:
 
 
 def _read_pieces(raw: bytes, vocab_size: int) -> list[tuple[str, float]]:
-    """Text and score of each piece."""
+    """Text and score of each piece.
+
+    Raises:
+        ValueError: The bytes are none, or hold another number of pieces.
+    """
     pieces: list[tuple[str, float]] = []
     offset = 4
     while offset < len(raw):

@@ -122,7 +122,11 @@ class _Options:
     context: int
 
     def check(self, config: ModelConfig) -> None:
-        """Raises OptionError that names an option and its limits."""
+        """Refuse what the exporter or the model cannot do.
+
+        Raises:
+            OptionError: An option is out of its limits, which the message names.
+        """
         soc_named(self.soc)
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected int8 or int4 for QNN")

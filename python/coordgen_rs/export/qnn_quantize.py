@@ -91,7 +91,11 @@ def fix_shape(graph: onnx.ModelProto, rows: int, past: int | None) -> onnx.Model
 
 
 def check_int4(graph: onnx.ModelProto) -> None:
-    """Raises ExportError that names a node which reads int4 weights without zero points."""
+    """Refuse int4 weights without zero points.
+
+    Raises:
+        ExportError: A node reads such weights; the message names it.
+    """
     types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
     for node in graph.graph.node:
         is_int4 = node.op_type == "DequantizeLinear" and types.get(node.input[0]) in _INT4_TYPES

@@ -15,8 +15,9 @@ from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 def inverse_frequencies(config: dict[str, Any], head_dim: int) -> list[float]:
     """Radians per position for each rotated pair.
 
-    Knows the unscaled form and `llama3`; raises UnsupportedModelError for any other `rope_type`
-    and CheckpointError for a scaling that lacks a figure.
+    Raises:
+        UnsupportedModelError: A `rope_type` other than the unscaled form and `llama3`.
+        CheckpointError: A scaling lacks a figure.
     """
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, dict):
@@ -37,7 +38,11 @@ def inverse_frequencies(config: dict[str, Any], head_dim: int) -> list[float]:
 def _scale_llama3(
     frequencies: NDArray[np.float32], parameters: dict[str, Any]
 ) -> NDArray[np.float32]:
-    """Llama 3's scaling: long wavelengths are stretched, short ones kept, a ramp between."""
+    """Llama 3's scaling: long wavelengths are stretched, short ones kept, a ramp between.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
     try:
         factor = float(parameters["factor"])
         low = float(parameters["low_freq_factor"])

@@ -37,7 +37,8 @@ class _Entry:
     def read_rows(self, start: int, stop: int) -> NDArray[np.float32]:
         """Rows `start..stop` as float32.
 
-        Raises CheckpointError if the file ends early or the stored type is not one of floats.
+        Raises:
+            CheckpointError: The file ends early, or the stored type is not one of floats.
         """
         dtype = _STORED_TYPES.get(self.stored_type)
         if dtype is None:
@@ -64,7 +65,8 @@ class _Entry:
 def open_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name.
 
-    Raises CheckpointError if the file is truncated or its header damaged, naming file and tensor.
+    Raises:
+        CheckpointError: The file is truncated or its header damaged; file and tensor are named.
     """
     try:
         file_bytes = path.stat().st_size

@@ -27,12 +27,16 @@ class HashedFile:
         self.num_bytes = 0
 
     def write(self, data: bytes | NDArray[Any]) -> None:
-        """Appends bytes or a C-contiguous array; raises ExportError if the disk is full."""
+        """Append bytes or a C-contiguous array.
+
+        Raises:
+            ExportError: The disk is full.
+        """
         view = (memoryview(data) if isinstance(data, bytes) else data.data).cast("B")
         try:
             self._stream.write(view)
         except OSError as error:
-            raise _cannot_write(Path(self._stream.name), error) from error
+            raise ExportError(_cannot_write(Path(self._stream.name), error)) from error
         self._digest.update(view)
         self.num_bytes += len(view)
 
@@ -54,14 +58,18 @@ class Staging:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[HashedFile]:
-        """A new file, recorded when the block ends; raises ExportError if it cannot be written."""
+        """A new file, recorded when the block ends.
+
+        Raises:
+            ExportError: It cannot be written.
+        """
         path = self.directory / name
         try:
             with path.open("xb") as stream:
                 file = HashedFile(stream)
                 yield file
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            raise ExportError(_cannot_write(path, error)) from error
         self.records[name] = file.record()
 
     def write(self, name: str, data: bytes) -> None:
@@ -74,8 +82,10 @@ class Staging:
 def staged_directory(out: Path) -> Iterator[Staging]:
     """Gives a `Staging` whose directory becomes `out` when the block ends without an exception.
 
-    After any exception, an interrupt too, nothing is left behind. Raises ExportError if `out`
-    exists (an empty directory is taken over), or if it cannot be written.
+    After any exception, an interrupt too, nothing is left behind.
+
+    Raises:
+        ExportError: `out` exists (an empty directory is taken over), or cannot be written.
     """
     out = out.absolute()
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -84,16 +94,16 @@ def staged_directory(out: Path) -> Iterator[Staging]:
     try:
         directory.mkdir(parents=True)
     except OSError as error:
-        raise _cannot_write(directory, error) from error
+        raise ExportError(_cannot_write(directory, error)) from error
     try:
         yield Staging(directory)
         try:
             directory.rename(out)
         except OSError as error:
-            raise _cannot_write(out, error) from error
+            raise ExportError(_cannot_write(out, error)) from error
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _cannot_write(path: Path, error: OSError) -> ExportError:
-    return ExportError(f"{path} cannot be written: {error.strerror or error}")
+def _cannot_write(path: Path, error: OSError) -> str:
+    return f"{path} cannot be written: {error.strerror or error}"
