@@ -199,6 +199,13 @@ def test_a_single_piece_is_calibrated_and_compared_with(tmp_path):
     assert texts.calibration == texts.held_out == [[97, 98, 99]]
 
 
+def test_a_text_that_is_repeated_counts_once(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('"abc"\n' * 12)
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert texts.calibration == texts.held_out == [[97, 98, 99]]
+
+
 @pytest.mark.parametrize("content", ["", "not json", '{"id": "a"}', "[1]"])
 def test_unusable_calibration_files_are_named(tmp_path, content):
     path = tmp_path / "texts.jsonl"

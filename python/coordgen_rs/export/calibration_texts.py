@@ -62,7 +62,8 @@ def read_texts(
     for text in texts:
         ids = list(encode(text))
         pieces += [ids[start : start + piece_len] for start in range(0, len(ids), piece_len)]
-    pieces = pieces[:_MOST_PIECES]
+    # A piece that occurs again teaches nothing, and would be calibrated on and held out at once.
+    pieces = [list(piece) for piece in dict.fromkeys(map(tuple, pieces))][:_MOST_PIECES]
     if not pieces:
         raise OptionError(f"calibration file {path} holds no text")
     if len(pieces) == 1:
