@@ -8,7 +8,7 @@ EMBEDDED := build/embedded-fp32
 PROMPT ?= models/prompts/rag.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python test-qnn-full wheel lint format bench clean
+.PHONY: help setup demo test test-rust test-python test-qnn-full wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ format: build/.venv ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: build/.docs ## these pages as a site in build/site, without network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 bench: build/.core ## micro-benchmarks of drafting, in Rust and through the binding
 	cargo bench
 	$(BIN)/python -m pytest -q benches --benchmark-only --benchmark-columns=min,median,max,rounds
@@ -61,6 +64,10 @@ build/.venv: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --group dev
 	@mkdir -p build && touch $@
+
+build/.docs: build/.core
+	$(BIN)/python -m pip install --quiet --group docs
+	@touch $@
 
 build/.core: build/.venv $(CORE_SOURCES)
 	PIP_QUIET=1 $(BIN)/maturin develop --quiet --release --extras export

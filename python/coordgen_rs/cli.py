@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 1 where `check` finds a bundle not lossless; 2 after an error or an interruption, told
         in one line on stderr.
     """
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -79,7 +79,8 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; each command sets `run`."""
     parser = argparse.ArgumentParser(
         prog="coordgen",
         description="Text generation on device, faster without changing one token.",
