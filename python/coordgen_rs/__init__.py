@@ -25,6 +25,7 @@ from coordgen_rs._core import (
 )
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.draft_model import DraftModel
+from coordgen_rs.energy import EnergyMeter
 from coordgen_rs.generate import Step, generate, make_drafter, plain
 from coordgen_rs.history import History
 from coordgen_rs.self_test import open_session
@@ -38,6 +39,7 @@ __all__ = [
     "DraftModel",
     "Drafter",
     "DynamicTree",
+    "EnergyMeter",
     "History",
     "LookupTable",
     "OrtSession",
