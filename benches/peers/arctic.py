@@ -1,69 +1,73 @@
-"""ArcticInference's suffix decoding beside coordgen's drafter, on the same recorded answers.
+"""ArcticInference's suffix decoding, as a rule to be replayed, and beside coordgen's drafter.
 
     python benches/peers/arctic.py DATA.jsonl --tokenizer DIR --template qwen2.5
 
-Needs the package `arctic-inference`; without it, says so and ends. Its tree mode is filled: as many
-draft tokens as the budget holds, however unlikely. Both are told every answer, token by token as it
-is given out, and both count what one verification brings; its times are without a mask, ours with.
+Needs the package `arctic-inference`; without it, says so and ends. Installing it builds against
+torch and takes gigabytes; of its sources (`pip download --no-deps arctic-inference`) these suffice:
+arctic_inference/__init__.py, arctic_inference/suffix_decoding, and in that folder the module that
+`cmake -S csrc/suffix_decoding -B build && cmake --build build` makes with nanobind.
+
+Its tree mode is filled: as many draft tokens as the budget holds, however unlikely. Both are told
+every answer, token by token as it is given out, and both count what one verification brings; its
+times are without a mask, ours with.
 """
 
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
 from coordgen_rs.bench.records import read_records
-from coordgen_rs.bench.replay import ReplayResult, replay
+from coordgen_rs.bench.replay import replay
 from coordgen_rs.bench.templates import TEMPLATES, open_tokenizer, tokenize
+from rules import replay_rule
 
-try:
-    from arctic_inference.suffix_decoding import SuffixDecodingCache
-except ModuleNotFoundError:
-    SuffixDecodingCache = None
-
+PACKAGE = "arctic-inference"
+NAME = "ArcticInference suffix cache"
 FILLED = {"max_spec_factor": 1e6, "max_spec_offset": 1e6, "min_token_prob": 0.0}
+_MATCHED = 64
+"""Tokens at the end of the text that it is shown, as many as its tree is deep."""
 
 
-def replay_arctic(records, budget, history):
-    """The records through a `SuffixDecodingCache`; earlier answers stay in it with "session"."""
-    cache = SuffixDecodingCache(max_cached_requests=-1 if history == "session" else 0)
-    result = ReplayResult("arctic", budget)
-    for number, record in enumerate(records):
-        text = np.concatenate([record.prompt, record.answer]).astype(np.int32)
-        place = len(record.prompt)
-        cache.start_request(number, text[:place])
-        while place < len(text):
-            start = time.perf_counter()
-            draft = cache.speculate(
-                number, text[max(place - 64, 0) : place], budget, use_tree_spec=True, **FILLED
-            )
-            proposed = time.perf_counter()
-            new_tokens = accepted_tokens(draft, text[place:])
-            verified = time.perf_counter()
-            cache.add_active_response(number, text[place : place + new_tokens])
-            result.accept_us.append(1e6 * (time.perf_counter() - verified))
-            result.propose_us.append(1e6 * (proposed - start))
-            result.steps += 1
-            place += new_tokens
-        cache.stop_request(number)
-        result.records += 1
-        result.tokens += len(record.answer)
-    return result
+class Arctic:
+    """A `SuffixDecodingCache`.
+
+    Args:
+        remembering: Whether earlier answers stay in it.
+    """
+
+    def __init__(self, remembering=False):
+        """Raises ModuleNotFoundError without the package."""
+        from arctic_inference.suffix_decoding import SuffixDecodingCache
+
+        self._cache = SuffixDecodingCache(max_cached_requests=-1 if remembering else 0)
+        self._request = 0
+
+    def begin(self, prompt):
+        """As of `Rule`."""
+        self._cache.start_request(self._request, prompt.astype(np.int32))
+
+    def propose(self, text, budget):
+        """As of `Rule`."""
+        end = text[-_MATCHED:].astype(np.int32)
+        draft = self._cache.speculate(self._request, end, budget, use_tree_spec=True, **FILLED)
+        return draft.token_ids, draft.parents
+
+    def accept(self, new_tokens):
+        """As of `Rule`."""
+        self._cache.add_active_response(self._request, new_tokens.astype(np.int32))
+
+    def end(self):
+        """As of `Rule`."""
+        self._cache.stop_request(self._request)
+        self._request += 1
 
 
-def accepted_tokens(draft, rest):
-    """How many tokens a verification gives out: the longest path that the record takes, and one."""
-    children = {
-        (parent, token): node
-        for node, (parent, token) in enumerate(zip(draft.parents, draft.token_ids, strict=True))
-    }
-    node, depth = -1, 0
-    while depth < len(rest) and (node, int(rest[depth])) in children:
-        node, depth = children[node, int(rest[depth])], depth + 1
-    return min(depth + 1, len(rest))
+def open_rule():
+    """The rule without memory; raises ModuleNotFoundError without the package."""
+    return Arctic()
 
 
 def main():
@@ -78,8 +82,10 @@ def main():
     parser.add_argument("--limit", type=int, metavar="N")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if SuffixDecodingCache is None:
-        print("skipped: the package arctic-inference is not installed", file=sys.stderr)
+    try:
+        open_rule()
+    except ModuleNotFoundError:
+        print(f"skipped: the package {PACKAGE} is not installed", file=sys.stderr)
         return
     template = TEMPLATES[options.template]
     tokenizer = open_tokenizer(options.tokenizer, template)
@@ -88,10 +94,11 @@ def main():
         for record in read_records(options.data, output_of=options.output_of, limit=options.limit)
     ]
     for budget in options.budgets:
+        rule = Arctic(options.history == "session")
         ours = replay(
             records, budget=budget, history=options.history, vocab_size=tokenizer.vocab_size
         )
-        for result in (ours, replay_arctic(records, budget, options.history)):
+        for result in (ours, replay_rule("arctic", records, budget, rule)):
             show(result.to_json(), options.json)
 
 

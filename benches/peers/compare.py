@@ -1,0 +1,170 @@
+"""coordgen and its peers in one run and one table, on the same weights and prompts.
+
+    python benches/peers/compare.py BUNDLE DATA
+
+DATA is lines with `task` and `prompt` (`python models/corpus.py --jsonl N`), BUNDLE is float32. Two
+kinds of rows: engines answer end to end, in turns, and their tokens must be those of plain
+decoding; drafting rules replay those answers. A peer whose package is absent is left out, and
+named; `pip install --group peers` installs them, but for ArcticInference (see `arctic.py`).
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+import arctic
+import contest
+import genai
+import ours
+import transformers_lookup
+from coordgen_rs import Tokenizer, open_session
+from coordgen_rs.bench.ablation import read_prompts
+from coordgen_rs.bench.replay import replay
+from coordgen_rs.bench.templates import TokenizedRecord
+from coordgen_rs.progress import progress
+from coordgen_rs.tables import show_table
+from rules import replay_rule
+
+ENGINES = (genai,)
+RULES = (arctic, transformers_lookup)
+
+
+def main(arguments=None):
+    """Measure, and print the table or JSON; 1 where an engine gave other tokens than plain did."""
+    options = _parser().parse_args(arguments)
+    session = open_session(options.bundle, threads=options.threads)
+    prompts = _encoded(session, options)
+    versions, contestants = {}, ours.contestants(session)
+    with tempfile.TemporaryDirectory() as directory, progress() as on_progress:
+        for engine in ENGINES:
+            place = Path(directory) / engine.PACKAGE
+            opened = _opened(
+                engine, versions, engine.contestants, session.bundle, options.threads, place
+            )
+            contestants += opened or []
+        held = contest.hold(
+            contestants, prompts, options.rounds, options.max_new_tokens, on_progress
+        )
+    replayed = _replayed(session, prompts, held, options.budget, versions)
+    report = _report(held, replayed, prompts, options, versions)
+    if options.json:
+        print(json.dumps(report))
+    else:
+        _show(report)
+    return 0 if report["identical"] else 1
+
+
+def _parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--budget", type=int, default=16, help="draft tokens of replayed rules")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N lines")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def _encoded(session, options):
+    """Prompts that leave room for an answer, by task."""
+    tokenizer, encoded = Tokenizer.of(session.bundle), {}
+    for task, text in read_prompts(options.data, limit=options.limit):
+        prompt = tokenizer.encode(text)
+        if len(prompt) + options.max_new_tokens <= session.capacity:
+            encoded.setdefault(task, []).append(prompt)
+    return encoded
+
+
+def _opened(peer, versions, open_peer, *arguments):
+    """What the peer's function gives; None, and a line on stderr, where its package is absent."""
+    try:
+        opened = open_peer(*arguments)
+    except ModuleNotFoundError as error:
+        print(f"skipped {peer.PACKAGE}: no module {error.name}", file=sys.stderr)
+        return None
+    versions[peer.PACKAGE] = _version(peer.PACKAGE)
+    return opened
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"  # a part of it that was built alone
+
+
+def _replayed(session, prompts, held, budget, versions):
+    """The rules on the answers of plain decoding, ours first; by name."""
+    flat = [prompt for of_task in prompts.values() for prompt in of_task]
+    records = [
+        TokenizedRecord(task, prompt, np.array(answer.tokens, np.uint32))
+        for prompt, (task, answer) in zip(flat, held.recorded(), strict=True)
+    ]
+    results = {
+        "coordgen's automaton": replay(records, budget=budget, vocab_size=session.vocab_size)
+    }
+    for peer in RULES:
+        rule = _opened(peer, versions, peer.open_rule)
+        if rule is not None:
+            results[peer.NAME] = replay_rule(peer.NAME, records, budget, rule)
+    return {name: result.to_json() for name, result in results.items()}
+
+
+def _report(held, replayed, prompts, options, versions):
+    tasks = list(prompts)
+    engines = {
+        name: {"all": held.figures(name, tasks)._asdict()}
+        | {"per_task": {task: held.figures(name, [task])._asdict() for task in tasks}}
+        for name in held.answers
+    }
+    return {
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "budget": options.budget,
+        "num_prompts": {task: len(of_task) for task, of_task in prompts.items()},
+        "versions": versions,
+        "engines": engines,
+        "replayed": replayed,
+        "identical": all(figures["all"]["different"] == 0 for figures in engines.values()),
+    }
+
+
+def _show(report):
+    engines, tasks = report["engines"], list(report["num_prompts"])
+    plain = next(iter(engines.values()))
+    rows = []
+    for name, figures in engines.items():
+        cells = [
+            f"{of['tokens_per_step']:.2f}  {of['tokens_per_s']:.0f}/s "
+            f"(x{of['tokens_per_s'] / base['tokens_per_s']:.2f})"
+            for of, base in (
+                *((figures["per_task"][task], plain["per_task"][task]) for task in tasks),
+                (figures["all"], plain["all"]),
+            )
+        ]
+        whole = f"{figures['all']['whole_tokens_per_s']:.0f}/s"
+        rows.append([name, *cells, whole, str(figures["all"]["different"])])
+    for name, figures in report["replayed"].items():
+        cells = [f"{figures['per_task'][task]:.2f}" for task in tasks]
+        draft = " + ".join(f"{figures[call]['p50']:.1f}" for call in ("propose_us", "accept_us"))
+        rows.append([f"replay: {name}", *cells, f"{figures['tokens_per_step']:.2f}", draft, ""])
+    columns = ["", *tasks, "all", "with the prompt, or draft us", "different"]
+    show_table(
+        f"tokens a step, tokens/s of decoding (of plain), {report['threads']} threads",
+        columns,
+        rows,
+    )
+    print(f"identical to plain decoding: {'yes' if report['identical'] else 'NO'}")
+    for package, version in report["versions"].items():
+        print(f"{package} {version}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""ONNX Runtime GenAI as a contestant: plain, and with its n-gram decoding, end to end.
+
+In: a float32 bundle, whose weights it gets in its own format (`genai_model.py`). Out: contestants
+for `contest.py`. Needs the package `onnxruntime-genai` (0.18), which runs on the `onnxruntime` that
+is installed, the one that coordgen runs on.
+"""
+
+import time
+
+import numpy as np
+
+from contest import Answer
+from genai_model import export_genai
+
+PACKAGE = "onnxruntime-genai"
+SETTINGS = {
+    "GenAI plain": {},
+    "GenAI n-gram 3, 4 drafts": {"ngram_size": 3, "max_draft_tokens": 4},
+    "GenAI n-gram 3, 16 drafts": {"ngram_size": 3, "max_draft_tokens": 16},
+    "GenAI n-gram 3, adaptive": {
+        "ngram_size": 3,
+        "ngram_chained_lookup": True,
+        "min_adaptive_k": 2,
+    },
+}
+"""Its documentation's first advice, its widest draft, and its adaptive width with all else on."""
+
+
+class Genai:
+    """One of `SETTINGS`."""
+
+    def __init__(self, genai, model, name, end_token_ids):
+        self.name = name
+        self._genai, self._model = genai, model
+        self._end_token_ids = end_token_ids
+
+    def begin(self):
+        """Nothing is kept from prompt to prompt."""
+
+    def answer(self, prompt, max_new_tokens):
+        """As of `Contestant`; the end token, which GenAI does not give out, is put back."""
+        start = time.perf_counter()
+        params = self._genai.GeneratorParams(self._model)
+        params.set_search_options(max_length=len(prompt) + max_new_tokens, do_sample=False)
+        if SETTINGS[self.name]:
+            params.set_speculative_options(**SETTINGS[self.name])
+        generator = self._genai.Generator(self._model, params)
+        generator.append_tokens(prompt.astype(np.int32))
+        begun = time.perf_counter()
+        while not generator.is_done():
+            generator.generate_next_token()
+        end = time.perf_counter()
+        tokens = generator.get_sequence(0)[len(prompt) :].tolist()
+        if len(tokens) < max_new_tokens and not {*tokens} & {*self._end_token_ids}:
+            tokens.append(int(generator.get_next_tokens()[0]))
+        decoded = len(tokens) - 1  # the first is chosen by the prompt's logits
+        return Answer(tokens, decoded, self._steps(generator, decoded), begun - start, end - begun)
+
+    def _steps(self, generator, decoded):
+        if not SETTINGS[self.name]:
+            return decoded
+        stats = generator.get_speculative_stats()
+        return stats["target_forward_passes"] + stats["standard_fallback_steps"]
+
+
+def contestants(bundle, threads, directory):
+    """One for each of `SETTINGS`, over one model; raises ModuleNotFoundError without the package.
+
+    Args:
+        bundle: An opened float32 bundle.
+        threads: Compute threads.
+        directory: Where the model is put.
+    """
+    import onnxruntime_genai
+
+    export_genai(bundle, directory, threads)
+    model = onnxruntime_genai.Model(str(directory))
+    ends = bundle.manifest.end_token_ids
+    return [Genai(onnxruntime_genai, model, name, ends) for name in SETTINGS]
