@@ -72,7 +72,11 @@ class Battery:
         self.name = f"battery {path.name}, {' x '.join(self._files)}"
 
     def read(self) -> Reading:
-        """As of `EnergySource`; no measurement while anything else supplies the machine."""
+        """As of `EnergySource`; no measurement while anything else supplies the machine.
+
+        Raises:
+            ValueError: The battery is not discharging.
+        """
         status = (self._path / "status").read_text().strip()
         if status != "Discharging":
             raise ValueError(f"{self._path}: status is {status!r}")
