@@ -105,7 +105,7 @@ class QnnSession(OrtSession):
         for block in range(len(self.blocks)):
             self.blocks.release(block, "prefill")
             self.blocks.release(block, "decode")
-        self._head.release()
+        self.head.release()
         self._closed = self._closed or reason
 
     def prefill(

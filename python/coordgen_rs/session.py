@@ -113,6 +113,7 @@ class OrtSession:
 
     Attributes:
         blocks: Its blocks.
+        head: Its head.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
         allowed_commits: Ways to commit that may be asked for.
 
@@ -158,7 +159,7 @@ class OrtSession:
         self._memory_budget = memory_budget
         if preload and memory_budget is None:
             self.switching.ensure("prefill", "decode")
-        self._head = self.load_head()
+        self.head: Head = self.load_head()
         self.select(manifest.decode_widths)
 
     def _buffers(self, rows: int) -> Buffers:
@@ -283,8 +284,8 @@ class OrtSession:
     def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
         """The first rows of logits of the last run, in parts."""
         if buffers is self._chunk:
-            return self._head.chunk(buffers, num_rows)
-        return iter([self._head.step(buffers.rows)[:num_rows]])
+            return self.head.chunk(buffers, num_rows)
+        return iter([self.head.step(buffers.rows)[:num_rows]])
 
     def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
@@ -307,7 +308,7 @@ class OrtSession:
         else:
             for block in range(len(self.blocks)):
                 self._run_step(block, self.switching.ensure_some(block), buffers)
-        return self._head.step(inputs.rows)
+        return self.head.step(inputs.rows)
 
     def _run_step(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Run a block over a decode step, under G1 where its G2 could not be loaded."""
