@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Sequence
 
+_WIDEST = 2000
+
 
 def show_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_words: int = 1
@@ -13,7 +15,7 @@ def show_table(
         title: Above it.
         columns: Heads.
         rows: Of each a cell a column.
-        num_words: Columns of words; with several, a line parts rows that differ in the first.
+        num_words: Columns of words. Where rows share the first, a line parts those that differ.
     """
     if sys.stdout.isatty():
         try:
@@ -52,10 +54,14 @@ def _show_drawn(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    print(title)
+    table = Table()
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < num_words else "right", no_wrap=True)
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
-        is_last = num_words > 1 and following is not None and following[0] != row[0]
-        table.add_row(*row, end_section=is_last)
-    Console().print(table)
+    firsts = [row[0] for row in rows]
+    are_groups = len(set(firsts)) < len(firsts)
+    for row, following in zip(rows, [*firsts[1:], *firsts[-1:]], strict=True):
+        table.add_row(*row, end_section=are_groups and following != row[0])
+    # As wide as it needs to be, also where the terminal is not: a figure that is cut is none.
+    needed = Console(width=_WIDEST).measure(table).maximum
+    Console(width=needed).print(table)
