@@ -36,8 +36,9 @@ SMALLER = [
     (r"(coordgen export .*--provider qnn.*)", r"\1 --context 64"),
     (r"(coordgen generate [^|>#]*[^|>#\s])", r"\1 --max-new-tokens 12"),
     (r"(corpus\.py --jsonl) \d+", r"\1 1 | sed -n 1p"),
-    (r"(coordgen bench [^|>#]*[^|>#\s])", r"\1 --limit 1 --max-new-tokens 4"),
-    (r"--switch --threads 1 --load-delay 0\.5", "--switch --rounds 1 --prompt-len 64"),
+    (r"(--prompt-len 1024)", "--prompt-len 64"),
+    (r"--quick", "--sections draft-length"),
+    (r"(coordgen bench [^|>#]*[^|>#\s])", r"\1 --limit 1 --max-new-tokens 4 --repeats 1"),
     (r"--template qwen2\.5", "--template none"),
     (r"(coordgen profile [^|>#]*[^|>#\s])", r"\1 --repeats 1"),
 ]

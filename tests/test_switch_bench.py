@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from conftest import CHECKPOINTS
-from coordgen_rs.bench.ablation import NotLosslessError
+from coordgen_rs.bench.answers import NotLosslessError
 from coordgen_rs.bench.switch import STRATEGIES, bench_switching
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import MemoryBudgetError, OptionError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.switching import guessed_costs
 from switch_memory import resident_after
-from test_cli import coordgen, refused
+from test_cli import coordgen
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +68,16 @@ def test_wrong_options_are_named(bundle, costs):
         bench_switching(bundle.path, costs, prompt_len=70, memory_budget=1)
 
 
-def test_the_command_prints_a_row_a_strategy(bundle, tmp_path):
-    command = ("bench", bundle.path, "--switch", "--prompt-len", "70", "--rounds", "1")
+def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path):
+    command = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
     profile = tmp_path / "profile.json"
     assert coordgen("profile", bundle.path, "--repeats", "1", "--out", profile).returncode == 0
-    done = coordgen(*command, "--profile", profile)
+    chosen = ("--profile", profile, "--strategies", "sync,just_in_time", "--json", "-")
+    done = coordgen(*command, *chosen)
     assert done.returncode == 0, done
-    assert all(f" {name} " in done.stdout for name in STRATEGIES)
-    done = coordgen(*command, "--strategies", "sync,just_in_time", "--json")  # measures itself
-    assert list(json.loads(done.stdout)["strategies"]) == ["sync", "just_in_time"]
-    assert "needs DATA" in refused("bench", bundle.path, "--ablation")
-    assert "no profile at" in refused(*command, "--profile", tmp_path / "absent")
+    rows = json.loads(done.stdout)["sections"]["switching"]["rows"]
+    assert [row["strategy"] for row in rows] == ["sync", "just_in_time"]
+    assert rows[0]["of_sync"] == 1
 
 
 def test_memory_stays_flat_over_requests_in_both_directions(bundle):

@@ -1,1 +1,1 @@
-"""Measuring: drafters on recorded answers, and what each part adds."""
+"""Measuring: everything with a real model (`sections/`), and drafters on recorded answers."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bench.ablation import NotLosslessError
+from coordgen_rs.bench.answers import NotLosslessError
 from coordgen_rs.blocks import Blocks, GraphName
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.errors import OptionError

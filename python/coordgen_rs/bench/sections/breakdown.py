@@ -1,0 +1,99 @@
+"""Section `breakdown`: where the time of an answer goes (CoordGen, Figure 13)."""
+
+from collections import defaultdict
+
+from coordgen_rs._core import Drafter
+from coordgen_rs.bench.answers import Answered, check_same
+from coordgen_rs.bench.clocks import ClockedDrafter, ClockedHead
+from coordgen_rs.bench.repeats import rotated, summarize
+from coordgen_rs.bench.section import Cell, Chart, Column, Section
+from coordgen_rs.bench.workbench import SHOWN, Workbench
+
+PARTS = ("prefill", "decode", "calibration", "draft", "switch", "other")
+
+COLUMNS = (
+    Column("task"),
+    Column("method"),
+    *(Column(part, "ms", 1) for part in (*PARTS, "total")),
+)
+
+Seconds = dict[str, float]
+
+
+def measure_breakdown(bench: Workbench) -> Section:
+    """Answer every prompt by the shown methods, in turns, with clocks around the parts."""
+    head = bench.session.head
+    clocked = bench.session.head = ClockedHead(head)
+    try:
+        rows = _rows(bench, clocked)
+    finally:
+        bench.session.head = head
+    return Section(
+        "breakdown",
+        "parts of the time of an answer",
+        bench.how,
+        COLUMNS,
+        rows,
+        Chart("stacked", "task", PARTS, "method"),
+        [
+            f"mean of a task's prompts, median (least to most) of {bench.settings.repeats} repeats",
+            "decode: runs of the decode graphs, which verify; calibration: the head over the "
+            "prompt, and the tree of what it says; draft: reading the prompt, propose, accept",
+            "switch: what compute waited for loads while it read the prompt; 0 where both graphs of "
+            "a block are in memory",
+        ],
+    )
+
+
+def _rows(bench: Workbench, head: ClockedHead) -> list[tuple[Cell, ...]]:
+    settings = bench.settings
+    rows: list[tuple[Cell, ...]] = []
+    bench.warm_up()
+    for task, prompts in bench.prompts.items():
+        sums: dict[str, list[Seconds]] = {name: [] for name in SHOWN}
+        for repeat in range(settings.repeats):
+            bench.on_progress(f"breakdown, {task}", repeat, settings.repeats)
+            drafters = {name: _clocked(bench, name, head) for name in SHOWN}
+            for name in SHOWN:
+                sums[name].append(defaultdict(float))
+            for number, prompt in enumerate(prompts):
+                expected: list[int] | None = None
+                for name in rotated(SHOWN, repeat + number):
+                    answered = bench.answer(prompt, drafters[name])
+                    expected = answered.tokens if expected is None else expected
+                    check_same(answered.tokens, expected, name, task, number)
+                    for part, seconds in parts(answered, drafters[name]).items():
+                        sums[name][-1][part] += seconds
+        to_ms = 1e3 / len(prompts)
+        rows += [
+            (
+                task,
+                name,
+                *(
+                    summarize([to_ms * sums_of[part] for sums_of in sums[name]])
+                    for part in (*PARTS, "total")
+                ),
+            )
+            for name in SHOWN
+        ]
+    return rows
+
+
+def _clocked(bench: Workbench, name: str, head: ClockedHead) -> ClockedDrafter | None:
+    drafter = bench.drafter(name)
+    return ClockedDrafter(drafter, head) if isinstance(drafter, Drafter) else None
+
+
+def parts(answered: Answered, drafter: ClockedDrafter | None) -> Seconds:
+    """The seconds of an answer by part; "other" is what is left of the total."""
+    stats = answered.stats
+    switch_s = 0.0 if stats.switching is None else stats.switching.exposed_us / 1e6
+    found = {
+        "calibration": 0.0 if drafter is None else drafter.calibration_s,
+        "draft": 0.0 if drafter is None else drafter.draft_s,
+        "decode": stats.decode_s if drafter is None else drafter.verify_s,
+        "switch": switch_s,
+    }
+    found["prefill"] = stats.prefill_s - switch_s - found["calibration"]
+    found["other"] = answered.total_s - sum(found.values())
+    return found | {"total": answered.total_s}

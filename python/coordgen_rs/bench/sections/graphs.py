@@ -1,0 +1,139 @@
+"""Section `graphs`: drafting and the switching of graphs, each on and off (CoordGen, Table 3)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coordgen_rs.bench.answers import answer, check_same
+from coordgen_rs.bench.own_process import in_own_process
+from coordgen_rs.bench.prompts import encode_prompts, read_prompts
+from coordgen_rs.bench.repeats import rotated, summarize
+from coordgen_rs.bench.section import Cell, Chart, Column, Section
+from coordgen_rs.bench.workbench import Settings, Workbench
+from coordgen_rs.blocks import GraphName
+from coordgen_rs.bundle import Bundle
+
+SWITCHING = "just_in_time"
+
+
+class Variant(NamedTuple):
+    """One column of the paper's table.
+
+    Attributes:
+        method: What drafts.
+        switch: The strategy of loading graphs.
+        start: The graphs that are in memory when a prompt comes.
+    """
+
+    method: str
+    switch: str
+    start: GraphName
+
+
+VARIANTS = {
+    "one graph": Variant("plain", "single", "decode"),
+    "+ graphs": Variant("plain", SWITCHING, "prefill"),
+    "+ drafts (sam)": Variant("sam", "single", "decode"),
+    "+ graphs + drafts (sam)": Variant("sam", SWITCHING, "prefill"),
+    "ours": Variant("coordgen", SWITCHING, "prefill"),
+}
+"""By their names in the table; the paper's are NPU, +G, +SD, +G+SD, Ours."""
+
+COLUMNS = (
+    Column("variant"),
+    Column("per_token", "ms", 3),
+    Column("exposed_loads", "ms", 3),
+    Column("speedup"),
+)
+
+
+class Times(NamedTuple):
+    """Of each repeat, by variant: milliseconds a token, and of exposed loads an answer."""
+
+    per_token_ms: dict[str, list[float]]
+    exposed_ms: dict[str, list[float]]
+
+
+def measure_graphs(bench: Workbench) -> Section:
+    """Answer every prompt under every variant, in turns, in a process of its own."""
+    bench.on_progress("graphs", 0, 1)
+    times = in_own_process(time_variants, bench.settings, bench.session.widths, bench.costs)
+    plain, *_ = times.per_token_ms.values()
+    rows: list[tuple[Cell, ...]] = [
+        (
+            name,
+            summarize(times.per_token_ms[name]),
+            summarize(times.exposed_ms[name]),
+            summarize([one / ms for one, ms in zip(plain, times.per_token_ms[name], strict=True)]),
+        )
+        for name in VARIANTS
+    ]
+    return Section(
+        "graphs",
+        "drafting and switching, each on and off",
+        bench.how,
+        COLUMNS,
+        rows,
+        Chart("bars", "variant", ("per_token",)),
+        [
+            f"whole answers, prefill included; median (least to most) of {bench.settings.repeats} "
+            "repeats in turns",
+            "the graphs of a block are loaded apart, as on an NPU, also where they are one file",
+            f"one graph: the decode graph for all; graphs: {SWITCHING}, from the prefill graphs on",
+        ],
+    )
+
+
+def time_variants(
+    settings: Settings, widths: Sequence[int], costs: Sequence[float] | None
+) -> Times:
+    """Time all variants in this process; raises as `Workbench.open` and `Workbench.answers`.
+
+    Args:
+        settings: What was asked for.
+        widths: Those that drafts may use.
+        costs: Of a step of each; None where rows are free.
+    """
+    bundle = Bundle.open(settings.bundle)
+    session = settings.provider.open(
+        bundle, threads=settings.threads, share_graphs=False, preload=False
+    )
+    session.select(widths, costs)
+    data = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)
+    bench = Workbench(settings, session, encode_prompts(session, data, settings.max_new_tokens))
+    times = Times({name: [] for name in VARIANTS}, {name: [] for name in VARIANTS})
+    session.switching.ensure("prefill", "decode")
+    bench.warm_up()
+    for repeat in range(settings.repeats):
+        for name, (seconds, num_tokens, exposed_us) in _time_repeat(bench, repeat).items():
+            times.per_token_ms[name].append(1e3 * seconds / num_tokens)
+            times.exposed_ms[name].append(exposed_us / 1e3 / sum(bench.num_prompts.values()))
+    return times
+
+
+def _time_repeat(bench: Workbench, repeat: int) -> dict[str, tuple[float, int, int]]:
+    """Seconds, tokens and microseconds of exposed loads of all answers, by variant."""
+    sums = dict.fromkeys(VARIANTS, (0.0, 0, 0))
+    for task, prompts in bench.prompts.items():
+        drafters = {name: bench.drafter(variant.method) for name, variant in VARIANTS.items()}
+        for number, prompt in enumerate(prompts):
+            expected: list[int] | None = None
+            for name in rotated(list(VARIANTS), repeat + number):
+                variant = VARIANTS[name]
+                bench.session.switching.only(variant.start)
+                answered = answer(
+                    bench.session,
+                    prompt,
+                    drafters[name],
+                    max_new_tokens=bench.settings.max_new_tokens,
+                    switch=variant.switch,
+                )
+                expected = answered.tokens if expected is None else expected
+                check_same(answered.tokens, expected, name, task, number)
+                seconds, num_tokens, exposed_us = sums[name]
+                report = answered.stats.switching
+                sums[name] = (
+                    seconds + answered.total_s,
+                    num_tokens + len(answered.tokens),
+                    exposed_us + (0 if report is None else report.exposed_us),
+                )
+    return sums
