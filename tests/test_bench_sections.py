@@ -7,7 +7,7 @@ import pytest
 
 from coordgen_rs.bench.condition import commit_of
 from coordgen_rs.bench.own_process import OwnProcessError, in_own_process
-from coordgen_rs.bench.plots import FORMATS, middle, plot_section, series_of
+from coordgen_rs.bench.plots import FORMATS, middle, plot_section, rows_by_word
 from coordgen_rs.bench.repeats import Summary
 from coordgen_rs.bench.section import Chart, Column, Section
 from coordgen_rs.bench.sections.latency import gaps_ms
@@ -64,7 +64,7 @@ def test_rows_become_objects_by_column():
 
 @pytest.mark.parametrize("kind", ["bars", "stacked", "lines"])
 def test_plots_are_drawn_with_gaps_where_nothing_was_measured(kind, tmp_path):
-    made = section(kind, series="method")
+    made = section(kind, series="method", panels="task" if kind == "bars" else None)
     if kind == "lines":
         rows = [(4, "plain", Summary(2.0, 1.0, 3.0), 1), (8, "plain", None, 2)]
         made = Section("made-up", "", "measured", COLUMNS, rows, made.chart)
@@ -82,8 +82,9 @@ def test_no_rows_no_picture(tmp_path):
 
 
 def test_series_are_told_apart_by_their_word():
-    assert series_of(section(series="method")) == {"plain": [0, 2], "ours": [1]}
-    assert series_of(section()) == {"": [0, 1, 2]}
+    assert rows_by_word(section(), "method", [0, 1, 2]) == {"plain": [0, 2], "ours": [1]}
+    assert rows_by_word(section(), "task", [1, 2]) == {"rag": [1], "ui": [2]}
+    assert rows_by_word(section(), None, [0, 2]) == {"": [0, 2]}
 
 
 def test_tokens_of_one_step_come_at_once():

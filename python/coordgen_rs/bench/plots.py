@@ -3,9 +3,12 @@
 In: sections that say how they are drawn (`Chart`). Out: two files a section. Needs matplotlib.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
+
+import numpy as np
 
 from coordgen_rs.bench.repeats import Summary
 from coordgen_rs.bench.section import Cell, Section
@@ -13,7 +16,7 @@ from coordgen_rs.errors import OptionError
 
 FORMATS = ("png", "svg")
 
-_WIDTH, _HEIGHT, _FOOT_CHARACTERS = 8.0, 4.2, 150
+_WIDTH, _HEIGHT, _FOOT_CHARACTERS = 7.0, 4.0, 150
 
 
 def check_matplotlib() -> None:
@@ -46,23 +49,8 @@ def plot_section(section: Section, caption: str, directory: Path) -> list[Path]:
     if not section.rows:
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    chart = section.chart
-    groups = series_of(section)
-    pictures = list(groups) if chart.kind == "stacked" else list(chart.y)
-    figure, grid = pyplot.subplots(
-        1, len(pictures), figsize=(_WIDTH * len(pictures), _HEIGHT), squeeze=False
-    )
+    figure = _figure(section)
     try:
-        for axes, picture in zip(grid[0], pictures, strict=True):
-            if chart.kind == "stacked":
-                _draw_stacked(axes, section, groups[picture])
-                axes.set_title(picture)
-            else:
-                _draw(axes, section, groups, picture)
-        if chart.kind == "stacked":
-            top = max(axes.get_ylim()[1] for axes in grid[0])
-            for axes in grid[0]:
-                axes.set_ylim(0, top)
         figure.suptitle(f"{section.name}: {section.title} ({section.how})")
         foot = "\n".join(wrap(caption, _FOOT_CHARACTERS))
         figure.text(0.01, 0.01, foot, fontsize=6, va="bottom")
@@ -75,15 +63,40 @@ def plot_section(section: Section, caption: str, directory: Path) -> list[Path]:
     return files
 
 
-def series_of(section: Section) -> dict[str, list[int]]:
-    """Numbers of rows by the word that tells series apart; one series without a name else."""
-    name = section.chart.series
-    if name is None:
-        return {"": list(range(len(section.rows)))}
-    groups: dict[str, list[int]] = {}
-    for index, word in enumerate(section.column(name)):
-        groups.setdefault(str(word), []).append(index)
-    return groups
+def _figure(section: Section) -> Any:
+    """All pictures of a section side by side, on one scale where they show the same columns."""
+    from matplotlib import pyplot
+
+    chart = section.chart
+    panels = rows_by_word(section, chart.panels, range(len(section.rows)))
+    columns = [chart.y] if chart.kind == "stacked" else [(name,) for name in chart.y]
+    figure, grid = pyplot.subplots(
+        len(columns),
+        len(panels),
+        figsize=(_WIDTH * len(panels), _HEIGHT * len(columns)),
+        sharey="row",
+        squeeze=False,
+    )
+    draw = _draw_stacked if chart.kind == "stacked" else _draw
+    for line, names in zip(grid, columns, strict=True):
+        for axes, (panel, rows) in zip(line, panels.items(), strict=True):
+            draw(axes, section, rows, names)
+            axes.set_title(panel)
+            axes.set_ylim(bottom=0)
+        line[0].set_ylabel(_label(section, names))
+        if len(line[-1].get_legend_handles_labels()[1]) > 1:
+            line[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def rows_by_word(section: Section, column: str | None, rows: Iterable[int]) -> dict[str, list[int]]:
+    """Numbers of rows by their word in a column; all under "" without a column."""
+    words = [""] * len(section.rows) if column is None else map(str, section.column(column))
+    by_word: dict[str, list[int]] = {}
+    numbered = list(words)
+    for row in rows:
+        by_word.setdefault(numbered[row], []).append(row)
+    return by_word
 
 
 def middle(cell: Cell) -> float:
@@ -100,46 +113,46 @@ def _spread(cell: Cell) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-def _draw(axes: Any, section: Section, groups: dict[str, list[int]], picture: str) -> None:
+def _draw(axes: Any, section: Section, rows: list[int], names: tuple[str, ...]) -> None:
     """One column: bars beside each other, or lines."""
-    chart, cells = section.chart, section.column(picture)
-    places = list(dict.fromkeys(section.column(chart.x)))
-    for number, (name, indices) in enumerate(groups.items()):
-        xs = [places.index(section.column(chart.x)[index]) for index in indices]
-        ys = [middle(cells[index]) for index in indices]
-        errors = list(zip(*(_spread(cells[index]) for index in indices), strict=True))
+    chart, cells, places_of = (
+        section.chart,
+        section.column(names[0]),
+        section.column(section.chart.x),
+    )
+    places = list(dict.fromkeys(places_of[row] for row in rows))
+    groups = rows_by_word(section, chart.series, rows)
+    width = 0.8 / len(groups)
+    for number, (word, of_word) in enumerate(groups.items()):
+        values = [middle(cells[row]) for row in of_word]
+        spreads = list(zip(*(_spread(cells[row]) for row in of_word), strict=True))
+        style = {"label": word, "yerr": spreads if np.any(spreads) else None, "capsize": 2}
         if chart.kind == "lines":
-            places_at = [middle(places[x]) for x in xs]
-            axes.errorbar(places_at, ys, yerr=errors, marker="o", capsize=3, label=name)
+            at = [middle(places_of[row]) for row in of_word]
+            axes.errorbar(at, values, marker="o", **style)
         else:
-            width = 0.8 / len(groups)
-            at = [x + width * (number - (len(groups) - 1) / 2) for x in xs]
-            axes.bar(at, ys, width, yerr=errors, capsize=2, label=name)
+            offset = width * (number - (len(groups) - 1) / 2)
+            axes.bar(
+                [places.index(places_of[row]) + offset for row in of_word], values, width, **style
+            )
     if chart.kind == "lines":
-        axes.set_xscale("log", base=2)
         ticks = [middle(place) for place in places]
+        axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xlabel(chart.x)
     else:
         _name_places(axes, places)
-    axes.set_ylabel(_label(section, picture))
-    axes.set_ylim(bottom=0)
-    if len(groups) > 1:
-        axes.legend(fontsize=7)
 
 
-def _draw_stacked(axes: Any, section: Section, indices: list[int]) -> None:
-    """All columns of one series on each other; what is below zero is noise and is not drawn."""
-    chart = section.chart
-    places = [section.column(chart.x)[index] for index in indices]
-    below = [0.0] * len(indices)
-    for name in chart.y:
-        heights = [max(0.0, middle(section.column(name)[index])) for index in indices]
-        axes.bar(range(len(indices)), heights, 0.6, bottom=below, label=name)
+def _draw_stacked(axes: Any, section: Section, rows: list[int], names: tuple[str, ...]) -> None:
+    """Columns on each other; what is below zero is noise, and is not drawn."""
+    below = [0.0] * len(rows)
+    for name in names:
+        cells = section.column(name)
+        heights = [max(0.0, middle(cells[row])) for row in rows]
+        axes.bar(range(len(rows)), heights, 0.6, bottom=below, label=name)
         below = [low + height for low, height in zip(below, heights, strict=True)]
-    _name_places(axes, places)
-    axes.set_ylabel(_label(section, chart.y[0]).partition(", ")[2])
-    axes.legend(fontsize=7)
+    _name_places(axes, [section.column(section.chart.x)[row] for row in rows])
 
 
 def _name_places(axes: Any, places: list[Cell]) -> None:
@@ -148,6 +161,7 @@ def _name_places(axes: Any, places: list[Cell]) -> None:
     axes.set_xticks(range(len(places)), [str(place) for place in places], **slanted)
 
 
-def _label(section: Section, name: str) -> str:
-    unit = next(column.unit for column in section.columns if column.name == name)
-    return f"{name}, {unit}" if unit else name
+def _label(section: Section, names: tuple[str, ...]) -> str:
+    """What the vertical axis shows: a column with its unit, or the unit that several have."""
+    unit = next(column.unit for column in section.columns if column.name == names[0])
+    return unit if len(names) > 1 else ", ".join(filter(None, (names[0], unit)))

@@ -41,12 +41,14 @@ class Chart(NamedTuple):
         x: The column of the places on the horizontal axis.
         y: The columns drawn: each in a picture of its own, but for stacked ones.
         series: The column whose words tell bars or lines apart; None for one series.
+        panels: The column whose words have a picture each; None for one picture.
     """
 
     kind: Literal["bars", "stacked", "lines"]
     x: str
     y: tuple[str, ...]
     series: str | None = None
+    panels: str | None = None
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def measure_ablation(bench: Workbench) -> Section:
         "measured",
         COLUMNS,
         [_cells(counts, row, task) for task in (*bench.prompts, ALL) for row in ROWS],
-        Chart("bars", "base", ("tokens_per_step",), "adds"),
+        Chart("bars", "base", ("tokens_per_step",), "adds", "task"),
         ["counts, not times: steps are as wide as they can be, whatever a row costs here"],
     )
 

@@ -34,13 +34,13 @@ def measure_breakdown(bench: Workbench) -> Section:
         bench.how,
         COLUMNS,
         rows,
-        Chart("stacked", "task", PARTS, "method"),
+        Chart("stacked", "task", PARTS, panels="method"),
         [
             f"mean of a task's prompts, median (least to most) of {bench.settings.repeats} repeats",
             "decode: runs of the decode graphs, which verify; calibration: the head over the "
             "prompt, and the tree of what it says; draft: reading the prompt, propose, accept",
-            "switch: what compute waited for loads while it read the prompt; 0 where both graphs of "
-            "a block are in memory",
+            "switch: what compute waited for loads in the prefill; 0 where both graphs of a block "
+            "are in memory",
         ],
     )
 
