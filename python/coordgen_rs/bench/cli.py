@@ -169,7 +169,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     if options.strategies is not None:
         given["strategies"] = tuple(options.strategies)
     budget = options.memory_budget
-    settings = Settings(
+    return Settings(
         bundle=options.bundle,
         data=options.data,
         methods=tuple(options.methods or ()),
@@ -185,8 +185,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
         profile=options.profile,
         **given,
     )
-    settings.check()
-    return settings
 
 
 def _asked(settings: Settings) -> dict[str, object]:
