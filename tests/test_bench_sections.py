@@ -40,7 +40,7 @@ def test_a_table_has_heads_with_units_and_cells_with_spreads(capsys):
     for text in ("made-up: a table (replayed)", "time, ms", "a note", "on some machine"):
         assert text in shown
     line = next(line for line in shown.splitlines() if "1,234.6" in line)
-    assert [cell.strip() for cell in line.strip("│").split("│")] == [
+    assert [cell.strip() for cell in line.strip("|").split("|")] == [
         "rag",
         "plain",
         "1,234.6 (1.0..2,000.0)",

@@ -77,7 +77,11 @@ def answer(
 
 
 def check_same(got: list[int], expected: list[int], name: str, task: str, number: int) -> None:
-    """Raises NotLosslessError where an answer differs from another method's to the same prompt."""
+    """Compare an answer with another method's to the same prompt.
+
+    Raises:
+        NotLosslessError: They differ.
+    """
     if got != expected:
         raise NotLosslessError(
             f"{name} gave other tokens than the method before it, for prompt {number} of {task}"

@@ -16,11 +16,15 @@ from coordgen_rs.errors import OptionError
 
 FORMATS = ("png", "svg")
 
-_WIDTH, _HEIGHT, _FOOT_CHARACTERS = 7.0, 4.0, 150
+_WIDTH, _WIDTH_OF_SEVERAL, _HEIGHT, _FOOT_CHARACTERS = 7.0, 4.5, 4.0, 110
 
 
 def check_matplotlib() -> None:
-    """Raises OptionError where matplotlib is not installed."""
+    """Load matplotlib for drawing into files.
+
+    Raises:
+        OptionError: It is not installed.
+    """
     try:
         import matplotlib
     except ModuleNotFoundError as error:
@@ -69,11 +73,12 @@ def _figure(section: Section) -> Any:
 
     chart = section.chart
     panels = rows_by_word(section, chart.panels, range(len(section.rows)))
+    width = _WIDTH_OF_SEVERAL if len(panels) > 1 else _WIDTH
     columns = [chart.y] if chart.kind == "stacked" else [(name,) for name in chart.y]
     figure, grid = pyplot.subplots(
         len(columns),
         len(panels),
-        figsize=(_WIDTH * len(panels), _HEIGHT * len(columns)),
+        figsize=(width * len(panels), _HEIGHT * len(columns)),
         sharey="row",
         squeeze=False,
     )
@@ -82,7 +87,7 @@ def _figure(section: Section) -> Any:
         for axes, (panel, rows) in zip(line, panels.items(), strict=True):
             draw(axes, section, rows, names)
             axes.set_title(panel)
-            axes.set_ylim(bottom=0)
+        line[0].set_ylim(bottom=0)  # of the whole line, when all is drawn
         line[0].set_ylabel(_label(section, names))
         if len(line[-1].get_legend_handles_labels()[1]) > 1:
             line[-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
