@@ -9,7 +9,7 @@ from coordgen_rs.bench.condition import commit_of
 from coordgen_rs.bench.own_process import OwnProcessError, in_own_process
 from coordgen_rs.bench.plots import FORMATS, middle, plot_section, rows_by_word
 from coordgen_rs.bench.repeats import Summary
-from coordgen_rs.bench.section import Chart, Column, Section
+from coordgen_rs.bench.section import Across, Chart, Column, Section
 from coordgen_rs.bench.sections.latency import gaps_ms
 from coordgen_rs.byte_size import parse_bytes
 from coordgen_rs.errors import OptionError
@@ -47,6 +47,23 @@ def test_a_table_has_heads_with_units_and_cells_with_spreads(capsys):
         "12,345",
     ]
     assert next(line for line in shown.splitlines() if "ours" in line).count("-") == 1
+
+
+def test_a_long_table_is_printed_wide(capsys):
+    columns = (*COLUMNS[:2], Column("steps"), Column("gain"), Column("memory", "MB"))
+    rows = [
+        (task, method, steps, steps / 2, steps + 0.5)
+        for task, steps in (("rag", 2), ("all", 4))
+        for method in ("plain", "ours")
+    ]
+    chart, across = section().chart, Across("task", "steps", "gain")
+    Section("wide", "", "measured", columns, rows, chart, across=across).show("")
+    table = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if "|" in line]
+    assert [[cell.strip() for cell in line] for line in (table[0], *table[2:])] == [
+        ["method", "rag", "all", "memory, MB"],
+        ["plain", "2 x1.00", "4 x2.00", "4.50"],
+        ["ours", "2 x1.00", "4 x2.00", "4.50"],
+    ]
 
 
 def test_rows_become_objects_by_column():

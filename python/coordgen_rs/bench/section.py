@@ -51,6 +51,20 @@ class Chart(NamedTuple):
     panels: str | None = None
 
 
+class Across(NamedTuple):
+    """How a long table is printed wide, as papers have it: a column for each word of one.
+
+    Attributes:
+        by: The column of these words; the last of them stands for all.
+        figure: The column that is printed under each word.
+        factor: The column that is printed behind it.
+    """
+
+    by: str
+    figure: str
+    factor: str
+
+
 @dataclass(frozen=True)
 class Section:
     """A table.
@@ -63,6 +77,7 @@ class Section:
         rows: Of each a cell a column.
         notes: What a reader must know to read it right.
         chart: How it is drawn.
+        across: How it is printed where it is long; the JSON stays as it is.
     """
 
     name: str
@@ -72,11 +87,17 @@ class Section:
     rows: list[tuple[Cell, ...]]
     chart: Chart
     notes: list[str] = field(default_factory=list)
+    across: Across | None = None
 
     def column(self, name: str) -> list[Cell]:
         """The cells of a column."""
         index = [column.name for column in self.columns].index(name)
         return [row[index] for row in self.rows]
+
+    def _places(self, across: Across) -> tuple[int, int, int]:
+        names = [column.name for column in self.columns]
+        by, figure, factor = (names.index(name) for name in across)
+        return by, figure, factor
 
     def to_json(self) -> dict[str, Any]:
         """The section as JSON types; rows are objects by the columns' names."""
@@ -97,10 +118,38 @@ class Section:
             for row in self.rows
         ]
         num_words = sum(isinstance(cell, str) for cell in self.rows[0]) if self.rows else 1
+        if self.across is not None and self.rows:
+            heads, cells = _wide(heads, cells, self._places(self.across), num_words)
+            num_words -= 1
         show_table(f"{self.name}: {self.title} ({self.how})", heads, cells, num_words=num_words)
         for line in (*self.notes, caption):
             print(line)
         print()
+
+
+def _wide(
+    heads: list[str], cells: list[list[str]], places: tuple[int, int, int], num_words: int
+) -> tuple[list[str], list[list[str]]]:
+    """A long table as a wide one; what is not across is that of the last word.
+
+    Args:
+        heads: Of the long table.
+        cells: Of the long table.
+        places: The columns of `Across`.
+        num_words: Columns of words, the one across included.
+    """
+    by, figure, factor = places
+    kept = [place for place in range(num_words) if place != by]
+    rest = [place for place in range(num_words, len(heads)) if place not in places]
+    words = list(dict.fromkeys(row[by] for row in cells))
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for row in cells:
+        line = lines.setdefault(tuple(row[place] for place in kept), [])
+        line.append(f"{row[figure]} x{row[factor]}")
+        if row[by] == words[-1]:
+            line += [row[place] for place in rest]
+    wide_heads = [heads[place] for place in kept] + words + [heads[place] for place in rest]
+    return wide_heads, [[*kept_words, *line] for kept_words, line in lines.items()]
 
 
 def _json_cell(cell: Cell) -> Any:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from coordgen_rs._core import Drafter
 from coordgen_rs.bench.answers import check_same
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
+from coordgen_rs.bench.section import Across, Cell, Chart, Column, Section
 from coordgen_rs.bench.sections.methods import ALL
 from coordgen_rs.bench.workbench import Workbench
 
@@ -77,7 +77,11 @@ def measure_ablation(bench: Workbench) -> Section:
         COLUMNS,
         [_cells(counts, row, task) for task in (*bench.prompts, ALL) for row in ROWS],
         Chart("bars", "base", ("tokens_per_step",), "adds", "task"),
-        ["counts, not times: steps are as wide as they can be, whatever a row costs here"],
+        [
+            "by task tokens_per_step, and behind x the gain over the base alone",
+            "counts, not times: steps are as wide as they can be, whatever a row costs here",
+        ],
+        Across("task", "tokens_per_step", "gain"),
     )
 
 

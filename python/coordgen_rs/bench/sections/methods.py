@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coordgen_rs.bench.methods import PLAIN, extra_bytes
 from coordgen_rs.bench.repeats import ratio, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
+from coordgen_rs.bench.section import Across, Cell, Chart, Column, Section
 from coordgen_rs.bench.workbench import Given, Workbench
 from coordgen_rs.draft_model import ModelDrafter
 
@@ -88,6 +88,7 @@ def measure_methods(bench: Workbench) -> Section:
         rows,
         Chart("bars", "task", ("tokens_per_s", "tokens_per_step"), "method"),
         _notes(bench),
+        Across("task", "tokens_per_step", "speedup"),
     )
 
 
@@ -110,7 +111,9 @@ def _notes(bench: Workbench) -> list[str]:
     return [
         f"median (least to most) of {bench.settings.repeats} repeats; methods answered in turns; "
         "all gave the same tokens",
-        "speedup: of decoding over plain; answer_speedup: of whole answers, prefill included",
+        "by task tokens_per_step, and behind x the speedup of decoding over plain; behind `all` "
+        "what is of all tasks",
+        "answer_speedup: of whole answers over plain, prefill included",
         "accepted_share: of the draft tokens; host_share: propose and accept in the decoding time",
         f"drafts are made {rows}; earlier prompts of a task {earlier} be drawn on",
     ]
