@@ -23,7 +23,7 @@ import genai
 import ours
 import transformers_lookup
 from coordgen_rs import Tokenizer, open_session
-from coordgen_rs.bench.ablation import read_prompts
+from coordgen_rs.bench.prompts import read_prompts
 from coordgen_rs.bench.replay import replay
 from coordgen_rs.bench.templates import TokenizedRecord
 from coordgen_rs.progress import progress
