@@ -60,6 +60,7 @@ class Buffers:
         self.input_ids, self.position_ids = input_ids, position_ids
         self.mask, self.cos, self.sin, self.hidden = mask, cos, sin, hidden
         self.write_index = np.zeros(1, np.int64)
+        self._attending: dict[int, Buffers] = {}
         # ONNX Runtime reads the arrays' own memory: the OrtValues hold no copy on CPU.
         arrays: dict[str, NDArray[np.generic]] = {
             "mask": mask,
@@ -101,6 +102,27 @@ class Buffers:
             self.sin[:, :, some],
             (one[:, some], other[:, some]),
         )
+
+    def attending(self, num_slots: int) -> "Buffers":
+        """The same with the mask of the first slots only, as it is now; all else is shared."""
+        if num_slots == self.mask.shape[-1]:
+            return self
+        if num_slots not in self._attending:
+            mask = self._narrow_mask[: self.rows * num_slots].reshape(1, 1, self.rows, num_slots)
+            narrow = Buffers(
+                self.input_ids, self.position_ids, mask, self.cos, self.sin, self.hidden
+            )
+            narrow.write_index = self.write_index
+            narrow.values["write_index"] = self.values["write_index"]
+            self._attending[num_slots] = narrow
+        narrow = self._attending[num_slots]
+        narrow.mask[:] = self.mask[..., :num_slots]
+        return narrow
+
+    @cached_property
+    def _narrow_mask(self) -> NDArray[np.float32]:
+        """Memory for the masks of fewer slots, of which one is in use at a time."""
+        return np.zeros(self.mask.size, np.float32)
 
     def before_run(self) -> None:
         """Bring up to date what graphs read in another form than it is written; here nothing."""
@@ -242,7 +264,9 @@ class CpuBlocks(OrtBlocks):
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`."""
-        session, binding = self._bound(block, graph, buffers)
+        self._cache.fit(int(buffers.write_index[0]) + buffers.rows)
+        attending = buffers.attending(self._cache.num_slots)
+        session, binding = self._bound(block, graph, attending)
         session.run_with_iobinding(binding)
 
     def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:

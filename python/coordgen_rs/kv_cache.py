@@ -5,7 +5,8 @@ writes its rows to the slots behind the committed ones; what is not committed is
 overwritten by the next. On an NPU (`QnnCache`) a step gives its rows out, and the host copies them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,17 @@ from coordgen_rs.manifest import CacheEncodings
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
+_GRAIN = 128
+"""Slots are laid out in multiples of this. A multiple of what ONNX Runtime's kernels sum at a time:
+slots behind the last one that is seen then add nothing but zeros to any sum."""
+
 
 class KvCache:
     """Cache of one request, all layers, float32, in place.
+
+    Attention takes time for all slots that a graph is given, so it is given no more than are
+    needed: the arrays of a layer lie in the front of its memory, and are laid out anew when the
+    request has outgrown them.
 
     Args:
         num_layers: Layers of the target.
@@ -28,25 +37,81 @@ class KvCache:
 
     Attributes:
         length: Number of committed tokens; their slots are `0 .. length - 1`.
-        values: Per layer a pair of OrtValues, keys and values, each `(1, kv_heads, slots,
-            head_dim) f32`, to be bound both as input and as output of the block that owns them.
+        num_slots: Slots that the graphs are given: all at first, later as few as will do.
     """
 
     def __init__(self, num_layers: int, num_kv_heads: int, num_slots: int, head_dim: int) -> None:
-        shape = (1, num_kv_heads, num_slots, head_dim)
-        self.length = 0
-        self._arrays = [
-            (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(num_layers)
+        self.length, self.num_slots, self._most = 0, num_slots, num_slots
+        self._grain = _GRAIN
+        self._heads, self._head_dim = num_kv_heads, head_dim
+        size = num_kv_heads * num_slots * head_dim
+        self._memory = [
+            (np.zeros(size, np.float32), np.zeros(size, np.float32)) for _ in range(num_layers)
         ]
-        self.values = [
-            tuple(onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in pair)
-            for pair in self._arrays
+        self._arrays = self._laid_out()
+        self._values: dict[int, list[tuple[onnxruntime.OrtValue, ...]]] = {}
+
+    @property
+    def values(self) -> list[tuple[onnxruntime.OrtValue, ...]]:
+        """Per layer keys and values, each `(1, kv_heads, num_slots, head_dim)`.
+
+        They are to be bound both as input and as output of the block that owns them.
+        """
+        if self.num_slots not in self._values:
+            from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
+            pairs = [tuple(from_numpy(array) for array in pair) for pair in self._arrays]
+            self._values[self.num_slots] = pairs
+        return self._values[self.num_slots]
+
+    def fit(self, num_tokens: int) -> None:
+        """Make room for so many tokens, those that are being written included."""
+        if num_tokens > self.num_slots:
+            self._lay_out(self._slots_for(num_tokens), kept=self.num_slots)
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first committed tokens, and slots that are far too many for them."""
+        self.length = length
+        if 2 * self._slots_for(length) < self.num_slots:
+            self._lay_out(self._slots_for(length), kept=length)
+
+    def attend_to_all(self) -> None:
+        """Give the graphs all slots from now on, where fewer would change bits."""
+        self._grain = self._most
+        self.fit(self._most)
+
+    @contextmanager
+    def attending_to_all(self) -> Iterator[None]:
+        """Give the graphs all slots for a while."""
+        grain = self._grain
+        self.attend_to_all()
+        try:
+            yield
+        finally:
+            self._grain = grain
+
+    def _slots_for(self, num_tokens: int) -> int:
+        return min(max(-(-num_tokens // self._grain), 1) * self._grain, self._most)
+
+    def _lay_out(self, num_slots: int, kept: int) -> None:
+        """Change the number of slots; the first ones keep what they hold."""
+        before, self.num_slots = self._arrays, num_slots
+        self._arrays = self._laid_out()
+        for old, new in zip(before, self._arrays, strict=True):
+            for source, target in zip(old, new, strict=True):
+                target[:, :, :kept] = source[:, :, :kept].copy()
+
+    def _laid_out(self) -> list[Pair]:
+        shape = (1, self._heads, self.num_slots, self._head_dim)
+        size = self._heads * self.num_slots * self._head_dim
+        return [
+            (keys[:size].reshape(shape), values[:size].reshape(shape))
+            for keys, values in self._memory
         ]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
-        return sum(array.nbytes for pair in self._arrays for array in pair)
+        return sum(array.nbytes for pair in self._memory for array in pair)
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order.
@@ -103,6 +168,10 @@ class QnnCache:
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
         return sum(array.nbytes for pair in self.arrays for array in pair)
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first committed tokens."""
+        self.length = length
 
     def new_rows(self, rows: int) -> list[Pair]:
         """Where steps of that width leave their keys and values, `(1, kv_heads, rows, head_dim)`.

@@ -14,7 +14,7 @@ from coordgen_rs.encoding import Encoding
 from coordgen_rs.errors import BundleError
 from coordgen_rs.typed_json import FieldError, parse
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 
 WeightKind = Literal["fp32", "int8", "int4"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,19 @@ from coordgen_rs.switching import (
     WhileWaiting,
     guessed_costs,
 )
+
+
+class StepCost(NamedTuple):
+    """What a step costs, in one unit of choice: it grows with what its rows attend to.
+
+    Attributes:
+        base: Cost behind no committed token.
+        per_token: Cost of every committed token more.
+    """
+
+    base: float
+    per_token: float
+
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None
 
@@ -49,8 +62,8 @@ class Session(Protocol):
         """The input buffers of the decode graphs, one a width, narrowest first."""
 
     @property
-    def step_costs(self) -> Sequence[float] | None:
-        """Cost of a step of each width, in one unit of choice; None where all cost the same."""
+    def step_costs(self) -> Sequence[StepCost] | None:
+        """Cost of a step of each width; None where all cost the same."""
 
     def prefill(
         self,
@@ -99,7 +112,8 @@ class OrtSession:
     """A bundle on ONNX Runtime's CPU provider.
 
     Keys and values are written in the graph to absolute slots, in place, so a row's bits depend
-    neither on its width nor on the other rows (measured by `coordgen check`).
+    neither on its width, nor on the other rows, nor on how many slots there are (measured by
+    `coordgen check`). A run attends to few more slots than hold something.
 
     Args:
         bundle: An opened bundle.
@@ -177,7 +191,7 @@ class OrtSession:
         self._embed(buffers)
         return buffers
 
-    def select(self, widths: Sequence[int], costs: Sequence[float] | None = None) -> None:
+    def select(self, widths: Sequence[int], costs: Sequence[StepCost] | None = None) -> None:
         """Draft and decode with these widths only, at the given costs of a step.
 
         Raises:
@@ -374,4 +388,4 @@ class OrtSession:
         """
         if not 0 <= length <= self.length:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
-        self.cache.length = length
+        self.cache.rewind(length)

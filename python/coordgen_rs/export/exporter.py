@@ -14,7 +14,7 @@ import onnx
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.config import ModelConfig
-from coordgen_rs.export.graph import GraphShape, block_graph, head_graph
+from coordgen_rs.export.graph import block_graph, head_graph
 from coordgen_rs.export.layers import embedding_tensor, write_head, write_layer
 from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.export.writer import Staging, staged_directory
@@ -135,7 +135,6 @@ class _Exporter:
         # A graph of any width may start at the last slot of the context.
         self._slots = options.context + self._widths[-1]
         self._model = model_shape(source.config)
-        self._shape = GraphShape(self._model, self._slots)
 
     def run(self) -> None:
         """Writes all files, the manifest last."""
@@ -184,7 +183,7 @@ class _Exporter:
             for number in layers:
                 self._progress(f"layer {number}", number + 1)
                 stored.append(write_layer(self._source, writer, number, bits))
-        graphs = self._write_graph(name, block_graph(self._shape, stored, layers.start))
+        graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 
     def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
@@ -194,7 +193,7 @@ class _Exporter:
         shared = self._shared_output(embedding.file) if is_shared else None
         with self._staging.create("head.weights") as file:
             stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
-        graphs = self._write_graph("head", head_graph(self._shape, stored))
+        graphs = self._write_graph("head", head_graph(self._model, stored))
         return HeadFiles(sorted({"head.weights", stored.output.weight.file}), graphs)
 
     def _shared_output(self, file: str) -> StoredLinear:

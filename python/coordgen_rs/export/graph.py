@@ -2,7 +2,7 @@
 
 In: where the weights are, and the model's sizes. Out: a model of a few KB without weights.
 
-A block's inputs (all float32 unless said; M rows, symbolic; D hidden size):
+A block's inputs (all float32 unless said; M rows and the number of slots symbolic; D hidden size):
     hidden (1, M, D); mask (1, 1, M, slots), additive and finite; cos, sin (1, 1, M, head_dim / 2);
     write_index (1,) int64, the slot of row 0;
     for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, head_dim).
@@ -19,11 +19,11 @@ Why these operators: every row's bits must be the same at every M (measured, see
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width, and the packed weights are held once (a sixth of the memory at six widths). Mixing both
   kinds was dropped: in float32 their bits differ.
+- The number of slots is symbolic, too: slots that no row sees change no bit, but cost time.
 - GroupQueryAttention and separate regions for new keys were dropped: their bits depend on M.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
@@ -34,18 +34,10 @@ from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, Sto
 from coordgen_rs.manifest import ModelShape
 
 _OPSET = 24
-_ROWS = "rows"
-"""The symbolic dimension of the graphs' inputs and outputs."""
-_ANY = -1
-"""The same dimension in a Reshape, which infers it."""
-
-
-@dataclass(frozen=True)
-class GraphShape:
-    """The sizes that a graph is fixed to; the number of rows is not among them."""
-
-    model: ModelShape
-    slots: int
+_ROWS, _SLOTS = "rows", "slots"
+"""The symbolic dimensions of the graphs' inputs and outputs."""
+_ANY, _SAME = -1, 0
+"""In a Reshape: the dimension that it infers, and one that is as long as before."""
 
 
 class _Graph(GraphBuilder):
@@ -87,14 +79,13 @@ class _Graph(GraphBuilder):
 
 
 def block_graph(
-    shape: GraphShape, layers: Sequence[StoredLayer], first_layer: int
+    model: ModelShape, layers: Sequence[StoredLayer], first_layer: int
 ) -> onnx.ModelProto:
     """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
-    model = shape.model
     half = model.head_dim // 2
     inputs = [
         float_info("hidden", 1, _ROWS, model.hidden_size),
-        float_info("mask", 1, 1, _ROWS, shape.slots),
+        float_info("mask", 1, 1, _ROWS, _SLOTS),
         float_info("cos", 1, 1, _ROWS, half),
         float_info("sin", 1, 1, _ROWS, half),
         helper.make_tensor_value_info("write_index", TensorProto.INT64, [1]),
@@ -103,21 +94,20 @@ def block_graph(
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     for number, layer in enumerate(layers, first_layer):
-        cache = (1, model.num_kv_heads, shape.slots, model.head_dim)
+        cache = (1, model.num_kv_heads, _SLOTS, model.head_dim)
         inputs += [float_info(f"key_{number}", *cache), float_info(f"value_{number}", *cache)]
         outputs += [
             float_info(f"key_{number}_out", *cache),
             float_info(f"value_{number}_out", *cache),
         ]
-        x = _attention(graph, shape, layer, number, x)
+        x = _attention(graph, model, layer, number, x)
         x = _feed_forward(graph, model, layer, f"layer_{number}", x)
     graph.node("Reshape", [x, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
     return graph.model("block", inputs, outputs, _OPSET)
 
 
-def head_graph(shape: GraphShape, head: StoredHead) -> onnx.ModelProto:
+def head_graph(model: ModelShape, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
-    model = shape.model
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     x = graph.norm("norm", x, head.norm, model.rms_norm_eps)
@@ -131,9 +121,8 @@ def head_graph(shape: GraphShape, head: StoredHead) -> onnx.ModelProto:
     )
 
 
-def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int, x: str) -> str:
+def _attention(graph: _Graph, model: ModelShape, layer: StoredLayer, number: int, x: str) -> str:
     """`x (M, D)` plus attention over the caches, which get the new keys and values first."""
-    model = shape.model
     heads, kv_heads, size = model.num_heads, model.num_kv_heads, model.head_dim
     name = f"layer_{number}"
     normed = graph.norm(f"{name}.attention_norm", x, layer.attention_norm, model.rms_norm_eps)
@@ -153,7 +142,7 @@ def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int
         cache = f"{kind}_{number}"
         inputs = [cache, new, "write_index"]
         caches.append(graph.node("TensorScatter", inputs, f"{cache}_out", axis=-2, mode="linear"))
-    attended = _attend(graph, shape, name, query, caches)
+    attended = _attend(graph, model, name, query, caches)
     attended = graph.node("Transpose", [attended], f"{name}.attended_by_row", perm=[0, 2, 1, 3])
     to_rows = graph.integers(_ANY, heads * size)
     attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
@@ -161,12 +150,11 @@ def _attention(graph: _Graph, shape: GraphShape, layer: StoredLayer, number: int
     return graph.node("Add", [x, out], f"{name}.after_attention")
 
 
-def _attend(graph: _Graph, shape: GraphShape, name: str, query: str, caches: Sequence[str]) -> str:
+def _attend(graph: _Graph, model: ModelShape, name: str, query: str, caches: Sequence[str]) -> str:
     """Softmax attention of `query (1, heads, M, head_dim)` over the caches, in the same shape.
 
     Heads are ordered so that those sharing a key follow one another; they are folded into rows.
     """
-    model, slots = shape.model, shape.slots
     kv_heads, size = model.num_kv_heads, model.head_dim
     group = model.num_heads // kv_heads
     key, value = caches
@@ -180,11 +168,11 @@ def _attend(graph: _Graph, shape: GraphShape, name: str, query: str, caches: Seq
     )
     if may_be_single:
         scores = _without_last_row(graph, scores)
-    unfolded = graph.integers(kv_heads, group, _ANY, slots)
+    unfolded = graph.integers(kv_heads, group, _ANY, _SAME)
     scores = graph.node("Reshape", [scores, unfolded], f"{name}.scores_unfolded")
     scores = graph.node("Add", [scores, "mask"], f"{name}.scores_masked")
     weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
-    folded = graph.integers(1, kv_heads, _ANY, slots)
+    folded = graph.integers(1, kv_heads, _ANY, _SAME)
     weights = graph.node("Reshape", [weights, folded], f"{name}.weights_folded")
     if may_be_single:
         weights = _with_first_row_again(graph, weights)
