@@ -80,7 +80,8 @@
 //!   parts of rejected drafts; [`escape`], on which the automaton's estimates rest;
 //!   [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
 //!   comparison; [`acceptance`], the learned trust in them; [`grow`], one tree from all of them;
-//!   [`step_choice`], how wide a step pays; and the [`Drafter`] above it all.
+//!   [`step_choice`], how wide a step pays; [`model_choice`], when a draft model does; and the
+//!   [`Drafter`] above it all.
 //! - [`lookup_table`](draft::lookup_table): [`LookupTable`], what the target held likely after each
 //!   token; [`source`](draft::lookup_table::source) and [`learner`](draft::lookup_table::learner),
 //!   how it drafts and learns, and [`file`](draft::lookup_table::file), how it is kept.
@@ -147,6 +148,7 @@
 //! [`Prediction`]: draft::prediction::Prediction
 //! [`SamDecoding`]: draft::sam_decoding::SamDecoding
 //! [`grow`]: draft::grow
+//! [`model_choice`]: draft::model_choice
 //! [`step_choice`]: draft::step_choice
 
 pub mod commit;
@@ -167,7 +169,7 @@ pub use draft::drafter::{Drafter, DrafterOptions};
 pub use draft::history::History;
 pub use draft::prompt_lookup::PromptLookup;
 pub use draft::source::DraftSource;
-pub use draft::step_choice::{StepChoice, StepShape};
+pub use draft::step_choice::{StepChoice, StepCost, StepShape};
 pub use draft::suffix_automaton::SuffixAutomaton;
 pub use error::{Error, Result};
 pub use ids::{BlockId, NodeId, StateId, TokenId};

@@ -196,8 +196,9 @@ class Drafter:
             earlier ones too), "lookup-table" (what the target held likely after each token; uses
             `prefilled`), "token-recycling" (the same of the last row only, for comparison). None of
             them: nothing is drafted.
-        costs: What each step costs, in any unit; a step is run, and a draft made, only where
-            it pays. Without costs rows are free, and filled as far as the sources reach.
+        costs: What each step costs, in any unit: a number, or a pair of what it costs behind no
+            token and for every committed token more. A step is run, and a draft made, only
+            where it pays. Without costs rows are free, and filled as far as the sources reach.
         commit: "canonical" (only the tree's first path is committed; exact wherever equal
             slots give equal bits) or "compact" (all accepted rows are).
         end_token_ids: Tokens that end an answer.
@@ -220,7 +221,7 @@ class Drafter:
         vocab_size: int,
         *,
         sources: Sequence[str] = ...,
-        costs: Sequence[float] | None = None,
+        costs: Sequence[float | tuple[float, float]] | None = None,
         commit: str = "canonical",
         end_token_ids: Sequence[int] = ...,
         history: SharedHistory | None = None,
@@ -266,6 +267,30 @@ class Drafter:
             CallOrderError: No request is running.
             ShapeError: The logits have another dtype or shape, or more rows than the prompt.
             NonFiniteLogitsError: A row has no usable maximum; the message names its position.
+        """
+
+    def model_pays(self, past_len: int) -> bool:
+        """Whether a draft model is to run before the next step.
+
+        Always where rows are free; else where it has lately been worth more than what is known now,
+        and now and then to see whether it is.
+
+        Args:
+            past_len: Committed tokens before the root.
+
+        Raises:
+            CallOrderError: No request is running.
+            ShapeError: No step fits behind `past_len` tokens.
+        """
+
+    def model_ran(self, cost: float) -> None:
+        """Hear that the draft model has run for the next step.
+
+        Args:
+            cost: Of all its runs, in the unit of the steps' costs.
+
+        Raises:
+            CallOrderError: No request is running.
         """
 
     def propose(

@@ -32,12 +32,14 @@ class DraftModel:
         session: As given.
         least_that_pays: As given.
         core: The tree, for `Drafter(model_draft=...)`.
+        cost: What its runs have cost in all, by its session's step costs; 0 where it tells none.
     """
 
     def __init__(
         self, session: Session, *, least_that_pays: float = 0.0, branches: bool = True
     ) -> None:
         self.session, self.least_that_pays = session, least_that_pays
+        self.cost = 0.0
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
@@ -92,6 +94,7 @@ class DraftModel:
         inputs = self.core.next_step(max_tokens)
         if inputs is None:
             return False
+        self._count(inputs.rows, inputs.num_nodes)
         logits = session.step(inputs)
         # Rows of all branches stay in their slots: what a later row may see, its mask says.
         session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
@@ -104,9 +107,18 @@ class DraftModel:
         if len(unread) > self.session.step_inputs[-1].rows:
             if self.session.length + len(unread) > self.session.capacity:
                 return False
+            self._count(self.session.step_inputs[-1].rows, len(unread) - 1)
             self.session.prefill(unread[:-1])
             self.core.skip(len(unread) - 1)
         return True
+
+    def _count(self, rows: int, num_tokens: int) -> None:
+        """Count steps of a width that read so many tokens."""
+        session = self.session
+        for inputs, cost in zip(session.step_inputs, session.step_costs or (), strict=False):
+            if inputs.rows == rows:
+                one = cost.base + cost.per_token * session.length
+                self.cost += one * -(-num_tokens // rows)
 
 
 class ModelDrafter(WrappedDrafter):
@@ -132,9 +144,11 @@ class ModelDrafter(WrappedDrafter):
         self.model_s, self.num_provisional = 0.0, 0
 
     def propose(self, past_len: int) -> StepInputs:
-        """Let the model draft, then propose as `Drafter` does."""
-        start = time.perf_counter()
-        self.model.draft(self._max_tokens)
+        """Let the model draft where that pays, then propose as `Drafter` does."""
+        start, cost = time.perf_counter(), self.model.cost
+        if self.drafter.model_pays(past_len):
+            self.model.draft(self._max_tokens)
+            self.drafter.model_ran(self.model.cost - cost)
         self.model_s += time.perf_counter() - start
         return super().propose(past_len)
 
@@ -159,9 +173,10 @@ def least_that_pays(session: Session, target: Session) -> float:
     costs, widths = target.step_costs, [inputs.rows for inputs in target.step_inputs]
     if costs is None or session.step_costs is None:
         return 0.0
-    more = [(c - costs[0]) / (w - widths[0]) for c, w in zip(costs[1:], widths[1:], strict=True)]
+    first = costs[0].base
+    more = [(c.base - first) / (w - widths[0]) for c, w in zip(costs[1:], widths[1:], strict=True)]
     a_row = max(min(more, default=0.0), 0.0)
-    return min((session.step_costs[0] + a_row) / costs[0], 1.0)
+    return min((session.step_costs[0].base + a_row) / first, 1.0)
 
 
 def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:

@@ -31,8 +31,13 @@ DRAFT_SOURCES: dict[str, tuple[str, ...]] = {
     "edgellm": ("draft-model",),
     "blend": ("automaton", "calibration", "reuse", "lookup-table"),
 }
-"""Sources by the name of a choice; "auto" adds calibration where rows cost nothing, "auto" and
-"blend" add a draft model where there is one."""
+"""Sources by the name of a choice; "auto" adds what else `FREE_ROWS` has where rows cost nothing,
+"auto" and "blend" add a draft model where there is one."""
+
+FREE_ROWS = ("calibration", "lookup-table")
+"""What fills rows that cost nothing, where the table adds a tenth to the tokens a step. Where rows
+cost time its guesses are too unsure to pay, and learning from every row makes drafting 3 to 5 %
+slower (`coordgen bench --methods`)."""
 
 DRAFT_TREES: dict[str, str | DynamicTree] = {"token-recycling": "static", "diaa": DynamicTree()}
 """Trees of the choices that have their own; those of the others are blended, best first."""
@@ -223,9 +228,9 @@ def make_drafter(
     Args:
         session: The target; its measured step costs decide how wide a draft pays.
         draft: A key of `DRAFT_SOURCES`, or the names of any sources that `Drafter` knows. "auto"
-            takes calibration where the session tells no step costs: with them, rows cost time, and
-            the head's rows over the prompt cost more than calibration brought (`coordgen generate
-            --sources` shows both: `prefill_s`, `tokens_per_step`).
+            takes calibration and the look-up table where the session tells no step costs: with
+            them, rows cost time, and the head's rows over the prompt cost more than calibration
+            brought (`coordgen generate --sources` shows both: `prefill_s`, `tokens_per_step`).
         commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is);
             a session that allows no compact commit takes the canonical one.
         history: Finished requests to draft from, too.
@@ -262,10 +267,9 @@ def _sources(
         return draft
     if draft not in DRAFT_SOURCES:
         raise OptionError(f"draft is {draft!r}, but must be one of {', '.join(DRAFT_SOURCES)}")
-    calibration = draft == "auto" and session.step_costs is None
+    free = FREE_ROWS if draft == "auto" and session.step_costs is None else ()
     model = draft in ("auto", "blend") and draft_model is not None
-    sources = (*DRAFT_SOURCES[draft], *(["calibration"] if calibration else []))
-    return (*sources, *(["draft-model"] if model else []))
+    return (*DRAFT_SOURCES[draft], *free, *(["draft-model"] if model else []))
 
 
 def _admit(

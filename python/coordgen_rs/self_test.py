@@ -1,9 +1,9 @@
 """What a bundle does on the machine at hand: which widths are exact, what each costs; kept on disk.
 
 Losslessness rests on one fact: a row's bits do not depend on the width of the graph that computes
-it, nor on the other rows. Arithmetic libraries may break it on some processor, so it is measured
-when a bundle is first opened on a machine, together with the time of a step of each width. Widths
-that fail are not used for drafting.
+it, nor on the other rows, nor on the number of slots. Arithmetic libraries may break it on some
+processor, so it is measured when a bundle is first opened on a machine, together with the time of a
+step of each width. Widths that fail are not used for drafting.
 """
 
 import hashlib
@@ -23,16 +23,17 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle import Bundle
+from coordgen_rs.kv_cache import KvCache
 from coordgen_rs.onnx_runtime import set_threads
 from coordgen_rs.profile_file import Profile
 from coordgen_rs.profile_fit import fitting_costs
 from coordgen_rs.providers import ProviderChoice
-from coordgen_rs.session import OrtSession
+from coordgen_rs.session import OrtSession, StepCost
 
 _CONTEXT_TOKENS = 24
 _CHAIN_TOKENS = 8
-_TIMED_SECONDS = 0.2
-_TIMED_RUNS = (3, 20)
+_TIMED_SECONDS = 1.0
+_TIMED_ROUNDS = (3, 40)
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,24 @@ class SelfTest:
 
     Attributes:
         exact_widths: Widths whose rows are bit-equal to those of the narrowest graph.
-        step_us: Width to the shortest measured time of a step, microseconds.
+        exact_slots: Whether they are so whatever the number of slots.
+        step_us: Width to the shortest measured time of a step behind a few tokens, microseconds.
+        full_step_us: The same behind as many as the cache holds.
         files: File name to its size in bytes and its time of change in ns when its SHA-256 was
             last found right.
     """
 
     exact_widths: tuple[int, ...]
+    exact_slots: bool
     step_us: dict[int, float]
+    full_step_us: dict[int, float]
     files: dict[str, tuple[int, int]]
+
+    def cost(self, width: int, capacity: int) -> StepCost:
+        """What a step of a width costs, by a line through the two measured times."""
+        few, full = self.step_us[width], self.full_step_us[width]
+        per_token = max(full - few, 0.0) / max(capacity - _CONTEXT_TOKENS, 1)
+        return StepCost(few, per_token)
 
 
 def open_session(
@@ -108,7 +119,9 @@ def open_session(
         )
     if width is not None:
         widths = [w for w in widths if w <= width] or widths[:1]
-    session.select(widths, [result.step_us[w] for w in widths])
+    if not result.exact_slots and isinstance(session.cache, KvCache):
+        session.cache.attend_to_all()
+    session.select(widths, [result.cost(w, session.capacity) for w in widths])
     return session
 
 
@@ -121,15 +134,21 @@ def run_self_test(
     tokens = np.random.default_rng(0).integers(session.vocab_size, size=_CONTEXT_TOKENS)
     context, chain = np.split(tokens.astype(np.uint32), [-_CHAIN_TOKENS])
     expected = decode_chain(session, session.widths[0], context, chain)
-    exact, step_us = [], {}
+    exact = []
     for done, width in enumerate(session.widths):
         if on_progress is not None:
-            on_progress(f"measuring width {width}", done, len(session.widths))
+            on_progress(f"trying width {width}", done, len(session.widths))
         if np.array_equal(decode_chain(session, width, context, chain), expected):
             exact.append(width)
-        step_us[width] = _step_us(session, width)
+    step_us = full_step_us = _step_us(session, on_progress)
+    exact_slots = True
+    if isinstance(session.cache, KvCache):  # elsewhere their number is fixed
+        with session.cache.attending_to_all():
+            found = decode_chain(session, session.widths[0], context, chain)
+            full_step_us = _step_us(session, on_progress)
+        exact_slots = np.array_equal(found, expected)
     session.rewind(0)
-    return SelfTest(tuple(exact), step_us, files)
+    return SelfTest(tuple(exact), exact_slots, step_us, full_step_us, files)
 
 
 def decode_chain(
@@ -165,17 +184,33 @@ def _chain_inputs(session: OrtSession, width: int, chain: NDArray[np.uint32]) ->
     return inputs
 
 
-def _step_us(session: OrtSession, width: int) -> float:
-    inputs = _chain_inputs(session, width, np.zeros(1, np.uint32))
-    times: list[float] = []
+def _step_us(
+    session: OrtSession, on_progress: Callable[[str, int, int], None] | None
+) -> dict[int, float]:
+    """The shortest time of a step of each width, measured in turns.
+
+    Other processes must not make some widths look dear for good. Where this thread computes, the
+    time that it is not given does not count; and no step costs more than narrower ones that have
+    as many rows.
+    """
+    computes_here = isinstance(session.cache, KvCache) and not session.switching.is_streaming
+    clock = time.thread_time if computes_here else time.perf_counter
+    times: dict[int, float] = dict.fromkeys(session.widths, float("inf"))
     begin = time.perf_counter()
-    while len(times) < _TIMED_RUNS[1]:
-        start = time.perf_counter()
-        session.step(inputs)
-        times.append(1e6 * (time.perf_counter() - start))
-        if len(times) >= _TIMED_RUNS[0] and time.perf_counter() - begin > _TIMED_SECONDS:
+    for done in range(_TIMED_ROUNDS[1]):
+        if done >= _TIMED_ROUNDS[0] and time.perf_counter() - begin > _TIMED_SECONDS:
             break
-    return round(min(times), 1)
+        if on_progress is not None:
+            on_progress("timing steps", done, _TIMED_ROUNDS[1])
+        for width in session.widths:
+            inputs = _chain_inputs(session, width, np.zeros(1, np.uint32))
+            start = clock()
+            session.step(inputs)
+            times[width] = min(times[width], 1e6 * (clock() - start))
+    for width in session.widths[1:]:
+        in_parts = (-(-width // other) * times[other] for other in session.widths if other < width)
+        times[width] = min(times[width], *in_parts)
+    return {width: round(us, 1) for width, us in times.items()}
 
 
 def _record_path(
@@ -214,11 +249,17 @@ def _load(record: Path) -> SelfTest | None:
         fields = json.loads(record.read_text())
         return SelfTest(
             tuple(fields["exact_widths"]),
-            {int(width): float(us) for width, us in fields["step_us"].items()},
+            bool(fields["exact_slots"]),
+            _by_width(fields["step_us"]),
+            _by_width(fields["full_step_us"]),
             {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # absent or unreadable: test again
+
+
+def _by_width(field: dict[str, float]) -> dict[int, float]:
+    return {int(width): float(us) for width, us in field.items()}
 
 
 def _keep(record: Path, result: SelfTest) -> None:

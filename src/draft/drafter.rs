@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::draft::acceptance::{Acceptance, Proposal};
 use crate::draft::grow::{GrowthLimits, TreeGrower};
+use crate::draft::model_choice::ModelChoice;
 use crate::draft::prediction::Prediction;
 use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::draft::step_choice::StepChoice;
@@ -74,8 +75,11 @@ struct Request {
     /// The last token given out, which the next step computes first.
     root: TokenId,
     carried: Vec<TokenId>,
-    /// Index of the step that the proposed tree is verified by; `None` when none waits.
-    proposed: Option<usize>,
+    /// Index of the step that the proposed tree is verified by, and the committed tokens that it
+    /// stands behind; `None` when none waits.
+    proposed: Option<(usize, usize)>,
+    /// What a draft model's run for the next step has cost; `None` where it did not run.
+    model_cost: Option<f32>,
 }
 
 /// Drafts, verifies and commits for one request after the other.
@@ -87,6 +91,7 @@ pub struct Drafter {
     options: DrafterOptions,
     sampling: Option<Sampling>,
     acceptance: Acceptance,
+    model_choice: ModelChoice,
     grower: TreeGrower,
     /// In place of the grower, where the method has a shape of its own.
     shaped: Option<ShapedTrees>,
@@ -108,6 +113,7 @@ impl Drafter {
         Ok(Self {
             shaped: ShapedTrees::new(options.shape)?,
             acceptance: Acceptance::new(sources.len()),
+            model_choice: ModelChoice::default(),
             grower: TreeGrower::default(),
             tree: DraftTree::new(TokenId(0)),
             proposals: Vec::new(),
@@ -171,6 +177,7 @@ impl Drafter {
             root,
             carried: Vec::new(),
             proposed: None,
+            model_cost: None,
         });
         Ok(())
     }
@@ -209,41 +216,85 @@ impl Drafter {
         self.sampling = sampling;
     }
 
+    /// Whether the draft model is to run before the next step, which stands behind `past_len`
+    /// tokens: always where rows are free, else where it is worth more than what is known already.
+    ///
+    /// Cost: that of a tree where there are costs. Fails as [`Drafter::propose`] does.
+    pub fn model_pays(&mut self, past_len: usize) -> Result<bool> {
+        let widest = self.options.steps.widest(past_len)?;
+        let limits = self.limits(widest)?;
+        if self.shaped.is_some() || self.options.steps.cost(0, past_len).is_none() {
+            return Ok(true);
+        }
+        self.grow(limits)?;
+        let steps = &self.options.steps;
+        let known = steps.best_gain(widest, past_len, self.grower.worths());
+        let (_, gain) = known.unwrap_or_default();
+        Ok(self.model_choice.pays(steps, past_len, gain))
+    }
+
+    /// Hears that the draft model has run for the next step, at this cost, in the unit of the steps'.
+    pub fn model_ran(&mut self, cost: f32) -> Result<()> {
+        self.request.as_mut().ok_or(Error::NoRequest)?.model_cost = Some(cost);
+        Ok(())
+    }
+
     /// Drafts a tree and chooses the step that verifies it, after `past_len` committed tokens.
     /// Returns the step's index; the tree is [`Drafter::tree`].
     ///
-    /// With costs the step is chosen that gives the most expected tokens for its cost, and the
-    /// tree is cut to its rows; drafting nothing is among the choices. Without costs the tree
+    /// With costs the step is chosen that gains most over what its cost would bring elsewhere, and
+    /// the tree is cut to its rows; drafting nothing is among the choices. Without costs the tree
     /// grows to the rows of the widest step that fits, as far as the sources know something.
     /// A method with a shape of its own has it in the narrowest step that holds it.
     /// Fails without a request, or when no step fits.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
-        let steps = &self.options.steps;
-        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        let widest = steps.widest(past_len)?;
-        let limits = GrowthLimits {
-            num_nodes: steps.rows(widest),
+        let widest = self.options.steps.widest(past_len)?;
+        let limits = self.limits(widest)?;
+        let step = if self.shaped.is_some() {
+            self.grow_shaped(limits)?;
+            self.options.steps.narrowest(self.tree.num_nodes())
+        } else {
+            self.grow(limits)?;
+            let steps = &self.options.steps;
+            let step = steps.best(widest, past_len, self.grower.worths());
+            self.grower.cut(steps.rows(step), &mut self.tree, &mut self.proposals);
+            step
+        };
+        self.request.as_mut().ok_or(Error::NoRequest)?.proposed = Some((step, past_len));
+        Ok(step)
+    }
+
+    /// How large the next tree may grow, in a step of that index.
+    fn limits(&self, widest: usize) -> Result<GrowthLimits> {
+        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
+        Ok(GrowthLimits {
+            num_nodes: self.options.steps.rows(widest),
             depth: request.remaining - 1,
             side_worth: match self.options.commit {
                 CommitPolicy::Canonical => CANONICAL_SIDE_WORTH,
                 CommitPolicy::Compact => 1.0,
             },
-        };
+        })
+    }
+
+    fn grow(&mut self, limits: GrowthLimits) -> Result<()> {
+        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
         self.sources.iter_mut().for_each(|source| source.settle());
         let (root, carried) = (request.root, &request.carried[..]);
-        let step = if let Some(shaped) = &mut self.shaped {
-            let source = self.sources.first().map(|source| &**source as &dyn DraftSource);
-            let fits = (limits.num_nodes, limits.depth);
-            shaped.grow(source, (root, carried), fits, &mut self.tree, &mut self.proposals);
-            steps.narrowest(self.tree.num_nodes())
-        } else {
-            self.grower.grow(&self.sources, &self.acceptance, root, carried, limits);
-            let step = steps.best(widest, self.grower.worths());
-            self.grower.cut(steps.rows(step), &mut self.tree, &mut self.proposals);
-            step
-        };
-        request.proposed = Some(step);
-        Ok(step)
+        self.grower.grow(&self.sources, &self.acceptance, root, carried, limits);
+        Ok(())
+    }
+
+    fn grow_shaped(&mut self, limits: GrowthLimits) -> Result<()> {
+        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
+        self.sources.iter_mut().for_each(|source| source.settle());
+        let source = self.sources.first().map(|source| &**source as &dyn DraftSource);
+        let certain = (request.root, &request.carried[..]);
+        let fits = (limits.num_nodes, limits.depth);
+        if let Some(shaped) = &mut self.shaped {
+            shaped.grow(source, certain, fits, &mut self.tree, &mut self.proposals);
+        }
+        Ok(())
     }
 
     /// Takes the caller's own tree in place of the sources', with node 0 as the root. Returns the
@@ -267,10 +318,11 @@ impl Drafter {
             return Err(Error::WrongRoot { got: token_ids[0], expected: request.root });
         }
         self.tree = draft.trimmed(steps.rows(widest), request.remaining - 1);
+        self.grower.clear();
         self.proposals.clear();
         self.proposals.resize(self.tree.num_nodes(), None);
         let step = steps.narrowest(self.tree.num_nodes());
-        request.proposed = Some(step);
+        request.proposed = Some((step, past_len));
         Ok(step)
     }
 
@@ -341,7 +393,7 @@ impl Drafter {
     /// The step that waits for its answer, and how many tokens may still be given out.
     fn waiting(&self) -> Result<(usize, usize)> {
         match self.request {
-            Some(Request { proposed: Some(step), remaining, .. }) => Ok((step, remaining)),
+            Some(Request { proposed: Some((step, _)), remaining, .. }) => Ok((step, remaining)),
             _ => Err(Error::NothingProposed),
         }
     }
@@ -373,6 +425,7 @@ impl Drafter {
             source.verified(&mut seen);
         }
         self.learn(&verified);
+        self.learn_rate(decided.token_ids.len());
         self.advance(&decided);
         Ok(decided)
     }
@@ -416,8 +469,12 @@ impl Drafter {
         }
     }
 
-    /// Every child of a visited node was a guess about what the target says there.
+    /// Every guess after a visited node was one about what the target says there.
+    ///
+    /// Those that no row was spent on teach as much as the others: so a source that is not drafted
+    /// from, because it has been wrong, is drafted from again when it is right.
     fn learn(&mut self, verified: &Verified) {
+        let last = verified.path.last().copied().unwrap_or(NodeId::ROOT);
         let visited = |node: NodeId| node == NodeId::ROOT || verified.path.contains(&node);
         for (node, proposal) in self.proposals.iter().enumerate() {
             let Some(proposal) = *proposal else { continue };
@@ -429,6 +486,25 @@ impl Drafter {
                 self.acceptance.observe(proposal, came_true);
             }
         }
+        for (parent, token, proposal) in self.grower.cut_off() {
+            if visited(parent) {
+                self.acceptance.observe(proposal, parent == last && token == verified.bonus);
+            }
+        }
+    }
+
+    /// Learns what the step, and a draft model's run for it, have brought for their cost.
+    fn learn_rate(&mut self, num_tokens: usize) {
+        let Some(Request { proposed: Some((step, past_len)), model_cost, .. }) = self.request
+        else {
+            return;
+        };
+        let Some(cost) = self.options.steps.cost(step, past_len) else { return };
+        let cost = cost + model_cost.unwrap_or(0.0);
+        if model_cost.is_some() {
+            self.model_choice.took(num_tokens, cost);
+        }
+        self.options.steps.took(num_tokens, cost);
     }
 
     /// Moves the request on by what was given out.
@@ -450,6 +526,7 @@ impl Drafter {
                 root: token_ids[token_ids.len() - 1],
                 carried: carried.clone(),
                 proposed: None,
+                model_cost: None,
                 ..request
             }),
             _ => None,

@@ -152,6 +152,21 @@ impl TreeGrower {
         }
     }
 
+    /// What was guessed after nodes of the tree and cut off: the node, the token, and who says it.
+    pub fn cut_off(&self) -> impl Iterator<Item = (NodeId, TokenId, Proposal)> {
+        let rest = self.nodes.iter().skip(self.places.len());
+        rest.filter_map(|node| {
+            let guess = node.guess?;
+            Some((*self.places.get(node.parent)?, node.token, guess.proposal))
+        })
+    }
+
+    /// Forgets the tree: another one is verified.
+    pub fn clear(&mut self) {
+        self.nodes.clear();
+        self.places.clear();
+    }
+
     /// Bytes held on the heap.
     pub fn memory_bytes(&self) -> usize {
         (self.nodes.capacity() + self.frontier.capacity()) * size_of::<Node>()

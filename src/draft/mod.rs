@@ -13,6 +13,7 @@ pub mod grow;
 pub mod history;
 pub mod lookup_table;
 pub mod model;
+pub mod model_choice;
 mod other_text;
 pub mod prediction;
 pub mod prompt_lookup;

@@ -1,7 +1,13 @@
-//! Which step pays. In: the steps that a session can run, their costs, the worth of draft nodes.
-//! Out: the step to run. Knows nothing of where the nodes come from.
+//! Which step pays. In: the steps that a session can run, their costs, the worth of draft nodes,
+//! what a unit of cost has brought so far. Out: the step to run. Knows nothing of where the nodes
+//! come from.
 
 use crate::error::{Error, Result};
+
+/// What is kept of earlier steps at each new one: about the last 50 count.
+const DECAY: f32 = 0.98;
+/// Weight of plain decoding in the rate before any step is seen, in steps.
+const PRIOR_STEPS: f32 = 4.0;
 
 /// A step that the session can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,37 +18,76 @@ pub struct StepShape {
     pub attended: usize,
 }
 
-/// The steps to choose from, in increasing order of rows, and what they cost.
+/// What a step costs, in a unit of the caller's choice: it grows with what the rows attend to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepCost {
+    /// Cost behind no committed token; positive.
+    pub base: f32,
+    /// Cost of every committed token more; not negative.
+    pub per_token: f32,
+}
+
+impl StepCost {
+    /// The cost behind `past_len` committed tokens.
+    pub fn at(self, past_len: usize) -> f32 {
+        self.base + self.per_token * past_len as f32
+    }
+
+    fn is_usable(self) -> bool {
+        let Self { base, per_token } = self;
+        base.is_finite() && base > 0.0 && per_token.is_finite() && per_token >= 0.0
+    }
+}
+
+impl From<f32> for StepCost {
+    fn from(base: f32) -> Self {
+        Self { base, per_token: 0.0 }
+    }
+}
+
+/// Tokens for a unit of cost, lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    tokens: f32,
+    cost: f32,
+}
+
+/// The steps to choose from, in increasing order of rows, what they cost, and how they paid.
 #[derive(Clone, Debug)]
 pub struct StepChoice {
     steps: Vec<StepShape>,
-    costs: Option<Vec<f32>>,
+    costs: Option<Vec<StepCost>>,
+    rate: Rate,
 }
 
 impl StepChoice {
     /// Steps with one cost each, in any unit; without costs rows are free.
     ///
     /// Fails when there is no step, the steps are not in increasing order of rows, or the costs
-    /// are not one positive number a step.
-    pub fn new(steps: Vec<StepShape>, costs: Option<Vec<f32>>) -> Result<Self> {
+    /// are not one a step, positive and not falling with the number of tokens.
+    pub fn new(steps: Vec<StepShape>, costs: Option<Vec<StepCost>>) -> Result<Self> {
         if steps.is_empty() || !steps.is_sorted_by(|one, next| one.rows < next.rows) {
             let rows: Vec<usize> = steps.iter().map(|step| step.rows).collect();
             let (what, must) = ("rows of the steps", "one or more, in increasing order");
             return Err(Error::BadOption { what, got: format!("{rows:?}"), must });
         }
-        if let Some(costs) = &costs {
-            let positive = costs.iter().all(|cost| cost.is_finite() && *cost > 0.0);
-            if costs.len() != steps.len() || !positive {
-                let (what, must) = ("costs", "one positive number for each step");
-                return Err(Error::BadOption { what, got: format!("{costs:?}"), must });
-            }
+        if let Some(costs) = &costs
+            && (costs.len() != steps.len() || !costs.iter().all(|cost| cost.is_usable()))
+        {
+            let (what, must) = ("costs", "one positive number for each step");
+            return Err(Error::BadOption { what, got: format!("{costs:?}"), must });
         }
-        Ok(Self { steps, costs })
+        Ok(Self { steps, costs, rate: Rate::default() })
     }
 
     /// Rows of a step.
     pub fn rows(&self, step: usize) -> usize {
         self.steps[step].rows
+    }
+
+    /// What a step costs behind `past_len` committed tokens; `None` where rows are free.
+    pub fn cost(&self, step: usize, past_len: usize) -> Option<f32> {
+        self.costs.as_ref().map(|costs| costs[step].at(past_len))
     }
 
     /// The widest step that fits after `past_len` committed tokens. Fails when none does.
@@ -59,51 +104,154 @@ impl StepChoice {
         self.steps.partition_point(|step| step.rows < num_nodes).min(self.steps.len() - 1)
     }
 
-    /// The step, up to `widest`, that gives the most expected tokens for its cost; the narrowest
-    /// of equals. Without costs the narrowest that holds all nodes.
+    /// The step, up to `widest`, of the largest [`gain`](Self::gain); the narrowest of equals.
+    /// Without costs the narrowest that holds all nodes.
     ///
     /// `worths` are the nodes' expected tokens, never increasing: a step of `rows` rows is worth
     /// the sum of the first `rows` of them.
-    pub fn best(&self, widest: usize, mut worths: impl ExactSizeIterator<Item = f32>) -> usize {
-        let Some(costs) = &self.costs else { return self.narrowest(worths.len()) };
-        let (mut best, mut best_rate) = (0, 0.0);
+    pub fn best(
+        &self,
+        widest: usize,
+        past_len: usize,
+        worths: impl ExactSizeIterator<Item = f32>,
+    ) -> usize {
+        let num_nodes = worths.len();
+        match self.best_gain(widest, past_len, worths) {
+            Some((step, _)) => step,
+            None => self.narrowest(num_nodes),
+        }
+    }
+
+    /// [`best`](Self::best) with its gain; `None` without costs.
+    pub fn best_gain(
+        &self,
+        widest: usize,
+        past_len: usize,
+        mut worths: impl Iterator<Item = f32>,
+    ) -> Option<(usize, f32)> {
+        let costs = self.costs.as_ref()?;
         let (mut expected, mut rows) = (0.0, 0);
+        let mut best: Option<(usize, f32)> = None;
         for (index, (step, cost)) in self.steps[..=widest].iter().zip(costs).enumerate() {
             expected += worths.by_ref().take(step.rows - rows).sum::<f32>();
             rows = step.rows;
-            if expected / cost > best_rate {
-                (best, best_rate) = (index, expected / cost);
+            let gain = self.gain(expected, cost.at(past_len), past_len);
+            if best.is_none_or(|(_, most)| gain > most) {
+                best = Some((index, gain));
             }
         }
         best
+    }
+
+    /// Tokens that a step brings beyond those that its cost brings elsewhere: `tokens - rate *
+    /// cost`, where the rate is that of the last steps, and at least that of plain decoding.
+    ///
+    /// The tokens for the cost of this one step would be another measure, and a shorter-sighted
+    /// one: where most tokens come cheap, a wide step that saves a dear one later pays although its
+    /// own ratio is lower. With the rate of plain decoding as the least, no step is chosen that is
+    /// expected to bring less for its cost than that.
+    pub fn gain(&self, tokens: f32, cost: f32, past_len: usize) -> f32 {
+        let plain = self.cost(0, past_len).unwrap_or(1.0);
+        let Rate { tokens: seen, cost: paid } = self.rate;
+        let rate = (seen + PRIOR_STEPS) / (paid + PRIOR_STEPS * plain);
+        tokens - rate.max(1.0 / plain) * cost
+    }
+
+    /// Learns what a step, and all that was spent on drafting for it, has brought.
+    pub fn took(&mut self, tokens: usize, cost: f32) {
+        self.rate.tokens = self.rate.tokens * DECAY + tokens as f32;
+        self.rate.cost = self.rate.cost * DECAY + cost;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn shapes(rows: &[usize]) -> Vec<StepShape> {
         rows.iter().map(|&rows| StepShape { rows, attended: 40 }).collect()
     }
 
     #[test]
-    fn the_most_expected_tokens_for_the_cost_win() {
-        let choice = StepChoice::new(shapes(&[1, 4, 8]), Some(vec![1.0, 1.5, 3.0])).unwrap();
-        let best = |worths: &[f32]| choice.rows(choice.best(2, worths.iter().copied()));
+    fn the_largest_gain_wins() {
+        let choice =
+            StepChoice::new(shapes(&[1, 4, 8]), Some([1.0, 1.5, 3.0].map(StepCost::from).to_vec()))
+                .unwrap();
+        let best = |worths: &[f32]| choice.rows(choice.best(2, 0, worths.iter().copied()));
         assert_eq!(best(&[1.0]), 1);
         assert_eq!(best(&[1.0, 0.4]), 1);
         assert_eq!(best(&[1.0, 0.6]), 4);
         assert_eq!(best(&[1.0; 4]), 4);
-        assert_eq!(best(&[1.0; 9]), 4);
-        assert_eq!(choice.best(0, [1.0; 8].into_iter()), 0);
+        assert_eq!(best(&[1.0; 9]), 8);
+        assert_eq!(choice.best(0, 0, [1.0; 8].into_iter()), 0);
+    }
+
+    /// Worths of nodes, costs of three steps that grow with their rows, and how steps paid before.
+    fn situation() -> impl Strategy<Value = (Vec<f32>, [f32; 3], Vec<(usize, f32)>)> {
+        let worths = prop::collection::vec(0.0f32..1.0, 0..8).prop_map(|mut worths| {
+            worths.push(1.0);
+            worths.sort_by(|one, other| other.total_cmp(one));
+            worths
+        });
+        let costs = (0.1f32..2.0, 0.0f32..2.0, 0.0f32..2.0);
+        let costs =
+            costs.prop_map(|(first, more, most)| [first, first + more, first + more + most]);
+        (worths, costs, prop::collection::vec((1usize..9, 0.1f32..4.0), 0..20))
+    }
+
+    fn choice(costs: [f32; 3], seen: &[(usize, f32)]) -> StepChoice {
+        let costs = costs.map(StepCost::from).to_vec();
+        let mut choice = StepChoice::new(shapes(&[1, 4, 8]), Some(costs)).unwrap();
+        seen.iter().for_each(|&(tokens, cost)| choice.took(tokens, cost));
+        choice
+    }
+
+    proptest! {
+        #[test]
+        fn no_step_is_expected_to_be_slower_than_plain((worths, costs, seen) in situation()) {
+            let best = choice(costs, &seen).best(2, 0, worths.iter().copied());
+            let expected: f32 = worths.iter().take([1, 4, 8][best]).sum();
+            prop_assert!(expected / costs[best] >= 1.0 / costs[0] * (1.0 - 1e-4));
+        }
+
+        #[test]
+        fn a_dearer_step_is_not_chosen_for_it(
+            (worths, costs, seen) in situation(),
+            dearer in 1usize..3,
+            by in 0.0f32..2.0,
+        ) {
+            let before = choice(costs, &seen).best(2, 0, worths.iter().copied());
+            let mut raised = costs;
+            raised[dearer] += by;
+            let after = choice(raised, &seen).best(2, 0, worths.iter().copied());
+            prop_assert!(after == before || before == dearer);
+        }
+
+        #[test]
+        fn steps_that_paid_well_make_rows_dearer((worths, costs, seen) in situation()) {
+            let chosen = |seen: &[(usize, f32)]| {
+                choice(costs, seen).best(2, 0, worths.iter().copied())
+            };
+            let better: Vec<_> = seen.iter().map(|&(tokens, cost)| (tokens + 4, cost)).collect();
+            prop_assert!(chosen(&better) <= chosen(&seen));
+        }
+    }
+
+    #[test]
+    fn a_step_costs_more_behind_more_tokens() {
+        let narrow = StepCost { base: 1.0, per_token: 0.0 };
+        let wide = StepCost { base: 1.5, per_token: 0.1 };
+        let choice = StepChoice::new(shapes(&[1, 4]), Some(vec![narrow, wide])).unwrap();
+        let best = |past_len| choice.best(1, past_len, [1.0; 3].into_iter());
+        assert_eq!((best(0), best(10), best(20)), (1, 1, 0));
     }
 
     #[test]
     fn free_rows_take_every_node() {
         let choice = StepChoice::new(shapes(&[1, 4, 8]), None).unwrap();
-        assert_eq!(choice.best(2, [1.0, 0.01, 0.01].into_iter()), 1);
-        assert_eq!(choice.best(2, [1.0; 8].into_iter()), 2);
+        assert_eq!(choice.best(2, 0, [1.0, 0.01, 0.01].into_iter()), 1);
+        assert_eq!(choice.best(2, 0, [1.0; 8].into_iter()), 2);
     }
 
     #[test]
@@ -121,6 +269,7 @@ mod tests {
         assert!(StepChoice::new(vec![], None).is_err());
         assert!(StepChoice::new(shapes(&[4, 4]), None).is_err());
         for costs in [vec![1.0], vec![1.0, 0.0], vec![1.0, f32::NAN]] {
+            let costs = costs.into_iter().map(StepCost::from).collect();
             assert!(StepChoice::new(shapes(&[1, 4]), Some(costs)).is_err());
         }
     }

@@ -19,7 +19,7 @@ use crate::draft::drafter::{Drafter, DrafterOptions, SourceStatistics};
 use crate::draft::lookup_table::source::TableSource;
 use crate::draft::model::source::ModelSource;
 use crate::draft::source_named;
-use crate::draft::step_choice::{StepChoice, StepShape};
+use crate::draft::step_choice::{StepChoice, StepCost, StepShape};
 use crate::draft::tree_shape::TreeShape;
 use crate::error::Error;
 use crate::ids::TokenId;
@@ -49,6 +49,22 @@ impl TreeOption {
                 got: format!("{name:?}"),
                 must: "best-first, static or a DynamicTree",
             }),
+        }
+    }
+}
+
+/// A number, or a pair of what a step costs behind nothing and for every token that it stands behind.
+#[derive(FromPyObject)]
+enum CostOption {
+    Growing(f32, f32),
+    Constant(f32),
+}
+
+impl From<CostOption> for StepCost {
+    fn from(cost: CostOption) -> Self {
+        match cost {
+            CostOption::Growing(base, per_token) => Self { base, per_token },
+            CostOption::Constant(base) => base.into(),
         }
     }
 }
@@ -113,7 +129,7 @@ impl PyDrafter {
         step_inputs: Vec<Py<PyStepInputs>>,
         vocab_size: usize,
         sources: Vec<String>,
-        costs: Option<Vec<f32>>,
+        costs: Option<Vec<CostOption>>,
         commit: &str,
         end_token_ids: Vec<u32>,
         history: Option<PyRef<'_, PySharedHistory>>,
@@ -125,6 +141,7 @@ impl PyDrafter {
             let inputs = &inputs.borrow(py).core;
             StepShape { rows: inputs.rows(), attended: inputs.attended() }
         };
+        let costs = costs.map(|costs| costs.into_iter().map(StepCost::from).collect());
         let options = DrafterOptions {
             steps: StepChoice::new(step_inputs.iter().map(shape).collect(), costs)?,
             vocab_size,
@@ -170,6 +187,14 @@ impl PyDrafter {
     fn prefilled(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<()> {
         let logits = self.logits(logits)?;
         Ok(self.core.prefilled(logits.try_readonly()?.as_slice()?)?)
+    }
+
+    fn model_pays(&mut self, past_len: usize) -> PyResult<bool> {
+        Ok(self.core.model_pays(past_len)?)
+    }
+
+    fn model_ran(&mut self, cost: f32) -> PyResult<()> {
+        Ok(self.core.model_ran(cost)?)
     }
 
     #[pyo3(signature = (past_len, draft=None))]

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::draft::scripted::Scripted;
-use crate::draft::step_choice::StepShape;
+use crate::draft::source::{Cursor, Successor};
+use crate::draft::step_choice::{StepCost, StepShape};
 use crate::tree::draft_tree::strategies;
 use proptest::prelude::*;
 
@@ -44,6 +45,7 @@ fn run_step(drafter: &Drafter, text: &[TokenId], rows: usize) -> Vec<f32> {
 
 fn drafter(rules: &[u32], commit: CommitPolicy, costs: Option<Vec<f32>>, end: u32) -> Drafter {
     let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: ATTENDED });
+    let costs = costs.map(|costs| costs.into_iter().map(StepCost::from).collect());
     let steps = StepChoice::new(shapes.to_vec(), costs).unwrap();
     let end_tokens = vec![TokenId(end)];
     let shape = TreeShape::BestFirst;
@@ -90,6 +92,61 @@ proptest! {
         let steps: usize = drafter.statistics().accept_histogram.iter().sum();
         prop_assert!(steps <= max_new_tokens);
     }
+}
+
+/// Proposes one token everywhere, and is sure of it.
+struct Sure(TokenId);
+
+impl DraftSource for Sure {
+    fn name(&self) -> &'static str {
+        "sure"
+    }
+
+    fn extend(&mut self, _tokens: &[TokenId]) {}
+
+    fn cursor(&self) -> Option<Cursor> {
+        Some(Cursor { place: 0, match_len: 1 })
+    }
+
+    fn advance(&self, cursor: Cursor, _token: TokenId) -> Option<Cursor> {
+        Some(cursor)
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        out.push(Successor { token: self.0, probability: 1.0, cursor });
+    }
+
+    fn clear(&mut self) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_wrong_source_is_soon_not_drafted_from_and_is_again_when_it_is_right() {
+    let steps = [1, 3, 8].map(|rows| StepShape { rows, attended: 4000 });
+    let costs = [1.0, 1.2, 1.9].map(StepCost::from);
+    let options = DrafterOptions {
+        steps: StepChoice::new(steps.to_vec(), Some(costs.to_vec())).unwrap(),
+        vocab_size: VOCAB_SIZE,
+        commit: CommitPolicy::Canonical,
+        end_tokens: vec![],
+        shape: TreeShape::BestFirst,
+    };
+    let mut drafter = Drafter::new(vec![Box::new(Sure(TokenId(1)))], options).unwrap();
+    drafter.begin(&[TokenId(0)], 3000).unwrap();
+    let mut past_len = 0;
+    let mut step_that_says = |token: u32| {
+        let step = drafter.propose(past_len).unwrap();
+        let answer = [TokenId(token); 10];
+        past_len += drafter.accept_recorded(&answer).unwrap().token_ids.len();
+        step
+    };
+    let wrong: Vec<usize> = (0..100).map(|_| step_that_says(2)).collect();
+    assert!(wrong[20..].iter().all(|&step| step == 0), "{wrong:?}");
+    let right: Vec<usize> = (0..200).map(|_| step_that_says(1)).collect();
+    assert!(right[150..].iter().all(|&step| step == 2), "{right:?}");
 }
 
 #[test]
