@@ -76,7 +76,7 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schema_version": 2}, "schema version 2"),
+        ({"schema_version": 1}, "schema version 1"),
         ({"schema_version": None}, "schema version None"),
         ({"slots": "many"}, r"manifest\.slots is str 'many', expected int"),
         ({"slots": True}, r"manifest\.slots"),
