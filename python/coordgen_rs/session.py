@@ -24,7 +24,7 @@ from coordgen_rs.switching import (
 
 
 class StepCost(NamedTuple):
-    """What a step costs, in one unit of choice: it grows with what its rows attend to.
+    """What a step takes, in microseconds: it grows with what its rows attend to.
 
     Attributes:
         base: Cost behind no committed token.
@@ -63,7 +63,7 @@ class Session(Protocol):
 
     @property
     def step_costs(self) -> Sequence[StepCost] | None:
-        """Cost of a step of each width; None where all cost the same."""
+        """Microseconds of a step of each width; None where all cost the same."""
 
     def prefill(
         self,

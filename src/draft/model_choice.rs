@@ -7,7 +7,7 @@ use crate::draft::step_choice::StepChoice;
 /// What is kept of earlier steps at each new one: about the last 50 count.
 const DECAY: f32 = 0.98;
 /// Steps with the model before it is judged.
-const FIRST_STEPS: u32 = 4;
+const FIRST_STEPS: u32 = 2;
 /// Steps without it, in a row, after which it is tried once more.
 const FIRST_PAUSE: u32 = 16;
 /// Most of them: the pause doubles when a trial does not pay.
