@@ -10,7 +10,7 @@ from typing import NamedTuple
 from coordgen_rs._core import Drafter, DynamicTree, LookupTable
 from coordgen_rs.draft_model import DraftModel, ModelDrafter
 from coordgen_rs.errors import OptionError
-from coordgen_rs.session import OrtSession
+from coordgen_rs.session import OrtSession, StepCost
 
 PLAIN = "plain"
 
@@ -79,7 +79,7 @@ def method_drafter(
     session: OrtSession,
     name: str,
     *,
-    costs: Sequence[float] | None,
+    costs: Sequence[StepCost] | None,
     table: LookupTable,
     model: DraftModel | None = None,
     remembering: bool = True,

@@ -11,6 +11,7 @@ from coordgen_rs.bench.section import Cell, Chart, Column, Section
 from coordgen_rs.bench.workbench import Settings, Workbench
 from coordgen_rs.blocks import GraphName
 from coordgen_rs.bundle import Bundle
+from coordgen_rs.session import StepCost
 
 SWITCHING = "just_in_time"
 
@@ -84,7 +85,7 @@ def measure_graphs(bench: Workbench) -> Section:
 
 
 def time_variants(
-    settings: Settings, widths: Sequence[int], costs: Sequence[float] | None
+    settings: Settings, widths: Sequence[int], costs: Sequence[StepCost] | None
 ) -> Times:
     """Time all variants in this process; raises as `Workbench.open` and `Workbench.answers`.
 
