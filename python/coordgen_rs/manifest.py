@@ -207,7 +207,7 @@ class Manifest:
         if version != SCHEMA_VERSION:
             raise BundleError(
                 f"{MANIFEST_NAME} has schema version {version!r}, "
-                f"this coordgen_rs reads {SCHEMA_VERSION}"
+                f"this coordgen_rs reads {SCHEMA_VERSION}: export the checkpoint again"
             )
         try:
             manifest = parse(cls, document, "manifest")
