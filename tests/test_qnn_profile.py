@@ -83,8 +83,11 @@ def test_the_commands_take_the_provider(bundle, tmp_path):
     assert done.returncode == 0, done
     assert "on 8-gen-2, emulated by " in done.stdout
     assert Profile.read(out).device["provider"] == "qnn"
-    switch = ("bench", bundle.path, "--switch", "--prompt-len", 70, "--rounds", 1, "--json")
-    done = coordgen(*switch, *chosen, "--strategies", "sync,async")  # measures itself
-    assert list(json.loads(done.stdout)["strategies"]) == ["sync", "async"]
+    switch = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
+    done = coordgen(*switch, *chosen, "--strategies", "sync,async", "--json", "-")
+    report = json.loads(done.stdout)  # it measured the profile itself
+    section = report["sections"]["switching"]
+    assert [row["strategy"] for row in section["rows"]] == ["sync", "async"]
+    assert section["how"] == "simulated"
     assert "was made for qnn, not for cpu" in refused("profile", bundle.path, "--provider", "cpu")
     assert "was made for qnn, not for cpu" in refused(*switch, "--provider", "cpu")
