@@ -8,12 +8,15 @@ EMBEDDED := build/embedded-fp32
 PROMPT ?= models/prompts/rag.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python test-qnn-full wheel lint format docs bench clean
+.PHONY: help setup setup-train demo test test-rust test-python test-qnn-full wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: build/.core ## virtual environment with the built package in it
+
+setup-train: build/.venv ## PyTorch, for models/train.py and its tests (3 GB)
+	$(BIN)/python -m pip install --quiet --group train
 
 demo: $(EMBEDDED) ## answer a prompt with the embedded model (PROMPT=file for another)
 	@$(BIN)/coordgen generate --model $(EMBEDDED) --prompt-file $(PROMPT) --compare

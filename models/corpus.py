@@ -1,7 +1,8 @@
 """Invented contexts with questions and answers, for training and scoring the embedded model.
 
-In: a task and a seed. Out: a `Scene` (a context and up to three turns about it) or an `Example`
-(the prompt and answer of its first turn). The same seed gives the same text, on any machine.
+In: a task and a seed. Out: a `Scene` (a context, up to three turns about it, and drills, which are
+for training alone) or an `Example` (the prompt and answer of its first turn). The same seed gives
+the same text, on any machine.
 Nothing is learnt by heart from it: names, numbers and places are composed anew for each scene, so
 an answer has to take them from the context; the words around them are rephrased (see `kinds.py`).
 It does not tokenize and does not know the model.
@@ -10,7 +11,7 @@ It does not tokenize and does not know the model.
 import argparse
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kinds import KINDS, Attribute, Kind
@@ -87,6 +88,30 @@ class Entity:
         return f"{self.tell(first, self.full)}, and {self.tell(second, 'it')}."
 
 
+def _drills(
+    rng: random.Random, entities: list[Entity], authors: Iterable[str] = ()
+) -> tuple[Turn, ...]:
+    """A question for each known attribute of each thing, and for who wrote about it.
+
+    They are drawn after everything else of a scene, so that they change nothing in it.
+    """
+    drills = []
+    for entity in entities:
+        for attribute, value in entity.known:
+            asked = _upper(rng.choice(attribute.asks).format(e=entity.full))
+            told = _sentence(attribute.tell.format(e=entity.full, v=value))
+            drills.append(Turn(f"Question: {asked}?", told, (value,)))
+    for entity, author in zip(entities, authors, strict=False):
+        first, second = _pair(rng, entity)
+        asked = f"Question: {entity.ask(rng, first, second)}"
+        facts = (author, entity.known[first][1], entity.known[second][1])
+        drills.append(Turn(asked, f"{author} wrote that {entity.reply(first, second)}", facts))
+        asked = f"Question: Who wrote about {entity.full}?"
+        drills.append(Turn(asked, f"{author} wrote about {entity.full}.", (author,)))
+    rng.shuffle(drills)
+    return tuple(drills)
+
+
 def _upper(text: str) -> str:
     return text[0].upper() + text[1:]
 
@@ -105,7 +130,7 @@ def _entity(world: World, kind: Kind, num_known: int) -> Entity:
 def _entities(world: World, num: int, num_known: tuple[int, int]) -> list[Entity]:
     """Entities of different kinds, or now and then two of the same kind, told apart by name."""
     kinds = world.rng.sample(KINDS, num)
-    if num > 1 and world.rng.random() < 0.3:
+    if num > 1 and world.rng.random() < world.twin_share:
         kinds[1] = kinds[0]
     world.rng.shuffle(kinds)
     return [_entity(world, kind, world.rng.randint(*num_known)) for kind in kinds]
@@ -128,11 +153,11 @@ def _mixed(world: World, entity: Entity, num_fillers: int) -> str:
     return " ".join(lines)
 
 
-def summary_scene(rng: random.Random) -> Scene:
-    """A document with a part about each of two things; the turns ask to sum up one of them."""
-    world = World(rng)
+def summary_scene(world: World) -> Scene:
+    """A document with a section on each of two things; the turns ask to sum up one of them."""
+    rng = world.rng
     entities = _entities(world, 2, (5, 5))
-    paragraphs = [_mixed(world, entity, rng.randint(0, 3)) for entity in entities]
+    sections = [f"On {e.full}: {_mixed(world, e, rng.randint(0, 3))}" for e in entities]
     turns = []
     for entity in rng.sample(entities, 2):
         values = tuple(value for _, value in entity.known[:4])
@@ -143,12 +168,13 @@ def summary_scene(rng: random.Random) -> Scene:
             turns.append(Turn(f"Summarize in one sentence {wish}.", begin, values[:2]))
         else:
             turns.append(Turn(f"Summarize {wish}.", begin + more, values))
-    return Scene("summary", "Document:\n" + "\n".join(paragraphs), tuple(turns))
+    context = "Document:\n" + "\n".join(sections)
+    return Scene("summary", context, tuple(turns), _drills(rng, entities))
 
 
-def rag_scene(rng: random.Random) -> Scene:
+def rag_scene(world: World) -> Scene:
     """Reports on different things; each turn asks for two facts of one, the answer cites it."""
-    world = World(rng)
+    rng = world.rng
     entities = _entities(world, rng.randint(2, 4), (3, 4))
     titles, passages = [], []
     for number, entity in enumerate(entities, 1):
@@ -165,18 +191,20 @@ def rag_scene(rng: random.Random) -> Scene:
         answer = f"According to the {titles[number]}, {told}."
         facts = (titles[number], entity.known[first][1], entity.known[second][1])
         turns.append(Turn(f"Question: {entity.ask(rng, first, second)}", answer, facts))
-    return Scene("rag", "\n".join(passages), tuple(turns))
+    return Scene("rag", "\n".join(passages), tuple(turns), _drills(rng, entities))
 
 
-def reply_scene(rng: random.Random) -> Scene:
+def reply_scene(world: World) -> Scene:
     """A thread of messages; each turn answers the person who asks for something written earlier."""
-    world = World(rng)
+    rng = world.rng
     entities = _entities(world, rng.randint(2, 3), (3, 4))
-    messages, questions = [], []
+    messages, questions, authors = [], [], []
     for entity in entities:
         author = world.value("person")
         opening = rng.choice(("Hello all.", "Just a short note.", "Some news.", "Good morning."))
-        messages.append(f"From {author}: {opening} {' '.join(entity.sentences(rng).values())}")
+        told = " ".join(entity.sentences(rng).values())
+        messages.append(f"From {author} about {entity.full}: {opening} {told}")
+        authors.append(author)
         asker = world.value("person")
         first, second = _pair(rng, entity)
         polite = rng.choice(("I have a question.", "Please help me.", "One more thing."))
@@ -190,11 +218,12 @@ def reply_scene(rng: random.Random) -> Scene:
         questions.append((question, turn))
     asked = questions[: rng.randint(1, 2)]
     rng.shuffle(asked)
-    lines = messages + [question for question, _ in asked]
-    return Scene("reply", "\n".join(lines), tuple(turn for _, turn in asked))
+    context = "\n".join(messages + [question for question, _ in asked])
+    turns = tuple(turn for _, turn in asked)
+    return Scene("reply", context, turns, _drills(rng, entities, authors))
 
 
-SCENES: dict[str, Callable[[random.Random], Scene]] = {
+SCENES: dict[str, Callable[[World], Scene]] = {
     "summary": summary_scene,
     "rag": rag_scene,
     "ui": ui_scene,
@@ -203,14 +232,22 @@ SCENES: dict[str, Callable[[random.Random], Scene]] = {
 CUES = {"summary": "Summary", "rag": "Answer", "ui": "Next step", "reply": "Reply"}
 
 
-def scene(task: str, seed: int) -> Scene:
-    """The scene of a seed; scenes of different tasks are independent also under the same seed."""
-    return SCENES[task](random.Random(f"{task}/{seed}"))
+TWIN_SHARE = 0.3
+
+
+def scene(task: str, seed: int, twin_share: float = TWIN_SHARE) -> Scene:
+    """The scene of a seed; scenes of different tasks are independent also under the same seed.
+
+    `twin_share` is how often two of its things are of the same kind: the hard case, of which
+    training takes more.
+    """
+    return SCENES[task](World(random.Random(f"{task}/{seed}"), twin_share))
 
 
 def ask(scene: Scene, turn: Turn) -> str:
     """What stands between a context (or an earlier answer) and the answer to this turn."""
-    return f"{turn.question}\n{CUES[scene.task]}:\n"
+    cue = CUES["rag"] if turn.question.startswith("Question: ") else CUES[scene.task]
+    return f"{turn.question}\n{cue}:\n"
 
 
 def example(task: str, seed: int) -> Example:

@@ -1,68 +1,39 @@
-"""Scores the embedded model on held-out scenes: `python evaluate.py --examples 200`.
+"""Scores the embedded model on held-out scenes: `python evaluate.py BUNDLE --examples 200`.
 
-In: a Hugging Face directory as `train.py` writes it. Out: one line a task, from greedy answers.
+In: a bundle made of it. Out: one line a task, from greedy answers of the engine that it is for.
 exact: the answer is the expected one, to the letter. facts: every value that had to be copied is in
-it. overlap: share of the answer's token 4-grams that occur in the prompt (what can be drafted).
+it. overlap: share of the answer's token 4-grams that occur in the prompt (what can be copied).
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from tokenizers import Tokenizer
+from numpy.typing import NDArray
 
-from corpus import HELD_OUT_SEEDS, TASKS, Example, example
-from model import BOS_ID, EOS_ID, Cache, Params, Shape, forward, load
+from coordgen_rs import Session, Tokenizer, generate, make_drafter, open_session
+from corpus import EOS, HELD_OUT_SEEDS, TASKS, Example, example
 
 NGRAM_LEN = 4
-BATCH_ROWS = 50
-
-State = tuple[jax.Array, Cache]
-"""The last token of each row, and the cache of those before it."""
-
-
-@partial(jax.jit, static_argnums=(1, 4))
-def decode(
-    params: Params, shape: Shape, prompts: jax.Array, lens: jax.Array, num_new: int
-) -> jax.Array:
-    """Greedy continuations `(batch, num_new)` i32 of prompts `(batch, len)` padded at their end.
-
-    Padding leaves rubbish in the slots behind a prompt; each is overwritten before it can be seen.
-    """
-    batch, prompt_len = prompts.shape
-    slots = (batch, prompt_len + num_new, shape.num_heads, shape.head_dim)
-    cache = [(jnp.zeros(slots), jnp.zeros(slots)) for _ in range(shape.num_layers)]
-    positions = jnp.broadcast_to(jnp.arange(prompt_len), prompts.shape)
-    logits, cache = forward(params, shape, prompts, positions, cache)
-    last = jnp.take_along_axis(logits, (lens - 1)[:, None, None], 1)[:, 0]
-
-    def step(state: State, index: jax.Array) -> tuple[State, jax.Array]:
-        token, cache = state
-        logits, cache = forward(params, shape, token[:, None], (lens + index)[:, None], cache)
-        return (logits[:, 0].argmax(-1), cache), token
-
-    _, tokens = jax.lax.scan(step, (last.argmax(-1), cache), jnp.arange(num_new))
-    return tokens.T
+MAX_NEW_TOKENS = 96
 
 
 def answers(
-    params: Params, shape: Shape, tokenizer: Tokenizer, prompts: list[str], num_new: int = 96
+    session: Session, tokenizer: Tokenizer, prompts: list[NDArray[np.uint32]]
 ) -> list[list[int]]:
     """Ids of the greedy answer to each prompt, without the end token."""
-    encoded = [tokenizer.encode(prompt).ids for prompt in prompts]
-    lens = np.array([len(ids) for ids in encoded])
-    padded = np.full((len(encoded), -(-lens.max() // 64) * 64), BOS_ID, np.int32)
-    for row, ids in enumerate(encoded):
-        padded[row, : len(ids)] = ids
-    made = np.asarray(decode(params, shape, padded, lens, num_new))
-    return [row[: row.index(EOS_ID)] if EOS_ID in row else row for row in made.tolist()]
+    drafter = make_drafter(session)
+    made = []
+    for prompt in prompts:
+        steps = generate(session, prompt, max_new_tokens=MAX_NEW_TOKENS, drafter=drafter)
+        ids = [token for step in steps for token in step.token_ids]
+        made.append(ids[:-1] if tokenizer.token(ids[-1]) == EOS else ids)
+    return made
 
 
-def ngram_overlap(prompt: list[int], answer: list[int]) -> float | None:
+def ngram_overlap(prompt: Sequence[int], answer: list[int]) -> float | None:
     """Share of the answer's 4-grams that occur in the prompt; None where the answer has none."""
     windows = [tuple(answer[i : i + NGRAM_LEN]) for i in range(len(answer) - NGRAM_LEN + 1)]
     seen = {tuple(prompt[i : i + NGRAM_LEN]) for i in range(len(prompt) - NGRAM_LEN + 1)}
@@ -84,7 +55,7 @@ def score(tokenizer: Tokenizer, examples: list[Example], made: list[list[int]]) 
     """Compares the answers that were made with those that were wanted."""
     exact, facts, overlaps, prompt_lens = [], [], [], []
     for wanted, ids in zip(examples, made, strict=True):
-        text, prompt = tokenizer.decode(ids), tokenizer.encode(wanted.prompt).ids
+        text, prompt = tokenizer.decode(ids), tokenizer.encode(wanted.prompt).tolist()
         exact.append(text == wanted.answer)
         facts.append(all(fact in text for fact in wanted.facts))
         overlaps.append(ngram_overlap(prompt, ids) or 0.0)
@@ -107,19 +78,16 @@ def showpiece(tokenizer: Tokenizer, examples: list[Example], made: list[list[int
 def main() -> None:
     """Prints the scores of each task, and writes demo prompts if asked to."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--model", type=Path, default=Path(__file__).parent / "embedded")
+    parser.add_argument("bundle", type=Path)
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--prompts", type=Path, help="folder for one prompt file a task")
     arguments = parser.parse_args()
-    params, shape = load(arguments.model)
-    tokenizer = Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
+    session = open_session(arguments.bundle)
+    tokenizer = Tokenizer.of(session.bundle)
     print("task     exact  facts  overlap  prompt  answer")
     for task in TASKS:
         examples = [example(task, seed) for seed in HELD_OUT_SEEDS[: arguments.examples]]
-        made: list[list[int]] = []
-        for begin in range(0, len(examples), BATCH_ROWS):
-            prompts = [wanted.prompt for wanted in examples[begin : begin + BATCH_ROWS]]
-            made += answers(params, shape, tokenizer, prompts)
+        made = answers(session, tokenizer, [tokenizer.encode(wanted.prompt) for wanted in examples])
         got = score(tokenizer, examples, made)
         print(
             f"{task:8} {got.exact:5.3f}  {got.facts:5.3f}  {got.overlap:7.3f}"

@@ -1,23 +1,21 @@
 """The embedded model: its shape, its first weights, its forward pass, its Hugging Face directory.
 
 In: token ids. Out: logits. The architecture is Llama's (RMSNorm, rotate-half RoPE, SwiGLU, tied
-embeddings), written in JAX for one use: training on a CPU. Weights are a flat dict under the names
-and in the (out, in) layout of the checkpoint, so that saving is writing them down.
-It does not tokenize, and it does not know tasks.
+embeddings), written in PyTorch for one use: training. Weights are a flat dict under the names and
+in the (out, in) layout of the checkpoint, so that saving is writing them down.
+It does not tokenize, it does not know tasks, and it does not generate: the engine does.
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import load_file
+import torch
 from safetensors.numpy import save as serialize
+from torch.nn.functional import linear, rms_norm, silu
 
-Params = dict[str, jax.Array]
-Cache = list[tuple[jax.Array, jax.Array]]
+Params = dict[str, torch.Tensor]
 
 BOS_ID, EOS_ID = 0, 1
 
@@ -120,81 +118,71 @@ def mimetic_params(shape: Shape, seed: int) -> Params:
         query[rows.start + still, :half] = match
         key[rows.start + still, half:constant] = match[:, : constant - half]
         out[rows, rows] = np.eye(width)
-    return {name: jnp.asarray(array) for name, array in params.items()}
+    return {name: torch.from_numpy(array) for name, array in params.items()}
 
 
-def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
-
-
-def _rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate-half RoPE: dimension i turns with dimension i + head_dim / 2."""
-    first, second = jnp.split(x, 2, -1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def _attend(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array) -> jax.Array:
-    """Softmax attention, divided after the values are summed: fewer passes over the scores."""
-    scores = jnp.einsum("brhd,bshd->bhrs", query, key) * query.shape[-1] ** -0.5 + bias
-    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-    mixed = jnp.einsum("bhrs,bshd->bhrd", weights, value) / weights.sum(-1, keepdims=True)
-    return mixed.transpose(0, 2, 1, 3)
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """Softmax attention, spelt out: on CPU faster than the fused kernel's backward pass."""
+    scores = query @ key.transpose(-1, -2) + bias
+    return torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype) @ value
 
 
 def forward(
     params: Params,
     shape: Shape,
-    token_ids: jax.Array,
-    positions: jax.Array,
-    cache: Cache | None = None,
-) -> tuple[jax.Array, Cache]:
-    """Logits `(batch, rows, vocab)` f32 of `(batch, rows)` i32 ids at their absolute positions.
+    token_ids: torch.Tensor,
+    positions: torch.Tensor,
+    seen: torch.Tensor,
+) -> torch.Tensor:
+    """Logits `(batch, rows, vocab)` of `(batch, rows)` i64 ids at their absolute positions.
 
-    Without a cache, a row sees itself and the rows before it, and the keys and values come back as
-    a new cache. With one, `(batch, capacity, heads, head_dim)` each, rows are written to the slots
-    that their positions name, and see all slots up to their own. Slots beyond are never seen.
+    `seen` `(batch, rows, rows)` bool says which rows a row sees; those behind it are never looked
+    at. Logits have the dtype of `params`.
     """
     batch, rows = token_ids.shape
-    frequency = shape.rope_theta ** (-jnp.arange(0, shape.head_dim, 2) / shape.head_dim)
-    angle = positions[:, :, None, None] * frequency
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    num_slots = rows if cache is None else cache[0][0].shape[1]
-    slots = positions if cache is None else jnp.arange(num_slots)[None]
-    hidden_from = slots[:, None, None, :] > positions[:, None, :, None]
-    bias = jnp.where(hidden_from, -1e9, 0.0)
-    # Without a cache the first half of the rows need not look at the second: a quarter less work.
-    ends = (rows,) if cache is not None else (rows // 2, rows)
+    dtype = params[EMBEDDING].dtype
+    frequency = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2) / shape.head_dim)
+    angle = positions[:, None, :, None] * frequency
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    bias = torch.where(seen, 0.0, -1e4).to(dtype)[:, None]
+    half = rows // 2
     split = (batch, rows, shape.num_heads, shape.head_dim)
-    filled: Cache = []
     x = params[EMBEDDING][token_ids]
     for index in range(shape.num_layers):
-        normed = _rms_norm(x, params[_layer(index, "input_layernorm")], shape.rms_norm_eps)
+        normed = rms_norm(
+            x, x.shape[-1:], params[_layer(index, "input_layernorm")], shape.rms_norm_eps
+        )
         query, key, value = (
-            (normed @ params[_layer(index, f"self_attn.{part}_proj")].T).reshape(split)
+            linear(normed, params[_layer(index, f"self_attn.{part}_proj")])
+            .view(split)
+            .transpose(1, 2)
             for part in "qkv"
         )
-        query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
-        if cache is not None:
-            at = (jnp.arange(batch)[:, None], positions)
-            key = cache[index][0].at[at].set(key)
-            value = cache[index][1].at[at].set(value)
-        filled.append((key, value))
-        parts, begin = [], 0
-        for end in ends:
-            seen = num_slots if cache is not None else end
-            part, some = slice(begin, end), slice(seen)
-            parts.append(
-                _attend(query[:, part], key[:, some], value[:, some], bias[:, :, part, some])
-            )
-            begin = end
-        mixed = jnp.concatenate(parts, 1)
-        x = x + mixed.reshape(batch, rows, -1) @ params[_layer(index, "self_attn.o_proj")].T
-        normed = _rms_norm(x, params[_layer(index, "post_attention_layernorm")], shape.rms_norm_eps)
-        gate = jax.nn.silu(normed @ params[_layer(index, "mlp.gate_proj")].T)
-        up = normed @ params[_layer(index, "mlp.up_proj")].T
-        x = x + (gate * up) @ params[_layer(index, "mlp.down_proj")].T
-    x = _rms_norm(x, params[FINAL_NORM], shape.rms_norm_eps)
-    return x @ params[EMBEDDING].T, filled
+        query = _rotate(query * shape.head_dim**-0.5, cos, sin)
+        key = _rotate(key, cos, sin)
+        # The first half of the rows need not look at the second: a quarter less work.
+        early = _attend(
+            query[:, :, :half], key[:, :, :half], value[:, :, :half], bias[:, :, :half, :half]
+        )
+        late = _attend(query[:, :, half:], key, value, bias[:, :, half:])
+        mixed = torch.cat([early, late], 2).transpose(1, 2).reshape(batch, rows, -1)
+        x = x + linear(mixed, params[_layer(index, "self_attn.o_proj")])
+        normed = rms_norm(
+            x, x.shape[-1:], params[_layer(index, "post_attention_layernorm")], shape.rms_norm_eps
+        )
+        gate = silu(linear(normed, params[_layer(index, "mlp.gate_proj")]))
+        up = linear(normed, params[_layer(index, "mlp.up_proj")])
+        x = x + linear(gate * up, params[_layer(index, "mlp.down_proj")])
+    x = rms_norm(x, x.shape[-1:], params[FINAL_NORM], shape.rms_norm_eps)
+    return linear(x, params[EMBEDDING])
 
 
 def config(shape: Shape) -> dict[str, object]:
@@ -229,28 +217,10 @@ def config(shape: Shape) -> dict[str, object]:
 def save(directory: Path, params: Params, shape: Shape) -> None:
     """Writes config.json and model.safetensors beside the old ones, then renames each over them."""
     directory.mkdir(parents=True, exist_ok=True)
-    arrays = {name: np.asarray(array, np.float32) for name, array in params.items()}
+    arrays = {name: weight.detach().float().numpy() for name, weight in params.items()}
     weights = directory / "model.safetensors.part"
     weights.write_bytes(serialize(arrays, metadata={"format": "pt"}))
     text = directory / "config.json.part"
     text.write_text(json.dumps(config(shape), indent=2) + "\n")
     weights.replace(directory / "model.safetensors")
     text.replace(directory / "config.json")
-
-
-def load(directory: Path) -> tuple[Params, Shape]:
-    """Reads what `save` wrote."""
-    stored = json.loads((directory / "config.json").read_text())
-    shape = Shape(
-        vocab_size=stored["vocab_size"],
-        hidden_size=stored["hidden_size"],
-        intermediate_size=stored["intermediate_size"],
-        num_layers=stored["num_hidden_layers"],
-        num_heads=stored["num_attention_heads"],
-        head_dim=stored["head_dim"],
-        max_positions=stored["max_position_embeddings"],
-        rope_theta=stored["rope_theta"],
-        rms_norm_eps=stored["rms_norm_eps"],
-    )
-    arrays = load_file(directory / "model.safetensors")
-    return {name: jnp.asarray(array) for name, array in arrays.items()}, shape

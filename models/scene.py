@@ -19,3 +19,5 @@ class Scene:
     task: str
     context: str
     turns: tuple[Turn, ...]
+    drills: tuple[Turn, ...] = ()
+    """Further turns for training alone, which asks as many as there is room for."""

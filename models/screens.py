@@ -1,10 +1,9 @@
 """The ui task: screens as lists of elements, goals, and the next action towards each goal.
 
-In: a random generator. Out: a `Scene`. An answer repeats the line of the one element that matters,
+In: a `World`. Out: a `Scene`. An answer repeats the line of the one element that matters,
 says why, and ends with an action on the number of that line.
 """
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -97,9 +96,9 @@ def _button(label: str) -> Widget:
     return Widget(markup, turn)
 
 
-def ui_scene(rng: random.Random) -> Scene:
+def ui_scene(world: World) -> Scene:
     """A screen as a list of numbered elements; each turn wants the next action towards a goal."""
-    world = World(rng)
+    rng = world.rng
     noun, verb = rng.choice(LISTS)
     widgets = [_field(world, label) for label in rng.sample(FIELDS, rng.randint(1, 3))]
     widgets += [_switch(world, label) for label in rng.sample(SWITCHES, rng.randint(1, 3))]
@@ -116,4 +115,4 @@ def ui_scene(rng: random.Random) -> Scene:
     ]
     rng.shuffle(turns)
     context = f"Screen: {world.name()}\n" + "\n".join(lines)
-    return Scene("ui", context, tuple(turns[:3]))
+    return Scene("ui", context, tuple(turns[:3]), tuple(turns[3:]))

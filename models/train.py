@@ -9,48 +9,84 @@ Every step draws scenes that were never seen before; there are no epochs.
 """
 
 import argparse
-import pickle
-import random
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch.nn.functional import cross_entropy
 
-from corpus import BOS, EOS, TASKS, TRAIN_SEEDS, ask, scene
-from model import BOS_ID, DRAFT_SHAPE, EOS_ID, Params, Shape, forward, mimetic_params, save
-from scene import Scene
+from corpus import BOS, EOS, HELD_OUT_SEEDS, TASKS, TRAIN_SEEDS, ask, scene
+from model import (
+    BOS_ID,
+    DRAFT_SHAPE,
+    EMBEDDING,
+    EOS_ID,
+    Params,
+    Shape,
+    forward,
+    mimetic_params,
+    save,
+)
+from scene import Scene, Turn
 
 HERE = Path(__file__).parent
 FOLDERS = {"tokenizer": "embedded", "run": "embedded", "draft": "embedded-draft"}
-ROW_LENS = (224, 256, 320, 384, 512)
-"""Rows are padded to one of these lengths, so that there is one compiled step for each."""
-POOL_SCENES = 1024
-"""Scenes that are drawn, sorted by length and cut into batches together."""
+TASK_SHARES = ("summary", "rag", "reply", "summary", "rag", "reply", "ui")
+"""Which tasks training scenes are of, in turns; ui needs the fewest."""
+PROBE_SCENES = 48
+"""Held-out scenes a task that are scored after each pool."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """What a run is made of."""
 
-    num_pools: int = 51
-    warmup_pools: int = 3
-    decay_share: float = 0.4
-    peak_rate: float = 2e-3
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    batch_tokens: int = 4096
-    prompt_weight: float = 0.1
-    short_pools: int = 12
-    """Pools over which the longest row grows from the first to the last of `ROW_LENS`."""
+    num_pools: int = 46
+    pool_steps: int = 120
+    warmup_pools: int = 2
+    decay_share: float = 0.5
+    peak_rate: float = 2.5e-3
+    weight_decay: float = 0.02
+    batch_rows: int = 8
+    row_len: int = 512
+    prompt_weight: float = 0.03
+    twin_share: float = 0.7
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Scenes as rows of one length: a context, and beside each other the turns about it.
+
+    A turn sees the context and itself, as if it alone came after the context.
+    `segments` is 0 in the context, k in turn k, and -1 in the padding; arrays are `(rows, len)`.
+    """
+
+    ids: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    positions: np.ndarray
+    segments: np.ndarray
+
+    @classmethod
+    def empty(cls, num_rows: int, row_len: int) -> "Rows":
+        """Nothing but padding."""
+        ints = (np.zeros((num_rows, row_len), np.int64) for _ in range(3))
+        ids, targets, positions = ints
+        weights = np.zeros((num_rows, row_len), np.float32)
+        return cls(ids, targets, weights, positions, np.full((num_rows, row_len), -1))
+
+    def tensors(self, rows: slice) -> tuple[torch.Tensor, ...]:
+        """Ids, targets, weights, positions and segments of some rows."""
+        arrays = (self.ids, self.targets, self.weights, self.positions, self.segments)
+        return tuple(torch.from_numpy(array[rows]) for array in arrays)
 
 
 def train_tokenizer(path: Path, num_scenes: int, vocab_size: int) -> None:
@@ -78,77 +114,111 @@ def train_tokenizer(path: Path, num_scenes: int, vocab_size: int) -> None:
     beside.replace(path)
 
 
-def encode(
-    tokenizer: Tokenizer, made: Scene, prompt_weight: float
-) -> tuple[list[int], list[float]]:
-    """Ids of a scene with all its turns, and the weight of each id as something to predict."""
-    ids = [BOS_ID]
-    weights = [0.0]
-    before = made.context + "\n\n"
-    for turn in made.turns:
-        asked = tokenizer.encode(before + ask(made, turn), add_special_tokens=False).ids
+def _place(rows: Rows, row: int, begin: int, position: int, segment: int, ids: list[int]) -> None:
+    """Writes a segment; its last id has nothing to predict."""
+    part = slice(begin, begin + len(ids))
+    rows.ids[row, part] = ids
+    rows.targets[row, begin : begin + len(ids) - 1] = ids[1:]
+    rows.positions[row, part] = np.arange(position, position + len(ids))
+    rows.segments[row, part] = segment
+
+
+def fill(
+    rows: Rows,
+    row: int,
+    tokenizer: Tokenizer,
+    made: Scene,
+    turns: tuple[Turn, ...],
+    prompt_weight: float,
+) -> bool:
+    """Puts a scene into a row, with as many of the turns as fit; False where none does."""
+    row_len = rows.ids.shape[1]
+    context = [BOS_ID, *tokenizer.encode(made.context, add_special_tokens=False).ids]
+    at = len(context)
+    for turn in turns:
+        asked = tokenizer.encode(f"\n\n{ask(made, turn)}", add_special_tokens=False).ids
         answer = [*tokenizer.encode(turn.answer, add_special_tokens=False).ids, EOS_ID]
-        ids += asked + answer
-        weights += [prompt_weight] * len(asked) + [1.0] * len(answer)
-        before = ""
-    return ids, weights
+        end = at + len(asked) + len(answer)
+        if end > row_len:
+            continue
+        segment = int(rows.segments[row].max()) + 1 if at > len(context) else 1
+        _place(rows, row, at, len(context), segment, asked + answer)
+        rows.weights[row, at : at + len(asked) - 1] = prompt_weight
+        rows.weights[row, at + len(asked) - 1 : end - 1] = 1.0
+        at = end
+    if at == len(context):
+        return False
+    _place(rows, row, 0, 0, 0, context)
+    rows.weights[row, : len(context) - 1] = prompt_weight
+    return True
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Rows of one padded length: ids `(rows, len)` i32, weights `(rows, len)` f32."""
-
-    ids: np.ndarray
-    weights: np.ndarray
-
-
-def batches(tokenizer: Tokenizer, recipe: Recipe, pool: int) -> Iterator[Batch]:
-    """All batches of one pool, in random order; scenes too long for this part of the run drop."""
-    grown = min(1.0, (pool + 1) / recipe.short_pools)
-    longest = ROW_LENS[0] + grown * (ROW_LENS[-1] - ROW_LENS[0])
-    rows: dict[int, list[tuple[list[int], list[float]]]] = {length: [] for length in ROW_LENS}
-    for offset in range(POOL_SCENES):
-        seed = TRAIN_SEEDS[(recipe.seed * recipe.num_pools + pool) * POOL_SCENES + offset]
-        made = scene(TASKS[offset % len(TASKS)], seed)
-        ids, weights = encode(tokenizer, made, recipe.prompt_weight)
-        fitting = next((length for length in ROW_LENS if len(ids) <= length), None)
-        if fitting is not None and len(ids) <= longest:
-            rows[fitting].append((ids, weights))
-    made_batches = []
-    for length, members in rows.items():
-        num_rows = recipe.batch_tokens // length
-        for begin in range(0, len(members), num_rows):
-            batch = Batch(
-                np.full((num_rows, length), EOS_ID, np.int32),
-                np.zeros((num_rows, length), np.float32),
-            )
-            for row, (ids, weights) in enumerate(members[begin : begin + num_rows]):
-                batch.ids[row, : len(ids)] = ids
-                batch.weights[row, : len(ids)] = weights
-            made_batches.append(batch)
-    random.Random(pool).shuffle(made_batches)
-    yield from made_batches
+def pool(tokenizer_path: Path, recipe: Recipe, number: int) -> Rows:
+    """The rows of one pool: scenes that no other pool has."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_path))
+    num_rows = recipe.pool_steps * recipe.batch_rows
+    rows = Rows.empty(num_rows, recipe.row_len)
+    seed = (recipe.seed * recipe.num_pools + number) * num_rows * 2
+    row = 0
+    while row < num_rows:
+        task = TASK_SHARES[seed % len(TASK_SHARES)]
+        made = scene(task, TRAIN_SEEDS[seed], recipe.twin_share)
+        turns = made.turns + made.drills
+        row += fill(rows, row, tokenizer, made, turns, recipe.prompt_weight)
+        seed += 1
+    return rows
 
 
-def loss(params: Params, shape: Shape, ids: jax.Array, weights: jax.Array) -> jax.Array:
-    """Weighted mean surprise at each id given those before it; the first ids weigh nothing."""
-    positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-    logits, _ = forward(params, shape, ids, positions)
-    targets = jnp.roll(ids, -1, 1)
-    weights = jnp.roll(weights, -1, 1)
-    wanted = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
-    surprise = jax.nn.logsumexp(logits, -1) - wanted
-    return jnp.sum(surprise * weights) / jnp.sum(weights)
+def probe_rows(tokenizer: Tokenizer, task: str, recipe: Recipe) -> Rows:
+    """Held-out scenes of a task, each with its first turn alone."""
+    rows = Rows.empty(PROBE_SCENES, recipe.row_len)
+    row = 0
+    for seed in HELD_OUT_SEEDS[-PROBE_SCENES:]:
+        made = scene(task, seed)
+        row += fill(rows, row, tokenizer, made, made.turns[:1], 0.0)
+    return rows
 
 
-def optimizer(recipe: Recipe) -> optax.GradientTransformationExtraArgs:
-    """AdamW behind a clip; the learning rate is set from outside before each step."""
-    return optax.inject_hyperparams(
-        lambda learning_rate: optax.chain(
-            optax.clip_by_global_norm(recipe.clip_norm),
-            optax.adamw(learning_rate, b2=0.98, weight_decay=recipe.weight_decay),
-        )
-    )(learning_rate=0.0)
+def run_forward(
+    params: Params, shape: Shape, ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor
+) -> torch.Tensor:
+    """Logits of rows in bfloat16; a turn sees the context and itself."""
+    segment = segments[:, :, None]
+    seen = (segments[:, None] == 0) | (segments[:, None] == segment)
+    rows = torch.arange(ids.shape[1])
+    seen = seen & (rows[None, :] <= rows[:, None])
+    halved = {name: weight.bfloat16() for name, weight in params.items()}
+    return forward(halved, shape, ids, positions, seen)
+
+
+def loss(
+    params: Params,
+    shape: Shape,
+    ids: torch.Tensor,
+    targets: torch.Tensor,
+    weights: torch.Tensor,
+    positions: torch.Tensor,
+    segments: torch.Tensor,
+) -> torch.Tensor:
+    """Weighted mean surprise at each target."""
+    logits = run_forward(params, shape, ids, positions, segments)
+    surprise = cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
+    return (surprise * weights.flatten()).sum() / weights.sum()
+
+
+def exact_share(params: Params, shape: Shape, rows: Rows) -> float:
+    """Share of rows whose answers are right to the letter when decoded greedily.
+
+    A greedy answer is the wanted one if and only if each of its tokens is the likeliest after the
+    wanted ones before it, so that one run tells.
+    """
+    right = []
+    for begin in range(0, len(rows.ids), 16):
+        ids, targets, weights, positions, segments = rows.tensors(slice(begin, begin + 16))
+        with torch.no_grad():
+            logits = run_forward(params, shape, ids, positions, segments)
+        right.append(((logits.argmax(-1) == targets) | (weights < 1)).all(-1).numpy())
+    return float(np.mean(np.concatenate(right)))
 
 
 def rate(recipe: Recipe, pool: int) -> float:
@@ -158,94 +228,121 @@ def rate(recipe: Recipe, pool: int) -> float:
     return recipe.peak_rate * min(1.0, warm, left)
 
 
-@dataclass
 class Trainer:
-    """Parameters and optimizer state, and the compiled step that changes them."""
+    """Parameters, optimizers and the number of the next pool.
 
-    shape: Shape
-    recipe: Recipe
-    params: Params
-    state: optax.OptState
-    next_pool: int = 0
+    Muon changes the matrices between embedding and head, AdamW the embedding and the norms.
+    """
 
-    @classmethod
-    def start(cls, shape: Shape, recipe: Recipe) -> "Trainer":
-        """A new run."""
-        params = mimetic_params(shape, recipe.seed)
-        return cls(shape, recipe, params, optimizer(recipe).init(params))
+    def __init__(self, shape: Shape, recipe: Recipe) -> None:
+        self.shape = shape
+        self.recipe = recipe
+        self.next_pool = 0
+        self.params = {
+            name: weight.requires_grad_()
+            for name, weight in mimetic_params(shape, recipe.seed).items()
+        }
+        inner = [w for name, w in self.params.items() if w.ndim == 2 and name != EMBEDDING]
+        outer = [w for name, w in self.params.items() if w.ndim == 1 or name == EMBEDDING]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                inner, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(outer, betas=(0.9, 0.98), weight_decay=recipe.weight_decay),
+        ]
+        self.loss: Callable[..., torch.Tensor] = loss
 
-    @classmethod
-    def resume(cls, path: Path, shape: Shape, recipe: Recipe) -> "Trainer":
-        """The run that `store` left at `path`. Unpickles: give it only files of your own."""
-        with path.open("rb") as file:
-            params, state, next_pool = jax.tree.map(jnp.asarray, pickle.load(file))
-        return cls(shape, recipe, params, state, int(next_pool))
+    def compile(self) -> None:
+        """Makes the steps several times as fast, from the second on."""
+        self.loss = torch.compile(loss)
 
     def store(self, path: Path) -> None:
         """Writes a checkpoint beside the old one, then renames it over it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(".part")
-        with beside.open("wb") as file:
-            pickle.dump(jax.tree.map(np.asarray, (self.params, self.state, self.next_pool)), file)
+        states = [optimizer.state_dict() for optimizer in self.optimizers]
+        torch.save((self.params, states, self.next_pool), beside)
         beside.replace(path)
 
-    def set_rate(self) -> None:
-        """Makes the next steps take the learning rate of the next pool."""
-        self.state.hyperparams["learning_rate"] = jnp.asarray(rate(self.recipe, self.next_pool))
+    def resume(self, path: Path) -> None:
+        """Goes on where `store` stopped."""
+        params, states, self.next_pool = torch.load(path)
+        with torch.no_grad():
+            for name, weight in self.params.items():
+                weight.copy_(params[name])
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
 
-    def train_batch(self, batch: Batch) -> jax.Array:
-        """One step of the optimizer; gives the loss before it."""
-        value: jax.Array
-        self.params, self.state, value = _step(
-            self.params, self.state, batch.ids, batch.weights, self.shape, self.recipe
-        )
-        return value
+    def step(self, tensors: tuple[torch.Tensor, ...]) -> float:
+        """One step of the optimizers; gives the loss before it."""
+        value = self.loss(self.params, self.shape, *tensors)
+        value.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return value.item()
 
-    def train_pool(self, tokenizer: Tokenizer) -> tuple[float, int]:
-        """Trains on the next pool; gives its mean loss and how many ids it had, padding apart."""
-        self.set_rate()
-        losses, num_ids = [], 0
-        for batch in batches(tokenizer, self.recipe, self.next_pool):
-            losses.append(self.train_batch(batch))
-            num_ids += int(np.count_nonzero(batch.weights))
+    def first_loss(self, rows: Rows) -> float:
+        """Loss on the first batch of a pool, without learning from it."""
+        with torch.no_grad():
+            tensors = rows.tensors(slice(0, self.recipe.batch_rows))
+            return loss(self.params, self.shape, *tensors).item()
+
+    def train_pool(self, rows: Rows) -> float:
+        """Trains on the rows of the next pool; gives the mean loss."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate(self.recipe, self.next_pool)
+        num_rows = self.recipe.batch_rows
+        losses = [
+            self.step(rows.tensors(slice(begin, begin + num_rows)))
+            for begin in range(0, len(rows.ids), num_rows)
+        ]
         self.next_pool += 1
-        return float(np.mean(jax.device_get(losses))), num_ids
+        return float(np.mean(losses))
 
 
-@partial(jax.jit, static_argnums=(4, 5), donate_argnums=(0, 1))
-def _step(
-    params: Params,
-    state: optax.OptState,
-    ids: jax.Array,
-    weights: jax.Array,
-    shape: Shape,
-    recipe: Recipe,
-) -> tuple[Params, optax.OptState, jax.Array]:
-    value, gradient = jax.value_and_grad(loss)(params, shape, ids, weights)
-    update, state = optimizer(recipe).update(gradient, state, params)
-    return optax.apply_updates(params, update), state, value
+def pools(tokenizer_path: Path, recipe: Recipe, begin: int) -> Iterator[Rows]:
+    """The pools from `begin` on, each made in another process while the one before is used."""
+    make = partial(pool, tokenizer_path, recipe)
+    with ProcessPoolExecutor(1) as maker:
+        coming = maker.submit(make, begin)
+        for number in range(begin, recipe.num_pools):
+            rows = coming.result()
+            if number + 1 < recipe.num_pools:
+                coming = maker.submit(make, number + 1)
+            yield rows
 
 
 def run(recipe: Recipe, shape: Shape, out: Path, checkpoint: Path, save_every_s: float) -> None:
     """Trains to the end of the recipe, saving now and then; goes on where a checkpoint stands."""
-    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    trainer = Trainer(shape, recipe)
     if checkpoint.exists():
-        trainer = Trainer.resume(checkpoint, shape, recipe)
-    else:
-        trainer = Trainer.start(shape, recipe)
-    saved_s = time.monotonic()
-    while trainer.next_pool < recipe.num_pools:
-        begin_s = time.monotonic()
-        value, num_ids = trainer.train_pool(tokenizer)
+        trainer.resume(checkpoint)
+    trainer.compile()
+    tokenizer_path = out / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(tokenizer_path))
+    probes = {task: probe_rows(tokenizer, task, recipe) for task in TASKS}
+    begun_s = saved_s = time.monotonic()
+    if trainer.next_pool == 0:
+        first = pool(tokenizer_path, replace(recipe, pool_steps=1), 0)
+        print(f"before the first step: loss {trainer.first_loss(first):.4f}")
+    print("pool    loss  ids/s " + "".join(f"{task:>9}" for task in TASKS), flush=True)
+    for rows in pools(tokenizer_path, recipe, trainer.next_pool):
+        value = trainer.train_pool(rows)
         now_s = time.monotonic()
-        speed = num_ids / (now_s - begin_s)
+        speed = np.count_nonzero(rows.segments >= 0) / (now_s - begun_s)
+        scores = [exact_share(trainer.params, shape, probes[task]) for task in TASKS]
         print(
-            f"pool {trainer.next_pool} loss {value:.4f} ids {num_ids} ids/s {speed:.0f}", flush=True
+            f"{trainer.next_pool:4} {value:7.4f} {speed:6.0f} "
+            + "".join(f"{score:9.3f}" for score in scores),
+            flush=True,
         )
-        if now_s - saved_s > save_every_s or trainer.next_pool == recipe.num_pools:
+        begun_s = time.monotonic()
+        if begun_s - saved_s > save_every_s or trainer.next_pool == recipe.num_pools:
             save(out, trainer.params, shape)
             trainer.store(checkpoint)
-            saved_s = now_s
+            saved_s = begun_s
 
 
 def main() -> None:
@@ -267,7 +364,7 @@ def main() -> None:
         shape = DRAFT_SHAPE
         out.mkdir(parents=True, exist_ok=True)
         shutil.copy(HERE / "embedded" / "tokenizer.json", out)
-    checkpoint = arguments.checkpoint or HERE.parent / "build" / f"{out.name}.pickle"
+    checkpoint = arguments.checkpoint or HERE.parent / "build" / f"{out.name}.pt"
     run(Recipe(num_pools=arguments.pools), shape, out, checkpoint, arguments.save_every_s)
 
 

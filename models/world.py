@@ -46,8 +46,9 @@ class World:
     Running out of first syllables is harmless: then they are used a second time.
     """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, twin_share: float) -> None:
         self.rng = rng
+        self.twin_share = twin_share
         self._starts: list[str] = []
         self._numbers: set[int] = set()
 

@@ -73,26 +73,11 @@ def test_shipped_files_are_small_and_fit_block_quantisation():
     assert config["intermediate_size"] % 32 == 0
 
 
-def test_first_weights_copy_and_training_lowers_the_loss():
-    pytest.importorskip("jax")
-    pytest.importorskip("optax")
-    import numpy as np
-
-    from model import Shape, forward, mimetic_params
-    from train import Recipe, Trainer, batches
-
-    shape = Shape(num_layers=2, hidden_size=128, num_heads=4, intermediate_size=64)
-    once = np.random.default_rng(1).integers(2, shape.vocab_size, (2, 60))
-    twice = np.concatenate([once, once], 1)
-    positions = np.broadcast_to(np.arange(120), twice.shape)
-    logits, _ = forward(mimetic_params(shape, 0), shape, twice, positions)
-    guessed = np.asarray(logits).argmax(-1)[:, 61:-1]
-    assert np.mean(guessed == twice[:, 62:]) > 0.3
-
-    recipe = Recipe(num_pools=4, warmup_pools=1, batch_tokens=1024)
-    trainer = Trainer.start(shape, recipe)
-    trainer.set_rate()
-    tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
-    batch = next(batches(tokenizer, recipe, 0))
-    losses = [float(trainer.train_batch(batch)) for _ in range(6)]
-    assert losses[-1] < losses[0] - 0.5
+def test_drills_change_nothing_in_a_scene_and_ask_for_facts_of_its_context():
+    for task in ("summary", "rag", "reply"):
+        made = corpus.scene(task, corpus.HELD_OUT_SEEDS[3])
+        assert corpus.example(task, corpus.HELD_OUT_SEEDS[3]).answer == made.turns[0].answer
+        assert len(made.drills) >= 6
+        for drill in made.drills:
+            assert all(fact in made.context and fact in drill.answer for fact in drill.facts)
+            assert corpus.ask(made, drill).endswith("Answer:\n")
