@@ -48,7 +48,7 @@ PROBE_SCENES = 48
 class Recipe:
     """What a run is made of."""
 
-    num_pools: int = 46
+    num_pools: int = 40
     pool_steps: int = 120
     warmup_pools: int = 2
     decay_share: float = 0.5
