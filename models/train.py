@@ -48,10 +48,10 @@ PROBE_SCENES = 48
 class Recipe:
     """What a run is made of."""
 
-    num_pools: int = 40
+    num_pools: int = 28
     pool_steps: int = 120
     warmup_pools: int = 2
-    decay_share: float = 0.5
+    decay_share: float = 0.25
     peak_rate: float = 2.5e-3
     weight_decay: float = 0.02
     batch_rows: int = 8
@@ -206,7 +206,9 @@ def loss(
     return (surprise * weights.flatten()).sum() / weights.sum()
 
 
-def exact_share(params: Params, shape: Shape, rows: Rows) -> float:
+def exact_share(
+    params: Params, shape: Shape, rows: Rows, run: Callable[..., torch.Tensor] = run_forward
+) -> float:
     """Share of rows whose answers are right to the letter when decoded greedily.
 
     A greedy answer is the wanted one if and only if each of its tokens is the likeliest after the
@@ -216,7 +218,7 @@ def exact_share(params: Params, shape: Shape, rows: Rows) -> float:
     for begin in range(0, len(rows.ids), 16):
         ids, targets, weights, positions, segments = rows.tensors(slice(begin, begin + 16))
         with torch.no_grad():
-            logits = run_forward(params, shape, ids, positions, segments)
+            logits = run(params, shape, ids, positions, segments)
         right.append(((logits.argmax(-1) == targets) | (weights < 1)).all(-1).numpy())
     return float(np.mean(np.concatenate(right)))
 
@@ -251,10 +253,11 @@ class Trainer:
             torch.optim.AdamW(outer, betas=(0.9, 0.98), weight_decay=recipe.weight_decay),
         ]
         self.loss: Callable[..., torch.Tensor] = loss
+        self.forward: Callable[..., torch.Tensor] = run_forward
 
     def compile(self) -> None:
         """Makes the steps several times as fast, from the second on."""
-        self.loss = torch.compile(loss)
+        self.loss, self.forward = torch.compile(loss), torch.compile(run_forward)
 
     def store(self, path: Path) -> None:
         """Writes a checkpoint beside the old one, then renames it over it."""
@@ -287,6 +290,10 @@ class Trainer:
         with torch.no_grad():
             tensors = rows.tensors(slice(0, self.recipe.batch_rows))
             return loss(self.params, self.shape, *tensors).item()
+
+    def exact_share(self, probe: Rows) -> float:
+        """As of the function of this name, by the compiled forward pass."""
+        return exact_share(self.params, self.shape, probe, self.forward)
 
     def train_pool(self, rows: Rows) -> float:
         """Trains on the rows of the next pool; gives the mean loss."""
@@ -332,7 +339,7 @@ def run(recipe: Recipe, shape: Shape, out: Path, checkpoint: Path, save_every_s:
         value = trainer.train_pool(rows)
         now_s = time.monotonic()
         speed = np.count_nonzero(rows.segments >= 0) / (now_s - begun_s)
-        scores = [exact_share(trainer.params, shape, probes[task]) for task in TASKS]
+        scores = [trainer.exact_share(probes[task]) for task in TASKS]
         print(
             f"{trainer.next_pool:4} {value:7.4f} {speed:6.0f} "
             + "".join(f"{score:9.3f}" for score in scores),
