@@ -25,7 +25,7 @@ def test_corpus_is_the_one_that_the_model_was_trained_on():
     for task in corpus.TASKS:
         for wanted in sample(task, corpus.HELD_OUT_SEEDS, 50):
             made.update((wanted.prompt + wanted.answer).encode())
-    assert made.hexdigest() == "6b58ba078f0540688e3dd20eb674f6e8debf99e1d84eeb5455f3abe7ed242cd3"
+    assert made.hexdigest() == "7a0e3f00723fe8638e38d36f0f179a2bddf98239b7d61d6b2db83aff97f5ffb1"
 
 
 def test_held_out_seeds_are_never_trained_on():
