@@ -24,7 +24,7 @@ NOT_RUN = {
     r"^make ": "builds; continuous integration runs the targets",
     r"^cargo ": "compiles; continuous integration runs it by `make`",
     r"^python train\.py": "trains for hours",
-    r"^python evaluate\.py": "brings in what the model was trained with",
+    r"^python evaluate\.py": "writes over the demo prompts; test_models_corpus.py runs it",
     r"^python benches/qwen_shape\.py": "writes half a gigabyte",
 }
 """What begins like this is not run."""

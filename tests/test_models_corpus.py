@@ -1,4 +1,4 @@
-"""The corpus of the embedded model, its shipped files, and a short slice of its training."""
+"""The corpus of the embedded model, its shipped files, and how they are scored."""
 
 import hashlib
 import json
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
 import corpus
+import evaluate
 
 MODELS = Path(corpus.__file__).parent
 EMBEDDED = MODELS / "embedded"
@@ -81,3 +80,19 @@ def test_drills_change_nothing_in_a_scene_and_ask_for_facts_of_its_context():
         for drill in made.drills:
             assert all(fact in made.context and fact in drill.answer for fact in drill.facts)
             assert corpus.ask(made, drill).endswith("Answer:\n")
+
+
+def test_the_embedded_model_answers_held_out_examples(bundle_of, tmp_path, monkeypatch, capsys):
+    arguments = ["evaluate.py", str(bundle_of("embedded", "fp32")), "--examples", "8"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--prompts", str(tmp_path)])
+    evaluate.main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    facts = {task: float(share) for task, _, share, *_ in rows}
+    assert list(facts) == list(corpus.TASKS)
+    assert min(facts["rag"], facts["ui"]) >= 0.75
+    assert {path.stem for path in tmp_path.iterdir()} == set(corpus.TASKS)
+
+
+def test_scores_count_what_is_right_and_what_is_copied():
+    assert evaluate.ngram_overlap([1, 2, 3, 4, 5], [2, 3, 4, 5, 9]) == 0.5
+    assert evaluate.ngram_overlap([1, 2], [1, 2, 3]) is None
