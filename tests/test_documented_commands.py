@@ -39,6 +39,8 @@ SMALLER = [
     (r"(--prompt-len 1024)", "--prompt-len 64"),
     (r"--quick", "--sections draft-length"),
     (r"(coordgen bench [^|>#]*[^|>#\s])", r"\1 --limit 1 --max-new-tokens 4 --repeats 1"),
+    (r"(python benches/never_slower\.py .*)", r"\1 --limit 1 --repeats 1 --max-new-tokens 4"),
+    (r"(python benches/peers/compare\.py .*)", r"\1 --rounds 1"),
     (r"--template qwen2\.5", "--template none"),
     (r"(coordgen profile [^|>#]*[^|>#\s])", r"\1 --repeats 1"),
 ]

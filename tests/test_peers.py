@@ -46,14 +46,24 @@ class Scripted:
         return Answer(self.tokens, len(self.tokens), 2, 1.0, self.seconds.pop(0))
 
 
+@pytest.fixture
+def options(
+    bundle_of: Callable[[str, str], Path],
+    session_of: Callable[[str, str], OrtSession],
+    data: Path,
+) -> list[str]:
+    """Those of a quick run; all sessions of a process share its threads."""
+    threads = session_of("embedded", "fp32").threads
+    bundle = str(bundle_of("embedded", "fp32"))
+    return [bundle, str(data), "--rounds", "1", "--threads", str(threads)]
+
+
 def test_absent_peers_are_named_and_left_out(
     no_peers: None,
-    bundle_of: Callable[[str, str], Path],
-    data: Path,
+    options: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = [str(bundle_of("embedded", "fp32")), str(data), "--rounds", "1"]
-    assert compare.main([*arguments, "--limit", "2", "--max-new-tokens", "8"]) == 0
+    assert compare.main([*options, "--limit", "2", "--max-new-tokens", "8"]) == 0
     said = capsys.readouterr()
     skipped = [line.split(":")[0] for line in said.err.splitlines() if line.startswith("skipped")]
     assert skipped == [
@@ -65,12 +75,10 @@ def test_absent_peers_are_named_and_left_out(
 
 def test_report_has_every_row_and_task(
     no_peers: None,
-    bundle_of: Callable[[str, str], Path],
-    data: Path,
+    options: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = [str(bundle_of("embedded", "fp32")), str(data), "--rounds", "1", "--json"]
-    assert compare.main([*arguments, "--max-new-tokens", "4"]) == 0
+    assert compare.main([*options, "--json", "--max-new-tokens", "4"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report["engines"]) == ["plain", "coordgen", "coordgen, earlier answers"]
     assert list(report["replayed"]) == ["coordgen's automaton"]

@@ -6,15 +6,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from conftest import CHECKPOINTS
-from coordgen_rs import Bundle, DraftModel, OrtSession, generate, make_drafter, plain
+from conftest import CHECKPOINTS, ROOT
+from coordgen_rs import Bundle, DraftModel, OrtSession, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.stats import Stats
 from coordgen_rs.switching import BlockCosts
 
 STRATEGIES = ["resident", "sync", "async", "greedy", "just_in_time", "single", "auto"]
-PROMPTS = [np.random.default_rng(n).integers(2, 1500, n).astype(np.uint32) for n in (1, 60, 600)]
+TASKS = ("rag", "ui", "summary", "reply")
+TEXT = "\n".join((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in TASKS)
+TOKENS = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json").encode(TEXT)
+PROMPTS = [TOKENS[-n:] for n in (1, 60, 600)]
 BLOCKS = 5
 
 
@@ -32,7 +35,9 @@ def at_rest(bundle):
 
 @pytest.fixture(scope="module")
 def expected(at_rest):
-    return [tokens(plain(at_rest, prompt, max_new_tokens=24)) for prompt in PROMPTS]
+    said = [tokens(plain(at_rest, prompt, max_new_tokens=24)) for prompt in PROMPTS]
+    assert len(said[2]) > 16
+    return said
 
 
 def apart(bundle, **options):
