@@ -72,11 +72,12 @@ class Bundle:
         entry, model = self.manifest.embedding, self.manifest.model
         shape = (model.vocab_size, model.hidden_size)
         try:
-            return np.memmap(self.file(entry.file), f"<{_CODES[entry.dtype]}", "r", shape=shape)
+            file = np.memmap(self.file(entry.file), f"<{_CODES[entry.dtype]}", "r", shape=shape)
         except (OSError, ValueError) as error:
             raise BundleDamagedError(
                 f"{self.file(entry.file)} cannot be mapped: {error}"
             ) from error
+        return np.asarray(file)  # rows of a memmap are slow to take
 
     def rope_tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Cosines and sines of the rotary embedding, `(slots, head_dim / 2) f32` each."""

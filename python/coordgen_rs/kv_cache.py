@@ -116,10 +116,11 @@ class KvCache:
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order.
 
-        Rows `0 .. n-1` already stand in their slots (canonical commit); others are moved together.
+        A path's rows ascend. Rows `0 .. n-1` already stand in their slots (canonical commit);
+        others are moved together.
         """
         count = len(rows)
-        if not np.array_equal(rows, np.arange(count)):
+        if count and rows[-1] != count - 1:
             source = self.length + rows.astype(np.intp)
             target = slice(self.length, self.length + count)
             for pair in self._arrays:

@@ -372,8 +372,8 @@ class OrtSession:
         """Write what the first block reads; ids, positions and mask are there."""
         buffers.hidden[0][0] = self._embedding[buffers.input_ids]
         positions = buffers.position_ids
-        np.take(self._cos, positions, axis=0, out=buffers.cos[0, 0], mode="clip")
-        np.take(self._sin, positions, axis=0, out=buffers.sin[0, 0], mode="clip")
+        self._cos.take(positions, axis=0, out=buffers.cos[0, 0], mode="clip")
+        self._sin.take(positions, axis=0, out=buffers.sin[0, 0], mode="clip")
         buffers.write_index[0] = self.length
 
     def commit(self, rows: NDArray[np.uint32]) -> None:

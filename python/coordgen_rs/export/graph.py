@@ -15,7 +15,11 @@ Why these operators: every row's bits must be the same at every M (measured, see
   query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - Heads that share a key are further rows of one product, so keys and values are never expanded.
 - A product of a single row takes another kernel with other rounding. It can occur where each head
-  has its own key; there the products of attention get a further row, which is dropped again.
+  has its own key; there attention gets a further row, which is dropped again.
+- A small model's step takes longer the more nodes it has, so rotary embedding is one, and so is
+  SiLU (QuickGelu with alpha 1; Swish is taken apart when loaded). A sum of the residual stream and
+  its norm are two: SkipSimplifiedLayerNormalization rounds otherwise than the norm that begins a
+  block, so that bits would depend on where a model is cut into blocks.
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width, and the packed weights are held once (a sixth of the memory at six widths). Mixing both
   kinds was dropped: in float32 their bits differ.
@@ -93,6 +97,10 @@ def block_graph(
     outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
+    for angle in ("cos", "sin"):
+        graph.node("Reshape", [angle, graph.integers(1, _ANY, half)], f"{angle}_by_row")
+    if _may_be_single(model):
+        _with_another_row(graph, "mask")
     for number, layer in enumerate(layers, first_layer):
         cache = (1, model.num_kv_heads, _SLOTS, model.head_dim)
         inputs += [float_info(f"key_{number}", *cache), float_info(f"value_{number}", *cache)]
@@ -134,7 +142,8 @@ def _attention(graph: _Graph, model: ModelShape, layer: StoredLayer, number: int
     graph.split(
         "Split", [qkv, graph.integers(heads + kv_heads, kv_heads)], [rotated, value], axis=1
     )
-    rotated = graph.rotate(f"{name}.rotary", rotated, size)
+    angles = ["cos_by_row", "sin_by_row"]
+    rotated = graph.node("RotaryEmbedding", [rotated, *angles], f"{name}.rotated")
     query, key = f"{name}.query", f"{name}.key"
     graph.split("Split", [rotated, graph.integers(heads, kv_heads)], [query, key], axis=1)
     caches = []
@@ -150,44 +159,43 @@ def _attention(graph: _Graph, model: ModelShape, layer: StoredLayer, number: int
     return graph.node("Add", [x, out], f"{name}.after_attention")
 
 
+def _may_be_single(model: ModelShape) -> bool:
+    """Whether a product of attention has a single row where there is one token."""
+    return model.num_heads == model.num_kv_heads
+
+
 def _attend(graph: _Graph, model: ModelShape, name: str, query: str, caches: Sequence[str]) -> str:
     """Softmax attention of `query (1, heads, M, head_dim)` over the caches, in the same shape.
 
     Heads are ordered so that those sharing a key follow one another; they are folded into rows.
     """
-    kv_heads, size = model.num_kv_heads, model.head_dim
-    group = model.num_heads // kv_heads
     key, value = caches
-    folded = graph.integers(1, kv_heads, _ANY, size)
+    scale = float(model.head_dim**-0.5)
+    if _may_be_single(model):
+        query = _with_another_row(graph, query)
+        scores = graph.node("FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=scale)
+        scores = graph.node("Add", [scores, "mask.lengthened"], f"{name}.scores_masked")
+        weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
+        attended = graph.node("MatMul", [weights, value], f"{name}.attended")
+        return _without_last_row(graph, attended)
+    kv_heads, group = model.num_kv_heads, model.num_heads // model.num_kv_heads
+    folded = graph.integers(1, kv_heads, _ANY, model.head_dim)
     query = graph.node("Reshape", [query, folded], f"{name}.query_folded")
-    may_be_single = group == 1
-    if may_be_single:
-        query = _with_first_row_again(graph, query)
-    scores = graph.node(
-        "FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=float(size**-0.5)
-    )
-    if may_be_single:
-        scores = _without_last_row(graph, scores)
+    scores = graph.node("FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=scale)
     unfolded = graph.integers(kv_heads, group, _ANY, _SAME)
     scores = graph.node("Reshape", [scores, unfolded], f"{name}.scores_unfolded")
     scores = graph.node("Add", [scores, "mask"], f"{name}.scores_masked")
     weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
     folded = graph.integers(1, kv_heads, _ANY, _SAME)
     weights = graph.node("Reshape", [weights, folded], f"{name}.weights_folded")
-    if may_be_single:
-        weights = _with_first_row_again(graph, weights)
     attended = graph.node("MatMul", [weights, value], f"{name}.attended")
-    if may_be_single:
-        attended = _without_last_row(graph, attended)
-    by_head = graph.integers(1, model.num_heads, _ANY, size)
+    by_head = graph.integers(1, model.num_heads, _ANY, model.head_dim)
     return graph.node("Reshape", [attended, by_head], f"{name}.attended_by_head")
 
 
-def _with_first_row_again(graph: _Graph, x: str) -> str:
-    """`x (1, heads, M, size)` with its first row once more behind the last."""
-    zero, one, rows = graph.integers(0), graph.integers(1), graph.integers(2)
-    first = graph.node("Slice", [x, zero, one, rows], f"{x}.first_row")
-    return graph.node("Concat", [x, first], f"{x}.lengthened", axis=2)
+def _with_another_row(graph: _Graph, x: str) -> str:
+    """`x (1, heads, M, size)` with a row of zeros behind the last."""
+    return graph.node("Pad", [x, graph.integers(0, 0, 0, 0, 0, 0, 1, 0)], f"{x}.lengthened")
 
 
 def _without_last_row(graph: _Graph, x: str) -> str:
@@ -204,8 +212,7 @@ def _feed_forward(graph: _Graph, model: ModelShape, layer: StoredLayer, name: st
     graph.split(
         "Split", [both, graph.integers(model.ffn_size, model.ffn_size)], [gate, up], axis=-1
     )
-    sigmoid = graph.node("Sigmoid", [gate], f"{name}.sigmoid")
-    silu = graph.node("Mul", [gate, sigmoid], f"{name}.silu")
+    silu = graph.node("QuickGelu", [gate], f"{name}.silu", alpha=1.0)
     activated = graph.node("Mul", [silu, up], f"{name}.activated")
     out = graph.linear(f"{name}.down", activated, layer.down)
     return graph.node("Add", [x, out], f"{name}.after_ffn")

@@ -11,6 +11,8 @@ import onnx
 from onnx import TensorProto, helper
 
 _IR_VERSION = 11
+_CONTRIBUTED = ("MatMulNBits", "FusedMatMul", "QuickGelu")
+"""Operators that are ONNX Runtime's own."""
 
 
 class GraphBuilder:
@@ -29,7 +31,7 @@ class GraphBuilder:
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
     ) -> None:
         """Adds a node with any number of outputs, named after the first of them."""
-        domain = "com.microsoft" if operator in ("MatMulNBits", "FusedMatMul") else ""
+        domain = "com.microsoft" if operator in _CONTRIBUTED else ""
         self._nodes.append(
             helper.make_node(
                 operator, inputs, outputs, name=outputs[0], domain=domain, **attributes
