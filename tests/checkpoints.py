@@ -1,17 +1,35 @@
-"""Random Hugging Face checkpoints, complete with a tokenizer, for tests."""
+"""Checkpoints for tests: random ones, complete with a tokenizer, and the shared trained ones."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+
+from coordgen_rs.bundle import Bundle
+from coordgen_rs.export import export_checkpoint
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 _SPECIAL = ("<unk>", "<s>", "</s>")
 _RANDOM_ELEMENTS = 1 << 20
+
+
+SHARED = Path(os.environ.get("COORDGEN_SHARED", Path(__file__).parents[2] / "shared")) / "models"
+STORIES, TINY_STORIES = SHARED / "stories260K", SHARED / "TinyStories-656K"
+needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="no shared models here")
+
+LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 def write_checkpoint(
@@ -162,3 +180,16 @@ def character_tokenizer(vocab: int) -> dict[str, Any]:
             "unk_token": "<unk>",
         },
     }
+
+
+def exported(checkpoint: Path, out: Path, **options: Any) -> Bundle:
+    """The checked bundle of a checkpoint."""
+    export_checkpoint(checkpoint, out, **options)
+    bundle = Bundle.open(out)
+    bundle.verify()
+    return bundle
+
+
+def sums(bundle: Bundle) -> dict[str, str]:
+    """SHA-256 of each file of a bundle."""
+    return {name: record.sha256 for name, record in bundle.manifest.files.items()}

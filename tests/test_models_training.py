@@ -13,7 +13,9 @@ import corpus
 torch = pytest.importorskip("torch", reason="needs `make setup-train`")
 
 from model import DRAFT_SHAPE, Shape, forward, mimetic_params  # noqa: E402
-from train import Recipe, Rows, Trainer, exact_share, fill, pool, probe_rows, run  # noqa: E402
+from recipe import Recipe  # noqa: E402
+from rows import Rows, fill, pool, probe_rows  # noqa: E402
+from train import Trainer, exact_share, run  # noqa: E402
 
 MODELS = Path(__file__).parent.parent / "models"
 TOKENIZER = MODELS / "embedded" / "tokenizer.json"
