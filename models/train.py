@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,71 +22,22 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch.nn.functional import cross_entropy
 
-from corpus import BOS, EOS, HELD_OUT_SEEDS, TASKS, TRAIN_SEEDS, ask, scene
+from corpus import BOS, EOS, TASKS, TRAIN_SEEDS, ask, scene
 from model import (
     BOS_ID,
     DRAFT_SHAPE,
     EMBEDDING,
-    EOS_ID,
     Params,
     Shape,
     forward,
     mimetic_params,
     save,
 )
-from scene import Scene, Turn
+from recipe import Recipe, rate
+from rows import Rows, pool, probe_rows
 
 HERE = Path(__file__).parent
 FOLDERS = {"tokenizer": "embedded", "run": "embedded", "draft": "embedded-draft"}
-TASK_SHARES = ("summary", "rag", "reply", "summary", "rag", "reply", "ui")
-"""Which tasks training scenes are of, in turns; ui needs the fewest."""
-PROBE_SCENES = 48
-"""Held-out scenes a task that are scored after each pool."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a run is made of."""
-
-    num_pools: int = 28
-    pool_steps: int = 120
-    warmup_pools: int = 2
-    decay_share: float = 0.25
-    peak_rate: float = 2.5e-3
-    weight_decay: float = 0.02
-    batch_rows: int = 8
-    row_len: int = 512
-    prompt_weight: float = 0.03
-    twin_share: float = 0.7
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Scenes as rows of one length: a context, and beside each other the turns about it.
-
-    A turn sees the context and itself, as if it alone came after the context.
-    `segments` is 0 in the context, k in turn k, and -1 in the padding; arrays are `(rows, len)`.
-    """
-
-    ids: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    positions: np.ndarray
-    segments: np.ndarray
-
-    @classmethod
-    def empty(cls, num_rows: int, row_len: int) -> "Rows":
-        """Nothing but padding."""
-        ints = (np.zeros((num_rows, row_len), np.int64) for _ in range(3))
-        ids, targets, positions = ints
-        weights = np.zeros((num_rows, row_len), np.float32)
-        return cls(ids, targets, weights, positions, np.full((num_rows, row_len), -1))
-
-    def tensors(self, rows: slice) -> tuple[torch.Tensor, ...]:
-        """Ids, targets, weights, positions and segments of some rows."""
-        arrays = (self.ids, self.targets, self.weights, self.positions, self.segments)
-        return tuple(torch.from_numpy(array[rows]) for array in arrays)
 
 
 def train_tokenizer(path: Path, num_scenes: int, vocab_size: int) -> None:
@@ -112,71 +63,6 @@ def train_tokenizer(path: Path, num_scenes: int, vocab_size: int) -> None:
     beside = path.with_suffix(".part")
     tokenizer.save(str(beside))
     beside.replace(path)
-
-
-def _place(rows: Rows, row: int, begin: int, position: int, segment: int, ids: list[int]) -> None:
-    """Writes a segment; its last id has nothing to predict."""
-    part = slice(begin, begin + len(ids))
-    rows.ids[row, part] = ids
-    rows.targets[row, begin : begin + len(ids) - 1] = ids[1:]
-    rows.positions[row, part] = np.arange(position, position + len(ids))
-    rows.segments[row, part] = segment
-
-
-def fill(
-    rows: Rows,
-    row: int,
-    tokenizer: Tokenizer,
-    made: Scene,
-    turns: tuple[Turn, ...],
-    prompt_weight: float,
-) -> bool:
-    """Puts a scene into a row, with as many of the turns as fit; False where none does."""
-    row_len = rows.ids.shape[1]
-    context = [BOS_ID, *tokenizer.encode(made.context, add_special_tokens=False).ids]
-    at = len(context)
-    for turn in turns:
-        asked = tokenizer.encode(f"\n\n{ask(made, turn)}", add_special_tokens=False).ids
-        answer = [*tokenizer.encode(turn.answer, add_special_tokens=False).ids, EOS_ID]
-        end = at + len(asked) + len(answer)
-        if end > row_len:
-            continue
-        segment = int(rows.segments[row].max()) + 1 if at > len(context) else 1
-        _place(rows, row, at, len(context), segment, asked + answer)
-        rows.weights[row, at : at + len(asked) - 1] = prompt_weight
-        rows.weights[row, at + len(asked) - 1 : end - 1] = 1.0
-        at = end
-    if at == len(context):
-        return False
-    _place(rows, row, 0, 0, 0, context)
-    rows.weights[row, : len(context) - 1] = prompt_weight
-    return True
-
-
-def pool(tokenizer_path: Path, recipe: Recipe, number: int) -> Rows:
-    """The rows of one pool: scenes that no other pool has."""
-    tokenizer = Tokenizer.from_file(str(tokenizer_path))
-    num_rows = recipe.pool_steps * recipe.batch_rows
-    rows = Rows.empty(num_rows, recipe.row_len)
-    seed = (recipe.seed * recipe.num_pools + number) * num_rows * 2
-    row = 0
-    while row < num_rows:
-        task = TASK_SHARES[seed % len(TASK_SHARES)]
-        made = scene(task, TRAIN_SEEDS[seed], recipe.twin_share)
-        turns = made.turns + made.drills
-        row += fill(rows, row, tokenizer, made, turns, recipe.prompt_weight)
-        seed += 1
-    return rows
-
-
-def probe_rows(tokenizer: Tokenizer, task: str, recipe: Recipe) -> Rows:
-    """Held-out scenes of a task, each with its first turn alone."""
-    rows = Rows.empty(PROBE_SCENES, recipe.row_len)
-    row = 0
-    for seed in HELD_OUT_SEEDS[-PROBE_SCENES:]:
-        made = scene(task, seed)
-        row += fill(rows, row, tokenizer, made, made.turns[:1], 0.0)
-    return rows
 
 
 def run_forward(
@@ -221,13 +107,6 @@ def exact_share(
             logits = run(params, shape, ids, positions, segments)
         right.append(((logits.argmax(-1) == targets) | (weights < 1)).all(-1).numpy())
     return float(np.mean(np.concatenate(right)))
-
-
-def rate(recipe: Recipe, pool: int) -> float:
-    """Linear warm-up, a plateau, then linearly to zero over the last part of the run."""
-    warm = (pool + 1) / recipe.warmup_pools
-    left = (recipe.num_pools - pool) / (recipe.num_pools * recipe.decay_share)
-    return recipe.peak_rate * min(1.0, warm, left)
 
 
 class Trainer:
