@@ -10,6 +10,7 @@ from typing import NamedTuple
 from coordgen_rs._core import Drafter, DynamicTree, LookupTable
 from coordgen_rs.draft_model import DraftModel, ModelDrafter
 from coordgen_rs.errors import OptionError
+from coordgen_rs.generate import DRAFT_SOURCES, FREE_ROWS
 from coordgen_rs.session import OrtSession, StepCost
 
 PLAIN = "plain"
@@ -21,6 +22,7 @@ class Method(NamedTuple):
     Attributes:
         sources: Names that `Drafter` knows.
         remembering: More of them, where earlier requests may be drawn on.
+        where_free: More of them, where rows cost nothing.
         tree: As of `Drafter`.
         branches: As of `DraftModel`.
         in_gaps: As of `ModelDrafter`.
@@ -28,29 +30,31 @@ class Method(NamedTuple):
 
     sources: tuple[str, ...]
     remembering: tuple[str, ...] = ()
+    where_free: tuple[str, ...] = ()
     tree: str | DynamicTree = "best-first"
     branches: bool = True
     in_gaps: bool = True
 
+
+_MODEL, _SESSION = "draft-model", "session"
 
 METHODS: dict[str, Method] = {
     "prompt-lookup": Method(("lookup",)),
     "sam": Method(("sam",)),
     "token-recycling": Method(("token-recycling",), tree="static"),
     "diaa": Method(("lookup-table",), tree=DynamicTree()),
-    "chain": Method(("draft-model",), branches=False, in_gaps=False),
-    "edgellm-waiting": Method(("draft-model",), in_gaps=False),
-    "edgellm": Method(("draft-model",)),
-    "coordgen": Method(("automaton", "calibration", "reuse"), ("session",)),
-    "blend": Method(
-        ("automaton", "calibration", "reuse", "lookup-table", "draft-model"), ("session",)
-    ),
+    "chain": Method((_MODEL,), branches=False, in_gaps=False),
+    "edgellm-waiting": Method((_MODEL,), in_gaps=False),
+    "edgellm": Method((_MODEL,)),
+    "coordgen": Method(("automaton", "calibration", "reuse"), (_SESSION,)),
+    "blend": Method(("automaton", "calibration", "reuse", "lookup-table", _MODEL), (_SESSION,)),
+    "auto": Method((*DRAFT_SOURCES["auto"], _MODEL), (_SESSION,), FREE_ROWS),
 }
 """What can be measured beside plain decoding. Of EdgeLLM also its parts (its Figure 22): a chain
-of the draft model's likeliest tokens, and its trees without provisional generation."""
+of the draft model's likeliest tokens, and its trees without provisional generation. "auto" is what
+`generate` takes when nothing is asked for, with earlier requests."""
 
 _SAM_REMEMBERING = Method(("sam-session",))
-_MODEL = "draft-model"
 
 
 KNOWN = (PLAIN, *METHODS)
@@ -94,7 +98,7 @@ def method_drafter(
         model: For the source "draft-model", which is left out where there is none.
         remembering: Whether earlier requests may be drawn on, by the methods whose papers do.
     """
-    method = _method(name, remembering)
+    method = _method(name, remembering, is_free=costs is None)
     has_model = model is not None and _MODEL in method.sources
     if model is not None:  # a tree of its own for each method, which learns when it is enough
         model = DraftModel(
@@ -116,13 +120,13 @@ def method_drafter(
     return ModelDrafter(drafter, model, max_tokens, in_gaps=method.in_gaps)
 
 
-def _method(name: str, remembering: bool) -> Method:
-    if not remembering:
-        return METHODS[name]
-    if name == "sam":
-        return _SAM_REMEMBERING
+def _method(name: str, remembering: bool, *, is_free: bool) -> Method:
+    """A method with all the sources that it has here."""
     method = METHODS[name]
-    return method._replace(sources=method.sources + method.remembering)
+    if remembering and name == "sam":
+        return _SAM_REMEMBERING
+    more = (method.remembering if remembering else ()) + (method.where_free if is_free else ())
+    return method._replace(sources=method.sources + more)
 
 
 def extra_bytes(drafter: Drafter | ModelDrafter | None) -> int:
