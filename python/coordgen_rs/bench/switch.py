@@ -115,18 +115,23 @@ class SwitchBench:
     def figures(self, strategy: str) -> dict[str, Any]:
         """Medians of one strategy over the rounds; times in microseconds as plans have them.
 
+        `first_token_range_us` and `exposed_range_us` are the least and the most of the rounds.
         `parts_us` is what computing and loading took, added up: the time they would take in turn.
         """
         answers = self.answers[strategy]
         exposed_us = self._median(strategy, "exposed_us")
         prefill_us = 1e6 * statistics.median(answer.prefill_s for answer in answers)
         load_us = self._median(strategy, "load_us")
+        first_tokens_us = [1e6 * answer.first_token_s for answer in answers]
+        exposed_all_us = [answer.report.exposed_us for answer in answers]
         figures = {
             "chosen": answers[-1].report.strategy,
-            "first_token_us": 1e6 * statistics.median(answer.first_token_s for answer in answers),
+            "first_token_us": statistics.median(first_tokens_us),
+            "first_token_range_us": [min(first_tokens_us), max(first_tokens_us)],
             "total_us": 1e6 * statistics.median(answer.total_s for answer in answers),
             "prefill_us": prefill_us,
             "exposed_us": exposed_us,
+            "exposed_range_us": [min(exposed_all_us), max(exposed_all_us)],
             "load_us": load_us,
             "overlap_us": self._median(strategy, "overlap_us"),
             "parts_us": prefill_us - exposed_us + load_us,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from coordgen_rs.bench.own_process import in_own_process
+from coordgen_rs.bench.repeats import Summary
 from coordgen_rs.bench.section import Cell, Chart, Column, Section
 from coordgen_rs.bench.switch import bench_switching
 from coordgen_rs.bench.workbench import Settings, Workbench
@@ -46,8 +47,8 @@ def measure_switching(bench: Workbench) -> Section:
         rows,
         Chart("bars", "strategy", ("first_token", "exposed")),
         [
-            f"medians of {report['rounds']} rounds in turns, each from all blocks on their prefill "
-            "graphs; the same tokens from all",
+            f"median (least to most) of {report['rounds']} rounds in turns, each from all blocks on "
+            "their prefill graphs; the same tokens from all",
             f"{report['load_delay_s']} s were added to each load, as by a slower disk",
             "planned: the makespan foreseen, as where loads take nothing from compute; in_turn: "
             "computing and loading added up",
@@ -91,12 +92,18 @@ def _cells(name: str, figures: dict[str, Any]) -> tuple[Cell, ...]:
     return (
         name,
         figures["chosen"],
-        figures["first_token_us"] / 1e3,
+        _summary_ms(figures, "first_token"),
         None if planned is None else planned["makespan_us"] / 1e3,
-        figures["exposed_us"] / 1e3,
+        _summary_ms(figures, "exposed"),
         figures.get("exposed_of_sync"),
         load_us / 1e3,
         100 * figures["overlap_us"] / load_us if load_us else None,
         figures["parts_us"] / 1e3,
         figures["peak_bytes"] / 1e6 or None,
     )
+
+
+def _summary_ms(figures: dict[str, Any], name: str) -> Summary:
+    """A time of microseconds with its range, in milliseconds."""
+    low, high = figures[f"{name}_range_us"]
+    return Summary(figures[f"{name}_us"] / 1e3, low / 1e3, high / 1e3)
