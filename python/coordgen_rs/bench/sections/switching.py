@@ -47,8 +47,8 @@ def measure_switching(bench: Workbench) -> Section:
         rows,
         Chart("bars", "strategy", ("first_token", "exposed")),
         [
-            f"median (least to most) of {report['rounds']} rounds in turns, each from all blocks on "
-            "their prefill graphs; the same tokens from all",
+            f"median (least to most) of {report['rounds']} rounds in turns, each from all blocks "
+            "on their prefill graphs; the same tokens from all",
             f"{report['load_delay_s']} s were added to each load, as by a slower disk",
             "planned: the makespan foreseen, as where loads take nothing from compute; in_turn: "
             "computing and loading added up",
