@@ -170,10 +170,11 @@ def generate(
             end = time.perf_counter()
             session.commit(accepted.rows)
             stats.drafting_us.append(1e6 * (proposed - start + end - verified))
-            _count(stats, len(accepted.token_ids), time.perf_counter() - start)
+            new_tokens = accepted.token_ids.tolist()
+            _count(stats, len(new_tokens), time.perf_counter() - start)
             stats.finish_reason = _reason(accepted.finish_reason, limit, max_new_tokens)
-            answer += accepted.token_ids.tolist()
-            yield Step(accepted.token_ids.tolist(), accepted.accept_len)
+            answer += new_tokens
+            yield Step(new_tokens, accepted.accept_len)
     finally:
         stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
         if history is not None and answer and stats.finish_reason is not None:
