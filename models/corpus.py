@@ -83,15 +83,18 @@ class Entity:
         begin = rng.choice(self.known[first][0].asks).format(e=self.full)
         return f"{_upper(begin)}, and {rng.choice(self.known[second][0].asks).format(e='it')}?"
 
-    def reply(self, first: int, second: int) -> str:
+    def reply(self, first: int, second: int, subject: str) -> str:
         """The sentence that answers `ask`."""
-        return f"{self.tell(first, self.full)}, and {self.tell(second, 'it')}."
+        return f"{self.tell(first, subject)}, and {self.tell(second, 'it')}."
 
 
 def _drills(
-    rng: random.Random, entities: list[Entity], authors: Iterable[str] = ()
+    rng: random.Random,
+    entities: list[Entity],
+    authors: Iterable[str] = (),
+    askers: Iterable[str] = (),
 ) -> tuple[Turn, ...]:
-    """A question for each known attribute of each thing, and for who wrote about it.
+    """A question for each known attribute of each thing, for who wrote and who asks about it.
 
     They are drawn after everything else of a scene, so that they change nothing in it.
     """
@@ -105,9 +108,13 @@ def _drills(
         first, second = _pair(rng, entity)
         asked = f"Question: {entity.ask(rng, first, second)}"
         facts = (author, entity.known[first][1], entity.known[second][1])
-        drills.append(Turn(asked, f"{author} wrote that {entity.reply(first, second)}", facts))
+        told = entity.reply(first, second, entity.full)
+        drills.append(Turn(asked, f"{author} wrote that {told}", facts))
         asked = f"Question: Who wrote about {entity.full}?"
         drills.append(Turn(asked, f"{author} wrote about {entity.full}.", (author,)))
+    for entity, asker in zip(entities, askers, strict=False):
+        asked = f"Question: What does {asker} ask about?"
+        drills.append(Turn(asked, f"{asker} asks about {entity.full}.", (entity.full,)))
     rng.shuffle(drills)
     return tuple(drills)
 
@@ -198,29 +205,33 @@ def reply_scene(world: World) -> Scene:
     """A thread of messages; each turn answers the person who asks for something written earlier."""
     rng = world.rng
     entities = _entities(world, rng.randint(2, 3), (3, 4))
-    messages, questions, authors = [], [], []
+    messages, questions, authors, askers = [], [], [], []
     for entity in entities:
         author = world.value("person")
         opening = rng.choice(("Hello all.", "Just a short note.", "Some news.", "Good morning."))
         told = " ".join(entity.sentences(rng).values())
-        messages.append(f"From {author} about {entity.full}: {opening} {told}")
+        messages.append(f"On {entity.full}, {author} writes: {opening} {told}")
         authors.append(author)
         asker = world.value("person")
+        askers.append(asker)
         first, second = _pair(rng, entity)
         polite = rng.choice(("I have a question.", "Please help me.", "One more thing."))
         question = f"From {asker}: {polite} {entity.ask(rng, first, second)}"
+        told = entity.reply(first, second, entity.short)
         answer = (
-            f"Hi {asker.split()[0]}, thank you for asking. {author} wrote that "
-            f"{entity.reply(first, second)} Please write again if anything is unclear."
+            f"Hi {asker.split()[0]}, thank you for asking about {entity.full}. {author} wrote that "
+            f"{told} Please write again if anything is unclear."
         )
         facts = (asker.split()[0], author, entity.known[first][1], entity.known[second][1])
         turn = Turn(f"Write a reply to {asker}.", answer, facts)
         questions.append((question, turn))
-    asked = questions[: rng.randint(1, 2)]
+    num_asked = rng.randint(1, 2)
+    asked = questions[:num_asked]
     rng.shuffle(asked)
     context = "\n".join(messages + [question for question, _ in asked])
     turns = tuple(turn for _, turn in asked)
-    return Scene("reply", context, turns, _drills(rng, entities, authors))
+    drills = _drills(rng, entities, authors, askers[:num_asked])
+    return Scene("reply", context, turns, drills)
 
 
 SCENES: dict[str, Callable[[World], Scene]] = {

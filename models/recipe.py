@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Recipe:
     """What a run is made of."""
 
-    num_pools: int = 28
+    num_pools: int = 85
     pool_steps: int = 120
     warmup_pools: int = 2
     decay_share: float = 0.25

@@ -24,7 +24,7 @@ def test_corpus_is_the_one_that_the_model_was_trained_on():
     for task in corpus.TASKS:
         for wanted in sample(task, corpus.HELD_OUT_SEEDS, 50):
             made.update((wanted.prompt + wanted.answer).encode())
-    assert made.hexdigest() == "7a0e3f00723fe8638e38d36f0f179a2bddf98239b7d61d6b2db83aff97f5ffb1"
+    assert made.hexdigest() == "61b66715edf02d0910c6a5f7de75b4c36194536ffe1bfedc72851be75f3fb772"
 
 
 def test_held_out_seeds_are_never_trained_on():
