@@ -36,8 +36,8 @@ DRAFT_SOURCES: dict[str, tuple[str, ...]] = {
 
 FREE_ROWS = ("calibration", "lookup-table")
 """What fills rows that cost nothing, where the table adds a tenth to the tokens a step. Where rows
-cost time its guesses are too unsure to pay, and learning from every row makes drafting 3 to 5 %
-slower (`coordgen bench --methods`)."""
+cost time these guesses are too unsure to pay: with both, decoding is 3 % slower, and whole answers
+are 7 %, since the head has to run over the prompt (`coordgen bench --methods blend,auto`)."""
 
 DRAFT_TREES: dict[str, str | DynamicTree] = {"token-recycling": "static", "diaa": DynamicTree()}
 """Trees of the choices that have their own; those of the others are blended, best first."""
