@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,12 @@ CHECKPOINTS = {
 def kept_self_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the results of self-tests out of the user's own cache."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heard_interrupts() -> None:
+    """Let processes that tests start hear Ctrl-C, which a run in the background has ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
