@@ -1,6 +1,7 @@
 """Whatever is loaded when, and whatever fails: the tokens are those of a session at rest."""
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +26,9 @@ BLOCKS = 5
 def bundle(tmp_path_factory):
     out = tmp_path_factory.mktemp("bundles") / "five-blocks"
     export_checkpoint(CHECKPOINTS["embedded"], out, blocks=BLOCKS)
-    return Bundle.open(out)
+    written = Bundle.open(out)
+    # Answers are as long as they may be, whatever the weights of the day say to these prompts.
+    return replace(written, manifest=replace(written.manifest, end_token_ids=[]))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def at_rest(bundle):
 @pytest.fixture(scope="module")
 def expected(at_rest):
     said = [tokens(plain(at_rest, prompt, max_new_tokens=24)) for prompt in PROMPTS]
-    assert len(said[2]) > 16
+    assert [len(answer) for answer in said] == [24] * len(PROMPTS)
     return said
 
 
