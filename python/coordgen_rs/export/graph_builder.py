@@ -44,23 +44,6 @@ class GraphBuilder:
         self.constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
         return name
 
-    def rotate(self, name: str, x: str, head_dim: int, output: str | None = None) -> str:
-        """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2.
-
-        The graph has inputs `cos` and `sin` `(1, 1, M, head_dim / 2)`. `output` names the result.
-        """
-        first, second = f"{name}.first", f"{name}.second"
-        halves = self.integers(head_dim // 2, head_dim // 2)
-        self.split("Split", [x, halves], [first, second], axis=-1)
-        first_cos = self.node("Mul", [first, "cos"], f"{name}.first_cos")
-        second_sin = self.node("Mul", [second, "sin"], f"{name}.second_sin")
-        second_cos = self.node("Mul", [second, "cos"], f"{name}.second_cos")
-        first_sin = self.node("Mul", [first, "sin"], f"{name}.first_sin")
-        turned_first = self.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
-        turned_second = self.node("Add", [second_cos, first_sin], f"{name}.turned_second")
-        turned = output or f"{name}.turned"
-        return self.node("Concat", [turned_first, turned_second], turned, axis=-1)
-
     def model(
         self,
         name: str,

@@ -122,10 +122,10 @@ class _QnnGraph(GraphBuilder):
         normed = self.norm(f"{name}.attention_norm", x, f"model.layers.{number}.input_layernorm")
         scale = np.float32(size**-0.5)
         query = self._by_head(number, "q_proj", normed, f"{name}.query", scale)
-        query = self.rotate(f"{name}.query_rotary", query, size)
+        query = self._rotate(f"{name}.query_rotary", query)
         key = self._by_head(number, "k_proj", normed, f"{name}.key")
         _, new_key, _ = key_value_names(number, "key")
-        self.rotate(f"{name}.key_rotary", key, size, new_key)
+        self._rotate(f"{name}.key_rotary", key, new_key)
         _, new_value, _ = key_value_names(number, "value")
         self._by_head(number, "v_proj", normed, new_value)
         attended = self._attend(number, query)
@@ -167,6 +167,25 @@ class _QnnGraph(GraphBuilder):
         split = self.integers(1, _ANY, heads, model.head_dim)
         rows = self.node("Reshape", [rows, split], f"{output}.by_row")
         return self.node("Transpose", [rows], output, perm=[0, 2, 1, 3])
+
+    def _rotate(self, name: str, x: str, output: str | None = None) -> str:
+        """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2.
+
+        Spelt out: quantised blocks with the operator RotaryEmbedding did not finalise on HTP.
+        The graph has inputs `cos` and `sin` `(1, 1, M, head_dim / 2)`. `output` names the result.
+        """
+        half = self._model.head_dim // 2
+        first, second = f"{name}.first", f"{name}.second"
+        halves = self.integers(half, half)
+        self.split("Split", [x, halves], [first, second], axis=-1)
+        first_cos = self.node("Mul", [first, "cos"], f"{name}.first_cos")
+        second_sin = self.node("Mul", [second, "sin"], f"{name}.second_sin")
+        second_cos = self.node("Mul", [second, "cos"], f"{name}.second_cos")
+        first_sin = self.node("Mul", [first, "sin"], f"{name}.first_sin")
+        turned_first = self.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
+        turned_second = self.node("Add", [second_cos, first_sin], f"{name}.turned_second")
+        turned = output or f"{name}.turned"
+        return self.node("Concat", [turned_first, turned_second], turned, axis=-1)
 
     def _attend(self, number: int, query: str) -> str:
         """Softmax attention of `query (1, heads, M, head_dim)`, in the same shape.
