@@ -19,8 +19,8 @@ _SPECIAL = ("<unk>", "<s>", "</s>")
 _RANDOM_ELEMENTS = 1 << 20
 
 
-SHARED = Path(os.environ.get("COORDGEN_SHARED", Path(__file__).parents[2] / "shared")) / "models"
-STORIES, TINY_STORIES = SHARED / "stories260K", SHARED / "TinyStories-656K"
+SHARED = Path(os.environ.get("COORDGEN_SHARED", Path(__file__).parents[2] / "shared"))
+STORIES, TINY_STORIES = (SHARED / "models" / name for name in ("stories260K", "TinyStories-656K"))
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="no shared models here")
 
 LLAMA3_SCALING = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from checkpoints import STORIES, TINY_STORIES
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.export import export_checkpoint
 from prompts import PROMPTS
@@ -20,12 +21,11 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 ROOT = Path(__file__).parents[1]
-SHARED = Path(os.environ.get("COORDGEN_SHARED", ROOT.parent / "shared"))
 CHECKPOINTS = {
     "embedded": ROOT / "models" / "embedded",
     "embedded-draft": ROOT / "models" / "embedded-draft",
-    "TinyStories-656K": SHARED / "models" / "TinyStories-656K",
-    "stories260K": SHARED / "models" / "stories260K",
+    "TinyStories-656K": TINY_STORIES,
+    "stories260K": STORIES,
 }
 
 

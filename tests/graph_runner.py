@@ -90,3 +90,8 @@ class GraphRunner:
         if name not in self._sessions:
             self._sessions[name] = cpu_session(self.bundle.file(name))
         return self._sessions[name]
+
+
+def tokens(count: int, vocab: int) -> NDArray[np.int64]:
+    """Random tokens, the same in every run."""
+    return np.random.default_rng(7).integers(0, vocab, count)

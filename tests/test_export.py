@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from checkpoints import LLAMA3_SCALING, STORIES, exported, needs_shared, sums, write_checkpoint
 from coordgen_rs.export.llama2c_tokenizer import convert_tokenizer
-from graph_runner import GraphRunner
+from graph_runner import GraphRunner, tokens
 from reference import forward, load_checkpoint
 
 QWEN_05B: dict[str, Any] = {
@@ -34,10 +34,6 @@ LLAMA_1B: dict[str, Any] = {
     "rope_scaling": {**LLAMA3_SCALING, "original_max_position_embeddings": 8192},
 }
 LLAMA_3B = {**LLAMA_1B, "hidden": 3072, "heads": 24, "head_dim": 128}
-
-
-def tokens(count: int, vocab: int) -> np.ndarray:
-    return np.random.default_rng(7).integers(0, vocab, count)
 
 
 @pytest.mark.parametrize(

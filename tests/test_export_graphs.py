@@ -15,13 +15,8 @@ from tokenizers import Tokenizer
 from checkpoints import LLAMA3_SCALING, TINY_STORIES, exported, needs_shared, write_checkpoint
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.export.quantize import BLOCK_SIZE, quantize_rows
-from graph_runner import HIDDEN, GraphRunner
+from graph_runner import HIDDEN, GraphRunner, tokens
 from reference import forward, load_checkpoint
-
-
-def tokens(count: int, vocab: int) -> np.ndarray:
-    return np.random.default_rng(7).integers(0, vocab, count)
-
 
 # What the graphs compute
 
@@ -162,7 +157,7 @@ import hashlib, sys
 import numpy as np
 from coordgen_rs.bundle import Bundle
 from coordgen_rs.onnx_runtime import set_threads
-from graph_runner import GraphRunner
+from graph_runner import GraphRunner, tokens
 set_threads(int(sys.argv[2]))
 for width in (1, 32):
     logits = GraphRunner(Bundle.open(sys.argv[1])).feed_all(np.arange(70) % 128, width)

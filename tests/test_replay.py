@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from conftest import SHARED
+from checkpoints import SHARED
 from coordgen_rs.bench.records import Record, RecordsError, read_records
 from coordgen_rs.bench.replay import DRAFTERS, replay
 from coordgen_rs.bench.templates import (
