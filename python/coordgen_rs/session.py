@@ -102,7 +102,7 @@ class Session(Protocol):
         """
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Make `rows`, `(tokens,) u32`, of the last step part of the cache, in this order."""
+        """Make `rows`, `(tokens,) u32`, ascending, of the last step part of the cache."""
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens."""
@@ -377,7 +377,7 @@ class OrtSession:
         buffers.write_index[0] = self.length
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Make `rows`, `(tokens,) u32`, of the last step part of the cache, in this order."""
+        """Make `rows`, `(tokens,) u32`, ascending, of the last step part of the cache."""
         self.cache.commit(rows)
 
     def rewind(self, length: int) -> None:

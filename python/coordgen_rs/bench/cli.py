@@ -79,7 +79,7 @@ def _add_drafting(group: Any) -> None:
         help=f"some of {', '.join(KNOWN)}; or all; default: those that can run",
     )
     group.add_argument(
-        "--draft-model", type=Path, metavar="BUNDLE", help="for the methods edgellm and blend"
+        "--draft-model", type=Path, metavar="BUNDLE", help="for methods with a draft model"
     )
     group.add_argument(
         "--lookup-table",
