@@ -31,7 +31,7 @@ test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through th
 	$(BIN)/python -m pytest -q tests benches --benchmark-disable
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 minutes)
-	$(BIN)/python -m pytest -q -m qnn_full tests/test_qnn_full.py
+	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 	$(BIN)/python tests/wheel_check.py

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs import Tokenizer, open_session
-from coordgen_rs.bench.never_slower import ADVERSARIAL, measure, random_prompts
+from coordgen_rs.bench.measuring.never_slower import ADVERSARIAL, measure, random_prompts
+from coordgen_rs.cli.progress import progress
 from coordgen_rs.generate import DRAFT_SOURCES
-from coordgen_rs.progress import progress
-from coordgen_rs.tables import show_table
+from coordgen_rs.text.tables import show_table
 
 COLUMNS = ("weights", "threads", "task", "plain tokens/s", "drafting", "by costs", "best fixed")
 ORACLES = ("at width", "gap", "best adaptive")

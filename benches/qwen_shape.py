@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from checkpoints import write_checkpoint
+from coordgen_rs.cli.progress import progress
 from coordgen_rs.export import export_checkpoint
-from coordgen_rs.progress import progress
 
 SHAPE = {
     "family": "qwen2",

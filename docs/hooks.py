@@ -17,7 +17,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from coordgen_rs.cli import make_parser
+from coordgen_rs.cli.main import make_parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = {

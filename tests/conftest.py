@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from checkpoints import STORIES, TINY_STORIES
+from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.export import export_checkpoint
 from prompts import PROMPTS
@@ -19,14 +19,6 @@ from prompts import PROMPTS
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
-
-ROOT = Path(__file__).parents[1]
-CHECKPOINTS = {
-    "embedded": ROOT / "models" / "embedded",
-    "embedded-draft": ROOT / "models" / "embedded-draft",
-    "TinyStories-656K": TINY_STORIES,
-    "stories260K": STORIES,
-}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,10 +16,10 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs.cli import main
+from coordgen_rs.cli.main import main
 from coordgen_rs.draft_model import ModelDrafter, least_that_pays
 from coordgen_rs.errors import DraftModelError, OptionError
-from coordgen_rs.session import StepCost
+from coordgen_rs.target.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 EVERYTHING = ("automaton", "session", "calibration", "reuse", "lookup-table", "draft-model")

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.bench.records import read_records
-from coordgen_rs.bench.replay import replay
-from coordgen_rs.bench.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.bench.replay.records import read_records
+from coordgen_rs.bench.replay.replay import replay
+from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
 from rules import replay_rule
 
 PACKAGE = "arctic-inference"

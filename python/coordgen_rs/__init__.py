@@ -23,15 +23,15 @@ from coordgen_rs._core import (
     StepInputs,
     SuffixAutomaton,
 )
-from coordgen_rs.bundle import Bundle
+from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.draft_model import DraftModel
-from coordgen_rs.energy import EnergyMeter
+from coordgen_rs.energy.meter import EnergyMeter
 from coordgen_rs.generate import Step, generate, make_drafter, plain
-from coordgen_rs.history import History
-from coordgen_rs.self_test import open_session
-from coordgen_rs.session import OrtSession, Session
+from coordgen_rs.history.requests import History
 from coordgen_rs.stats import Stats
-from coordgen_rs.tokenizer import Tokenizer
+from coordgen_rs.target.self_test import open_session
+from coordgen_rs.target.session import OrtSession, Session
+from coordgen_rs.text.tokenizer import Tokenizer
 
 __all__ = [
     "Accepted",

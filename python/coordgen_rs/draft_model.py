@@ -12,9 +12,9 @@ import numpy as np
 
 from coordgen_rs._core import Drafter, ModelDraft, StepInputs
 from coordgen_rs.errors import DraftModelError
-from coordgen_rs.self_test import open_session
-from coordgen_rs.session import OrtSession, Session
-from coordgen_rs.tokenizer import Tokenizer
+from coordgen_rs.target.self_test import open_session
+from coordgen_rs.target.session import OrtSession, Session
+from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 

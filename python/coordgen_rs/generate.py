@@ -17,9 +17,9 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     TokenOutOfRangeError,
 )
-from coordgen_rs.history import History
-from coordgen_rs.session import Session
+from coordgen_rs.history.requests import History
 from coordgen_rs.stats import Stats
+from coordgen_rs.target.session import Session
 
 DRAFT_SOURCES: dict[str, tuple[str, ...]] = {
     "auto": ("automaton", "reuse"),

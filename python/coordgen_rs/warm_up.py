@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import LookupTable
-from coordgen_rs.bundle import Bundle
+from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import LookupTableError
-from coordgen_rs.history import fingerprint_of
-from coordgen_rs.session import Session
+from coordgen_rs.history.requests import fingerprint_of
+from coordgen_rs.target.session import Session
 
 _SUFFIX = ".lookup-table"
 

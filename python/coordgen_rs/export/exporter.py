@@ -11,14 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from coordgen_rs.errors import OptionError
-from coordgen_rs.export.checkpoint import Checkpoint, open_checkpoint
-from coordgen_rs.export.config import ModelConfig
-from coordgen_rs.export.graph import block_graph, head_graph
-from coordgen_rs.export.layers import embedding_tensor, write_head, write_layer
-from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
-from coordgen_rs.export.writer import Staging, staged_directory
-from coordgen_rs.manifest import (
+from coordgen_rs.bundle.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
     BlockFiles,
@@ -28,6 +21,13 @@ from coordgen_rs.manifest import (
     ModelShape,
     WeightKind,
 )
+from coordgen_rs.errors import OptionError
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from coordgen_rs.export.checkpoints.config import ModelConfig
+from coordgen_rs.export.cpu.graph import block_graph, head_graph
+from coordgen_rs.export.layers import embedding_tensor, write_head, write_layer
+from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
+from coordgen_rs.export.writer import Staging, staged_directory
 
 _NARROW_WIDTHS = (1, 4, 8, 16, 32)
 _MAX_ROWS = 1 << 12

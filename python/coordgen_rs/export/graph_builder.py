@@ -1,7 +1,7 @@
 """Nodes and constants of an ONNX graph under construction; values are known by their names.
 
 In: operators, one after the other. Out: a model. What a decoder is made of is not known here;
-`graph.py` builds the graphs for CPU from it, `qnn_graph.py` those for Qualcomm's HTP.
+`cpu/graph.py` builds the graphs for CPU from it, `qnn/graph.py` those for Qualcomm's HTP.
 """
 
 from collections.abc import Sequence

@@ -3,9 +3,9 @@
 In: a `Checkpoint`. Out: weights appended through a `WeightWriter`, with records for the graphs.
 """
 
-from coordgen_rs.export.checkpoint import Checkpoint
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, WeightWriter
-from coordgen_rs.export.tensor import Tensor
 
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 

@@ -13,8 +13,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from coordgen_rs.export.quantize import BLOCK_SIZE, QuantizedRows, num_blocks, quantize_rows
-from coordgen_rs.export.tensor import Tensor
+from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.export.cpu.quantize import BLOCK_SIZE, QuantizedRows, num_blocks, quantize_rows
 from coordgen_rs.export.writer import HashedFile
 
 _ALIGNMENT = 4096

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle.manifest import FileRecord
 from coordgen_rs.errors import ExportError
-from coordgen_rs.manifest import FileRecord
 
 
 class HashedFile:

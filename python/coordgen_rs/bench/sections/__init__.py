@@ -6,7 +6,8 @@ To add one: write its file, enter its function below, and its columns in `../sch
 from collections.abc import Callable
 from typing import NamedTuple
 
-from coordgen_rs.bench.section import Section
+from coordgen_rs.bench.measuring.workbench import Workbench
+from coordgen_rs.bench.reporting.section import Section
 from coordgen_rs.bench.sections.ablation import measure_ablation
 from coordgen_rs.bench.sections.breakdown import measure_breakdown
 from coordgen_rs.bench.sections.chunk_size import measure_chunk_size
@@ -17,7 +18,6 @@ from coordgen_rs.bench.sections.latency import measure_latency
 from coordgen_rs.bench.sections.memory import measure_memory
 from coordgen_rs.bench.sections.methods import measure_methods
 from coordgen_rs.bench.sections.switching import measure_switching
-from coordgen_rs.bench.workbench import Workbench
 
 
 class Measurement(NamedTuple):

@@ -7,10 +7,10 @@ rows cost nothing.
 from typing import NamedTuple
 
 from coordgen_rs._core import Drafter
-from coordgen_rs.bench.answers import check_same
-from coordgen_rs.bench.section import Across, Cell, Chart, Column, Section
+from coordgen_rs.bench.measuring.answers import check_same
+from coordgen_rs.bench.measuring.workbench import Workbench
+from coordgen_rs.bench.reporting.section import Across, Cell, Chart, Column, Section
 from coordgen_rs.bench.sections.methods import ALL
-from coordgen_rs.bench.workbench import Workbench
 
 COLUMNS = (
     Column("task"),

@@ -3,11 +3,11 @@
 from collections import defaultdict
 
 from coordgen_rs._core import Drafter
-from coordgen_rs.bench.answers import Answered, check_same
-from coordgen_rs.bench.clocks import ClockedDrafter, ClockedHead
-from coordgen_rs.bench.repeats import rotated, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
-from coordgen_rs.bench.workbench import SHOWN, Workbench
+from coordgen_rs.bench.measuring.answers import Answered, check_same
+from coordgen_rs.bench.measuring.clocks import ClockedDrafter, ClockedHead
+from coordgen_rs.bench.measuring.repeats import rotated, summarize
+from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 
 PARTS = ("prefill", "decode", "calibration", "draft", "switch", "other")
 

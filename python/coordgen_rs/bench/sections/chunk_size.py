@@ -5,11 +5,11 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bench.repeats import in_turns, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
+from coordgen_rs.bench.measuring.repeats import in_turns, summarize
+from coordgen_rs.bench.measuring.workbench import Workbench
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.bench.sections.draft_length import time_steps
-from coordgen_rs.bench.workbench import Workbench
-from coordgen_rs.session import OrtSession
+from coordgen_rs.target.session import OrtSession
 
 TOKENS_PER_STEP = 4.2
 """Of the paper's Figure 5."""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from coordgen_rs._core import Drafter, LookupTable, StepInputs
-from coordgen_rs.bench.clocks import ClockedDrafter, ClockedHead
+from coordgen_rs.bench.measuring.clocks import ClockedDrafter, ClockedHead
+from coordgen_rs.bench.measuring.repeats import in_turns, summarize
+from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.methods import method_drafter
-from coordgen_rs.bench.repeats import in_turns, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
-from coordgen_rs.bench.workbench import Workbench
-from coordgen_rs.session import OrtSession
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
+from coordgen_rs.target.session import OrtSession
 
 DRAFTING = ("prompt-lookup", "coordgen")
 """Whose drafts are counted: the existing method of the paper's histogram, and ours."""

@@ -1,10 +1,10 @@
 """Section `energy`: joules a token by each method, where the system tells any (Figure 11)."""
 
+from coordgen_rs.bench.measuring.repeats import rotated, summarize
+from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
 from coordgen_rs.bench.methods import PLAIN
-from coordgen_rs.bench.repeats import rotated, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
-from coordgen_rs.bench.workbench import SHOWN, Workbench
-from coordgen_rs.energy import EnergyMeter
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
+from coordgen_rs.energy.meter import EnergyMeter
 
 COLUMNS = (
     Column("method"),

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordgen_rs.bench.answers import answer, check_same
-from coordgen_rs.bench.own_process import in_own_process
-from coordgen_rs.bench.prompts import encode_prompts, read_prompts
-from coordgen_rs.bench.repeats import rotated, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
-from coordgen_rs.bench.workbench import Settings, Workbench
-from coordgen_rs.blocks import GraphName
-from coordgen_rs.bundle import Bundle
-from coordgen_rs.session import StepCost
+from coordgen_rs.bench.measuring.answers import answer, check_same
+from coordgen_rs.bench.measuring.own_process import in_own_process
+from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.bench.measuring.repeats import rotated, summarize
+from coordgen_rs.bench.measuring.workbench import Settings, Workbench
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.target.blocks import GraphName
+from coordgen_rs.target.session import StepCost
 
 SWITCHING = "just_in_time"
 

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from itertools import pairwise
 
-from coordgen_rs.bench.repeats import percentile, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
-from coordgen_rs.bench.workbench import SHOWN, Workbench
+from coordgen_rs.bench.measuring.repeats import percentile, summarize
+from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 
 PERCENTILES = (50, 90, 99)
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from coordgen_rs.bench.own_process import in_own_process
-from coordgen_rs.bench.repeats import Summary, summarize
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
-from coordgen_rs.bench.workbench import SHOWN, Settings, Workbench
-from coordgen_rs.profile_memory import peak_resident_bytes, reset_peak
+from coordgen_rs.bench.measuring.own_process import in_own_process
+from coordgen_rs.bench.measuring.repeats import Summary, summarize
+from coordgen_rs.bench.measuring.workbench import SHOWN, Settings, Workbench
+from coordgen_rs.bench.profiling.memory import peak_resident_bytes, reset_peak
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 
 STAGES = ("opening", "prefill", "answering")
 

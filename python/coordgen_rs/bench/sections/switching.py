@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from coordgen_rs.bench.own_process import in_own_process
-from coordgen_rs.bench.repeats import Summary
-from coordgen_rs.bench.section import Cell, Chart, Column, Section
-from coordgen_rs.bench.switch import bench_switching
-from coordgen_rs.bench.workbench import Settings, Workbench
-from coordgen_rs.bundle import Bundle
-from coordgen_rs.byte_size import show_bytes
-from coordgen_rs.onnx_runtime import set_threads
-from coordgen_rs.profile import measure
-from coordgen_rs.profile_file import Profile
-from coordgen_rs.profile_fit import fitting_costs
+from coordgen_rs.bench.measuring.own_process import in_own_process
+from coordgen_rs.bench.measuring.repeats import Summary
+from coordgen_rs.bench.measuring.switching import bench_switching
+from coordgen_rs.bench.measuring.workbench import Settings, Workbench
+from coordgen_rs.bench.profiling.blocks import measure
+from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.profile.file import Profile
+from coordgen_rs.target.costs import fitting_costs
+from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.text.byte_size import show_bytes
 
 COLUMNS = (
     Column("strategy"),

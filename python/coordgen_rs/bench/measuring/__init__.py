@@ -1,0 +1,1 @@
+"""What all sections of the bench measure with."""

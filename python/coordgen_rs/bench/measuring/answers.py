@@ -1,0 +1,88 @@
+"""One answer, and all that can be told of it from outside: tokens, when they came, the whole time.
+
+In: a session, a prompt, and a drafter or none. Out: an `Answered`. What is measured inside a step
+is `clocks.py`'s.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.generate import Drafting, generate, plain
+from coordgen_rs.stats import Stats
+from coordgen_rs.target.session import Session
+
+
+class NotLosslessError(CoordgenError):
+    """Methods gave different tokens: a bug, and no figure is worth anything."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answer.
+
+    Attributes:
+        tokens: Its tokens.
+        stats: Counts and times, as of `generate`.
+        arrivals: Of each step the seconds since the request, and the number of tokens given out.
+        total_s: Seconds from the request to the last token.
+    """
+
+    tokens: list[int]
+    stats: Stats
+    arrivals: list[tuple[float, int]]
+    total_s: float
+
+
+def answer(
+    session: Session,
+    prompt: NDArray[np.uint32],
+    drafter: Drafting | None,
+    *,
+    max_new_tokens: int,
+    switch: str = "auto",
+    memory_budget: int | None = None,
+) -> Answered:
+    """Answer a prompt, plainly where there is no drafter; arguments and errors as of `generate`."""
+    stats = Stats()
+    start = time.perf_counter()
+    if drafter is None:
+        steps = plain(
+            session,
+            prompt,
+            max_new_tokens=max_new_tokens,
+            switch=switch,
+            memory_budget=memory_budget,
+            stats=stats,
+        )
+    else:
+        steps = generate(
+            session,
+            prompt,
+            max_new_tokens=max_new_tokens,
+            drafter=drafter,
+            switch=switch,
+            memory_budget=memory_budget,
+            stats=stats,
+        )
+    tokens: list[int] = []
+    arrivals: list[tuple[float, int]] = []
+    for step in steps:
+        arrivals.append((time.perf_counter() - start, len(step.token_ids)))
+        tokens += step.token_ids
+    return Answered(tokens, stats, arrivals, time.perf_counter() - start)
+
+
+def check_same(got: list[int], expected: list[int], name: str, task: str, number: int) -> None:
+    """Compare an answer with another method's to the same prompt.
+
+    Raises:
+        NotLosslessError: They differ.
+    """
+    if got != expected:
+        raise NotLosslessError(
+            f"{name} gave other tokens than the method before it, for prompt {number} of {task}"
+        )

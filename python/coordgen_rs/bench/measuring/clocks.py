@@ -1,0 +1,117 @@
+"""Clocks around the parts of a session and a drafter, for the breakdown of an answer's time.
+
+In: a head, a drafter. Out: the same, with the seconds that each part took. They change nothing of
+what is computed.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs.target.blocks import Buffers
+from coordgen_rs.target.head import Head
+from coordgen_rs.wrapped_drafter import WrappedDrafter
+
+
+class ClockedHead:
+    """A head that knows how long it has run.
+
+    Args:
+        head: Does the work.
+
+    Attributes:
+        seconds: Of all runs.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self._head, self.seconds = head, 0.0
+
+    def step(self, rows: int) -> NDArray[np.float32]:
+        """As of `Head`."""
+        start = time.perf_counter()
+        logits = self._head.step(rows)
+        self.seconds += time.perf_counter() - start
+        return logits
+
+    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """As of `Head`; what the reader does between two parts does not count."""
+        parts = self._head.chunk(buffers, num_rows)
+        while True:
+            start = time.perf_counter()
+            part = next(parts, None)
+            self.seconds += time.perf_counter() - start
+            if part is None:
+                return
+            yield part
+
+    def release(self) -> None:
+        """As of `Head`."""
+        self._head.release()
+
+
+class ClockedDrafter(WrappedDrafter):
+    """A drafter that knows how long each part of a request took.
+
+    Args:
+        drafter: Does the work.
+        head: The session's; what it does before the first draft, it does for calibration.
+
+    Attributes:
+        draft_s: Seconds of this request in `begin`, `propose` and `accept`.
+        verify_s: Seconds between `propose` and `accept`.
+        calibration_s: Seconds of the head over the prompt, and of reading what it says.
+        draft_lens: How often a tree of so many nodes was proposed, in all requests.
+    """
+
+    def __init__(self, drafter: Drafter, head: ClockedHead) -> None:
+        super().__init__(drafter)
+        self._head, self._proposed_at = head, 0.0
+        self.draft_s = self.verify_s = self.calibration_s = 0.0
+        self.draft_lens: Counter[int] = Counter()
+
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """As of `Drafter`; all clocks start anew."""
+        self.draft_s = self.verify_s = self.calibration_s = self._head.seconds = 0.0
+        self._is_prompt_read = False
+        with self._clock("draft_s"):
+            super().begin(prompt_ids, max_new_tokens, sampling, prediction)
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """As of `Drafter`."""
+        with self._clock("calibration_s"):
+            super().prefilled(logits)
+
+    def propose(self, past_len: int) -> StepInputs:
+        """As of `Drafter`."""
+        if not self._is_prompt_read:
+            self._is_prompt_read = True
+            self.calibration_s += self._head.seconds
+        with self._clock("draft_s"):
+            inputs = super().propose(past_len)
+        self.draft_lens[inputs.num_nodes - 1] += 1
+        self._proposed_at = time.perf_counter()
+        return inputs
+
+    def accept(self, logits: NDArray[np.float32]) -> Accepted:
+        """As of `Drafter`."""
+        self.verify_s += time.perf_counter() - self._proposed_at
+        with self._clock("draft_s"):
+            return self.drafter.accept(logits)
+
+    @contextmanager
+    def _clock(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to the attribute `name`."""
+        start = time.perf_counter()
+        yield
+        setattr(self, name, getattr(self, name) + time.perf_counter() - start)

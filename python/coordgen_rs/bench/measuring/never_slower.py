@@ -1,0 +1,280 @@
+"""Whether drafting is ever slower than plain decoding, and how good the choice of widths is.
+
+In: a session and prompts by task. Out: of each task the speed of plain decoding, that of drafting
+beside it, and what oracles reach that know beforehand how well drafts are accepted. Speed is
+measured, in turns; oracles are replayed on the recorded answers, a step taking what the session's
+costs say, and so is what the drafter itself would reach by them: their gap owes nothing to a busy
+machine.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Drafter, Sampling, StepInputs
+from coordgen_rs.errors import OptionError
+from coordgen_rs.generate import Step, generate, plain
+from coordgen_rs.target.session import Session, StepCost
+
+ADVERSARIAL = "random"
+"""The task whose prompts and answers repeat nothing: its tokens are drawn nearly evenly."""
+_EVEN = Sampling(100.0)
+
+Tokens = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A prompt, and what the target says to it: `(tokens,) u32` each."""
+
+    prompt: Tokens
+    answer: Tokens
+
+
+@dataclass(frozen=True)
+class TaskFigures:
+    """One task. Speeds but the first are relative to plain decoding.
+
+    Attributes:
+        task: Its name.
+        plain_tokens_per_s: Tokens a second of plain decoding, measured.
+        measured: Of drafting, measured in turns with it.
+        modelled: Of drafting, by the step costs alone.
+        fixed: Of the best width for all steps of the task, by the step costs.
+        fixed_width: That width.
+        adaptive: Of the best width for each single step, by the step costs: no choice of widths
+            can be better.
+    """
+
+    task: str
+    plain_tokens_per_s: float
+    measured: float
+    modelled: float
+    fixed: float
+    fixed_width: int
+    adaptive: float
+
+    @property
+    def gap(self) -> float:
+        """Share of the best fixed width's speed that is missed; negative where it is surpassed."""
+        return 1 - self.modelled / self.fixed
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as JSON types."""
+        return {**asdict(self), "gap": self.gap}
+
+
+class _Options(NamedTuple):
+    """Those of every answer of a task."""
+
+    max_new_tokens: int
+    sampling: Sampling | None
+
+
+def measure(
+    session: Session,
+    prompts: Mapping[str, Sequence[Tokens]],
+    sources: Sequence[str],
+    *,
+    max_new_tokens: int = 64,
+    repeats: int = 3,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> list[TaskFigures]:
+    """Figures of every task.
+
+    Args:
+        session: The target, which knows its step costs.
+        prompts: Of each task, `(tokens,) u32` each.
+        sources: What drafts, by the names that `Drafter` knows; it keeps what it learns for all
+            prompts of a task.
+        max_new_tokens: Longest answer.
+        repeats: Times that each prompt is answered; the fastest counts.
+        on_progress: Called with a task, the tasks done and those in all.
+
+    Raises:
+        OptionError: The session tells no step costs, or `repeats` is below 1.
+    """
+    if session.step_costs is None:
+        raise OptionError("the session tells no step costs: there is no width to choose")
+    if repeats < 1:
+        raise OptionError(f"repeats is {repeats}, but must be at least 1")
+    figures = []
+    for done, (task, of_task) in enumerate(prompts.items()):
+        on_progress(task, done, len(prompts))
+        options = _Options(max_new_tokens, _EVEN if task == ADVERSARIAL else None)
+        records, plain_s, drafting_s = _timed(session, of_task, sources, options, repeats)
+        replay = Replay(session.step_inputs, session.step_costs, session.vocab_size, sources)
+        by_width = {w: replay.fixed(step, records) for step, w in enumerate(replay.widths)}
+        width = min(by_width, key=lambda width: by_width[width])
+        plain_cost = by_width[replay.widths[0]]
+        figures.append(
+            TaskFigures(
+                task,
+                plain_tokens_per_s=sum(len(record.answer) for record in records) / plain_s,
+                measured=plain_s / drafting_s,
+                modelled=plain_cost / replay.chosen(records),
+                fixed=plain_cost / by_width[width],
+                fixed_width=width,
+                adaptive=plain_cost / replay.adaptive(records),
+            )
+        )
+    return figures
+
+
+def random_prompts(session: Session, number: int, length: int = 200) -> list[Tokens]:
+    """Prompts of random tokens: nothing in them repeats but by chance."""
+    random = np.random.default_rng(0)
+    length = min(length, session.capacity // 2)
+    return [
+        random.integers(session.vocab_size, size=length).astype(np.uint32) for _ in range(number)
+    ]
+
+
+def _timed(
+    session: Session,
+    prompts: Sequence[Tokens],
+    sources: Sequence[str],
+    options: _Options,
+    repeats: int,
+) -> tuple[list[Recorded], float, float]:
+    """What is said, and the seconds that plain decoding and drafting take for it."""
+    fastest = np.full((2, len(prompts)), np.inf)
+    records: dict[int, Recorded] = {}
+    for _ in range(repeats):
+        drafter = _drafter(session, sources)
+        for index, prompt in enumerate(prompts):
+            runs = (
+                plain(session, prompt, **options._asdict()),
+                generate(session, prompt, drafter=drafter, **options._asdict()),
+            )
+            for kind, steps in enumerate(runs):
+                answer, seconds = _decoded(steps)
+                fastest[kind, index] = min(fastest[kind, index], seconds)
+                records.setdefault(index, Recorded(prompt, answer))
+    plain_s, drafting_s = fastest.sum(axis=1)
+    return list(records.values()), float(plain_s), float(drafting_s)
+
+
+def _decoded(steps: Iterator[Step]) -> tuple[Tokens, float]:
+    """What is said, and the seconds from the first token to the last: the prompt is left out."""
+    tokens = next(steps).token_ids
+    start = time.perf_counter()
+    for step in steps:
+        tokens = tokens + step.token_ids
+    return np.array(tokens, np.uint32), time.perf_counter() - start
+
+
+def _drafter(session: Session, sources: Sequence[str]) -> Drafter:
+    return Drafter(
+        session.step_inputs,
+        session.vocab_size,
+        sources=sources,
+        costs=session.step_costs,
+        end_token_ids=session.end_token_ids,
+    )
+
+
+class Replay:
+    """What recorded answers cost, without a model.
+
+    Args:
+        step_inputs: Of each width, narrowest first.
+        costs: Of a step of each.
+        vocab_size: Number of ids.
+        sources: What drafts.
+
+    Attributes:
+        widths: Rows of each step.
+    """
+
+    def __init__(
+        self,
+        step_inputs: Sequence[StepInputs],
+        costs: Sequence[StepCost],
+        vocab_size: int,
+        sources: Sequence[str],
+    ) -> None:
+        self._inputs, self._costs = step_inputs, costs
+        self._vocab_size, self._sources = vocab_size, sources
+        self.widths = [inputs.rows for inputs in step_inputs]
+
+    def chosen(self, records: Sequence[Recorded]) -> float:
+        """The cost where the drafter chooses."""
+        drafter = Drafter(self._inputs, self._vocab_size, sources=self._sources, costs=self._costs)
+        return self._walk(drafter, records)
+
+    def fixed(self, step: int, records: Sequence[Recorded]) -> float:
+        """The cost where every step has the same width."""
+        return self._walk(self._of_width(step), records)
+
+    def adaptive(self, records: Sequence[Recorded]) -> float:
+        """The least cost where the width of each step is chosen by who knows the answer.
+
+        An optimistic bound: what is accepted on a side branch counts as if it were kept.
+        """
+        drafters = [self._of_width(step) for step in range(len(self.widths))]
+        total = 0.0
+        for record in records:
+            gains = np.stack([_gains(drafter, record) for drafter in drafters])
+            total += self._least_cost(len(record.prompt), gains)
+        return total
+
+    def _least_cost(self, prompt_len: int, gains: NDArray[np.int64]) -> float:
+        """The cheapest way to the end, where a step at a token brings `gains (steps, tokens)`."""
+        num_tokens = gains.shape[1]
+        least = np.zeros(num_tokens + 1)
+        for place in reversed(range(num_tokens)):
+            past_len = prompt_len - 1 + place
+            least[place] = min(
+                self._cost(step, past_len) + least[place + gain]
+                for step, gain in enumerate(gains[:, place])
+            )
+        return float(least[0])
+
+    def _walk(self, drafter: Drafter, records: Sequence[Recorded]) -> float:
+        total = 0.0
+        for record in records:
+            drafter.begin(record.prompt, len(record.answer))
+            given, end = 0, len(record.answer)
+            while given < end:
+                past_len = len(record.prompt) - 1 + given
+                rows = drafter.propose(past_len).rows
+                total += self._cost(self.widths.index(rows), past_len)
+                given += len(drafter.accept_recorded(record.answer[given:]).token_ids)
+        return total
+
+    def _of_width(self, step: int) -> Drafter:
+        return Drafter([self._inputs[step]], self._vocab_size, sources=self._sources)
+
+    def _cost(self, step: int, past_len: int) -> float:
+        return self._costs[step].base + self._costs[step].per_token * past_len
+
+
+def _gains(drafter: Drafter, record: Recorded) -> NDArray[np.int64]:
+    """Tokens that a step would bring at each token of the answer."""
+    drafter.begin(record.prompt, len(record.answer))
+    root = record.prompt[-1:]
+    gains = []
+    for place in range(len(record.answer)):
+        rest, past_len = record.answer[place:], len(record.prompt) - 1 + place
+        drafter.propose(past_len)
+        gains.append(min(_accept_len(drafter, rest) + 1, len(rest)))
+        drafter.propose(past_len, (root, np.zeros(1, np.uint32)))
+        drafter.accept_recorded(rest)
+        root = rest[:1]
+    return np.array(gains)
+
+
+def _accept_len(drafter: Drafter, rest: Tokens) -> int:
+    """Length of the longest path of the proposed tree that the answer goes on with."""
+    token_ids, parents = drafter.draft
+    depths = [0]
+    for token, parent in zip(token_ids[1:], parents[1:], strict=True):
+        depth = depths[parent]
+        agrees = 0 <= depth < len(rest) and rest[depth] == token
+        depths.append(depth + 1 if agrees else -1)
+    return max(depths)

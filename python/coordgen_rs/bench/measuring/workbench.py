@@ -1,0 +1,240 @@
+"""What all sections of the bench measure with: an open session, encoded prompts, methods in turn.
+
+In: settings that travel to other processes, too. Out: a `Workbench`, which answers every prompt by
+every method in turn, and compares the tokens on the way.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Drafter, LookupTable
+from coordgen_rs.bench.measuring.answers import Answered, answer, check_same
+from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.bench.measuring.repeats import rotated
+from coordgen_rs.bench.measuring.switching import STRATEGIES
+from coordgen_rs.bench.methods import KNOWN, PLAIN, method_drafter, needs_draft_model
+from coordgen_rs.bench.reporting.section import How
+from coordgen_rs.draft_model import DraftModel, ModelDrafter
+from coordgen_rs.errors import OptionError
+from coordgen_rs.generate import Drafting
+from coordgen_rs.target.provider import ProviderChoice
+from coordgen_rs.target.qnn.onnx_runtime import is_emulator
+from coordgen_rs.target.self_test import open_session
+from coordgen_rs.target.session import OrtSession
+from coordgen_rs.warm_up import open_table
+
+OnProgress = Callable[[str, int, int], None]
+
+SHOWN = (PLAIN, "sam", "coordgen")
+"""The methods of the sections that look into an answer: those of the papers' figures."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for.
+
+    Attributes:
+        bundle: The target's directory.
+        data: A file of prompts; None where only sections are wanted that need none.
+        repeats: Times that everything is measured; medians are of so many.
+        max_new_tokens: Longest answer.
+        limit: Prompts of each task, at most; None for all.
+        methods: Of the section `methods`; empty for all that can run.
+        draft_model: A bundle, for the methods that have one.
+        lookup_table: What a table starts with; None starts with none.
+        remembering: Whether earlier prompts of a task may be drawn on.
+        is_free: Whether drafts are made as if rows cost nothing, as on an NPU.
+        width: Rows of a step, at most; None for all widths of the bundle.
+        threads: Compute threads; None takes one a core.
+        provider: What shall run it.
+        memory_budget: Bytes of graphs: the target keeps to it and is streamed. In the section
+            `switching` it binds the strategies.
+        prompt_len: Tokens of the prompt of the sections that have one of their own.
+        strategies: Of the section `switching`.
+        load_delay_s: Seconds added to each load there.
+        profile: What the blocks cost, for plans; None measures it.
+        power_root: Where the system tells of its power.
+    """
+
+    bundle: Path
+    data: Path | None = None
+    repeats: int = 5
+    max_new_tokens: int = 96
+    limit: int | None = None
+    methods: tuple[str, ...] = ()
+    draft_model: Path | None = None
+    lookup_table: Path | None = None
+    remembering: bool = True
+    is_free: bool = False
+    width: int | None = None
+    threads: int | None = None
+    provider: ProviderChoice = field(default_factory=ProviderChoice)
+    memory_budget: int | None = None
+    prompt_len: int = 512
+    strategies: tuple[str, ...] = STRATEGIES
+    load_delay_s: float = 0.0
+    profile: str | None = None
+    power_root: Path = Path("/sys")
+
+    def check(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            OptionError: A number is out of its range; it is named.
+        """
+        least = {"repeats": 1, "max_new_tokens": 1, "limit": 1, "width": 1, "prompt_len": 2}
+        for name, number in least.items():
+            value = getattr(self, name)
+            if value is not None and value < number:
+                raise OptionError(f"{name} is {value}, but must be at least {number}")
+        if not self.load_delay_s >= 0:
+            raise OptionError(f"load_delay_s is {self.load_delay_s}, but must be at least 0")
+
+
+class Given(NamedTuple):
+    """One answer of one method.
+
+    Attributes:
+        repeat: From 0.
+        task: Of the prompt.
+        method: Its name.
+        drafter: What drafted; None for plain decoding.
+        answered: The answer.
+    """
+
+    repeat: int
+    task: str
+    method: str
+    drafter: Drafter | ModelDrafter | None
+    answered: Answered
+
+
+class Workbench:
+    """An open session, prompts, and the methods to answer them by.
+
+    Args:
+        settings: What was asked for.
+        session: The target.
+        prompts: Encoded, by task.
+        draft_model: For the methods that have one.
+        on_progress: Called with what is being done, how much of it is, and how much there is.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        session: OrtSession,
+        prompts: dict[str, list[NDArray[np.uint32]]],
+        draft_model: DraftModel | None = None,
+        on_progress: OnProgress = lambda what, done, total: None,
+    ) -> None:
+        self.settings, self.session, self.prompts = settings, session, prompts
+        self.draft_model, self.on_progress = draft_model, on_progress
+        self.costs = None if settings.is_free else session.step_costs
+        self._open_table: Callable[[], LookupTable] = LookupTable
+        if settings.lookup_table is not None:
+            self._open_table = partial(open_table, settings.lookup_table, session.bundle)
+
+    @classmethod
+    def open(
+        cls, settings: Settings, on_progress: OnProgress = lambda what, done, total: None
+    ) -> Self:
+        """Open the bundle, the draft model and the prompts.
+
+        Raises:
+            OptionError: A setting cannot be, or no prompt leaves room for an answer.
+            PromptsError: The file of prompts cannot be used.
+            BundleError, ProviderError, MemoryBudgetError, DraftModelError: As of `open_session` and
+                `DraftModel.open`.
+        """
+        settings.check()
+        prompts = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)
+        session = open_session(
+            settings.bundle,
+            threads=settings.threads,
+            width=settings.width,
+            memory_budget=settings.memory_budget,
+            provider=settings.provider,
+            on_progress=on_progress,
+        )
+        encoded = encode_prompts(session, prompts, settings.max_new_tokens)
+        if prompts and not encoded:
+            raise OptionError(
+                f"no prompt of {settings.data} leaves room for {settings.max_new_tokens} new tokens"
+            )
+        model = None
+        if settings.draft_model is not None:
+            model = DraftModel.open(settings.draft_model, session)
+            if settings.is_free:
+                model = DraftModel(model.session)
+        return cls(settings, session, encoded, model, on_progress)
+
+    @property
+    def how(self) -> How:
+        """Whether times are this machine's own."""
+        is_qnn = self.session.bundle.manifest.qnn is not None
+        return "simulated" if is_qnn and is_emulator() else "measured"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Plain decoding, and what was asked for beside it, or else all that can run."""
+        fitting = (n for n in KNOWN if self.draft_model is not None or not needs_draft_model(n))
+        return tuple(dict.fromkeys((PLAIN, *(self.settings.methods or fitting))))
+
+    @property
+    def num_prompts(self) -> dict[str, int]:
+        """Prompts of each task."""
+        return {task: len(of_task) for task, of_task in self.prompts.items()}
+
+    def drafter(self, name: str) -> Drafter | ModelDrafter | None:
+        """A new drafter of a method; None for plain decoding."""
+        if name == PLAIN:
+            return None
+        return method_drafter(
+            self.session,
+            name,
+            costs=self.costs,
+            table=self._open_table(),
+            model=self.draft_model,
+            remembering=self.settings.remembering,
+        )
+
+    def answers(self, names: Sequence[str]) -> Iterator[Given]:
+        """Answer every prompt by every method, in turns, so that a slow moment slows all.
+
+        A method has a new drafter for each task and repeat, which serves all prompts of the task,
+        one after another: it learns, and remembers where it may.
+
+        Raises:
+            NotLosslessError: A method gave other tokens than the one before it.
+        """
+        expected: dict[tuple[str, int], list[int]] = {}
+        total = self.settings.repeats * sum(self.num_prompts.values())
+        done = 0
+        self.warm_up()
+        for repeat in range(self.settings.repeats):
+            for task, prompts in self.prompts.items():
+                drafters = {name: self.drafter(name) for name in names}
+                for number, prompt in enumerate(prompts):
+                    self.on_progress(f"{task}, {', '.join(names):.40}", done, total)
+                    for name in rotated(names, repeat + number):
+                        answered = self.answer(prompt, drafters[name])
+                        same = expected.setdefault((task, number), answered.tokens)
+                        check_same(answered.tokens, same, name, task, number)
+                        yield Given(repeat, task, name, drafters[name], answered)
+                    done += 1
+
+    def answer(self, prompt: NDArray[np.uint32], drafter: Drafting | None) -> Answered:
+        """One answer, as long as the settings allow."""
+        return answer(self.session, prompt, drafter, max_new_tokens=self.settings.max_new_tokens)
+
+    def warm_up(self) -> None:
+        """Answer a prompt that does not count: the first run of a graph takes longer."""
+        for prompts in list(self.prompts.values())[:1]:
+            self.answer(prompts[0], None)

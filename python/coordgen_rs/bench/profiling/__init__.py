@@ -1,0 +1,1 @@
+"""Measuring what the blocks of a bundle cost on this machine."""

@@ -1,0 +1,121 @@
+"""Bytes that each block of a bundle takes when it is loaded.
+
+In: a bundle. Out: bytes by graph and block, and how they were found: as growth of a fresh process's
+resident memory, since memory that was in use before is taken again without growing; or, where
+the system does not tell, or an NPU has memory of its own, as sizes of files.
+"""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import BundleError
+from coordgen_rs.target.blocks import Blocks, Buffers, GraphName
+from coordgen_rs.target.provider import ProviderChoice
+from coordgen_rs.target.qnn.onnx_runtime import is_emulator
+from coordgen_rs.target.switching import GRAPHS
+
+_STATM = Path("/proc/self/statm")
+
+
+def block_bytes(
+    bundle: Bundle, threads: int, provider: ProviderChoice
+) -> tuple[dict[GraphName, list[int]], str]:
+    """Bytes by graph and block, and in words how they were found.
+
+    Args:
+        bundle: An opened bundle.
+        threads: Compute threads, each of which has memory of its own.
+        provider: What runs it.
+
+    Raises:
+        BundleError: A graph cannot be loaded or run.
+    """
+    is_apart = bundle.manifest.qnn is not None and not is_emulator()  # not this process's memory
+    if is_apart or not _STATM.exists():
+        return {graph: _file_sizes(bundle, graph) for graph in GRAPHS}, "sizes of files"
+    grown: dict[GraphName, list[int]] = {}
+    for graph in GRAPHS:
+        task = pickle.dumps((bundle.path, graph, threads, provider))
+        done = subprocess.run([sys.executable, "-m", __name__], input=task, capture_output=True)
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise BundleError(f"{bundle.path}: its {graph} graphs cannot be run: {said}")
+        grown[graph] = json.loads(done.stdout)
+    return grown, "growth of resident memory"
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, shared pages included; 0 where the system does not tell."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def reset_peak() -> None:
+    """Forget the peak of resident memory so far, where the system can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_resident_bytes() -> int:
+    """Most resident memory of this process since `reset_peak`; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def grown_bytes(
+    bundle: Bundle, graph: GraphName, threads: int, provider: ProviderChoice
+) -> list[int]:
+    """Growth of this process as each block is loaded and run once, one after another."""
+    manifest = bundle.manifest
+    rows = manifest.prefill_rows if graph == "prefill" else manifest.decode_rows
+
+    def opened() -> tuple[Blocks, Buffers]:
+        session = provider.open(bundle, threads=threads, preload=False, share_graphs=False)
+        return session.blocks, session.chain_buffers(np.zeros(rows, np.uint32))
+
+    def load(blocks: Blocks, buffers: Buffers, block: int) -> int:
+        before = resident_bytes()
+        blocks.load(block, graph)
+        blocks.run(block, graph, buffers)
+        return max(0, resident_bytes() - before)
+
+    # What only the first block of a process costs (threads, intermediate results) is no block's.
+    first = opened()
+    load(*first, 0)
+    others = opened()
+    return [load(*others, block) for block in range(len(manifest.blocks))]
+
+
+def _file_sizes(bundle: Bundle, graph: GraphName) -> list[int]:
+    """Bytes of what each block is loaded from: its context binaries, else its weights."""
+    manifest, target = bundle.manifest, bundle.manifest.qnn
+    compiled = None if target is None else target.shared or target.compiled
+    if target is None or compiled is None:
+        return [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    widths = manifest.decode_widths if graph == "decode" else [manifest.prefill_rows]
+    if compiled is target.shared:  # loaded as a whole
+        widths = manifest.widths
+    sizes = []
+    for block in manifest.blocks:
+        stems = tuple(Path(compiled.graphs[block.graphs[rows]]).stem for rows in widths)
+        binaries = (n for n in manifest.files if n.startswith(stems) and n.endswith(".bin"))
+        sizes.append(sum(manifest.files[name].num_bytes for name in binaries))
+    return sizes
+
+
+if __name__ == "__main__":
+    _path, _graph, _threads, _provider = pickle.load(sys.stdin.buffer)
+    print(json.dumps(grown_bytes(Bundle.open(_path), _graph, _threads, _provider)))

@@ -1,0 +1,1 @@
+"""What the bench says: tables, plots, JSON, and the condition of the machine."""

@@ -1,0 +1,173 @@
+"""A section of the bench: a table whose columns have units, and what is needed to read it.
+
+In: rows of figures. Out: the same as JSON types, and as text for a terminal. It knows neither what
+is measured nor under which condition (`condition.py`).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from coordgen_rs.bench.measuring.repeats import Summary
+from coordgen_rs.text.tables import show_table
+
+Cell = str | int | float | Summary | None
+"""A word, a count, a figure, a figure with its spread, or None where nothing was measured."""
+
+How = Literal["measured", "replayed", "simulated"]
+"""On this machine; from recorded answers; by a model of a machine, such as an emulator."""
+
+_SIGNIFICANT = 6
+
+
+class Column(NamedTuple):
+    """A column.
+
+    Attributes:
+        name: In JSON, and at its head.
+        unit: Of its figures; "" for words, counts and ratios.
+        digits: Behind the decimal point, in a terminal.
+    """
+
+    name: str
+    unit: str = ""
+    digits: int = 2
+
+
+class Chart(NamedTuple):
+    """How a section is drawn.
+
+    Attributes:
+        kind: "bars" beside each other, bars "stacked" on each other, or "lines".
+        x: The column of the places on the horizontal axis.
+        y: The columns drawn: each in a picture of its own, but for stacked ones.
+        series: The column whose words tell bars or lines apart; None for one series.
+        panels: The column whose words have a picture each; None for one picture.
+    """
+
+    kind: Literal["bars", "stacked", "lines"]
+    x: str
+    y: tuple[str, ...]
+    series: str | None = None
+    panels: str | None = None
+
+
+class Across(NamedTuple):
+    """How a long table is printed wide, as papers have it: a column for each word of one.
+
+    Attributes:
+        by: The column of these words; the last of them stands for all.
+        figure: The column that is printed under each word.
+        factor: The column that is printed behind it.
+    """
+
+    by: str
+    figure: str
+    factor: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table.
+
+    Attributes:
+        name: As `coordgen bench --sections` has it.
+        title: What it shows.
+        how: Where its times come from.
+        columns: Those of words first.
+        rows: Of each a cell a column.
+        notes: What a reader must know to read it right.
+        chart: How it is drawn.
+        across: How it is printed where it is long; the JSON stays as it is.
+    """
+
+    name: str
+    title: str
+    how: How
+    columns: tuple[Column, ...]
+    rows: list[tuple[Cell, ...]]
+    chart: Chart
+    notes: list[str] = field(default_factory=list)
+    across: Across | None = None
+
+    def column(self, name: str) -> list[Cell]:
+        """The cells of a column."""
+        index = [column.name for column in self.columns].index(name)
+        return [row[index] for row in self.rows]
+
+    def _places(self, across: Across) -> tuple[int, int, int]:
+        names = [column.name for column in self.columns]
+        by, figure, factor = (names.index(name) for name in across)
+        return by, figure, factor
+
+    def to_json(self) -> dict[str, Any]:
+        """The section as JSON types; rows are objects by the columns' names."""
+        names = [column.name for column in self.columns]
+        return {
+            "title": self.title,
+            "how": self.how,
+            "units": {column.name: column.unit for column in self.columns},
+            "rows": [dict(zip(names, map(_json_cell, row), strict=True)) for row in self.rows],
+            "notes": self.notes,
+        }
+
+    def show(self, caption: str) -> None:
+        """Print the table on stdout, with its condition and notes below."""
+        heads = [f"{name}, {unit}" if unit else name for name, unit, _ in self.columns]
+        cells = [
+            [_text(cell, column) for cell, column in zip(row, self.columns, strict=True)]
+            for row in self.rows
+        ]
+        num_words = sum(isinstance(cell, str) for cell in self.rows[0]) if self.rows else 1
+        if self.across is not None and self.rows:
+            heads, cells = _wide(heads, cells, self._places(self.across), num_words)
+            num_words -= 1
+        show_table(f"{self.name}: {self.title} ({self.how})", heads, cells, num_words=num_words)
+        for line in (*self.notes, caption):
+            print(line)
+        print()
+
+
+def _wide(
+    heads: list[str], cells: list[list[str]], places: tuple[int, int, int], num_words: int
+) -> tuple[list[str], list[list[str]]]:
+    """A long table as a wide one; what is not across is that of the last word.
+
+    Args:
+        heads: Of the long table.
+        cells: Of the long table.
+        places: The columns of `Across`.
+        num_words: Columns of words, the one across included.
+    """
+    by, figure, factor = places
+    kept = [place for place in range(num_words) if place != by]
+    rest = [place for place in range(num_words, len(heads)) if place not in places]
+    words = list(dict.fromkeys(row[by] for row in cells))
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for row in cells:
+        line = lines.setdefault(tuple(row[place] for place in kept), [])
+        line.append(f"{row[figure]} x{row[factor]}")
+        if row[by] == words[-1]:
+            line += [row[place] for place in rest]
+    wide_heads = [heads[place] for place in kept] + words + [heads[place] for place in rest]
+    return wide_heads, [[*kept_words, *line] for kept_words, line in lines.items()]
+
+
+def _json_cell(cell: Cell) -> Any:
+    if isinstance(cell, Summary):
+        return {name: _rounded(value) for name, value in cell._asdict().items()}
+    return _rounded(cell) if isinstance(cell, float) else cell
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_SIGNIFICANT}g}")
+
+
+def _text(cell: Cell, column: Column) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, Summary):
+        median, low, high = (f"{value:,.{column.digits}f}" for value in cell)
+        return f"{median} ({low}..{high})"
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.{column.digits}f}"

@@ -1,0 +1,1 @@
+"""A bundle: the directory that holds a target ready to run, and its manifest."""

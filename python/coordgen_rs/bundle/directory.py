@@ -1,0 +1,126 @@
+"""A bundle: the directory that holds a target ready to run.
+
+In: a path. Out: a `Bundle` with the manifest, absolute file paths and the embedding's rows.
+Opening costs one small read and a size check per file; `verify` reads every byte.
+It does not load graphs (`target/`) or write bundles (`export/`).
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.manifest import MANIFEST_NAME, Manifest
+from coordgen_rs.errors import BundleDamagedError, BundleError
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle.
+
+    Attributes:
+        path: The directory.
+        manifest: Every figure that a session needs, and every file with its SHA-256.
+    """
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Bundle":
+        """Read the manifest and check that every file is there with its right size.
+
+        Args:
+            path: The bundle's directory.
+
+        Raises:
+            BundleError: There is no bundle, or its manifest cannot be used.
+            BundleDamagedError: A file is missing or of another size; the message names it.
+        """
+        directory = Path(path)
+        try:
+            text = (directory / MANIFEST_NAME).read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            hint = ""
+            if (directory / "config.json").exists():
+                hint = "; it is a checkpoint, so export it first (coordgen export)"
+            raise BundleError(f"{directory} is not a bundle: no {MANIFEST_NAME}{hint}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise BundleError(f"{directory / MANIFEST_NAME} cannot be read: {error}") from error
+        bundle = cls(directory.absolute(), Manifest.from_json(text))
+        bundle._check_sizes()
+        return bundle
+
+    def file(self, name: str) -> Path:
+        """The path of the file that the manifest calls `name`."""
+        return self.path / name
+
+    def embedding(self) -> NDArray[Any]:
+        """The embedding, `(vocab_size, hidden_size)` as it is stored, memory-mapped, read-only.
+
+        Stored are f32, f16, or bf16 as its upper bits in u16.
+
+        Raises:
+            BundleDamagedError: The file cannot be mapped.
+        """
+        entry, model = self.manifest.embedding, self.manifest.model
+        shape = (model.vocab_size, model.hidden_size)
+        try:
+            file = np.memmap(self.file(entry.file), f"<{_CODES[entry.dtype]}", "r", shape=shape)
+        except (OSError, ValueError) as error:
+            raise BundleDamagedError(
+                f"{self.file(entry.file)} cannot be mapped: {error}"
+            ) from error
+        return np.asarray(file)  # rows of a memmap are slow to take
+
+    def rope_tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Cosines and sines of the rotary embedding, `(slots, head_dim / 2) f32` each."""
+        positions = np.arange(self.manifest.slots, dtype=np.float32)
+        angles = positions[:, None] * np.asarray(self.manifest.inv_freq, np.float32)
+        return np.cos(angles), np.sin(angles)
+
+    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Compare the SHA-256 of every file with the manifest; reads everything once.
+
+        Args:
+            on_progress: Called with file name, bytes done and bytes in all, after each MiB.
+
+        Raises:
+            BundleDamagedError: A file differs; the message names the first.
+        """
+        total = sum(record.num_bytes for record in self.manifest.files.values())
+        done = 0
+        for name, record in self.manifest.files.items():
+            digest = hashlib.sha256()
+            try:
+                with self.file(name).open("rb") as stream:
+                    while chunk := stream.read(_CHUNK_BYTES):
+                        digest.update(chunk)
+                        done += len(chunk)
+                        if on_progress is not None:
+                            on_progress(name, done, total)
+            except OSError as error:
+                raise BundleDamagedError(f"{self.file(name)} cannot be read: {error}") from error
+            if digest.hexdigest() != record.sha256:
+                raise BundleDamagedError(f"{self.file(name)} is damaged: its SHA-256 differs")
+
+    def _check_sizes(self) -> None:
+        for name, record in self.manifest.files.items():
+            path = self.file(name)
+            try:
+                num_bytes = path.stat().st_size
+            except OSError as error:
+                raise BundleDamagedError(f"{path} is missing: {error.strerror}") from error
+            if num_bytes != record.num_bytes:
+                raise BundleDamagedError(
+                    f"{path} is damaged: {num_bytes} bytes, expected {record.num_bytes}"
+                )
+
+
+_CODES = {"float32": "f4", "float16": "f2", "uint16": "u2"}

@@ -1,0 +1,293 @@
+"""The manifest of a bundle: every figure that a session needs, and every file with its SHA-256.
+
+In: the text of manifest.json. Out: a `Manifest`, checked for types and for agreement of its parts.
+It does not look at the other files of the bundle; `directory.py` does.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.typed_json import FieldError, parse
+from coordgen_rs.errors import BundleError
+
+SCHEMA_VERSION = 2
+MANIFEST_NAME = "manifest.json"
+
+WeightKind = Literal["fp32", "int8", "int4"]
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of the target."""
+
+    family: str
+    """`llama` or `qwen2`."""
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+
+
+@dataclass(frozen=True)
+class BlockFiles:
+    """One block: consecutive layers, one weight file, a graph for every width."""
+
+    first_layer: int
+    num_layers: int
+    weights: str
+    graphs: dict[int, str]
+    """File name by number of rows; widths may share a file whose rows are symbolic.
+
+    Inputs and outputs are named in `export/cpu/graph.py`.
+    """
+
+    @property
+    def layers(self) -> range:
+        """The numbers of its layers."""
+        return range(self.first_layer, self.first_layer + self.num_layers)
+
+
+@dataclass(frozen=True)
+class HeadFiles:
+    """Final norm and output layer: a graph for every width."""
+
+    weights: list[str]
+    """The files its graphs read; a tied fp32 head reads the embedding's own."""
+    graphs: dict[int, str]
+
+
+@dataclass(frozen=True)
+class EmbeddingFile:
+    """The embedding's raw rows, `(vocab_size, hidden_size)`, little-endian, read on the host."""
+
+    file: str
+    dtype: Literal["float32", "float16", "uint16"]
+    """uint16: encoded as the hidden states that the first block reads."""
+
+
+@dataclass(frozen=True)
+class CacheEncodings:
+    """How a layer's keys and values stand: those of the past, which it reads, and its new rows."""
+
+    key: Encoding
+    value: Encoding
+    key_new: Encoding
+    value_new: Encoding
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a row's bits depend neither on where keys stand nor on rows it does not see.
+
+        For that past and new rows share an encoding whose zero point is the middle of the integers
+        (measured, `export/qnn/quantize.py`).
+        """
+        is_tied = (self.key, self.value) == (self.key_new, self.value_new)
+        return is_tied and self.key.is_symmetric and self.value.is_symmetric
+
+
+@dataclass(frozen=True)
+class CompiledGraphs:
+    """Context binaries of the graphs: what the QNN provider loads instead of compiling."""
+
+    provider_version: str
+    """Of onnxruntime-qnn."""
+    qnn_version: str
+    """Of Qualcomm's libraries in it."""
+    soc_model: int
+    htp_arch: int
+    graphs: dict[str, str]
+    """File of a graph to the file that stands for it and refers to the binary."""
+
+
+@dataclass(frozen=True)
+class QnnTarget:
+    """What a bundle for Qualcomm's HTP has beyond one for CPU.
+
+    Its graphs take and give integers, named in `export/qnn/graph.py`; `slots` is the context.
+    """
+
+    soc: str
+    soc_model: int
+    htp_arch: int
+    mask_value: float
+    """Additive mask of a slot that a row does not see."""
+    mask: Encoding
+    rotation: Encoding
+    """Of the inputs `cos` and `sin`."""
+    hidden: list[Encoding]
+    """Of the hidden states before each block, and before the head."""
+    caches: list[CacheEncodings]
+    """One a layer."""
+    logits: Encoding
+    compiled: CompiledGraphs | None = None
+    """A binary for each graph."""
+    shared: CompiledGraphs | None = None
+    """A binary for all graphs of a block, which share their weights in it; loaded as a whole."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every path of a tree is bit-equal to plain decoding; see `CacheEncodings`."""
+        return all(cache.is_exact for cache in self.caches)
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What a file must be."""
+
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole manifest. File names are plain names inside the bundle's directory."""
+
+    schema_version: int
+    tool: str
+    """Name and version of what wrote it; for people."""
+    model: ModelShape
+    weights: WeightKind
+    context: int
+    """Most tokens that a request may hold, prompt and answer together."""
+    slots: int
+    """Length of the key and value caches; on CPU `context` plus the widest graph, which writes."""
+    widths: list[int]
+    """The numbers of rows for which there are graphs, ascending."""
+    prefill_rows: int
+    decode_rows: int
+    bos_token_id: int | None
+    end_token_ids: list[int]
+    inv_freq: list[float]
+    """Rotation per position and pair, `(head_dim / 2,)`, rope scaling included, float32 values."""
+    blocks: list[BlockFiles]
+    head: HeadFiles
+    embedding: EmbeddingFile
+    tokenizer: str
+    files: dict[str, FileRecord]
+    """Every file of the bundle except the manifest itself."""
+    qnn: QnnTarget | None = None
+    """None for a bundle that runs on CPU."""
+
+    @property
+    def provider(self) -> Literal["cpu", "qnn"]:
+        """What the graphs were made for."""
+        return "cpu" if self.qnn is None else "qnn"
+
+    @property
+    def decode_widths(self) -> list[int]:
+        """The widths that decoding may use: those up to `decode_rows`."""
+        return [width for width in self.widths if width <= self.decode_rows]
+
+    def to_json(self) -> str:
+        """The text of manifest.json."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Read and check a manifest.
+
+        Raises:
+            BundleError: It is malformed; the message names the field.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise BundleError(f"{MANIFEST_NAME} is not valid JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise BundleError(f"{MANIFEST_NAME} does not hold an object")
+        version = document.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise BundleError(
+                f"{MANIFEST_NAME} has schema version {version!r}, "
+                f"this coordgen_rs reads {SCHEMA_VERSION}: export the checkpoint again"
+            )
+        try:
+            manifest = parse(cls, document, "manifest")
+        except FieldError as error:
+            raise BundleError(str(error)) from error
+        _check(manifest)
+        return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """Check the parts of a manifest against each other.
+
+    Raises:
+        BundleError: They contradict each other.
+    """
+    model = manifest.model
+    sizes = {
+        **{k: v for k, v in dataclasses.asdict(model).items() if isinstance(v, int)},
+        "context": manifest.context,
+        "prefill_rows": manifest.prefill_rows,
+        "decode_rows": manifest.decode_rows,
+    }
+    for name, size in sizes.items():
+        if size <= 0:
+            raise BundleError(f"manifest.{name} is {size}, expected a positive number")
+    widths = manifest.widths
+    if not widths or widths != sorted(set(widths)) or widths[0] < 1:
+        raise BundleError(f"manifest.widths is {widths}, expected ascending positive numbers")
+    if not {manifest.prefill_rows, manifest.decode_rows} <= set(widths):
+        raise BundleError(f"manifest.widths {widths} lack prefill_rows or decode_rows")
+    written = widths[-1] if manifest.qnn is None else 0
+    if manifest.slots < manifest.context + written:
+        raise BundleError(f"manifest.slots is {manifest.slots}, too few for the widest graph")
+    if len(manifest.inv_freq) * 2 != model.head_dim:
+        raise BundleError("manifest.inv_freq does not have head_dim / 2 entries")
+    for token_id in [*manifest.end_token_ids, manifest.bos_token_id or 0]:
+        if not 0 <= token_id < model.vocab_size:
+            raise BundleError(f"manifest holds the token id {token_id}, outside the vocabulary")
+    _check_layers(manifest)
+    _check_files(manifest)
+    if manifest.qnn is not None:
+        _check_qnn(manifest, manifest.qnn)
+
+
+def _check_layers(manifest: Manifest) -> None:
+    next_layer = 0
+    for i, block in enumerate(manifest.blocks):
+        if block.first_layer != next_layer or block.num_layers < 1:
+            raise BundleError(f"manifest.blocks[{i}] does not start at layer {next_layer}")
+        next_layer += block.num_layers
+    if next_layer != manifest.model.num_layers:
+        raise BundleError(
+            f"manifest.blocks hold {next_layer} layers, the model has {manifest.model.num_layers}"
+        )
+    for graphs in [block.graphs for block in manifest.blocks] + [manifest.head.graphs]:
+        if sorted(graphs) != manifest.widths:
+            raise BundleError("manifest: a block or the head lacks the graph of a width")
+
+
+def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:
+    if len(qnn.caches) != manifest.model.num_layers:
+        raise BundleError(f"manifest.qnn.caches holds {len(qnn.caches)} layers")
+    if len(qnn.hidden) != len(manifest.blocks) + 1:
+        raise BundleError(f"manifest.qnn.hidden holds {len(qnn.hidden)} encodings")
+    if manifest.embedding.dtype != "uint16":
+        raise BundleError(f"manifest.embedding.dtype is {manifest.embedding.dtype} for QNN")
+    for compiled in (qnn.compiled, qnn.shared):
+        for name in {} if compiled is None else compiled.graphs.values():
+            if name not in manifest.files:
+                raise BundleError(f"manifest.files lacks {name}")
+
+
+def _check_files(manifest: Manifest) -> None:
+    used = [manifest.embedding.file, manifest.tokenizer, *manifest.head.weights]
+    used += manifest.head.graphs.values()
+    for block in manifest.blocks:
+        used += [block.weights, *block.graphs.values()]
+    for name in used:
+        if name not in manifest.files:
+            raise BundleError(f"manifest.files lacks {name}")
+    for name in manifest.files:
+        if PurePosixPath(name).name != name or name in ("", ".", "..", MANIFEST_NAME):
+            raise BundleError(f"manifest.files holds {name!r}, which is not a plain file name")

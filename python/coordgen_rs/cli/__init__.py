@@ -1,0 +1,1 @@
+"""The command `coordgen`, a file a command: parse, call, print."""

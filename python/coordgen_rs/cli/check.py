@@ -1,0 +1,48 @@
+"""`coordgen check`: verify a bundle's files and its exactness on this machine."""
+
+import argparse
+import json
+from pathlib import Path
+
+from coordgen_rs.bench.exactness import check
+from coordgen_rs.cli import provider_options
+from coordgen_rs.cli.opening import opened
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.text.tokenizer import Tokenizer
+
+ABOUT = "verify a bundle's files and its exactness on this machine"
+EXAMPLES = """\
+examples:
+  coordgen check bundle
+  coordgen check bundle --prompt-file question.txt --json
+"""
+
+_PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox sleeps."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
+    provider_options.add_arguments(parser)
+    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check the bundle; 1 where it is not lossless here."""
+    session = opened(options, options.bundle)
+    with progress() as on_progress:
+        session.bundle.verify(on_progress)
+    text = options.prompt_file.read_text("utf-8") if options.prompt_file else _PROMPT
+    prompt = Tokenizer.of(session.bundle).encode(text)
+    report = check(session, prompt[: session.capacity // 2])
+    if options.json:
+        print(json.dumps(report.to_json()))
+    else:
+        print(f"files: {len(session.bundle.manifest.files)}, all sums right")
+        for item in report.comparisons:
+            by = "" if item.largest_difference is None else f" (by {item.largest_difference:.1e})"
+            print(f"{item.what}: {'identical' if item.identical else f'different{by}'}")
+        print(f"exact under commit: {', '.join(report.exact_commits) or 'none'}")
+    return 0 if report.lossless else 1

@@ -1,0 +1,128 @@
+"""`coordgen export`: from a checkpoint to a bundle, for CPU or for QNN."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.errors import OptionError
+from coordgen_rs.target.provider import PROVIDERS
+from coordgen_rs.target.qnn.options import SOCS
+
+ABOUT = "turn a checkpoint into a bundle"
+EXAMPLES = """\
+examples:
+  coordgen export Llama-3.2-1B-Instruct bundle --weights int4 --context 4096
+  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
+  coordgen export stories260K bundle
+  coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="Hugging Face directory (Llama or Qwen2 family), or llama2.c legacy checkpoint",
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
+    parser.add_argument(
+        "--provider",
+        choices=PROVIDERS,
+        default="cpu",
+        help="what shall run it; default %(default)s",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=["fp32", "int8", "int4"],
+        help="default: fp32 for cpu, int8 for qnn, where activations have 16 bits",
+    )
+    parser.add_argument("--blocks", type=int, default=1, metavar="N", help="default %(default)s")
+    parser.add_argument("--prefill-rows", type=int, default=256, metavar="N")
+    parser.add_argument("--decode-rows", type=int, default=32, metavar="N")
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="tokens of the cache; default: the model's, <= 4096 for cpu, <= 1024 for qnn",
+    )
+    qnn = parser.add_argument_group("for qnn")
+    qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
+    qnn.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="text like that which the model is to read: UTF-8, or a text a line (.jsonl); "
+        "default: four short English texts",
+    )
+    qnn.add_argument("--kv-cache", choices=["uint8", "uint16"], help="default: uint8")
+    qnn.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the bundle, and tell what was written.
+
+    Raises:
+        OptionError: Options that do not go together, or a package that is missing.
+    """
+    from_qnn = {"--soc": options.soc, "--calibration": options.calibration}
+    from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}
+    given = [name for name, value in from_qnn.items() if value is not None]
+    if options.provider == "cpu" and given:
+        raise OptionError(f"{given[0]} is for --provider qnn")
+    try:
+        return _EXPORT[options.provider](options)
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"exporting needs {error.name}: pip install 'coordgen-rs[export]'"
+        ) from error
+
+
+def _export_cpu(options: argparse.Namespace) -> int:
+    from coordgen_rs.export import export_checkpoint
+
+    with progress() as on_progress:
+        export_checkpoint(
+            options.checkpoint,
+            options.out,
+            weights=options.weights or "fp32",
+            blocks=options.blocks,
+            prefill_rows=options.prefill_rows,
+            decode_rows=options.decode_rows,
+            context=options.context,
+            on_progress=on_progress,
+        )
+    print(f"{options.out}: written", file=sys.stderr)
+    return 0
+
+
+def _export_qnn(options: argparse.Namespace) -> int:
+    from coordgen_rs.export.qnn.exporter import export_qnn
+
+    if options.soc is None:
+        raise OptionError("--provider qnn needs --soc NAME, the chip")
+    with progress() as on_progress:
+        report = export_qnn(
+            options.checkpoint,
+            options.out,
+            soc=options.soc,
+            weights=options.weights or "int8",
+            cache_type=options.kv_cache or "uint8",
+            calibration=options.calibration,
+            blocks=options.blocks,
+            prefill_rows=options.prefill_rows,
+            decode_rows=options.decode_rows,
+            context=options.context,
+            on_progress=on_progress,
+        )
+    if options.json:
+        print(json.dumps(report.to_json()))
+    else:
+        print("\n".join(report.lines()), file=sys.stderr)
+    return 0
+
+
+_EXPORT = {"cpu": _export_cpu, "qnn": _export_qnn}

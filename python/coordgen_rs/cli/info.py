@@ -1,0 +1,40 @@
+"""`coordgen info`: describe a bundle."""
+
+import argparse
+from pathlib import Path
+
+from coordgen_rs.bundle.directory import Bundle
+
+ABOUT = "describe a bundle"
+EXAMPLES = """\
+example:
+  coordgen info bundle
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("--json", action="store_true", help="print the manifest instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what the manifest says."""
+    manifest = Bundle.open(options.bundle).manifest
+    if options.json:
+        print(manifest.to_json(), end="")
+        return 0
+    model, blocks = manifest.model, manifest.blocks
+    num_bytes = sum(record.num_bytes for record in manifest.files.values())
+    print(
+        f"model: {model.family}, {model.num_layers} layers, hidden {model.hidden_size}, "
+        f"FFN {model.ffn_size}, {model.num_heads} heads, {model.num_kv_heads} KV heads, "
+        f"vocabulary {model.vocab_size}"
+    )
+    chip = f", {manifest.qnn.soc}" if manifest.qnn else ""
+    print(f"provider: {manifest.provider}{chip}")
+    print(f"weights: {manifest.weights}, {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
+    print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
+    print(f"context: {manifest.context} tokens")
+    print(f"written by: {manifest.tool}")
+    return 0

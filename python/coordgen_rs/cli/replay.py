@@ -1,0 +1,87 @@
+"""The command `coordgen replay`: its options, and what it prints."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from coordgen_rs.bench.replay.records import read_records
+from coordgen_rs.bench.replay.replay import DRAFTERS, HISTORIES, replay
+from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
+
+ABOUT = "measure a drafter on recorded answers, without a model"
+EXAMPLES = """\
+A recorded answer plays the target. A step gives out the accepted draft tokens and the target's own
+next token, as peers count it (commit compact); under canonical commit, which generation uses by
+default, tokens accepted on a side branch are fed again, in a step that verifies new drafts too.
+
+examples:
+  coordgen replay specbench.jsonl --tokenizer llama2 --template vicuna --drafter prompt-lookup
+  coordgen replay summaries.jsonl --tokenizer llama3 --template llama3 \\
+      --output-of Llama-3.2-1B-Instruct --budget 32 --json
+  coordgen replay actions.jsonl --tokenizer qwen2.5 --template qwen2.5 --history session
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("data", type=Path, metavar="DATA", help="records, one JSON object a line")
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="holds the tokenizer.json of the model that answered",
+    )
+    parser.add_argument(
+        "--template", choices=list(TEMPLATES), required=True, help="its chat format"
+    )
+    parser.add_argument(
+        "--output-of", metavar="MODEL", help="answers of one of several models (default: `output`)"
+    )
+    parser.add_argument("--drafter", choices=list(DRAFTERS), default="coordgen")
+    parser.add_argument(
+        "--budget", type=int, default=16, metavar="B", help="draft tokens a step, default 16"
+    )
+    parser.add_argument(
+        "--history",
+        choices=HISTORIES,
+        default="none",
+        help="session: earlier records draft for later ones (drafters sam and coordgen)",
+    )
+    parser.add_argument("--commit", choices=["compact", "canonical"], default="compact")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N records")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Replay the file and print the figures."""
+    template = TEMPLATES[options.template]
+    tokenizer = open_tokenizer(options.tokenizer, template)
+    records = read_records(options.data, output_of=options.output_of, limit=options.limit)
+    result = replay(
+        [tokenize(record, template, tokenizer) for record in records],
+        drafter=options.drafter,
+        budget=options.budget,
+        history=options.history,
+        commit=options.commit,
+        vocab_size=tokenizer.vocab_size,
+    )
+    figures = result.to_json()
+    print(json.dumps(figures) if options.json else _table(figures))
+    return 0
+
+
+def _table(figures: dict[str, Any]) -> str:
+    lines = [
+        f"{figures['drafter']}, {figures['budget']} draft tokens: "
+        f"{figures['tokens']} tokens of {figures['records']} records in {figures['steps']} steps",
+        f"tokens_per_step  {figures['tokens_per_step']:.3f}",
+        *(f"  {task:14} {value:.3f}" for task, value in figures["per_task"].items()),
+        *(
+            f"{call} p50 / p99  {figures[f'{call}_us']['p50']} / {figures[f'{call}_us']['p99']} us"
+            for call in ("propose", "accept")
+        ),
+        f"memory  {figures['memory_bytes'] / 1e6:.1f} MB",
+    ]
+    return "\n".join(lines)

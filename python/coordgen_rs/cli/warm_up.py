@@ -1,0 +1,59 @@
+"""The command `coordgen warm-up`, and how `coordgen generate` finds the table that it wrote."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from coordgen_rs._core import LookupTable
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.target.self_test import open_session
+from coordgen_rs.target.session import OrtSession
+from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.warm_up import open_table, save_table, table_path, warm_up
+
+ABOUT = "let a model read texts, and keep what it holds likely after each token"
+EXAMPLES = """\
+examples:
+  coordgen warm-up bundle mails/*.txt
+  coordgen warm-up bundle mails/*.txt --out mails.lookup-table
+  coordgen generate --model bundle --prompt "Dear" --draft diaa --lookup-table bundle.lookup-table
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT", help="UTF-8 text files")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: BUNDLE.lookup-table, beside the bundle"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the texts and write the table."""
+    texts = [path.read_text("utf-8") for path in options.texts]
+    with progress() as on_progress:
+        session = open_session(options.bundle, threads=options.threads, on_progress=on_progress)
+        encode = Tokenizer.of(session.bundle).encode
+        done = 0
+
+        def on_text() -> None:
+            nonlocal done
+            done += 1
+            on_progress("reading", done, len(texts))
+
+        table = warm_up(session, (encode(text) for text in texts), on_text=on_text)
+    out = options.out or table_path(session.bundle)
+    save_table(table, out, session.bundle)
+    print(f"{out}: {table.num_rows} tokens, {table.k} entries each at most", file=sys.stderr)
+    return 0
+
+
+def opened(path: Path | None, session: OrtSession) -> LookupTable | None:
+    """The table of an option, if it is given.
+
+    Raises:
+        LookupTableError: It cannot be used.
+    """
+    return None if path is None else open_table(path, session.bundle)

@@ -1,0 +1,1 @@
+"""Energy of a stretch of work, from what the system tells."""

@@ -1,0 +1,1 @@
+"""Checkpoints as users have them, opened as tensors and one `ModelConfig`."""

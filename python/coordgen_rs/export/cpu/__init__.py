@@ -1,0 +1,1 @@
+"""Graphs for ONNX Runtime's CPU provider."""

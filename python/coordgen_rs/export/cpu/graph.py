@@ -1,0 +1,218 @@
+"""The ONNX graphs of a bundle: a block of layers, or the head, for any number of rows.
+
+In: where the weights are, and the model's sizes. Out: a model of a few KB without weights.
+
+A block's inputs (all float32 unless said; M rows and the number of slots symbolic; D hidden size):
+    hidden (1, M, D); mask (1, 1, M, slots), additive and finite; cos, sin (1, 1, M, head_dim / 2);
+    write_index (1,) int64, the slot of row 0;
+    for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, head_dim).
+Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with M slots overwritten.
+Bound to the same memory as key_i, value_i they are updated in place, and nothing is copied.
+The head: hidden (1, M, D) to logits (1, M, vocab_size).
+
+Why these operators: every row's bits must be the same at every M (measured, see the tests).
+- Gemm and MatMulNBits hold the weight as stored, `(out, in)`: nothing is transposed on export. The
+  query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
+- Heads that share a key are further rows of one product, so keys and values are never expanded.
+- A product of a single row takes another kernel with other rounding. It can occur where each head
+  has its own key; there attention gets a further row, which is dropped again.
+- A small model's step takes longer the more nodes it has, so rotary embedding is one, and so is
+  SiLU (QuickGelu with alpha 1; Swish is taken apart when loaded). A sum of the residual stream and
+  its norm are two: SkipSimplifiedLayerNormalization rounds otherwise than the norm that begins a
+  block, so that bits would depend on where a model is cut into blocks.
+- One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
+  width, and the packed weights are held once (a sixth of the memory at six widths). Mixing both
+  kinds was dropped: in float32 their bits differ.
+- The number of slots is symbolic, too: slots that no row sees change no bit, but cost time.
+- GroupQueryAttention and separate regions for new keys were dropped: their bits depend on M.
+"""
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import TensorProto, helper
+
+from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.export.cpu.quantize import BLOCK_SIZE
+from coordgen_rs.export.graph_builder import GraphBuilder, float_info
+from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
+
+_OPSET = 24
+_ROWS, _SLOTS = "rows", "slots"
+"""The symbolic dimensions of the graphs' inputs and outputs."""
+_ANY, _SAME = -1, 0
+"""In a Reshape: the dimension that it infers, and one that is as long as before."""
+
+
+class _Graph(GraphBuilder):
+    """A graph whose weights stand in files of the bundle."""
+
+    def weight(self, name: str, stored: StoredTensor) -> str:
+        """A weight that stays in its file."""
+        tensor = TensorProto(name=name, data_type=stored.onnx_type, dims=stored.shape)
+        stored.refer(tensor)
+        self.constants[name] = tensor
+        return name
+
+    def linear(self, name: str, x: str, layer: StoredLinear) -> str:
+        """`x (M, in)` times the layer's weight, plus its bias: `(M, out)`."""
+        weight = self.weight(f"{name}.weight", layer.weight)
+        bias = [self.weight(f"{name}.bias", layer.bias)] if layer.bias else []
+        if layer.bits is None or layer.scales is None:
+            return self.node("Gemm", [x, weight, *bias], name, transB=1)
+        inputs = [x, weight, self.weight(f"{name}.scales", layer.scales)]
+        zeros = layer.zero_points
+        inputs += [self.weight(f"{name}.zero_points", zeros)] if zeros else [""]
+        inputs += ["", *bias] if bias else []
+        return self.node(
+            "MatMulNBits",
+            inputs,
+            name,
+            K=layer.in_features,
+            N=layer.out_features,
+            bits=layer.bits,
+            block_size=BLOCK_SIZE,
+            # Activations are rounded to 8 bits; with level 0 one row gives other bits than many.
+            accuracy_level=4,
+        )
+
+    def norm(self, name: str, x: str, weight: StoredTensor, epsilon: float) -> str:
+        """RMSNorm of the last dimension."""
+        scale = self.weight(f"{name}.weight", weight)
+        return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
+
+
+def block_graph(
+    model: ModelShape, layers: Sequence[StoredLayer], first_layer: int
+) -> onnx.ModelProto:
+    """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
+    half = model.head_dim // 2
+    inputs = [
+        float_info("hidden", 1, _ROWS, model.hidden_size),
+        float_info("mask", 1, 1, _ROWS, _SLOTS),
+        float_info("cos", 1, 1, _ROWS, half),
+        float_info("sin", 1, 1, _ROWS, half),
+        helper.make_tensor_value_info("write_index", TensorProto.INT64, [1]),
+    ]
+    outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
+    graph = _Graph()
+    x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
+    for angle in ("cos", "sin"):
+        graph.node("Reshape", [angle, graph.integers(1, _ANY, half)], f"{angle}_by_row")
+    if _may_be_single(model):
+        _with_another_row(graph, "mask")
+    for number, layer in enumerate(layers, first_layer):
+        cache = (1, model.num_kv_heads, _SLOTS, model.head_dim)
+        inputs += [float_info(f"key_{number}", *cache), float_info(f"value_{number}", *cache)]
+        outputs += [
+            float_info(f"key_{number}_out", *cache),
+            float_info(f"value_{number}_out", *cache),
+        ]
+        x = _attention(graph, model, layer, number, x)
+        x = _feed_forward(graph, model, layer, f"layer_{number}", x)
+    graph.node("Reshape", [x, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
+    return graph.model("block", inputs, outputs, _OPSET)
+
+
+def head_graph(model: ModelShape, head: StoredHead) -> onnx.ModelProto:
+    """The graph from the last hidden rows to logits."""
+    graph = _Graph()
+    x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
+    x = graph.norm("norm", x, head.norm, model.rms_norm_eps)
+    x = graph.linear("output", x, head.output)
+    graph.node("Reshape", [x, graph.integers(1, _ANY, model.vocab_size)], "logits")
+    return graph.model(
+        "head",
+        [float_info("hidden", 1, _ROWS, model.hidden_size)],
+        [float_info("logits", 1, _ROWS, model.vocab_size)],
+        _OPSET,
+    )
+
+
+def _attention(graph: _Graph, model: ModelShape, layer: StoredLayer, number: int, x: str) -> str:
+    """`x (M, D)` plus attention over the caches, which get the new keys and values first."""
+    heads, kv_heads, size = model.num_heads, model.num_kv_heads, model.head_dim
+    name = f"layer_{number}"
+    normed = graph.norm(f"{name}.attention_norm", x, layer.attention_norm, model.rms_norm_eps)
+    qkv = graph.linear(f"{name}.qkv", normed, layer.qkv)
+    by_row = graph.integers(1, _ANY, heads + 2 * kv_heads, size)
+    qkv = graph.node("Reshape", [qkv, by_row], f"{name}.qkv_by_row")
+    qkv = graph.node("Transpose", [qkv], f"{name}.qkv_by_head", perm=[0, 2, 1, 3])
+    rotated, value = f"{name}.unrotated", f"{name}.value"
+    graph.split(
+        "Split", [qkv, graph.integers(heads + kv_heads, kv_heads)], [rotated, value], axis=1
+    )
+    angles = ["cos_by_row", "sin_by_row"]
+    rotated = graph.node("RotaryEmbedding", [rotated, *angles], f"{name}.rotated")
+    query, key = f"{name}.query", f"{name}.key"
+    graph.split("Split", [rotated, graph.integers(heads, kv_heads)], [query, key], axis=1)
+    caches = []
+    for kind, new in (("key", key), ("value", value)):
+        cache = f"{kind}_{number}"
+        inputs = [cache, new, "write_index"]
+        caches.append(graph.node("TensorScatter", inputs, f"{cache}_out", axis=-2, mode="linear"))
+    attended = _attend(graph, model, name, query, caches)
+    attended = graph.node("Transpose", [attended], f"{name}.attended_by_row", perm=[0, 2, 1, 3])
+    to_rows = graph.integers(_ANY, heads * size)
+    attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
+    out = graph.linear(f"{name}.attention_out", attended, layer.attention_out)
+    return graph.node("Add", [x, out], f"{name}.after_attention")
+
+
+def _may_be_single(model: ModelShape) -> bool:
+    """Whether a product of attention has a single row where there is one token."""
+    return model.num_heads == model.num_kv_heads
+
+
+def _attend(graph: _Graph, model: ModelShape, name: str, query: str, caches: Sequence[str]) -> str:
+    """Softmax attention of `query (1, heads, M, head_dim)` over the caches, in the same shape.
+
+    Heads are ordered so that those sharing a key follow one another; they are folded into rows.
+    """
+    key, value = caches
+    scale = float(model.head_dim**-0.5)
+    if _may_be_single(model):
+        query = _with_another_row(graph, query)
+        scores = graph.node("FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=scale)
+        scores = graph.node("Add", [scores, "mask.lengthened"], f"{name}.scores_masked")
+        weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
+        attended = graph.node("MatMul", [weights, value], f"{name}.attended")
+        return _without_last_row(graph, attended)
+    kv_heads, group = model.num_kv_heads, model.num_heads // model.num_kv_heads
+    folded = graph.integers(1, kv_heads, _ANY, model.head_dim)
+    query = graph.node("Reshape", [query, folded], f"{name}.query_folded")
+    scores = graph.node("FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=scale)
+    unfolded = graph.integers(kv_heads, group, _ANY, _SAME)
+    scores = graph.node("Reshape", [scores, unfolded], f"{name}.scores_unfolded")
+    scores = graph.node("Add", [scores, "mask"], f"{name}.scores_masked")
+    weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
+    folded = graph.integers(1, kv_heads, _ANY, _SAME)
+    weights = graph.node("Reshape", [weights, folded], f"{name}.weights_folded")
+    attended = graph.node("MatMul", [weights, value], f"{name}.attended")
+    by_head = graph.integers(1, model.num_heads, _ANY, model.head_dim)
+    return graph.node("Reshape", [attended, by_head], f"{name}.attended_by_head")
+
+
+def _with_another_row(graph: _Graph, x: str) -> str:
+    """`x (1, heads, M, size)` with a row of zeros behind the last."""
+    return graph.node("Pad", [x, graph.integers(0, 0, 0, 0, 0, 0, 1, 0)], f"{x}.lengthened")
+
+
+def _without_last_row(graph: _Graph, x: str) -> str:
+    """`x (1, heads, M + 1, size)` without its last row."""
+    start, end, rows = graph.integers(0), graph.integers(-1), graph.integers(2)
+    return graph.node("Slice", [x, start, end, rows], f"{x}.shortened")
+
+
+def _feed_forward(graph: _Graph, model: ModelShape, layer: StoredLayer, name: str, x: str) -> str:
+    """`x (M, D)` plus SwiGLU."""
+    normed = graph.norm(f"{name}.ffn_norm", x, layer.ffn_norm, model.rms_norm_eps)
+    both = graph.linear(f"{name}.gate_up", normed, layer.gate_up)
+    gate, up = f"{name}.gate", f"{name}.up"
+    graph.split(
+        "Split", [both, graph.integers(model.ffn_size, model.ffn_size)], [gate, up], axis=-1
+    )
+    silu = graph.node("QuickGelu", [gate], f"{name}.silu", alpha=1.0)
+    activated = graph.node("Mul", [silu, up], f"{name}.activated")
+    out = graph.linear(f"{name}.down", activated, layer.down)
+    return graph.node("Add", [x, out], f"{name}.after_ffn")

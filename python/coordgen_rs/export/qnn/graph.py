@@ -1,0 +1,238 @@
+"""The float32 graphs that are quantised for Qualcomm's HTP: a block of layers, or the head.
+
+In: a checkpoint's weights. Out: a model with its weights, rows M and past slots P symbolic.
+A block's inputs, all float32 (D hidden size):
+    hidden (1, M, D); mask (1, 1, M, P + M), additive and finite; cos, sin (1, 1, M, head_dim / 2);
+    for each layer i of the model: key_i, value_i (1, num_kv_heads, P, head_dim), the past.
+Its outputs: hidden_out (1, M, D); key_i_new, value_i_new (1, num_kv_heads, M, head_dim), the new
+rows only, which stand behind the past where they are attended to: the host commits some of them.
+The head: hidden (1, M, D) to logits (1, M, vocab_size).
+
+Why these operators: HTP runs each of them in fixed point (measured on its emulator, for HTP
+versions 73 to 81). ScatterND, RotaryEmbedding and Where do not finalise in a quantised block,
+ScatterElements gives wrong results, GroupQueryAttention is not there at all.
+The factor 1 / sqrt(head_dim) is part of the query weights, which saves a product of all scores.
+Layers that read the same input are not joined, as on CPU: each gets encodings of its own.
+"""
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.graph_builder import GraphBuilder, float_info
+from coordgen_rs.export.layers import output_tensor
+
+ROWS, PAST, ATTENDED = "rows", "past", "attended"
+"""The symbolic dimensions."""
+
+REPEATED_MASK = "mask_of_group"
+"""The value that holds the mask once for each head of a group, where groups have several."""
+
+_OPSET = 23
+_ANY = -1
+"""The rows in a Reshape, which infers them."""
+
+Array = NDArray[np.float32]
+_ONE = np.float32(1)
+
+
+def scores_name(layer: int) -> str:
+    """The value that holds a layer's attention scores before the mask."""
+    return f"layer_{layer}.scores"
+
+
+def masked_scores_name(layer: int) -> str:
+    """The value that holds them with the mask added."""
+    return f"layer_{layer}.scores_masked"
+
+
+def key_value_names(layer: int, kind: str) -> tuple[str, str, str]:
+    """Past, new rows and both together of a layer's keys or values (`kind`)."""
+    return f"{kind}_{layer}", f"{kind}_{layer}_new", f"{kind}_{layer}_all"
+
+
+def block_graph(source: Checkpoint, model: ModelShape, layers: range) -> onnx.ModelProto:
+    """The graph of some consecutive layers.
+
+    Raises CheckpointError for a tensor that is missing, misshaped or damaged.
+    """
+    half = model.head_dim // 2
+    inputs = [
+        float_info("hidden", 1, ROWS, model.hidden_size),
+        float_info("mask", 1, 1, ROWS, ATTENDED),
+        float_info("cos", 1, 1, ROWS, half),
+        float_info("sin", 1, 1, ROWS, half),
+    ]
+    outputs = [float_info("hidden_out", 1, ROWS, model.hidden_size)]
+    graph, x = _QnnGraph(source, model), "hidden"
+    for number in layers:
+        for kind in ("key", "value"):
+            past, new, _ = key_value_names(number, kind)
+            inputs.append(float_info(past, 1, model.num_kv_heads, PAST, model.head_dim))
+            outputs.append(float_info(new, 1, model.num_kv_heads, ROWS, model.head_dim))
+        x = graph.attention(number, x)
+        x = graph.feed_forward(number, x, "hidden_out" if number == layers[-1] else None)
+    return graph.model("block", inputs, outputs, _OPSET)
+
+
+def head_graph(source: Checkpoint, model: ModelShape) -> onnx.ModelProto:
+    """The graph from the last hidden rows to logits; CheckpointError as of `block_graph`."""
+    graph = _QnnGraph(source, model)
+    normed = graph.norm("norm", "hidden", "model.norm")
+    graph.linear("logits", normed, output_tensor(source).load())
+    return graph.model(
+        "head",
+        [float_info("hidden", 1, ROWS, model.hidden_size)],
+        [float_info("logits", 1, ROWS, model.vocab_size)],
+        _OPSET,
+    )
+
+
+class _QnnGraph(GraphBuilder):
+    """A graph under construction that reads its weights from a checkpoint."""
+
+    def __init__(self, source: Checkpoint, model: ModelShape) -> None:
+        super().__init__()
+        self._source, self._model = source, model
+        self._has_repeated_mask = False
+
+    def linear(self, name: str, x: str, weight: Array, bias: Array | None = None) -> str:
+        """`x (1, M, in)` times `weight (out, in)`, plus `bias (out,)`: `(1, M, out)`."""
+        product = name if bias is None else f"{name}.product"
+        weights = self._constant(f"{name}.weight", np.ascontiguousarray(weight.T))
+        self.node("MatMul", [x, weights], product)
+        if bias is None:
+            return product
+        return self.node("Add", [product, self._constant(f"{name}.bias", bias)], name)
+
+    def norm(self, name: str, x: str, tensor: str) -> str:
+        """RMSNorm of the last dimension."""
+        weight = self._source.tensor(f"{tensor}.weight", self._model.hidden_size).load()
+        scale = self._constant(f"{name}.weight", weight)
+        epsilon = self._model.rms_norm_eps
+        return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
+
+    def attention(self, number: int, x: str) -> str:
+        """`x (1, M, D)` plus attention over the past and the new rows."""
+        model, name = self._model, f"layer_{number}"
+        width, size = model.num_heads * model.head_dim, model.head_dim
+        normed = self.norm(f"{name}.attention_norm", x, f"model.layers.{number}.input_layernorm")
+        scale = np.float32(size**-0.5)
+        query = self._by_head(number, "q_proj", normed, f"{name}.query", scale)
+        query = self._rotate(f"{name}.query_rotary", query)
+        key = self._by_head(number, "k_proj", normed, f"{name}.key")
+        _, new_key, _ = key_value_names(number, "key")
+        self._rotate(f"{name}.key_rotary", key, new_key)
+        _, new_value, _ = key_value_names(number, "value")
+        self._by_head(number, "v_proj", normed, new_value)
+        attended = self._attend(number, query)
+        attended = self.node("Transpose", [attended], f"{name}.by_row", perm=[0, 2, 1, 3])
+        rows = self.integers(1, _ANY, width)
+        attended = self.node("Reshape", [attended, rows], f"{name}.attended_rows")
+        weight = self._weight(number, "self_attn.o_proj", model.hidden_size, width)
+        out = self.linear(f"{name}.attention_out", attended, weight)
+        return self.node("Add", [x, out], f"{name}.after_attention")
+
+    def feed_forward(self, number: int, x: str, output: str | None) -> str:
+        """`x (1, M, D)` plus SwiGLU, under the name `output` if there is one."""
+        model, name = self._model, f"layer_{number}"
+        norm = f"model.layers.{number}.post_attention_layernorm"
+        normed = self.norm(f"{name}.ffn_norm", x, norm)
+        up_shape = (model.ffn_size, model.hidden_size)
+        gate = self.linear(f"{name}.gate", normed, self._weight(number, "mlp.gate_proj", *up_shape))
+        up = self.linear(f"{name}.up", normed, self._weight(number, "mlp.up_proj", *up_shape))
+        sigmoid = self.node("Sigmoid", [gate], f"{name}.sigmoid")
+        silu = self.node("Mul", [gate, sigmoid], f"{name}.silu")
+        activated = self.node("Mul", [silu, up], f"{name}.activated")
+        down = self._weight(number, "mlp.down_proj", model.hidden_size, model.ffn_size)
+        out = self.linear(f"{name}.down", activated, down)
+        return self.node("Add", [x, out], output or f"{name}.after_ffn")
+
+    def _by_head(
+        self, number: int, part: str, x: str, output: str, scale: np.float32 = _ONE
+    ) -> str:
+        """A linear layer of attention, its weights times `scale`: `(1, heads, M, head_dim)`."""
+        model = self._model
+        heads = model.num_heads if part == "q_proj" else model.num_kv_heads
+        width = heads * model.head_dim
+        weight = self._weight(number, f"self_attn.{part}", width, model.hidden_size) * scale
+        bias = None
+        if self._source.config.qkv_bias:
+            bias_name = f"model.layers.{number}.self_attn.{part}.bias"
+            bias = self._source.tensor(bias_name, width).load() * scale
+        rows = self.linear(f"layer_{number}.{part}", x, weight, bias)
+        split = self.integers(1, _ANY, heads, model.head_dim)
+        rows = self.node("Reshape", [rows, split], f"{output}.by_row")
+        return self.node("Transpose", [rows], output, perm=[0, 2, 1, 3])
+
+    def _rotate(self, name: str, x: str, output: str | None = None) -> str:
+        """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2.
+
+        Spelt out: quantised blocks with the operator RotaryEmbedding did not finalise on HTP.
+        The graph has inputs `cos` and `sin` `(1, 1, M, head_dim / 2)`. `output` names the result.
+        """
+        half = self._model.head_dim // 2
+        first, second = f"{name}.first", f"{name}.second"
+        halves = self.integers(half, half)
+        self.split("Split", [x, halves], [first, second], axis=-1)
+        first_cos = self.node("Mul", [first, "cos"], f"{name}.first_cos")
+        second_sin = self.node("Mul", [second, "sin"], f"{name}.second_sin")
+        second_cos = self.node("Mul", [second, "cos"], f"{name}.second_cos")
+        first_sin = self.node("Mul", [first, "sin"], f"{name}.first_sin")
+        turned_first = self.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
+        turned_second = self.node("Add", [second_cos, first_sin], f"{name}.turned_second")
+        turned = output or f"{name}.turned"
+        return self.node("Concat", [turned_first, turned_second], turned, axis=-1)
+
+    def _attend(self, number: int, query: str) -> str:
+        """Softmax attention of `query (1, heads, M, head_dim)`, in the same shape.
+
+        Heads that share a key are further rows of one product, so that it is never repeated.
+        """
+        model, name = self._model, f"layer_{number}"
+        kv_heads, size = model.num_kv_heads, model.head_dim
+        group = model.num_heads // kv_heads
+        keys, values = (self._with_past(number, kind) for kind in ("key", "value"))
+        if group > 1:
+            folded = self.integers(1, kv_heads, _ANY, size)
+            query = self.node("Reshape", [query, folded], f"{name}.query_folded")
+        keys = self.node("Transpose", [keys], f"{name}.keys_transposed", perm=[0, 1, 3, 2])
+        scores = self.node("MatMul", [query, keys], scores_name(number))
+        weights = self._softmax(number, scores, group)
+        attended = self.node("MatMul", [weights, values], f"{name}.attended")
+        if group > 1:
+            by_head = self.integers(1, model.num_heads, _ANY, size)
+            attended = self.node("Reshape", [attended, by_head], f"{name}.attended_by_head")
+        return attended
+
+    def _softmax(self, number: int, scores: str, group: int) -> str:
+        """Masked softmax of `scores (1, kv_heads, group * M, P + M)`, in the same shape."""
+        masked = [scores, self._mask(group)]
+        scores = self.node("Add", masked, masked_scores_name(number))
+        return self.node("Softmax", [scores], f"layer_{number}.weights", axis=-1)
+
+    def _mask(self, group: int) -> str:
+        """The mask once for each head of a group: they stand below one another, each with all rows.
+
+        All layers of the block read the same one.
+        """
+        if group == 1:
+            return "mask"
+        if not self._has_repeated_mask:
+            self.node("Concat", ["mask"] * group, REPEATED_MASK, axis=2)
+            self._has_repeated_mask = True
+        return REPEATED_MASK
+
+    def _with_past(self, number: int, kind: str) -> str:
+        past, new, both = key_value_names(number, kind)
+        return self.node("Concat", [past, new], both, axis=2)
+
+    def _weight(self, number: int, part: str, *shape: int) -> Array:
+        return self._source.tensor(f"model.layers.{number}.{part}.weight", *shape).load()
+
+    def _constant(self, name: str, values: Array) -> str:
+        self.constants[name] = numpy_helper.from_array(values, name)
+        return name

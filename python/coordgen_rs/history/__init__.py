@@ -1,0 +1,1 @@
+"""Finished requests, kept on disk, to draft from."""

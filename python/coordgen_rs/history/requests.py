@@ -1,0 +1,304 @@
+"""What was said before, as a source of drafts: finished requests of one namespace.
+
+In: the tokens of each request that finished. Out: a `SharedHistory` that drafters read from.
+The requests are kept in a database (`store.py`), and an index over them in a file beside
+it, which is rebuilt from the database when it is absent, damaged or of another version.
+"""
+
+import hashlib
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coordgen_rs._core import SharedHistory
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import (
+    CoordgenError,
+    HistoryIndexError,
+    HistoryWarning,
+    TokenOutOfRangeError,
+)
+from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, Request
+
+DEFAULT_MAX_TOKENS = 10_000_000
+DEFAULT_NAMESPACE = "default"
+INDEX_SUFFIX = ".index"
+
+_MERGE_AT_CLOSE = 4_096
+_MERGE_WHILE_RUNNING = 65_536
+_GROWTH = 8
+"""An index is built again when it lacks that many tokens, and an eighth of what it has, so that a
+token is sorted about eight times in all."""
+
+_ABANDONED_S = 600.0
+"""Unfinished indexes of this age were left by a process that was killed."""
+
+_TERMINATOR = np.array([SharedHistory.TERMINATOR], "<u4").tobytes()
+
+
+class History:
+    """Finished requests of one namespace: stored, and drafted from.
+
+    Give it to `make_drafter` and `generate`. Requests of other namespaces are never drafted from.
+    Whatever happens to the disk, generation goes on: what cannot be written is told in one
+    `HistoryWarning`, and kept in memory.
+
+    Disk: 4 bytes a token in the database, 8.3 to 11 in the index.
+
+    Args:
+        directory: Of the database and its indexes, made where absent; None keeps all in memory.
+        namespace: Task and user, say; any text.
+        fingerprint: Of tokenizer and vocabulary, see `fingerprint_of`.
+        vocab_size: Number of ids in the vocabulary.
+        max_tokens: Of all namespaces of the directory together; beyond it the oldest requests are
+            evicted.
+
+    Attributes:
+        shared: What drafters read from.
+
+    Raises:
+        HistoryMismatchError: The history was written with another tokenizer or vocabulary.
+        HistoryError: The database is damaged, or of another version.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        fingerprint: str = "",
+        vocab_size: int,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+    ) -> None:
+        self.shared = SharedHistory(vocab_size)
+        self.namespace = namespace
+        self._fingerprint, self._max_tokens = fingerprint or "unknown", max_tokens
+        self._lock = threading.RLock()
+        self._merging: threading.Thread | None = None
+        self._has_warned = False
+        self._epoch, self._seen = "", 0
+        self._store = None if directory is None else self._open_store(Path(directory))
+        self.refresh()
+
+    @classmethod
+    def of(
+        cls,
+        directory: str | Path | None,
+        bundle: Bundle,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+    ) -> Self:
+        """A history of what a bundle's tokenizer writes.
+
+        Args:
+            directory: As of the class.
+            bundle: Its tokenizer and vocabulary are those of the history.
+            namespace: As of the class.
+            max_tokens: As of the class.
+
+        Raises:
+            HistoryMismatchError: The history was written with another tokenizer or vocabulary.
+            HistoryError: The database is damaged, or of another version.
+        """
+        return cls(
+            directory,
+            namespace=namespace,
+            fingerprint=fingerprint_of(bundle),
+            vocab_size=bundle.manifest.model.vocab_size,
+            max_tokens=max_tokens,
+        )
+
+    def refresh(self) -> None:
+        """Take in what other processes stored, and rebuild an index that was found damaged.
+
+        `generate` calls it when a request begins. Costs a query, and a copy of what is new.
+        """
+        with self._lock, self._going_on("read"):
+            if self._store is None:
+                return
+            epoch, is_damaged = self._store.epoch(self.namespace), self.shared.is_damaged
+            if is_damaged:
+                self._warn("a block of the history's index is damaged: it is rebuilt")
+            if is_damaged or epoch != self._epoch:
+                self._load(self._store, epoch, open_index=not is_damaged)
+            for request in self._store.read(self.namespace, after=self._seen):
+                self.shared.remember(_from_bytes(request.token_ids), request.number)
+                self._seen = request.number
+
+    def add(self, prompt_ids: ArrayLike, answer_ids: ArrayLike) -> None:
+        """Store a finished request; `generate` calls it.
+
+        Args:
+            prompt_ids: `(tokens,)` integers.
+            answer_ids: `(tokens,)` integers.
+
+        Raises:
+            TokenOutOfRangeError: A token is not in the vocabulary.
+        """
+        prompt = np.asarray(prompt_ids, np.uint32).reshape(-1)
+        tokens = np.concatenate([prompt, np.asarray(answer_ids, np.uint32).reshape(-1)])
+        if len(tokens) and tokens.max() >= self.shared.vocab_size:
+            raise TokenOutOfRangeError(
+                f"token id {tokens.max()} is outside the vocabulary of {self.shared.vocab_size}"
+            )
+        with self._lock:
+            is_stored = False
+            if self._store is not None:
+                request = Request(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
+                with self._going_on("written"):
+                    self._store.add([request], self._max_tokens)
+                    is_stored = True
+            if is_stored:
+                self.refresh()
+            else:
+                self.shared.remember(tokens)
+        self._merge_in_background()
+
+    def close(self) -> None:
+        """Bring the index up to date where that pays, and give the database back."""
+        if self._merging is not None:
+            self._merging.join()
+        with self._lock:
+            if self._store is None:
+                return
+            if self._lacks(_MERGE_AT_CLOSE):
+                with self._going_on("indexed"):
+                    self._rebuild(self._store, self._epoch)
+            self._store.close()
+            self._store = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_store(self, directory: Path) -> HistoryStore | None:
+        fingerprint, vocab_size = self._fingerprint, self.shared.vocab_size
+        try:
+            return HistoryStore(directory, fingerprint=fingerprint, vocab_size=vocab_size)
+        except (sqlite3.Error, OSError) as error:
+            self._warn_once(f"the history in {directory} cannot be written: {error}")
+        if not (directory / DATABASE_NAME).exists():
+            return None
+        try:
+            return HistoryStore(
+                directory, fingerprint=fingerprint, vocab_size=vocab_size, read_only=True
+            )
+        except (sqlite3.Error, OSError):
+            return None
+
+    def _load(self, store: HistoryStore, epoch: str, *, open_index: bool) -> None:
+        """Start again from the index; without one that can be used, from the database."""
+        self.shared.clear()
+        self._epoch, self._seen = epoch, 0
+        path = self._index_path(store)
+        try:
+            if open_index:
+                self.shared.open_index(path, self._key(epoch))
+        except HistoryIndexError as error:
+            if path.exists():
+                self._warn(f"{error}: it is rebuilt")
+            open_index = False
+        if open_index:
+            threading.Thread(target=self.shared.check_index, daemon=True).start()
+        elif store.count_tokens(self.namespace) >= _MERGE_AT_CLOSE:
+            with self._going_on("indexed"):
+                self._rebuild(store, epoch)
+        self._seen = self.shared.covers
+
+    def _lacks(self, at_least: int) -> bool:
+        """Whether building the index again pays."""
+        grown = self.shared.num_indexed_tokens // _GROWTH
+        return self.shared.num_recent_tokens >= max(at_least, grown)
+
+    def _merge_in_background(self) -> None:
+        is_merging = self._merging is not None and self._merging.is_alive()
+        if self._store is not None and not is_merging and self._lacks(_MERGE_WHILE_RUNNING):
+            directory = self._store.path.parent
+            self._merging = threading.Thread(target=self._merge, args=(directory,))
+            self._merging.start()
+
+    def _merge(self, directory: Path) -> None:
+        with self._going_on("indexed"):
+            store = HistoryStore(directory, fingerprint=self._fingerprint)
+            try:
+                self._rebuild(store, store.epoch(self.namespace))
+            finally:
+                store.close()
+
+    def _rebuild(self, store: HistoryStore, epoch: str) -> None:
+        """Build the index of all that the database holds, and draft from it."""
+        if store.read_only or not epoch:
+            return
+        path, key = self._index_path(store), self._key(epoch)
+        _remove_abandoned(path.parent)
+        parts, covers = [], 0
+        for request in store.read(self.namespace):
+            parts += [request.token_ids, _TERMINATOR]
+            covers = request.number
+        documents = _from_bytes(b"".join(parts))
+        SharedHistory.write_index(path, documents, self.shared.vocab_size, covers, key)
+        if store.epoch(self.namespace) != epoch:  # it was cleared in the meantime
+            path.unlink(missing_ok=True)
+            return
+        with self._lock:
+            if epoch == self._epoch:
+                self.shared.open_index(path, key)
+                self._seen = max(self._seen, covers)
+
+    def _index_path(self, store: HistoryStore) -> Path:
+        return store.path.parent / index_name(self.namespace)
+
+    def _key(self, epoch: str) -> bytes:
+        parts = (self._fingerprint, str(self.shared.vocab_size), self.namespace, epoch)
+        return hashlib.sha256("\0".join(parts).encode()).digest()
+
+    @contextmanager
+    def _going_on(self, what: str) -> Iterator[None]:
+        """Turn failures of disk and database into the one warning."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, CoordgenError) as error:
+            self._warn_once(f"the history cannot be {what}: {error}")
+
+    def _warn_once(self, message: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._warn(f"{message}; generation goes on without")
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(HistoryWarning(message), stacklevel=2)
+
+
+def fingerprint_of(bundle: Bundle) -> str:
+    """What tells one tokenizer from another: the SHA-256 of its file."""
+    return bundle.manifest.files[bundle.manifest.tokenizer].sha256
+
+
+def index_name(namespace: str) -> str:
+    """The file name of a namespace's index: any text can name a namespace."""
+    return hashlib.sha256(namespace.encode()).hexdigest()[:32] + INDEX_SUFFIX
+
+
+def _remove_abandoned(directory: Path) -> None:
+    for path in directory.glob("*.unfinished-*"):
+        if time.time() - path.stat().st_mtime > _ABANDONED_S:
+            path.unlink(missing_ok=True)
+
+
+def _to_bytes(tokens: NDArray[np.uint32]) -> bytes:
+    return tokens.astype("<u4").tobytes()
+
+
+def _from_bytes(blob: bytes) -> NDArray[np.uint32]:
+    return np.frombuffer(blob, "<u4").astype(np.uint32)

@@ -1,0 +1,315 @@
+"""The database of finished requests: SQLite in WAL mode, by namespace.
+
+In: token ids of finished requests. Out: the same, in the order in which they were finished.
+Every change is one transaction, so a process that is killed loses at most the request in flight,
+and several processes may use one database. Drafting from it is `requests.py`'s matter.
+"""
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from coordgen_rs.errors import HistoryError, HistoryMismatchError
+
+DATABASE_NAME = "history.sqlite"
+SCHEMA_VERSION = 1
+
+_BUSY_S = 5.0
+"""How long a change waits for another process's."""
+
+_SCHEMA = f"""
+CREATE TABLE properties (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch TEXT NOT NULL);
+CREATE TABLE requests (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace INTEGER NOT NULL REFERENCES namespaces (id),
+    finished_at REAL NOT NULL,
+    prompt_len INTEGER NOT NULL,
+    num_tokens INTEGER NOT NULL,
+    token_ids BLOB NOT NULL
+);
+CREATE INDEX requests_by_namespace ON requests (namespace, number);
+CREATE TABLE total (num_tokens INTEGER NOT NULL);
+INSERT INTO total VALUES (0);
+CREATE TRIGGER counted AFTER INSERT ON requests
+BEGIN UPDATE total SET num_tokens = num_tokens + new.num_tokens; END;
+CREATE TRIGGER discounted AFTER DELETE ON requests
+BEGIN UPDATE total SET num_tokens = num_tokens - old.num_tokens; END;
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A finished request.
+
+    Attributes:
+        namespace: Of which task and user it is.
+        finished_at: Seconds since 1970.
+        prompt_len: How many of the tokens are the prompt; the others are the answer.
+        token_ids: `uint32`, little-endian.
+        number: In which order it was stored; 0 before.
+    """
+
+    namespace: str
+    finished_at: float
+    prompt_len: int
+    token_ids: bytes
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class NamespaceSummary:
+    """What a namespace holds."""
+
+    namespace: str
+    num_requests: int
+    num_tokens: int
+    first_finished_at: float
+    last_finished_at: float
+
+
+class HistoryStore:
+    """The requests of a directory.
+
+    Args:
+        directory: Made where it is absent, readable by its owner only.
+        fingerprint: Of tokenizer and vocabulary; None takes whatever the database holds.
+        vocab_size: Number of ids in the vocabulary; needed where the database is made.
+        read_only: Make and change nothing.
+
+    Attributes:
+        fingerprint: As the database holds it.
+        vocab_size: As the database holds it.
+
+    Raises:
+        HistoryMismatchError: The database was written with another tokenizer or vocabulary.
+        HistoryError: There is no database, or it is damaged or of another version.
+        sqlite3.OperationalError, OSError: The directory or the database cannot be written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        fingerprint: str | None = None,
+        vocab_size: int | None = None,
+        read_only: bool = False,
+    ) -> None:
+        path = directory / DATABASE_NAME
+        self.path, self.read_only = path, read_only
+        if fingerprint is None or vocab_size is None or read_only:
+            if not path.exists():
+                raise HistoryError(f"{directory} holds no history: no {DATABASE_NAME}")
+        else:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = "mode=rwc"
+        if read_only:
+            # Without a log beside it nothing is to be recovered, and no file need be made for that.
+            has_log = path.with_name(f"{DATABASE_NAME}-wal").exists()
+            mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+        self._connection = sqlite3.connect(
+            f"file:{quote(str(path.absolute()))}?{mode}",
+            uri=True,
+            timeout=_BUSY_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            self._open(fingerprint, vocab_size)
+        except sqlite3.OperationalError:
+            self.close()
+            raise
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise HistoryError(f"{path} cannot be read: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, fingerprint: str | None, vocab_size: int | None) -> None:
+        if not self.read_only:
+            self._use_wal()
+        version = self._value("PRAGMA user_version")
+        if version == 0 and not self.read_only and fingerprint and vocab_size:
+            with self._change():  # another process may have been first
+                if self._value("PRAGMA user_version") == 0:
+                    self._create(fingerprint, vocab_size)
+            version = SCHEMA_VERSION
+        if version != SCHEMA_VERSION:
+            raise HistoryError(
+                f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}"
+            )
+        properties = dict(self._connection.execute("SELECT name, value FROM properties"))
+        self.fingerprint = str(properties["fingerprint"])
+        self.vocab_size = int(properties["vocab_size"])
+        for what, expected, found in (
+            ("tokenizer fingerprint", fingerprint, self.fingerprint),
+            ("vocabulary size", vocab_size, self.vocab_size),
+        ):
+            if expected not in (None, found):
+                raise HistoryMismatchError(
+                    f"{self.path} was written with another tokenizer: its {what} is {found}, "
+                    f"not {expected}"
+                )
+
+    def _use_wal(self) -> None:
+        """Changing the journal does not wait for other processes by itself.
+
+        Raises:
+            sqlite3.OperationalError: The database stays locked.
+        """
+        end = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+        # A commit outlasts the process; only a power failure may take the last ones.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("PRAGMA secure_delete = ON")
+
+    def _create(self, fingerprint: str, vocab_size: int) -> None:
+        statement = ""
+        for line in _SCHEMA.splitlines():  # `executescript` would commit in between
+            statement += line + "\n"
+            if sqlite3.complete_statement(statement):
+                self._connection.execute(statement)
+                statement = ""
+        self._connection.executemany(
+            "INSERT INTO properties VALUES (?, ?)",
+            [("fingerprint", fingerprint), ("vocab_size", str(vocab_size))],
+        )
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """A transaction that waits for other processes' before it starts."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _value(self, query: str, *parameters: object) -> int:
+        (value,) = self._connection.execute(query, parameters).fetchone()
+        return int(value or 0)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all namespaces."""
+        return self._value("SELECT num_tokens FROM total")
+
+    def epoch(self, namespace: str) -> str:
+        """Another one after each clearing, so that nothing cleared is used; "" for none."""
+        query = "SELECT epoch FROM namespaces WHERE name = ?"
+        row = self._connection.execute(query, (namespace,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def count_tokens(self, namespace: str) -> int:
+        """Tokens of a namespace."""
+        query = "SELECT SUM(num_tokens) FROM requests JOIN namespaces ON id = namespace "
+        return self._value(query + "WHERE name = ?", namespace)
+
+    def add(self, requests: list[Request], max_tokens: int) -> list[int]:
+        """Store requests and evict the oldest ones, all or nothing.
+
+        Args:
+            requests: Their own numbers do not matter.
+            max_tokens: Of all namespaces together; what alone is larger is evicted at once.
+
+        Returns:
+            The numbers that they got.
+
+        Raises:
+            sqlite3.Error: The database cannot be written.
+        """
+        numbers = []
+        with self._change():
+            for request in requests:
+                row = (
+                    self._namespace_id(request.namespace),
+                    request.finished_at,
+                    request.prompt_len,
+                    len(request.token_ids) // 4,
+                    request.token_ids,
+                )
+                cursor = self._connection.execute(
+                    "INSERT INTO requests "
+                    "(namespace, finished_at, prompt_len, num_tokens, token_ids) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    row,
+                )
+                numbers.append(int(cursor.lastrowid or 0))
+            self._evict(max_tokens)
+        return numbers
+
+    def _namespace_id(self, namespace: str) -> int:
+        self._connection.execute(
+            "INSERT OR IGNORE INTO namespaces (name, epoch) VALUES (?, ?)",
+            (namespace, secrets.token_hex(8)),
+        )
+        return self._value("SELECT id FROM namespaces WHERE name = ?", namespace)
+
+    def _evict(self, max_tokens: int) -> None:
+        surplus = self.num_tokens - max_tokens
+        if surplus <= 0:
+            return
+        evicted = []
+        for row in self._connection.execute("SELECT number, num_tokens FROM requests ORDER BY 1"):
+            evicted.append(row[:1])
+            surplus -= row[1]
+            if surplus <= 0:
+                break
+        self._connection.executemany("DELETE FROM requests WHERE number = ?", evicted)
+
+    def read(self, namespace: str | None = None, after: int = 0) -> Iterator[Request]:
+        """The requests of a namespace, or of all, with numbers above `after`, the oldest first."""
+        query = (
+            "SELECT name, finished_at, prompt_len, token_ids, number "
+            "FROM requests JOIN namespaces ON id = namespace WHERE number > ? "
+        )
+        parameters: tuple[object, ...] = (after,)
+        if namespace is not None:
+            query, parameters = query + "AND name = ? ", (after, namespace)
+        for row in self._connection.execute(query + "ORDER BY number", parameters):
+            yield Request(*row)
+
+    def namespaces(self) -> list[NamespaceSummary]:
+        """What is there, by name."""
+        query = (
+            "SELECT name, COUNT(*), SUM(num_tokens), MIN(finished_at), MAX(finished_at) "
+            "FROM requests JOIN namespaces ON id = namespace GROUP BY name ORDER BY name"
+        )
+        return [NamespaceSummary(*row) for row in self._connection.execute(query)]
+
+    def clear(self, namespace: str | None = None) -> int:
+        """Erase the requests of a namespace, or of all; return how many there were."""
+        with self._change():
+            before = self._value("SELECT COUNT(*) FROM requests")
+            if namespace is None:
+                self._connection.execute("DELETE FROM requests")
+                self._connection.execute("DELETE FROM namespaces")
+            else:
+                identity = "(SELECT id FROM namespaces WHERE name = ?)"
+                query = f"DELETE FROM requests WHERE namespace = {identity}"
+                self._connection.execute(query, (namespace,))
+                self._connection.execute("DELETE FROM namespaces WHERE name = ?", (namespace,))
+            cleared = before - self._value("SELECT COUNT(*) FROM requests")
+        self._connection.execute("VACUUM")
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return cleared
+
+    def close(self) -> None:
+        """Give the database back; nothing can be asked any more."""
+        self._connection.close()

@@ -1,0 +1,84 @@
+"""Plans of a prompt's prefill: which graph of which block is loaded and released when.
+
+In: a profile and the length of a prompt. Out: the core's `Plan`, by one strategy or by all. The
+planning itself is `src/load/plan`.
+"""
+
+from typing import Any
+
+from coordgen_rs._core import Plan
+from coordgen_rs._core import plan as plan_blocks
+from coordgen_rs.errors import MemoryBudgetError
+from coordgen_rs.profile.file import Profile
+
+STRATEGIES = ("resident", "sync", "async", "greedy", "just_in_time", "single", "auto")
+STARTS = ("prefill", "decode", "nothing", "both")
+
+_RUN = ("block", "chunk", "graph", "start_us", "end_us")
+_ACTION = ("kind", "block", "graph", "after_runs", "start_us", "end_us")
+
+
+def plan_prompt(
+    profile: Profile,
+    prompt_len: int,
+    *,
+    strategy: str = "auto",
+    start: str = "prefill",
+    memory_budget: int | None = None,
+) -> Plan:
+    """The plan of one strategy.
+
+    Args:
+        profile: What the blocks cost.
+        prompt_len: Tokens of the prompt that are computed.
+        strategy: One of `STRATEGIES`.
+        start: What is in memory of every block, one of `STARTS`.
+        memory_budget: Most bytes that the graphs may hold at once; None for no limit.
+
+    Raises:
+        OptionError: A word is unknown, or `prompt_len` is below 1 or needs too many chunks.
+        MemoryBudgetError: The strategy has no plan within the budget; the message tells the least.
+    """
+    return plan_blocks(
+        profile.core_blocks(),
+        profile.prefill_rows,
+        profile.decode_rows,
+        prompt_len,
+        strategy=strategy,
+        start=start,
+        memory_budget=memory_budget,
+    )
+
+
+def plan_by_all(
+    profile: Profile, prompt_len: int, *, start: str = "prefill", memory_budget: int | None = None
+) -> dict[str, Plan | MemoryBudgetError]:
+    """The plan of every strategy by its name, or why it has none within the budget.
+
+    Raises:
+        OptionError: As of `plan_prompt`.
+    """
+    plans: dict[str, Plan | MemoryBudgetError] = {}
+    for strategy in STRATEGIES:
+        try:
+            plans[strategy] = plan_prompt(
+                profile, prompt_len, strategy=strategy, start=start, memory_budget=memory_budget
+            )
+        except MemoryBudgetError as error:
+            plans[strategy] = error
+    return plans
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """A plan under the names that `coordgen plan --json` prints."""
+    return {
+        "makespan_us": plan.makespan_us,
+        "prefill_us": plan.prefill_us,
+        "exposed_load_us": plan.exposed_load_us,
+        "peak_bytes": plan.peak_bytes,
+        "lower_bound_us": plan.lower_bound_us,
+        "schedule": {
+            "runs": [dict(zip(_RUN, run, strict=True)) for run in plan.runs],
+            "actions": [dict(zip(_ACTION, action, strict=True)) for action in plan.actions],
+        },
+    }

@@ -1,0 +1,303 @@
+"""The blocks of a bundle: each has two graphs, loaded and released one by one.
+
+In: a bundle, the cache, and buffers. Out: blocks that read the buffers' hidden states and write
+them. On CPU keys and values are written in the graph to absolute slots, in place. It decides
+neither what is loaded when (`_core.Loader`) nor what is computed (`session.py`).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.errors import BundleError
+from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.onnx_runtime import cpu_session, give_small_memory_back
+
+GraphName = Literal["prefill", "decode"]
+"""G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
+
+Bound = tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]
+"""A session, and what it reads and writes."""
+
+_OTHER: dict[GraphName, GraphName] = {"prefill": "decode", "decode": "prefill"}
+
+
+class Buffers:
+    """What the graphs read and write in one run.
+
+    Args:
+        input_ids: `(rows,) i64`.
+        position_ids: `(rows,) i64`.
+        mask: `(1, 1, rows, slots) f32`, additive.
+        cos: `(1, 1, rows, head_dim / 2) f32`.
+        sin: `(1, 1, rows, head_dim / 2) f32`.
+        hidden: Two of `(1, rows, hidden_size) f32`, between which the hidden states go back and
+            forth from block to block.
+
+    Attributes:
+        rows: Number of tokens of a run.
+        write_index: `(1,) i64`, the slot of row 0.
+    """
+
+    def __init__(
+        self,
+        input_ids: NDArray[np.int64],
+        position_ids: NDArray[np.int64],
+        mask: NDArray[np.float32],
+        cos: NDArray[Any],
+        sin: NDArray[Any],
+        hidden: tuple[NDArray[Any], NDArray[Any]],
+    ) -> None:
+        self.rows = len(input_ids)
+        self.input_ids, self.position_ids = input_ids, position_ids
+        self.mask, self.cos, self.sin, self.hidden = mask, cos, sin, hidden
+        self.write_index = np.zeros(1, np.int64)
+        self._attending: dict[int, Buffers] = {}
+        # ONNX Runtime reads the arrays' own memory: the OrtValues hold no copy on CPU.
+        arrays: dict[str, NDArray[np.generic]] = {
+            "mask": mask,
+            "cos": cos,
+            "sin": sin,
+            "write_index": self.write_index,
+        }
+        self.values = {name: ort_value(array) for name, array in arrays.items()}
+        self.hidden_values = [ort_value(array) for array in hidden]
+
+    @classmethod
+    def empty(cls, rows: int, model: ModelShape, slots: int) -> "Buffers":
+        """Buffers of their own for `rows` tokens."""
+        half = model.head_dim // 2
+        return cls(
+            np.zeros(rows, np.int64),
+            np.zeros(rows, np.int64),
+            np.zeros((1, 1, rows, slots), np.float32),
+            np.zeros((1, 1, rows, half), np.float32),
+            np.zeros((1, 1, rows, half), np.float32),
+            (
+                np.zeros((1, rows, model.hidden_size), np.float32),
+                np.zeros((1, rows, model.hidden_size), np.float32),
+            ),
+        )
+
+    def part(self, first: int, rows: int) -> "Buffers":
+        """The buffers of some consecutive rows: views, but for the write index."""
+        return Buffers(*self._views(slice(first, first + rows)))
+
+    def _views(self, some: slice) -> tuple[Any, ...]:
+        """What the constructor takes, of some rows."""
+        one, other = self.hidden
+        return (
+            self.input_ids[some],
+            self.position_ids[some],
+            self.mask[:, :, some],
+            self.cos[:, :, some],
+            self.sin[:, :, some],
+            (one[:, some], other[:, some]),
+        )
+
+    def attending(self, num_slots: int) -> "Buffers":
+        """The same with the mask of the first slots only, as it is now; all else is shared."""
+        if num_slots == self.mask.shape[-1]:
+            return self
+        if num_slots not in self._attending:
+            mask = self._narrow_mask[: self.rows * num_slots].reshape(1, 1, self.rows, num_slots)
+            narrow = Buffers(
+                self.input_ids, self.position_ids, mask, self.cos, self.sin, self.hidden
+            )
+            narrow.write_index = self.write_index
+            narrow.values["write_index"] = self.values["write_index"]
+            self._attending[num_slots] = narrow
+        narrow = self._attending[num_slots]
+        narrow.mask[:] = self.mask[..., :num_slots]
+        return narrow
+
+    @cached_property
+    def _narrow_mask(self) -> NDArray[np.float32]:
+        """Memory for the masks of fewer slots, of which one is in use at a time."""
+        return np.zeros(self.mask.size, np.float32)
+
+    def before_run(self) -> None:
+        """Bring up to date what graphs read in another form than it is written; here nothing."""
+
+    @cached_property
+    def inputs(self) -> StepInputs:
+        """What fills ids, positions and mask."""
+        return StepInputs(self.input_ids, self.position_ids, self.mask)
+
+
+class Blocks(Protocol):
+    """All blocks of a bundle, each with two graphs that come and go."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a block's second graph costs nothing where the first one is loaded."""
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+
+    def is_loaded(self, block: int, graph: GraphName) -> bool:
+        """Whether this graph of the block can run."""
+
+    def load(self, block: int, graph: GraphName) -> None:
+        """Bring a graph into memory."""
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Drop a graph; nothing where it is not loaded."""
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+
+    def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
+        """Where the last block leaves its hidden states, `(1, rows, hidden_size)`."""
+
+
+@dataclass
+class _LoadedGraph:
+    """A block under one graph: sessions by number of rows, and the runs bound to them."""
+
+    sessions: dict[int, onnxruntime.InferenceSession]
+    bound: dict[Buffers, Bound] = field(default_factory=dict)
+
+
+class OrtBlocks(ABC):
+    """All blocks of a bundle as sessions of ONNX Runtime; none is loaded at first.
+
+    Args:
+        bundle: An opened bundle.
+        is_shared: Whether a block's second graph costs nothing where the first one is loaded.
+    """
+
+    def __init__(self, bundle: Bundle, *, is_shared: bool) -> None:
+        self._bundle, self.is_shared = bundle, is_shared
+        self._widths: dict[GraphName, list[int]] = {
+            "prefill": [bundle.manifest.prefill_rows],
+            "decode": bundle.manifest.decode_widths,
+        }
+        self._loaded: dict[tuple[int, GraphName], _LoadedGraph] = {}
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return len(self._bundle.manifest.blocks)
+
+    def is_loaded(self, block: int, graph: GraphName) -> bool:
+        """Whether this graph of the block can run."""
+        return (block, graph) in self._loaded
+
+    def load(self, block: int, graph: GraphName) -> None:
+        """Bring a graph into memory.
+
+        Raises:
+            BundleError: ONNX Runtime cannot load it.
+            ProviderError: The provider cannot; the message names the file.
+        """
+        self._loaded[block, graph] = _LoadedGraph(self._sessions(block, graph))
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Drop a graph; nothing where it is not loaded."""
+        self._loaded.pop((block, graph), None)
+
+    @abstractmethod
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+
+    def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
+        """Where the last block leaves its hidden states, `(1, rows, hidden_size)`."""
+        return buffers.hidden[len(self) % 2]
+
+    @abstractmethod
+    def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
+        """What a graph is run by, by number of rows; raises as `load`."""
+
+    @abstractmethod
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+        """Bind the keys and values of a layer."""
+
+    def _bound(self, block: int, graph: GraphName, buffers: Buffers) -> Bound:
+        """The session for `buffers`, with all that it reads and writes."""
+        loaded = self._loaded[block, graph]
+        if buffers not in loaded.bound:
+            session = loaded.sessions[buffers.rows]
+            loaded.bound[buffers] = session, self._bind(block, session, buffers)
+        return loaded.bound[buffers]
+
+    def _bind(
+        self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers
+    ) -> onnxruntime.IOBinding:
+        binding = session.io_binding()
+        for name, value in buffers.values.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_input("hidden", buffers.hidden_values[block % 2])
+        binding.bind_ortvalue_output("hidden_out", buffers.hidden_values[(block + 1) % 2])
+        for layer in self._bundle.manifest.blocks[block].layers:
+            self._bind_layer(binding, layer, buffers.rows)
+        return binding
+
+
+class CpuBlocks(OrtBlocks):
+    """All blocks of a bundle on ONNX Runtime's CPU provider.
+
+    Args:
+        bundle: An opened bundle.
+        cache: Keys and values that the graphs write.
+        share: Whether the two graphs of a block that are one file are also loaded once. On CPU
+            they are, so the second one costs nothing; without it they are loaded as if they were
+            compiled apart, as they are on an NPU.
+    """
+
+    def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
+        super().__init__(bundle, is_shared=share)
+        self._cache = cache
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Drop a graph; nothing where it is not loaded."""
+        if self.is_loaded(block, graph):
+            super().release(block, graph)
+            give_small_memory_back()
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+        self._cache.fit(int(buffers.write_index[0]) + buffers.rows)
+        attending = buffers.attending(self._cache.num_slots)
+        session, binding = self._bound(block, graph, attending)
+        session.run_with_iobinding(binding)
+
+    def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
+        files = self._bundle.manifest.blocks[block].graphs
+        other = self._loaded.get((block, _OTHER[graph])) if self.is_shared else None
+        there = {} if other is None else other.sessions
+        by_file = {files[rows]: session for rows, session in there.items()}
+        for rows in self._widths[graph]:
+            if files[rows] not in by_file:
+                by_file[files[rows]] = load_graph(self._bundle, files[rows])
+        return {rows: by_file[files[rows]] for rows in self._widths[graph]}
+
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+        for kind, value in zip(("key", "value"), self._cache.values[layer], strict=True):
+            binding.bind_ortvalue_input(f"{kind}_{layer}", value)
+            binding.bind_ortvalue_output(f"{kind}_{layer}_out", value)
+
+
+def load_graph(bundle: Bundle, file: str) -> onnxruntime.InferenceSession:
+    """The loaded graph of a file of the bundle.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load it.
+    """
+    path = bundle.file(file)
+    try:
+        return cpu_session(path)
+    except Exception as error:  # ONNX Runtime raises its own unrelated classes
+        raise BundleError(f"{path}: ONNX Runtime cannot load it: {error}") from error
+
+
+def ort_value(array: NDArray[np.generic]) -> onnxruntime.OrtValue:
+    """`array` as ONNX Runtime reads and writes it: the same memory."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)

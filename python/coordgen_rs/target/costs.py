@@ -1,0 +1,117 @@
+"""Whether a profile is still true of a bundle on this machine, and its figures for plans.
+
+In: a profile, a bundle, and how it will be run. Out: the costs of its blocks, with a warning where
+they may have changed, and an error where they are of other blocks. It measures nothing.
+"""
+
+import hashlib
+import platform
+import warnings
+from pathlib import Path
+
+import onnxruntime
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import MANIFEST_NAME
+from coordgen_rs.errors import ProfileError, StaleProfileWarning
+from coordgen_rs.profile.file import Profile
+from coordgen_rs.target.onnx_runtime import usable_cores
+from coordgen_rs.target.qnn import onnx_runtime as qnn
+from coordgen_rs.target.switching import BlockCosts
+
+
+def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCosts]:
+    """What the blocks of a bundle cost by a profile; a stale one is told by a warning.
+
+    Args:
+        profile: Measured or of a paper.
+        bundle: What it is to be used for.
+        threads: Compute threads that will be used.
+
+    Raises:
+        ProfileError: The profile is of another number of blocks or rows.
+        ProviderError: As of `device_facts`.
+    """
+    manifest = bundle.manifest
+    for name, measured, there in (
+        ("blocks", len(profile.blocks), len(manifest.blocks)),
+        ("prefill_rows", profile.prefill_rows, manifest.prefill_rows),
+        ("decode_rows", profile.decode_rows, manifest.decode_rows),
+    ):
+        if measured != there:
+            raise ProfileError(f"the profile has {measured} {name}, {bundle.path} has {there}")
+    stale = stale_facts(profile, bundle, threads)
+    if stale:
+        warnings.warn(
+            f"the profile is stale, measure again with coordgen profile: {'; '.join(stale)}",
+            StaleProfileWarning,
+            stacklevel=2,
+        )
+    return [BlockCosts(*figures) for figures in profile.core_blocks()]
+
+
+def bundle_facts(bundle: Bundle) -> dict[str, object]:
+    """What of a bundle makes a profile of it stale when it changes."""
+    digest = hashlib.sha256(bundle.file(MANIFEST_NAME).read_bytes())
+    return {
+        "name": bundle.path.name,
+        "manifest_sha256": digest.hexdigest(),
+        "weights": bundle.manifest.weights,
+    }
+
+
+def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
+    """What of this machine makes a profile of a bundle stale when it changes.
+
+    Raises:
+        ProviderError: The bundle is for QNN, which is not installed or cannot run here.
+    """
+    facts: dict[str, object] = {
+        "provider": bundle.manifest.provider,
+        "cpu": _cpu_name(),
+        "cores": usable_cores(),
+        "threads": threads,
+        "system": f"{platform.system()} {platform.machine()}",
+        "onnxruntime": onnxruntime.__version__,
+    }
+    if bundle.manifest.qnn is not None:
+        installed = qnn.version()
+        facts |= {
+            "onnxruntime_qnn": installed.provider,
+            "qnn": installed.qnn,
+            "soc": bundle.manifest.qnn.soc,
+            "is_emulator": qnn.is_emulator(),
+        }
+    return facts
+
+
+def stale_facts(profile: Profile, bundle: Bundle, threads: int) -> list[str]:
+    """What has changed since a profile was measured, in words; empty where it fits.
+
+    Args:
+        profile: One of a paper has other facts, and fits nothing.
+        bundle: What it is to be used for.
+        threads: Compute threads that will be used.
+
+    Raises:
+        ProviderError: As of `device_facts`.
+    """
+    pairs = {
+        "bundle": (profile.bundle, bundle_facts(bundle)),
+        "device": (profile.device, device_facts(bundle, threads)),
+    }
+    return [
+        f"{part}.{name} was {measured.get(name)!r}, is {value!r}"
+        for part, (measured, now) in pairs.items()
+        for name, value in now.items()
+        if name != "name" and measured.get(name) != value
+    ]
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    return ", ".join(sorted(names)) or platform.machine()

@@ -1,0 +1,87 @@
+"""The head of a bundle on CPU: final norm and output layer, a session of its own.
+
+In: the hidden states that the last block leaves in its buffers. Out: logits. Those of a chunk
+are read part by part with the graph of a decode step: no other head is loaded, and no logits as
+long as a chunk are held.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.target.blocks import Blocks, Bound, Buffers, load_graph, ort_value
+
+
+class Head(Protocol):
+    """The head's graphs of all decode widths."""
+
+    def step(self, rows: int) -> NDArray[np.float32]:
+        """Logits `(rows, vocab_size) f32` after a decode step, valid until the next."""
+
+    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """Logits of the first rows of a chunk, in parts that are valid until the next."""
+
+    def release(self) -> None:
+        """Drop all graphs; it cannot be run any more."""
+
+
+class CpuHead:
+    """The head's graphs of all decode widths, loaded for good.
+
+    Args:
+        bundle: An opened bundle.
+        blocks: Those that compute the hidden states.
+        steps: The buffers of all decode widths.
+    """
+
+    def __init__(self, bundle: Bundle, blocks: Blocks, steps: Sequence[Buffers]) -> None:
+        self._blocks, self._files = blocks, bundle.manifest.head.graphs
+        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._bound: dict[int, Bound] = {}
+        self._logits: dict[int, NDArray[np.float32]] = {}
+        for buffers in steps:
+            file = self._files[buffers.rows]
+            if file not in self._sessions:
+                self._sessions[file] = load_graph(bundle, file)
+            shape = (buffers.rows, bundle.manifest.model.vocab_size)
+            self._logits[buffers.rows] = np.zeros(shape, np.float32)
+            hidden = blocks.hidden_out(buffers)
+            self._bound[buffers.rows] = self._sessions[file], self._bind(file, hidden, buffers.rows)
+        self._parts: list[tuple[int, int, onnxruntime.IOBinding]] = []
+
+    def release(self) -> None:
+        """Drop all graphs; it cannot be run any more."""
+        self._sessions.clear()
+        self._bound.clear()
+        self._parts.clear()
+
+    def _bind(self, file: str, hidden: NDArray[np.float32], rows: int) -> onnxruntime.IOBinding:
+        binding = self._sessions[file].io_binding()
+        binding.bind_ortvalue_input("hidden", ort_value(hidden))
+        binding.bind_ortvalue_output("logits", ort_value(self._logits[rows][np.newaxis]))
+        return binding
+
+    def step(self, rows: int) -> NDArray[np.float32]:
+        """Logits `(rows, vocab_size) f32` after a decode step, valid until the next."""
+        session, binding = self._bound[rows]
+        session.run_with_iobinding(binding)
+        return self._logits[rows]
+
+    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """Logits of the first rows of a chunk, in parts that are valid until the next."""
+        rows = max(rows for rows in self._bound if rows <= buffers.rows)
+        file = self._files[rows]
+        if not self._parts:  # bound when a chunk's logits are first asked for
+            hidden = self._blocks.hidden_out(buffers)
+            for start in range(0, buffers.rows, rows):
+                first = min(start, buffers.rows - rows)
+                part = hidden[:, first : first + rows]
+                self._parts.append((start, first, self._bind(file, part, rows)))
+        for start, first, binding in self._parts:
+            if start < num_rows:
+                self._sessions[file].run_with_iobinding(binding)
+                yield self._logits[rows][start - first : num_rows - first]

@@ -1,0 +1,1 @@
+"""A target on Qualcomm's HTP, through ONNX Runtime's QNN provider."""

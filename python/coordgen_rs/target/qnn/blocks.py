@@ -1,0 +1,158 @@
+"""The blocks of a bundle on Qualcomm's HTP, loaded and released one by one.
+
+In: a bundle, the cache, and buffers. Out: integers, as the graphs take and give them. Each graph of
+a block is a session of its own, from its context binary where there is one; without it the provider
+compiles the graph, which takes its time. New keys and values are outputs, which the host copies to
+the cache. What is loaded when is not decided here.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import QnnTarget
+from coordgen_rs.errors import DeviceLostError
+from coordgen_rs.target.blocks import Bound, Buffers, GraphName, OrtBlocks, ort_value
+from coordgen_rs.target.kv_cache import QnnCache
+from coordgen_rs.target.qnn.onnx_runtime import qnn_session
+from coordgen_rs.target.qnn.options import QnnOptions, Soc
+
+_SHARED = {"ep.share_ep_contexts": "1"}
+
+
+@dataclass(frozen=True)
+class MaskIntegers:
+    """How the graphs read a mask: `(1, 1, rows, slots + rows) u16`, new rows behind all slots."""
+
+    slots: int
+    seen: int
+    unseen: int
+
+    @classmethod
+    def of(cls, target: QnnTarget, slots: int) -> "MaskIntegers":
+        """Those of a bundle."""
+        values = np.array([0, target.mask_value], np.float32)
+        seen, unseen = map(int, target.mask.quantize(values))
+        return cls(slots, seen, unseen)
+
+
+class QnnBuffers(Buffers):
+    """What the graphs read and write in one run; all but ids and the drafted mask are uint16.
+
+    Args:
+        arrays: Those of `Buffers`, in its order; the drafted mask has absolute slots as columns.
+        integers: How the graphs read the mask.
+    """
+
+    def __init__(self, *arrays: Any, integers: MaskIntegers) -> None:
+        super().__init__(*arrays)
+        self._integers, self._past_len = integers, 0
+        shape = (1, 1, self.rows, integers.slots + self.rows)
+        self._bound_mask = np.full(shape, integers.unseen, np.uint16)
+        del self.values["write_index"]
+        self.values["mask"] = ort_value(self._bound_mask)
+
+    @classmethod
+    def of_rows(cls, rows: int, bundle: Bundle, target: QnnTarget) -> "QnnBuffers":
+        """Buffers of their own for `rows` tokens."""
+        manifest, model = bundle.manifest, bundle.manifest.model
+        half, hidden = (1, 1, rows, model.head_dim // 2), (1, rows, model.hidden_size)
+        ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        # As many columns at every width, so that a narrow step can be run under a wide graph.
+        mask = np.zeros((1, 1, rows, manifest.slots + manifest.widths[-1]), np.float32)
+        cos, sin = np.zeros(half, np.uint16), np.zeros(half, np.uint16)
+        states = np.zeros(hidden, np.uint16), np.zeros(hidden, np.uint16)
+        integers = MaskIntegers.of(target, manifest.slots)
+        return cls(ids, positions, mask, cos, sin, states, integers=integers)
+
+    def part(self, first: int, rows: int) -> "QnnBuffers":
+        """The buffers of some consecutive rows: views, but for the write index and the mask."""
+        views = self._views(slice(first, first + rows))
+        return QnnBuffers(*views, integers=self._integers)
+
+    def before_run(self) -> None:
+        """Turn the drafted mask into the graphs' own; every row sees all slots before the run's."""
+        start, mask, integers = int(self.write_index[0]), self._bound_mask, self._integers
+        mask[..., self._past_len : start] = integers.seen
+        mask[..., start : self._past_len] = integers.unseen
+        drafted = self.mask[..., start : start + self.rows]
+        mask[..., integers.slots :] = np.where(drafted == 0, integers.seen, integers.unseen)
+        self._past_len = start
+
+
+class QnnBlocks(OrtBlocks):
+    """All blocks of a bundle; none is loaded at first.
+
+    Args:
+        bundle: An opened bundle.
+        soc: The chip.
+        cache: Keys and values that the graphs read.
+        options: How to compile and run.
+
+    Attributes:
+        is_shared: Whether a block's graphs share a context binary, which is loaded as a whole.
+    """
+
+    def __init__(self, bundle: Bundle, soc: Soc, cache: QnnCache, options: QnnOptions) -> None:
+        target = bundle.manifest.qnn
+        super().__init__(bundle, is_shared=target is not None and target.shared is not None)
+        self._soc, self._cache, self._options = soc, cache, options
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`.
+
+        Raises:
+            DeviceLostError: The device failed.
+        """
+        bound = self._bound(block, graph, buffers)
+        buffers.before_run()
+        run_bound(bound, f"block {block}")
+        layers = self._bundle.manifest.blocks[block].layers
+        self._cache.store(layers, buffers.rows, int(buffers.write_index[0]))
+
+    def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
+        files = self._bundle.manifest.blocks[block].graphs
+        return {
+            rows: load_qnn_graph(self._bundle, files[rows], self._soc, self._options)
+            for rows in self._widths[graph]
+        }
+
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+        new = self._cache.new_rows(rows)[layer]
+        pairs = zip(("key", "value"), self._cache.arrays[layer], new, strict=True)
+        for kind, past, row in pairs:
+            binding.bind_ortvalue_input(f"{kind}_{layer}", ort_value(past))
+            binding.bind_ortvalue_output(f"{kind}_{layer}_new", ort_value(row))
+
+
+def load_qnn_graph(
+    bundle: Bundle, file: str, soc: Soc, options: QnnOptions
+) -> onnxruntime.InferenceSession:
+    """A graph of the bundle, from its context binary if there is one.
+
+    Raises:
+        ProviderError: The provider cannot load it; the message names the file.
+    """
+    target = bundle.manifest.qnn
+    shared = None if target is None else target.shared
+    if shared is not None and file in shared.graphs:
+        return qnn_session(bundle.file(shared.graphs[file]), soc, options, _SHARED)
+    compiled = None if target is None else target.compiled
+    files = {} if compiled is None else compiled.graphs
+    return qnn_session(bundle.file(files.get(file, file)), soc, options)
+
+
+def run_bound(bound: Bound, what: str) -> None:
+    """Run a session whose inputs and outputs are bound.
+
+    Raises:
+        DeviceLostError: It failed; what it had to do was checked when it was loaded.
+    """
+    session, binding = bound
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:  # ONNX Runtime raises its own unrelated classes
+        raise DeviceLostError(f"{what}: the device failed during a run: {error}") from error

@@ -1,0 +1,243 @@
+"""Context binaries: the graphs of a bundle compiled once, so that loading them takes little.
+
+In: a bundle for QNN. Out: the same bundle with an EPContext file and a binary for each graph of the
+blocks and the head; with `shared` also one binary a block for all its graphs, which share their
+weights in it. They appear together or not at all.
+Compiling needs no device: on x86-64 the provider compiles for any chip.
+"""
+
+import hashlib
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnxruntime
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import (
+    MANIFEST_NAME,
+    CompiledGraphs,
+    FileRecord,
+    Manifest,
+    QnnTarget,
+)
+from coordgen_rs.errors import BundleError
+from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session, version
+from coordgen_rs.target.qnn.options import QnnOptions, Soc, soc_named
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What was compiled.
+
+    Attributes:
+        bundle: The bundle, opened again.
+        num_graphs: Graphs that have a binary now.
+        compile_s: Seconds that compiling the graphs took, one at a time.
+        load_s: Seconds that loading their binaries took, to try them out.
+        binary_bytes: Bytes of all binaries of one graph each.
+        apart_bytes: Of these, bytes of the graphs that can share a binary with another.
+        shared_bytes: Bytes of the weight-shared binaries of the same graphs; None where none were
+            asked for.
+    """
+
+    bundle: Bundle
+    num_graphs: int
+    compile_s: float
+    load_s: float
+    binary_bytes: int
+    apart_bytes: int
+    shared_bytes: int | None
+
+
+def compile_bundle(
+    path: str | Path,
+    *,
+    soc: str | None = None,
+    shared: bool = False,
+    options: QnnOptions | None = None,
+    on_progress: Progress | None = None,
+) -> CompileReport:
+    """Compile all graphs of a bundle, and load each once; binaries that it had are replaced.
+
+    Args:
+        path: The bundle's directory.
+        soc: The chip to compile for, which becomes the bundle's; None keeps the bundle's own.
+        shared: Whether to write weight-shared binaries, too.
+        options: How to compile.
+        on_progress: Called with what comes next, steps done, and steps in all.
+
+    Raises:
+        BundleError: The bundle is not for QNN.
+        OptionError: No such chip.
+        ProviderError: The provider is missing, or cannot compile or load a graph; the bundle is
+            unchanged.
+    """
+    bundle = Bundle.open(path)
+    target = bundle.manifest.qnn
+    if target is None:
+        raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")
+    chip = _chip(target, soc)
+    with _staging(bundle.path) as staging:
+        compiler = _Compiler(bundle, chip, options or QnnOptions(), staging, on_progress)
+        groups = _graph_groups(bundle.manifest)
+        pairs = [group for group in groups if len(group) > 1]
+        num_graphs = sum(map(len, groups))
+        compiler.num_steps = 2 * num_graphs + (sum(map(len, pairs)) if shared else 0)
+        start = time.perf_counter()
+        compiled = compiler.compile(groups, is_shared=False)
+        compile_s = time.perf_counter() - start
+        load_s = compiler.try_out(compiled)
+        binary_bytes = _binary_bytes(staging, compiled.graphs)
+        apart_bytes = _binary_bytes(staging, (file for group in pairs for file in group))
+        together = compiler.compile(pairs, is_shared=True) if shared else None
+        shared_bytes = None if together is None else _binary_bytes(staging) - binary_bytes
+        target = replace(
+            target,
+            soc=chip.name,
+            soc_model=chip.model,
+            htp_arch=chip.htp_arch,
+            compiled=compiled,
+            shared=together,
+        )
+        _publish(bundle, target, staging)
+    return CompileReport(
+        bundle=Bundle.open(path),
+        num_graphs=num_graphs,
+        compile_s=compile_s,
+        load_s=load_s,
+        binary_bytes=binary_bytes,
+        apart_bytes=apart_bytes,
+        shared_bytes=shared_bytes,
+    )
+
+
+def _chip(target: QnnTarget, name: str | None) -> Soc:
+    if name is not None:
+        return soc_named(name)
+    return Soc(target.soc, target.soc_model, target.htp_arch, "")
+
+
+def _graph_groups(manifest: Manifest) -> list[list[str]]:
+    """The graphs that are compiled, those that share weights together.
+
+    The head is run at the widths of decode steps only.
+    """
+    blocks = [list(block.graphs.values()) for block in manifest.blocks]
+    return [*blocks, [manifest.head.graphs[rows] for rows in manifest.decode_widths]]
+
+
+class _Compiler:
+    """Compiles groups of graphs into a directory."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        soc: Soc,
+        options: QnnOptions,
+        staging: Path,
+        on_progress: Progress | None,
+    ) -> None:
+        self._bundle, self._soc, self._options = bundle, soc, options
+        self._staging, self._on_progress = staging, on_progress
+        self._token = secrets.token_hex(4)
+        self._version: QnnVersion = version()
+        self._done = 0
+        self.num_steps = 0
+
+    def compile(self, groups: Sequence[Sequence[str]], *, is_shared: bool) -> CompiledGraphs:
+        """Compile every graph on its own, or the graphs of each group into one binary."""
+        graphs: dict[str, str] = {}
+        for group in groups:
+            # Weights are shared among sessions that are alive together.
+            alive: list[onnxruntime.InferenceSession] = []
+            for file in group:
+                self._progress(f"compiling {file}")
+                graphs[file] = self._name(file, is_shared)
+                entries = self._entries(graphs[file], is_shared, file == group[-1])
+                model = self._bundle.file(file)
+                session = qnn_session(model, self._soc, self._options, entries)
+                if is_shared:
+                    alive.append(session)
+        made = self._version
+        return CompiledGraphs(made.provider, made.qnn, self._soc.model, self._soc.htp_arch, graphs)
+
+    def try_out(self, compiled: CompiledGraphs) -> float:
+        """Load every binary once; the seconds that took."""
+        seconds = 0.0
+        for name in compiled.graphs.values():
+            self._progress(f"loading {name}")
+            start = time.perf_counter()
+            qnn_session(self._staging / name, self._soc, self._options)
+            seconds += time.perf_counter() - start
+        return seconds
+
+    def _progress(self, what: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(what, self._done, self.num_steps)
+        self._done += 1
+
+    def _name(self, file: str, is_shared: bool) -> str:
+        """A name that no earlier compilation has given, so that both can stand side by side."""
+        kind = "shared" if is_shared else "context"
+        return f"{Path(file).stem}.{kind}-{self._token}.onnx"
+
+    def _entries(self, name: str, is_shared: bool, is_last: bool) -> dict[str, str]:
+        entries = {
+            "ep.context_enable": "1",
+            "ep.context_embed_mode": "0",
+            "ep.context_file_path": str(self._staging / name),
+        }
+        if is_shared:
+            entries["ep.share_ep_contexts"] = "1"
+        if is_shared and is_last:
+            entries["ep.stop_share_ep_contexts"] = "1"
+        return entries
+
+
+@contextmanager
+def _staging(bundle: Path) -> Iterator[Path]:
+    """A hidden directory in the bundle, gone at the end."""
+    directory = bundle / f".compile.{secrets.token_hex(4)}.partial"
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _binary_bytes(staging: Path, graphs: Iterable[str] | None = None) -> int:
+    """Size of the binaries of some graphs that are there so far, or of all."""
+    stems = "" if graphs is None else tuple(f"{Path(file).stem}." for file in graphs)
+    return sum(p.stat().st_size for p in staging.glob("*.bin") if p.name.startswith(stems))
+
+
+def _publish(bundle: Bundle, target: QnnTarget, staging: Path) -> None:
+    """Move the new files into the bundle, then the manifest that names them, then drop the old."""
+    old = _compiled_files(bundle)
+    files = {name: record for name, record in bundle.manifest.files.items() if name not in old}
+    for path in sorted(staging.iterdir()):
+        content = path.read_bytes()
+        files[path.name] = FileRecord(len(content), hashlib.sha256(content).hexdigest())
+        path.rename(bundle.file(path.name))
+    manifest = replace(bundle.manifest, qnn=target, files=files)
+    beside = staging / MANIFEST_NAME
+    beside.write_text(manifest.to_json(), encoding="utf-8")
+    beside.replace(bundle.file(MANIFEST_NAME))
+    for name in old:
+        bundle.file(name).unlink(missing_ok=True)
+
+
+def _compiled_files(bundle: Bundle) -> set[str]:
+    """The EPContext files and binaries that the bundle has."""
+    target = bundle.manifest.qnn
+    made = [] if target is None else [target.compiled, target.shared]
+    wrappers = [name for each in made if each is not None for name in each.graphs.values()]
+    stems = tuple(Path(name).stem for name in wrappers)
+    return {name for name in bundle.manifest.files if stems and name.startswith(stems)}

@@ -1,0 +1,222 @@
+"""What Qualcomm's provider is told: the chip, and how it shall compile and run.
+
+In: names and numbers that a user chooses. Out: the strings that ONNX Runtime takes. Everything is
+checked here, before any session is made: the provider itself only warns of what it does not know.
+It does not touch the provider (`onnx_runtime.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from coordgen_rs.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Soc:
+    """A chip as Qualcomm's compiler knows it.
+
+    Attributes:
+        name: As in `SOCS`.
+        model: Number of the chip in QnnTypes.h, `QNN_SOC_MODEL_*`.
+        htp_arch: Version of its Hexagon tensor processor.
+        also_called: Part number and product name.
+    """
+
+    name: str
+    model: int
+    htp_arch: int
+    also_called: str
+
+
+SOCS = {
+    soc.name: soc
+    for soc in (
+        Soc("8-gen-1", 36, 69, "SM8450, Snapdragon 8 Gen 1"),
+        Soc("8-gen-2", 43, 73, "SM8550, Snapdragon 8 Gen 2"),
+        Soc("8-gen-3", 57, 75, "SM8650, Snapdragon 8 Gen 3"),
+        Soc("8s-gen-3", 68, 73, "SM8635, Snapdragon 8s Gen 3"),
+        Soc("8-elite", 69, 79, "SM8750, Snapdragon 8 Elite"),
+        Soc("8-elite-gen-5", 87, 81, "SM8850, Snapdragon 8 Elite Gen 5"),
+        Soc("8-gen-5", 97, 81, "SM8845, Snapdragon 8 Gen 5"),
+        Soc("x-elite", 60, 73, "SC8380XP, Snapdragon X Elite and X Plus"),
+        Soc("x2-elite", 88, 81, "SC8480XP, Snapdragon X2 Elite"),
+        Soc("qcs8300", 82, 75, "QCS8300, Dragonwing IQ-8"),
+        Soc("qcs9100", 77, 73, "QCS9100, Dragonwing IQ-9"),
+    )
+}
+"""Chips by name, with the numbers of QnnTypes.h (QAIRT 2.49) and ExecuTorch's qc_schema.py."""
+
+PerformanceMode = Literal[
+    "default",
+    "burst",
+    "balanced",
+    "high_performance",
+    "high_power_saver",
+    "low_balanced",
+    "low_power_saver",
+    "power_saver",
+    "extreme_power_saver",
+    "sustained_high_performance",
+]
+ContextPriority = Literal["low", "normal", "normal_high", "high"]
+ProfilingLevel = Literal["off", "basic", "detailed", "optrace"]
+
+_EXTRA = frozenset(
+    {
+        "device_id",
+        "rpc_control_latency",
+        "enable_htp_fp16_precision",
+        "enable_block_quant_weight_optimization",
+        "enable_htp_graph_splitting",
+        "enable_htp_monolithic_lstm",
+        "enable_htp_fp16_clamp_overflow",
+        "enable_htp_prepare_only",
+        "extended_udma",
+        "op_packages",
+        "dump_json_qnn_graph",
+        "json_qnn_graph_dir",
+        "dump_qnn_ir_dlc",
+        "dump_qnn_ir_dlc_dir",
+        "enable_framework_op_trace",
+        "framework_op_trace_dir",
+        "qnn_ir_backend_path",
+        "qnn_saver_path",
+        "skip_qnn_version_check",
+        "num_graph_prepare_threads",
+        "htp_share_resource_optimization",
+        "disable_file_mapped_weights",
+        "htp_bf16_enable",
+    }
+)
+"""Options of the provider that have no field here (its document, version 2.7)."""
+
+
+@dataclass(frozen=True)
+class QnnOptions:
+    """How the provider compiles and runs; the provider's own default is None everywhere.
+
+    Attributes:
+        performance_mode: Clock and power of the HTP.
+        vtcm_mb: Megabytes of its fast memory that a graph may take.
+        finalization_mode: Effort of compiling, 0 to 3 (3 takes longest, and runs fastest).
+        context_priority: Against other users of the HTP.
+        shared_memory: Inputs and outputs in memory that CPU and HTP share; needs libcdsprpc.
+        spill_fill: Contexts share the buffer for what does not fit into VTCM; for context binaries.
+        offload_io_quantization: Conversion of float inputs and outputs on the CPU.
+        profiling: How much is profiled, to `profiling_file` (CSV).
+        profiling_file: Where a profile goes; needs `profiling`.
+        extra: Further options by the provider's own names.
+
+    Raises:
+        OptionError: A value outside its range, an unknown name in `extra`, one that has a field
+            here, or options that contradict each other.
+    """
+
+    performance_mode: PerformanceMode | None = None
+    vtcm_mb: int | None = None
+    finalization_mode: int | None = None
+    context_priority: ContextPriority | None = None
+    shared_memory: bool | None = None
+    spill_fill: bool | None = None
+    offload_io_quantization: bool | None = None
+    profiling: ProfilingLevel | None = None
+    profiling_file: Path | None = None
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_choice("performance_mode", self.performance_mode, PerformanceMode)
+        _check_choice("context_priority", self.context_priority, ContextPriority)
+        _check_choice("profiling", self.profiling, ProfilingLevel)
+        _check_range("vtcm_mb", self.vtcm_mb, 1, 64)
+        _check_range("finalization_mode", self.finalization_mode, 0, 3)
+        if self.profiling_file is not None and self.profiling in (None, "off"):
+            raise OptionError(f"profiling_file is {self.profiling_file}, but profiling is off")
+        taken = {*_NAMES.values(), "backend_path", "backend_type", "htp_arch", "soc_model"}
+        for name in self.extra:
+            if name in taken:
+                raise OptionError(f"extra holds {name}, which is set by an option of its own")
+            if name not in _EXTRA:
+                raise OptionError(f"extra holds {name}, which the QNN provider does not know")
+
+    def provider_options(self, soc: Soc) -> dict[str, str]:
+        """The options as the provider takes them, for a chip."""
+        given = {
+            _NAMES[item.name]: getattr(self, item.name)
+            for item in fields(self)
+            if item.name != "extra" and getattr(self, item.name) is not None
+        }
+        chip = {"htp_arch": str(soc.htp_arch), "soc_model": str(soc.model)}
+        return chip | {name: _text(value) for name, value in given.items()} | self.extra
+
+
+_NAMES = {
+    "performance_mode": "htp_performance_mode",
+    "vtcm_mb": "vtcm_mb",
+    "finalization_mode": "htp_graph_finalization_optimization_mode",
+    "context_priority": "qnn_context_priority",
+    "shared_memory": "enable_htp_shared_memory_allocator",
+    "spill_fill": "enable_htp_spill_fill_buffer",
+    "offload_io_quantization": "offload_graph_io_quantization",
+    "profiling": "profiling_level",
+    "profiling_file": "profiling_file_path",
+}
+
+
+def parse_options(given: Sequence[str]) -> QnnOptions:
+    """Options written as `name=value`, by the names of the fields or the provider's own.
+
+    Raises:
+        OptionError: One has no `=`, a malformed value, or is refused by `QnnOptions`.
+    """
+    own = {item.name: item.type for item in fields(QnnOptions) if item.name != "extra"}
+    values: dict[str, Any] = {}
+    extra: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise OptionError(f"option {item!r} is not of the form name=value")
+        if name in own:
+            values[name] = _parsed(name, str(own[name]), value)
+        else:
+            extra[name] = value
+    return QnnOptions(**values, extra=extra)
+
+
+def _parsed(name: str, kind: str, value: str) -> Any:
+    if "bool" in kind:
+        if value not in ("0", "1"):
+            raise OptionError(f"{name} is {value!r}, but must be 0 or 1")
+        return value == "1"
+    if "int" in kind:
+        try:
+            return int(value)
+        except ValueError as error:
+            raise OptionError(f"{name} is {value!r}, but must be a number") from error
+    return Path(value) if "Path" in kind else value
+
+
+def soc_named(name: str) -> Soc:
+    """The chip of that name.
+
+    Raises:
+        OptionError: It is not known.
+    """
+    if name not in SOCS:
+        raise OptionError(f"soc is {name!r}, but must be one of {', '.join(SOCS)}")
+    return SOCS[name]
+
+
+def _check_choice(name: str, value: Any, choices: Any) -> None:
+    if value is not None and value not in get_args(choices):
+        raise OptionError(f"{name} is {value!r}, but must be one of {', '.join(get_args(choices))}")
+
+
+def _check_range(name: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise OptionError(f"{name} is {value}, but must be {least} to {most}")
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,1 @@
+"""Text: of prompts and answers, and for people at a terminal."""

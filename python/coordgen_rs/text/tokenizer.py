@@ -1,0 +1,68 @@
+"""Text to token ids and back, by the `tokenizers` package."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers.decoders import DecodeStream
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import BundleError
+
+
+class Tokenizer:
+    """A tokenizer file.
+
+    Args:
+        path: A `tokenizer.json`.
+
+    Raises:
+        BundleError: The file is absent, or not a tokenizer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._tokenizer = HuggingFaceTokenizer.from_file(str(path))
+        except Exception as error:  # the package raises bare Exception
+            raise BundleError(f"{path}: not a readable tokenizer: {error}") from error
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Self:
+        """The tokenizer that lies in a bundle."""
+        return cls(bundle.file(bundle.manifest.tokenizer))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, added tokens included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def token(self, token_id: int) -> str | None:
+        """What the vocabulary writes for `token_id`; None where there is none."""
+        token: str | None = self._tokenizer.id_to_token(token_id)
+        return token
+
+    def encode(self, text: str, *, special_tokens: bool = True) -> NDArray[np.uint32]:
+        """Token ids `(tokens,) u32` of a text.
+
+        Args:
+            text: Any text.
+            special_tokens: Whether to add those that the tokenizer puts around a text, such as one
+                for its beginning.
+        """
+        encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
+        return np.asarray(encoding.ids, np.uint32)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of `token_ids`, special tokens left out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def stream(self) -> Callable[[int], str]:
+        """A function that takes one id after another and returns the text that became certain.
+
+        A character of several tokens appears with its last one, so pieces join to `decode`.
+        """
+        decoder = DecodeStream(skip_special_tokens=True)
+        return lambda token_id: decoder.step(self._tokenizer, token_id) or ""

@@ -1,0 +1,83 @@
+"""The choice of widths against oracles, and what the command prints."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from coordgen_rs import StepInputs
+from coordgen_rs.bench.measuring.never_slower import Recorded, Replay, measure, random_prompts
+from coordgen_rs.errors import OptionError
+from coordgen_rs.target.session import StepCost
+
+VOCAB_SIZE = 40
+WIDTHS = (1, 4, 8)
+
+
+def replay(costs):
+    inputs = [
+        StepInputs(np.zeros(w, np.int64), np.zeros(w, np.int64), np.zeros((1, 1, w, 900), "f4"))
+        for w in WIDTHS
+    ]
+    return Replay(inputs, [StepCost(cost, 0.001) for cost in costs], VOCAB_SIZE, ["automaton"])
+
+
+def records(random, repeating):
+    """Answers that copy their prompt, or that are random."""
+    prompts = [random.integers(VOCAB_SIZE, size=60).astype(np.uint32) for _ in range(20)]
+    answers = [prompt[10:50] if repeating else random.permutation(40) for prompt in prompts]
+    return [Recorded(p, a.astype(np.uint32)) for p, a in zip(prompts, answers, strict=True)]
+
+
+@pytest.mark.parametrize("repeating", [True, False])
+@pytest.mark.parametrize("costs", [(1, 1.2, 1.5), (1, 2.1, 3.8), (1, 4, 8)])
+def test_the_choice_is_never_slower_than_plain_and_never_beats_the_adaptive_oracle(
+    costs, repeating
+):
+    replayed = replay(costs)
+    of_task = records(np.random.default_rng(3), repeating)
+    fixed = [replayed.fixed(step, of_task) for step in range(len(WIDTHS))]
+    chosen, adaptive = replayed.chosen(of_task), replayed.adaptive(of_task)
+    assert chosen <= fixed[0] / 0.97
+    assert adaptive <= min(*fixed, chosen) * (1 + 1e-9)
+    if repeating and costs[-1] < 2:
+        assert chosen < fixed[0] / 1.5
+
+
+def test_plain_costs_a_narrow_step_a_token():
+    (record,) = records(np.random.default_rng(0), repeating=True)[:1]
+    expected = sum(1 + 0.001 * (59 + place) for place in range(40))
+    assert replay((1, 2, 3)).fixed(0, [record]) == pytest.approx(expected)
+
+
+def test_every_task_gets_its_figures(session_of):
+    session = session_of("embedded", "fp32")
+    prompts = {"circles": [np.resize(np.arange(9, dtype=np.uint32), 40)]}
+    prompts["random"] = random_prompts(session, 1, length=30)
+    found = measure(session, prompts, ["automaton"], max_new_tokens=8, repeats=1)
+    assert [figures.task for figures in found] == ["circles", "random"]
+    for figures in found:
+        assert figures.fixed >= 1
+        assert figures.adaptive >= max(figures.fixed, figures.modelled) * (1 - 1e-9)
+        assert figures.gap == pytest.approx(1 - figures.modelled / figures.fixed)
+
+
+def test_what_cannot_be_measured_is_refused(session_of, monkeypatch):
+    session = session_of("embedded", "fp32")
+    with pytest.raises(OptionError, match="repeats"):
+        measure(session, {}, ["automaton"], repeats=0)
+    monkeypatch.setattr(session, "step_costs", None)
+    with pytest.raises(OptionError, match="step costs"):
+        measure(session, {}, ["automaton"])
+
+
+def test_the_command_prints_every_weight_and_thread(bundle_of, data):
+    command = [sys.executable, "benches/never_slower.py", bundle_of("embedded", "fp32"), "--json"]
+    command += ["--data", data, "--limit", 1, "--repeats", 1, "--max-new-tokens", 4]
+    command += ["--threads", 1, 2]
+    done = subprocess.run([*map(str, command)], check=True, capture_output=True)
+    rows = json.loads(done.stdout)
+    assert {(row["weights"], row["threads"]) for row in rows} == {("fp32", 1), ("fp32", 2)}
+    assert {"random"} < {row["task"] for row in rows}

@@ -1,0 +1,85 @@
+"""The bench of switching, and what it rests on: equal outputs, and memory that stays flat."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from checkpoints import CHECKPOINTS
+from command_line import coordgen
+from coordgen_rs.bench.measuring.answers import NotLosslessError
+from coordgen_rs.bench.measuring.switching import STRATEGIES, bench_switching
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import MemoryBudgetError, OptionError
+from coordgen_rs.export import export_checkpoint
+from coordgen_rs.target.switching import guessed_costs
+from switch_memory import resident_after
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """The embedded model in three blocks."""
+    out = tmp_path_factory.mktemp("switch") / "bundle"
+    export_checkpoint(CHECKPOINTS["embedded"], out, blocks=3, context=512, prefill_rows=64)
+    return Bundle.open(out)
+
+
+@pytest.fixture(scope="module")
+def costs(bundle):
+    return guessed_costs(bundle.manifest)
+
+
+def test_every_strategy_is_measured_and_says_the_same(bundle, costs):
+    bench = bench_switching(bundle.path, costs, prompt_len=200, rounds=2, load_delay_s=0.001)
+    document = bench.to_json()
+    assert list(document["strategies"]) == list(STRATEGIES)
+    assert len({answer.tokens for of_one in bench.answers.values() for answer in of_one}) == 1
+    for name, figures in document["strategies"].items():
+        assert 0 < figures["first_token_us"] < figures["total_us"]
+        assert figures["overlap_us"] <= figures["load_us"]
+        assert figures["load_us"] >= 3 * 1000, name  # three blocks, each with its delay
+        assert figures["planned"]["makespan_us"] > 0
+    assert document["strategies"]["sync"]["exposed_of_sync"] == 1
+    assert document["strategies"]["sync"]["overlap_us"] == 0
+
+
+def test_other_tokens_are_an_error(bundle, costs, monkeypatch):
+    from coordgen_rs.bench.measuring import switching as switch
+
+    real, given = switch._answer, []
+
+    def other(*arguments):
+        given.append(real(*arguments))
+        return given[-1] if len(given) < 2 else replace(given[-1], tokens=())
+
+    monkeypatch.setattr(switch, "_answer", other)
+    with pytest.raises(NotLosslessError, match="async gave other tokens"):
+        bench_switching(bundle.path, costs, prompt_len=70, strategies=["async"], rounds=1)
+
+
+def test_wrong_options_are_named(bundle, costs):
+    with pytest.raises(OptionError, match="prompt_len is 1,"):
+        bench_switching(bundle.path, costs, prompt_len=1)
+    with pytest.raises(OptionError, match="rounds is 0"):
+        bench_switching(bundle.path, costs, prompt_len=70, rounds=0)
+    with pytest.raises(OptionError, match="guess"):
+        bench_switching(bundle.path, costs, prompt_len=70, strategies=["guess"])
+    with pytest.raises(MemoryBudgetError):
+        bench_switching(bundle.path, costs, prompt_len=70, memory_budget=1)
+
+
+def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path):
+    command = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
+    profile = tmp_path / "profile.json"
+    assert coordgen("profile", bundle.path, "--repeats", "1", "--out", profile).returncode == 0
+    chosen = ("--profile", profile, "--strategies", "sync,just_in_time", "--json", "-")
+    done = coordgen(*command, *chosen)
+    assert done.returncode == 0, done
+    rows = json.loads(done.stdout)["sections"]["switching"]["rows"]
+    assert [row["strategy"] for row in rows] == ["sync", "just_in_time"]
+    assert rows[0]["of_sync"] == 1
+
+
+def test_memory_stays_flat_over_requests_in_both_directions(bundle):
+    early, *_, late = resident_after([10, 40], bundle.path)
+    assert late <= 1.02 * early

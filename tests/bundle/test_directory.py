@@ -1,0 +1,181 @@
+import contextlib
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoints import write_checkpoint
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import Manifest
+from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.export import export_checkpoint
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle")
+    export_checkpoint(write_checkpoint(path / "checkpoint"), path / "out", weights="int8")
+    return path / "out"
+
+
+@pytest.fixture
+def bundle(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "bundle")
+
+
+def change_manifest(bundle: Path, **fields: Any) -> None:
+    file = bundle / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def test_opening_gives_the_manifest_and_the_embedding(bundle):
+    opened = Bundle.open(bundle)
+    assert opened.manifest.model.hidden_size == 64
+    assert opened.manifest.decode_widths == [1, 4, 8, 16, 32]
+    embedding = opened.embedding()
+    assert (embedding.shape, embedding.dtype) == ((128, 64), np.float16)
+    assert opened.file(opened.manifest.tokenizer).is_file()
+
+
+def test_rope_tables_cover_every_slot(bundle):
+    opened = Bundle.open(bundle)
+    cos, sin = opened.rope_tables()
+    assert cos.shape == sin.shape == (opened.manifest.slots, 8)
+    assert cos.dtype == sin.dtype == np.float32
+    assert np.array_equal(cos[0], np.ones(8))
+    np.testing.assert_allclose(np.arctan2(sin[1], cos[1]), opened.manifest.inv_freq, rtol=1e-5)
+
+
+def test_a_manifest_survives_its_text(bundle):
+    manifest = Bundle.open(bundle).manifest
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_a_directory_without_a_manifest_is_no_bundle(tmp_path):
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        Bundle.open(tmp_path)
+    with pytest.raises(BundleError, match="nowhere"):
+        Bundle.open(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '"schema_version"', "\ud800"])
+def test_a_manifest_that_is_no_object_is_refused(bundle, text):
+    (bundle / "manifest.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        Bundle.open(bundle)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schema_version": 1}, "schema version 1"),
+        ({"schema_version": None}, "schema version None"),
+        ({"slots": "many"}, r"manifest\.slots is str 'many', expected int"),
+        ({"slots": True}, r"manifest\.slots"),
+        ({"slots": 300}, r"manifest\.slots is 300"),
+        ({"weights": "int3"}, r"manifest\.weights is 'int3'"),
+        ({"widths": [1, 1, 32, 256]}, r"manifest\.widths"),
+        ({"widths": [1, 32, 256, 512]}, r"manifest\.slots"),
+        ({"inv_freq": [1.0]}, r"manifest\.inv_freq"),
+        ({"end_token_ids": [128]}, "128"),
+        ({"blocks": []}, r"manifest\.blocks"),
+        ({"files": {}}, r"manifest\.files lacks"),
+        ({"model": {}}, r"manifest\.model has no field"),
+        ({"embedding": {"file": "../secret", "dtype": "float16"}}, "secret"),
+    ],
+    ids=str,
+)
+def test_a_field_that_cannot_be_used_is_named(bundle, fields, message):
+    change_manifest(bundle, **fields)
+    with pytest.raises(BundleError, match=message):
+        Bundle.open(bundle)
+
+
+def test_a_file_outside_the_bundle_is_refused(bundle):
+    files = json.loads((bundle / "manifest.json").read_text())["files"]
+    change_manifest(bundle, files=files | {"../secret": {"num_bytes": 1, "sha256": ""}})
+    with pytest.raises(BundleError, match="secret"):
+        Bundle.open(bundle)
+
+
+def test_a_missing_file_is_named(bundle):
+    (bundle / "head.weights").unlink()
+    with pytest.raises(BundleDamagedError, match=r"head\.weights is missing"):
+        Bundle.open(bundle)
+
+
+def test_a_truncated_file_is_named(bundle):
+    file = bundle / "block_00.weights"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(BundleDamagedError, match=r"block_00\.weights is damaged"):
+        Bundle.open(bundle)
+
+
+def test_an_altered_byte_is_found_and_its_file_named(bundle):
+    opened = Bundle.open(bundle)
+    opened.verify()
+    file = bundle / "block_00.weights"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(BundleDamagedError, match=r"block_00\.weights is damaged"):
+        Bundle.open(bundle).verify()
+
+
+def test_verifying_reports_every_byte(bundle):
+    opened = Bundle.open(bundle)
+    seen: list[tuple[str, int, int]] = []
+    opened.verify(lambda name, done, total: seen.append((name, done, total)))
+    assert {name for name, _, _ in seen} == set(opened.manifest.files)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    total = sum(record.num_bytes for record in opened.manifest.files.values())
+    assert seen[-1][1:] == (total, total)
+
+
+def test_opening_needs_no_onnx():
+    code = "import sys, coordgen_rs.bundle.directory; sys.exit('onnx' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def paths_into(document: Any) -> list[list[Any]]:
+    """The path to every value in a JSON document."""
+    if isinstance(document, dict):
+        items = list(document.items())
+    elif isinstance(document, list):
+        items = list(enumerate(document))
+    else:
+        return [[]]
+    return [[]] + [[key, *path] for key, value in items for path in paths_into(value)]
+
+
+JSON_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.just([]),
+    st.just({}),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_altered_manifest_opens_or_raises_a_bundle_error(original, data):
+    document = json.loads((original / "manifest.json").read_text())
+    changed = copy.deepcopy(document)
+    *parents, last = data.draw(st.sampled_from([path for path in paths_into(document) if path]))
+    place = changed
+    for key in parents:
+        place = place[key]
+    place[last] = data.draw(JSON_VALUES)
+    with contextlib.suppress(BundleError):
+        Manifest.from_json(json.dumps(changed))

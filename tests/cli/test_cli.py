@@ -1,0 +1,223 @@
+"""The command as a user types it: output, exit codes, one clear line for every mistake."""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpoints import CHECKPOINTS, ROOT
+from command_line import COORDGEN, coordgen, refused
+
+PROMPT = ROOT / "models" / "prompts" / "rag.txt"
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    return bundle_of("embedded", "fp32")
+
+
+def test_json_holds_every_promised_field(bundle):
+    done = coordgen("generate", "--model", bundle, "--prompt-file", PROMPT, "--json", "--compare")
+    report = json.loads(done.stdout)
+    assert set(report) == {
+        "text",
+        "token_ids",
+        "prompt_tokens",
+        "new_tokens",
+        "steps",
+        "tokens_per_step",
+        "accept_histogram",
+        "per_source",
+        "prefill_s",
+        "decode_s",
+        "switching",
+        "tokens_per_s",
+        "draft_us",
+        "finish_reason",
+        "commit",
+        "provider",
+        "identical",
+        "plain_tokens_per_s",
+    }
+    assert report["identical"] is True
+    assert report["new_tokens"] == len(report["token_ids"]) > 0
+    assert report["tokens_per_step"] == pytest.approx(
+        report["new_tokens"] / report["steps"], abs=1e-3
+    )
+    assert set(report["draft_us"]) == {"p50", "p99"}
+    for source in report["per_source"].values():
+        assert 0 <= source["accepted"] <= source["proposed"]
+
+
+@pytest.mark.parametrize("draft", ["auto", "automaton", "lookup", "off"])
+def test_text_is_the_same_from_every_draft_and_every_way_in(bundle, draft):
+    text = PROMPT.read_text()
+    common = ("generate", "--model", bundle, "--draft", draft, "--max-new-tokens", 40)
+    from_file = coordgen(*common, "--prompt-file", PROMPT)
+    plain = coordgen(*common[:3], "--draft", "off", "--max-new-tokens", 40, "--prompt", text)
+    assert from_file.stdout == plain.stdout
+    assert from_file.stdout == coordgen(*common, "-", input=text).stdout
+    assert "\x1b" not in from_file.stdout
+    assert "tokens_per_step" in from_file.stderr
+
+
+def test_sampled_text_hangs_on_the_seed_and_not_on_drafts(bundle):
+    common = ("generate", "--model", bundle, "--prompt-file", PROMPT, "--temperature", 2)
+    first = json.loads(coordgen(*common, "--seed", 1, "--compare", "--json").stdout)
+    assert first["identical"]
+    again = json.loads(coordgen(*common, "--seed", 1, "--draft", "lookup", "--json").stdout)
+    assert first["token_ids"] == again["token_ids"]
+    other = json.loads(coordgen(*common, "--seed", 2, "--json").stdout)
+    assert first["token_ids"] != other["token_ids"]
+    assert "temperature" in refused(*common[:-1], -1)
+    assert "seed" in refused(*common, "--seed", -1)
+
+
+def test_drafted_tokens_are_coloured_on_a_terminal(bundle):
+    ours, theirs = pty.openpty()
+    command = [COORDGEN, "generate", "--model", bundle, "--prompt-file", PROMPT]
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "\x1b[32m" in shown
+
+
+def test_piping_into_a_closed_reader_is_no_error(bundle):
+    script = f"{COORDGEN} generate --model {bundle} --prompt-file {PROMPT} | head -c 1"
+    done = subprocess.run(script, shell=True, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_interrupting_is_one_line(bundle):
+    command = [COORDGEN, "generate", "--model", bundle, "-"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for_stdin(process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert errors == "coordgen: error: interrupted\n"
+
+
+def wait_for_stdin(process):
+    """Return once the process sleeps in a read of its standard input, that is, past its imports."""
+    state = Path(f"/proc/{process.pid}/wchan")
+    while "pipe_read" not in state.read_text():
+        assert process.poll() is None
+
+
+def test_interrupting_an_export_leaves_nothing_behind(tmp_path):
+    code = (
+        "import coordgen_rs.export.writer as writer, os, signal, sys\n"
+        "from coordgen_rs.cli.main import main\n"
+        "real = writer.hashlib.sha256\n"
+        "def interrupt(*given): os.kill(os.getpid(), signal.SIGINT); return real(*given)\n"
+        "writer.hashlib.sha256 = interrupt\n"
+        f"sys.exit(main(['export', {str(CHECKPOINTS['embedded'])!r}, 'out']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr == "coordgen: error: interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_paths_and_files_are_named(bundle, tmp_path):
+    assert "nowhere" in refused("generate", "--model", "nowhere", "--prompt", "x")
+    assert "absent.txt" in refused("generate", "--model", bundle, "--prompt-file", "absent.txt")
+    assert "manifest.json" in refused("info", tmp_path)
+    assert "nowhere" in refused("export", "nowhere", tmp_path / "out")
+    assert str(bundle) in refused("export", CHECKPOINTS["embedded"], bundle)
+    assert "Is a directory" in refused("generate", "--model", bundle, "--prompt-file", tmp_path)
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "utf-8" in refused("generate", "--model", bundle, "--prompt-file", binary)
+
+
+def test_a_prompt_longer_than_the_cache_is_named(bundle):
+    line = refused("generate", "--model", bundle, "--prompt", "word " * 5000)
+    assert "the cache holds" in line
+
+
+def test_options_out_of_range_are_named(bundle):
+    common = ("generate", "--model", bundle, "--prompt", "x")
+    assert "max_new_tokens" in refused(*common, "--max-new-tokens", 0)
+    assert "threads" in refused(*common, "--threads", 0)
+
+
+def test_altered_bundle_names_the_file(bundle, tmp_path):
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle, copy)
+    weights = copy / json.loads((copy / "manifest.json").read_text())["blocks"][0]["weights"]
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    assert weights.name in refused("generate", "--model", copy, "--prompt", "x")
+    weights.write_bytes(content[:-1])
+    assert weights.name in refused("generate", "--model", copy, "--prompt", "x")
+    weights.unlink()
+    assert weights.name in refused("info", copy)
+
+
+def test_a_memory_budget_streams_the_target_and_changes_no_token(bundle):
+    command = ["generate", "--model", bundle, "--prompt-file", PROMPT, "--json"]
+    at_rest = json.loads(coordgen(*command).stdout)
+    assert at_rest["switching"] is None
+    size = (bundle / "block_00.weights").stat().st_size
+    streamed = json.loads(coordgen(*command, "--memory-budget", str(size)).stdout)
+    assert streamed["switching"]["strategy"] == "streaming"
+    assert streamed["switching"]["peak_bytes"] <= size
+    assert streamed["token_ids"] == at_rest["token_ids"]
+    assert f"{size} bytes are the least" in refused(*command, "--memory-budget", "1k")
+    assert "no profile at absent" in refused(*command, "--profile", "absent")
+    assert "6 blocks" in refused(*command, "--profile", "redmi-k60-pro-qwen2.5-1.5b")
+    assert "'much' is no number of bytes" in refused(*command, "--memory-budget", "much")
+
+
+def test_check_finds_the_embedded_model_lossless(bundle):
+    done = coordgen("check", bundle, "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert report["lossless"]
+    assert "canonical" in report["exact_commits"]
+    side = next(item for item in report["comparisons"] if item["what"].startswith("side branch"))
+    assert side["identical"] or "compact" not in report["exact_commits"]
+    assert all(item["identical"] for item in report["comparisons"] if "width" in item["what"])
+    assert "exact under commit: canonical" in coordgen("check", bundle).stdout
+
+
+def test_info_tells_sizes_and_the_manifest(bundle):
+    assert "int8" not in coordgen("info", bundle).stdout
+    manifest = json.loads(coordgen("info", bundle, "--json").stdout)
+    assert manifest["schema_version"] == 2
+
+
+@pytest.mark.parametrize("command", ["generate", "export", "check", "info"])
+def test_help_has_examples(command):
+    done = coordgen(command, "--help")
+    assert done.returncode == 0
+    assert f"coordgen {command}" in done.stdout.split("example")[-1]
+
+
+def test_sources_and_budget_are_chosen_per_request(bundle):
+    arguments = ("generate", "--model", bundle, "--prompt-file", PROMPT, "--max-new-tokens", 24)
+    chosen = ("--sources", "automaton,calibration", "--budget", 7)
+    reports = [
+        json.loads(coordgen(*arguments, "--json", *options).stdout) for options in ((), chosen)
+    ]
+    assert set(reports[1]["per_source"]) == {"automaton", "calibration"}
+    assert len(reports[1]["accept_histogram"]) <= 8
+    assert reports[0]["token_ids"] == reports[1]["token_ids"]
+    assert "guess" in refused(*arguments, "--sources", "automaton,guess")

@@ -1,0 +1,151 @@
+"""`coordgen history`, and `coordgen generate --history`, as a user types them."""
+
+import io
+import json
+
+import pytest
+
+from checkpoints import ROOT
+from coordgen_rs import History
+from coordgen_rs.cli.main import main
+from coordgen_rs.history.store import HistoryStore
+
+PROMPT = ROOT / "models" / "prompts" / "rag.txt"
+FINGERPRINT = {"fingerprint": "a tokenizer", "vocab_size": 50}
+
+
+@pytest.fixture
+def coordgen(capsys):
+    def run(*arguments, code=0):
+        capsys.readouterr()
+        assert main([str(argument) for argument in arguments]) == code
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def answers(tmp_path):
+    """A history of two namespaces."""
+    directory = tmp_path / "answers"
+    for namespace in ("mail/alice", "ui"):
+        with History(directory, namespace=namespace, **FINGERPRINT) as history:
+            for number in range(3):
+                history.add([number, 1, 2], [3, 4])
+    return directory
+
+
+def requests(directory, namespace=None):
+    return [
+        (request.namespace, request.finished_at, request.prompt_len, request.token_ids)
+        for request in HistoryStore(directory).read(namespace)
+    ]
+
+
+def test_ls_tells_what_each_namespace_holds(coordgen, answers):
+    lines = coordgen("history", "ls", answers).out.splitlines()
+    assert [line.partition(", last ")[0] for line in lines] == [
+        "mail/alice: 3 requests, 15 tokens",
+        "ui: 3 requests, 15 tokens",
+    ]
+    first, _ = json.loads(coordgen("history", "ls", answers, "--json").out)
+    assert first["namespace"] == "mail/alice"
+    assert (first["num_requests"], first["num_tokens"]) == (3, 15)
+    assert first["first_finished_at"] <= first["last_finished_at"]
+
+
+def test_what_was_exported_can_be_imported(coordgen, answers, tmp_path, monkeypatch):
+    lines = coordgen("history", "export", answers).out
+    assert json.loads(lines.splitlines()[0])["fingerprint"] == "a tokenizer"
+    exported = tmp_path / "answers.jsonl"
+    exported.write_text(lines)
+    assert "6 requests imported" in coordgen("history", "import", tmp_path / "x", exported).err
+    assert requests(tmp_path / "x") == requests(answers)
+
+    alice = coordgen("history", "export", answers, "--namespace", "mail/alice").out
+    monkeypatch.setattr("sys.stdin", io.StringIO(alice))
+    coordgen("history", "import", tmp_path / "y", "--max-tokens", 12)
+    assert requests(tmp_path / "y") == requests(answers, "mail/alice")[1:]
+
+
+def test_clear_erases_a_namespace_or_all(coordgen, answers):
+    done = coordgen("history", "clear", answers, "--namespace", "ui")
+    assert "3 requests cleared" in done.err
+    assert {request[0] for request in requests(answers)} == {"mail/alice"}
+    coordgen("history", "clear", answers)
+    assert requests(answers) == []
+    assert coordgen("history", "ls", answers).out == ""
+    assert not list(answers.glob("*.index"))
+
+
+GOOD = '{"namespace": "a", "finished_at": 1, "prompt_len": 1, "token_ids": [1]}'
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("{", "line 3 is no JSON"),
+        ("[]", "line 3 is no request"),
+        (GOOD.replace("[1]", "[50]"), "token ids outside the vocabulary"),
+        (GOOD.replace("[1]", "[-1]"), "token ids outside the vocabulary"),
+        (GOOD.replace("namespace", "name"), "line 3 is no request"),
+    ],
+)
+def test_lines_that_cannot_be_imported_change_nothing(coordgen, answers, tmp_path, line, named):
+    header = coordgen("history", "export", answers).out.splitlines()[0]
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text("\n".join([header, GOOD, line]))
+    before = requests(answers)
+    done = coordgen("history", "import", answers, wrong, code=2)
+    assert done.err.startswith("coordgen: error: ")
+    assert named in done.err
+    assert requests(answers) == before
+
+
+def test_a_history_of_another_tokenizer_is_not_imported(coordgen, answers, tmp_path):
+    lines = coordgen("history", "export", answers).out.replace("a tokenizer", "another")
+    exported = tmp_path / "other.jsonl"
+    exported.write_text(lines)
+    error = coordgen("history", "import", answers, exported, code=2).err
+    assert "was written with another tokenizer" in error
+    exported.write_text("")
+    assert "no header" in coordgen("history", "import", answers, exported, code=2).err
+
+
+@pytest.mark.parametrize("command", ["ls", "export", "clear"])
+def test_a_directory_without_a_history_is_an_error(coordgen, tmp_path, command):
+    assert "holds no history" in coordgen("history", command, tmp_path / "x", code=2).err
+    assert not (tmp_path / "x").exists()
+
+
+def test_generate_keeps_requests_and_drafts_from_them(coordgen, bundle_of, tmp_path):
+    command = ["generate", "--model", bundle_of("embedded", "fp32"), "--prompt-file", PROMPT]
+    command += ["--json", "--history", tmp_path / "answers", "--namespace", "rag"]
+    first, second = (json.loads(coordgen(*command).out) for _ in range(2))
+    assert second["token_ids"] == first["token_ids"]
+    assert first["per_source"]["recent"]["accepted"] == 0
+    assert second["per_source"]["recent"]["accepted"] > 0
+    command[-1] = "another"
+    other = json.loads(coordgen(*command).out)["per_source"]
+    assert other["recent"] == other["history"] == {"proposed": 0, "accepted": 0}
+    names = [request[0] for request in requests(tmp_path / "answers")]
+    assert names == ["rag", "rag", "another"]
+
+
+def test_generate_names_options_that_do_not_go_together(coordgen, bundle_of, answers):
+    command = ["generate", "--model", bundle_of("embedded", "fp32"), "--prompt", "x"]
+    alone = coordgen(*command, "--namespace", "rag", code=2).err
+    assert "--namespace needs --history" in alone
+    off = coordgen(*command, "--history", answers, "--draft", "off", code=2).err
+    assert "--history needs drafts" in off
+    other = coordgen(*command, "--history", answers, code=2).err
+    assert "was written with another tokenizer" in other
+
+
+def test_generate_goes_on_without_a_place_for_the_history(coordgen, bundle_of, tmp_path):
+    (tmp_path / "file").write_text("")
+    command = ["generate", "--model", bundle_of("embedded", "fp32"), "--prompt-file", PROMPT]
+    done = coordgen(*command, "--json", "--history", tmp_path / "file")
+    assert json.loads(done.out)["new_tokens"] > 0
+    assert done.err.startswith("coordgen: warning: the history in ")
+    assert done.err.count("\n") == 1

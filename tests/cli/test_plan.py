@@ -1,0 +1,145 @@
+"""`coordgen plan` as a user types it."""
+
+import json
+import sys
+
+import pytest
+
+from coordgen_rs.cli.main import main
+from coordgen_rs.profile.plan import STRATEGIES
+
+PROFILE = "redmi-k60-pro-qwen2.5-1.5b"
+
+
+@pytest.fixture
+def coordgen(capsys):
+    def run(*arguments, code=0):
+        capsys.readouterr()
+        assert main(["plan", *map(str, arguments)]) == code
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """A function that makes a package look as if it were not installed."""
+
+    def hide(package):
+        for name in [*sys.modules, package]:
+            if name == package or name.startswith(f"{package}."):
+                monkeypatch.setitem(sys.modules, name, None)
+
+    return hide
+
+
+def test_the_table_has_a_row_a_strategy(coordgen):
+    out = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
+    for name in STRATEGIES:
+        assert name in out
+    assert "auto (just_in_time)" in out
+    assert "figures of a paper" in out
+
+
+def test_without_rich_the_table_is_plain(coordgen, without):
+    rich = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
+    without("rich")
+    plain = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
+    assert "│" not in plain
+    figures = [line.split() for line in plain.splitlines()[2:]]
+    assert all(" ".join(row[-2:]) in " ".join(rich.split()).replace(" │", "") for row in figures)
+
+
+def test_json_holds_every_strategy_that_fits(coordgen):
+    request = ("--profile", PROFILE, "--prompt-len", 1_024, "--json")
+    strategies = json.loads(coordgen(*request).out)["strategies"]
+    assert list(strategies) == list(STRATEGIES)
+    done = coordgen(*request, "--memory-budget", "3.05G")
+    assert list(json.loads(done.out)["strategies"]) == list(STRATEGIES[1:])
+    assert done.err.startswith("resident: the memory budget is 3050000000 bytes")
+
+
+def test_one_strategy_is_printed_alone(coordgen):
+    request = ("--profile", PROFILE, "--prompt-len", 200, "--start", "decode")
+    done = coordgen(*request, "--strategy", "single", "--json")
+    (plan,) = json.loads(done.out)["strategies"].values()
+    assert plan["schedule"]["actions"] == []
+
+
+def test_the_picture_is_a_png(coordgen, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plan.png"
+    coordgen("--profile", PROFILE, "--prompt-len", 1_024, "--plot", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_decoding_is_simulated_by_width(coordgen):
+    request = ("--profile", PROFILE, "--simulate-decode")
+    out = coordgen(*request, "--acceptance-rate", 0.8).out
+    assert "8 (best)" in out
+    measured = coordgen(*request, "--widths", "1,32", "--tokens-per-step", "32=5", "--json").out
+    assert json.loads(measured)["best"] == 32
+    assert json.loads(measured)["widths"]["32"]["ms_per_token"] == pytest.approx(182.4 / 5)
+
+
+def test_the_grid_has_every_point(coordgen):
+    grid = json.loads(coordgen("--grid", "--json").out)
+    assert len(grid) == 3 * 5 * 4 * 3
+    for point in grid:
+        ratios = point["ratios"]
+        assert 1 <= ratios["auto"] <= ratios["just_in_time"] <= ratios["greedy"]
+        assert ratios["just_in_time"] <= ratios["async"] <= ratios["sync"]
+    assert max(point["ratios"]["just_in_time"] for point in grid) <= 1.25
+    assert "makespan / lower bound" in coordgen("--grid").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--profile is missing"),
+        (("--profile", PROFILE), "--prompt-len is missing"),
+        (("--profile", "nowhere.json", "--prompt-len", 9), "there is no profile at nowhere.json"),
+        (("--profile", PROFILE, "--prompt-len", 0), "the number of prompt tokens is 0"),
+        (("--profile", PROFILE, "--prompt-len", -4), "the number of prompt tokens is -4"),
+        (
+            ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "much"),
+            "'much' is no number of bytes",
+        ),
+        (
+            ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "2G"),
+            "the memory budget is 2000000000 bytes, but",
+        ),
+        (
+            ("--profile", PROFILE, "--prompt-len", 9, "--plot", "plan.doc"),
+            "plan.doc cannot be drawn",
+        ),
+        (("--profile", PROFILE, "--simulate-decode"), "give either an acceptance rate or"),
+        (
+            ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "x"),
+            "'x' is no number of rows",
+        ),
+        (
+            ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "8="),
+            "'8=' is not like 8=3.3,16=3.6",
+        ),
+        (("--profile", PROFILE, "--simulate-decode", "--widths", "0"), "'0' is no number of rows"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(coordgen, arguments, message):
+    err = coordgen(*arguments, code=2).err
+    assert err.startswith(f"coordgen: error: {message}")
+    assert err.count("\n") == 1
+
+
+def test_a_file_that_is_no_profile_is_told_in_one_line(coordgen, tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text("not json")
+    err = coordgen("--profile", path, "--prompt-len", 9, code=2).err
+    assert "profile.json is not valid JSON" in err
+    assert err.count("\n") == 1
+
+
+def test_without_matplotlib_the_picture_says_what_to_install(coordgen, without, tmp_path):
+    without("matplotlib")
+    request = ("--profile", PROFILE, "--prompt-len", 9, "--plot", tmp_path / "plan.png")
+    assert "pip install 'coordgen-rs[plots]'" in coordgen(*request, code=2).err

@@ -1,0 +1,367 @@
+"""The history: what is stored, what is drafted from it, and what survives."""
+
+import sqlite3
+import warnings
+
+import numpy as np
+import pytest
+
+from coordgen_rs import History, Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs.cli.main import main
+from coordgen_rs.errors import (
+    HistoryError,
+    HistoryMismatchError,
+    HistoryWarning,
+    OptionError,
+    TokenOutOfRangeError,
+)
+from coordgen_rs.history.requests import index_name
+from coordgen_rs.history.store import DATABASE_NAME, HistoryStore
+from corpus import HELD_OUT_SEEDS, TASKS, example
+from drafts import drafted_after
+
+VOCAB_SIZE = 50
+LONG = 5_000  # tokens that make an index worth building
+
+
+def open_history(directory, namespace="default", **options):
+    options = {"fingerprint": "a tokenizer", "vocab_size": VOCAB_SIZE} | options
+    return History(directory, namespace=namespace, **options)
+
+
+def tokens(seed, length):
+    return np.random.default_rng(seed).integers(0, VOCAB_SIZE, length).astype(np.uint32)
+
+
+def fill(directory, seeds=(0, 1), length=LONG, **options):
+    """Store long requests; closing builds their index."""
+    with open_history(directory, **options) as history:
+        for seed in seeds:
+            history.add(tokens(seed, length), [1, 2])
+    return directory / index_name(options.get("namespace", "default"))
+
+
+def stored(directory, namespace=None):
+    store = HistoryStore(directory)
+    return [np.frombuffer(request.token_ids, "<u4") for request in store.read(namespace)]
+
+
+def knows(history, text, at=1_000, length=8):
+    """Whether the tokens of `text` behind `at` are drafted."""
+    return drafted_after(history, text[at - 20 : at], length) == text[at : at + length].tolist()
+
+
+def test_what_was_stored_is_drafted_at_once_and_after_opening_again(tmp_path):
+    text = tokens(0, 2_000)
+    with open_history(tmp_path) as history:
+        assert not knows(history, text)
+        history.add(text[:900], text[900:])
+        assert knows(history, text)
+        assert history.shared.num_recent_tokens == 2_000
+    with open_history(tmp_path) as again:
+        assert knows(again, text)
+
+
+def test_closing_builds_the_index_and_opening_uses_it(tmp_path):
+    path = fill(tmp_path)
+    assert path.stat().st_size < 12 * 2 * LONG
+    with open_history(tmp_path) as history:
+        assert history.shared.num_indexed_tokens == 2 * (LONG + 3)
+        assert history.shared.num_recent_tokens == 0
+        assert knows(history, tokens(1, LONG))
+        history.add(tokens(2, 100), [])
+        assert knows(history, tokens(2, 100), at=50)
+
+
+def test_an_index_is_built_while_requests_go_on(tmp_path):
+    with open_history(tmp_path) as history:
+        history.add(tokens(0, 70_000), [])
+        history.add(tokens(1, 500), [])
+        history.close()
+        assert history.shared.num_indexed_tokens >= 70_000
+        assert knows(history, tokens(0, 70_000))
+        assert knows(history, tokens(1, 500), at=100)
+
+
+def test_a_history_in_memory_needs_no_directory():
+    history = open_history(None)
+    text = tokens(0, 2_000)
+    history.add(text, [])
+    assert knows(history, text)
+    history.close()
+
+
+def test_namespaces_do_not_draft_from_each_other(tmp_path):
+    for length in (500, LONG):  # from memory, and from an index
+        text = tokens(length, length)
+        with open_history(tmp_path, f"mail/alice {length}") as alice:
+            alice.add(text, [])
+        with open_history(tmp_path, f"mail/alice {length}") as alice:
+            assert knows(alice, text, at=200)
+        for other in ("mail/bob", "mail/alice", "../mail/alice", ""):
+            with open_history(tmp_path, other) as history:
+                assert drafted_after(history, text[180:200], 8) == []
+    index_of_another = tmp_path / index_name("mail/bob")
+    (tmp_path / index_name(f"mail/alice {LONG}")).rename(index_of_another)
+    bob = open_history(tmp_path, "mail/bob")
+    with pytest.warns(HistoryWarning, match="belongs to another history"):
+        bob.add(tokens(9, 30), [])
+    assert drafted_after(bob, text[180:200], 8) == []
+
+
+def test_the_oldest_requests_are_evicted_beyond_the_cap(tmp_path):
+    with open_history(tmp_path, max_tokens=1_000) as history:
+        for seed in range(10):
+            history.add(tokens(seed, 300), [])
+        assert [len(text) for text in stored(tmp_path)] == [300, 300, 300]
+        np.testing.assert_array_equal(stored(tmp_path)[-1], tokens(9, 300))
+        history.add(tokens(10, 1_001), [])
+        assert stored(tmp_path) == []
+    with open_history(tmp_path, "other", max_tokens=1_000) as history:
+        history.add(tokens(0, 400), [])
+    store = HistoryStore(tmp_path)
+    assert store.num_tokens == 400
+    store.close()
+
+
+def test_two_histories_of_one_directory_see_each_others_requests(tmp_path):
+    one, other = open_history(tmp_path), open_history(tmp_path)
+    one.add(tokens(0, 300), [])
+    other.refresh()
+    assert knows(other, tokens(0, 300), at=100)
+    other.add(tokens(1, 300), [])
+    one.refresh()
+    assert knows(one, tokens(1, 300), at=100)
+    assert one.shared.num_recent_tokens == 600
+
+
+def test_what_was_cleared_is_not_drafted_any_more(tmp_path):
+    fill(tmp_path)
+    history = open_history(tmp_path)
+    assert knows(history, tokens(0, LONG))
+    path = tmp_path / index_name("default")
+    index = path.read_bytes()
+    assert main(["history", "clear", str(tmp_path)]) == 0
+    assert not path.exists()
+    history.refresh()
+    assert not knows(history, tokens(0, LONG))
+    history.add(tokens(5, 300), [])
+    replace(path, index)
+    with pytest.warns(HistoryWarning, match="belongs to another history"):
+        again = open_history(tmp_path)
+    assert not knows(again, tokens(0, LONG))
+    assert knows(again, tokens(5, 300), at=100)
+
+
+def test_another_tokenizer_or_vocabulary_is_refused(tmp_path):
+    fill(tmp_path)
+    with pytest.raises(HistoryMismatchError, match="fingerprint is a tokenizer, not another"):
+        open_history(tmp_path, fingerprint="another")
+    with pytest.raises(HistoryMismatchError, match="vocabulary size is 50, not 51"):
+        open_history(tmp_path, vocab_size=VOCAB_SIZE + 1)
+    with open_history(tmp_path) as history, pytest.raises(TokenOutOfRangeError):
+        history.add([VOCAB_SIZE], [])
+    assert len(stored(tmp_path)) == 2
+
+
+def test_a_database_of_another_version_or_none_at_all_is_refused(tmp_path):
+    with pytest.raises(HistoryError, match="holds no history"):
+        HistoryStore(tmp_path)
+    fill(tmp_path)
+    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(HistoryError, match="schema version 2"):
+        open_history(tmp_path)
+    (tmp_path / DATABASE_NAME).write_bytes(b"no database " * 1_000)
+    with pytest.raises(HistoryError, match="cannot be read"):
+        open_history(tmp_path)
+
+
+def replace(path, content):
+    """Put another file in its place, as all do who write an index: the old one may be in use."""
+    other = path.with_suffix(".other")
+    other.write_bytes(content)
+    other.replace(path)
+
+
+def flip_bits(path, seed):
+    """Change a bit in every block, so that whatever is read is damaged."""
+    content = bytearray(path.read_bytes())
+    offsets = np.random.default_rng(seed).integers(0, 4_096, len(content) // 4_096)
+    for block, offset in enumerate(offsets):
+        content[4_096 * block + int(offset)] ^= 1 << seed % 8
+    replace(path, content)
+
+
+def cut_off(path, seed):
+    content = path.read_bytes()
+    replace(path, content[: int(np.random.default_rng(seed).integers(0, len(content)))])
+
+
+def other_version(path, seed):
+    content = bytearray(path.read_bytes())
+    content[8] += 1
+    replace(path, content)
+
+
+@pytest.mark.parametrize("damage", [flip_bits, cut_off, other_version])
+def test_a_damaged_index_is_rebuilt_with_a_warning(tmp_path, damage):
+    path = fill(tmp_path)
+    whole = path.read_bytes()
+    for seed in range(8):
+        damage(path, seed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            history = open_history(tmp_path)
+            drafted_after(history, tokens(0, LONG)[980:1_000], 8)
+            history.refresh()  # as the next request begins
+        assert [warning.category for warning in caught] == [HistoryWarning]
+        assert "rebuilt" in str(caught[0].message)
+        assert knows(history, tokens(0, LONG))
+        assert path.read_bytes() == whole
+        history.close()
+
+
+def test_a_single_damaged_bit_never_gives_a_wrong_draft(tmp_path):
+    path = fill(tmp_path, seeds=(0,))
+    whole, text = path.read_bytes(), tokens(0, LONG)
+    numbers = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HistoryWarning)
+        for _ in range(60):
+            content = bytearray(whole)
+            content[numbers.integers(len(content))] ^= 1 << int(numbers.integers(8))
+            replace(path, content)
+            history = open_history(tmp_path)
+            at = int(numbers.integers(20, LONG - 10))
+            drafted = drafted_after(history, text[at - 20 : at], 8)
+            assert drafted in ([], text[at : at + 8].tolist()) or history.shared.is_damaged
+            history.refresh()
+            assert knows(history, text, at)
+            history.close()
+
+
+def test_a_lost_index_is_built_again_without_a_word(tmp_path, recwarn):
+    path = fill(tmp_path)
+    path.unlink()
+    with open_history(tmp_path) as history:
+        assert path.exists()
+        assert knows(history, tokens(0, LONG))
+    assert not recwarn.list
+
+
+def test_a_database_that_cannot_be_written_is_told_once_and_drafted_from(tmp_path, monkeypatch):
+    fill(tmp_path)
+
+    def refused(self, *_):
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr(HistoryStore, "_use_wal", refused)  # the tests may run as root
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = open_history(tmp_path)
+        for seed in (7, 8):
+            history.add(tokens(seed, 300), [])
+        history.close()
+    (warning,) = caught
+    assert warning.category is HistoryWarning
+    assert "cannot be written" in str(warning.message)
+    assert "generation goes on" in str(warning.message)
+    assert knows(history, tokens(0, LONG))
+    assert knows(history, tokens(7, 300), at=100)
+    monkeypatch.undo()
+    assert len(stored(tmp_path)) == 2
+
+
+def test_a_history_that_can_only_be_read_is_still_refused_by_fingerprint(tmp_path, monkeypatch):
+    fill(tmp_path)
+
+    def refused(self, *_):
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr(HistoryStore, "_use_wal", refused)
+    with pytest.warns(HistoryWarning), pytest.raises(HistoryMismatchError):
+        open_history(tmp_path, fingerprint="another")
+
+
+def test_a_directory_that_cannot_be_made_leaves_a_history_in_memory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(HistoryWarning, match="cannot be written") as caught:
+        history = open_history(tmp_path / "file" / "answers")
+    history.add(tokens(0, 300), [])
+    assert len(caught) == 1
+    assert knows(history, tokens(0, 300), at=100)
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+def near_misses(answer, numbers, vocab_size):
+    """The answer with one token changed, dropped or doubled, again and again."""
+    for _ in range(30):
+        changed, at = list(answer), int(numbers.integers(len(answer)))
+        kind = numbers.integers(3)
+        changed[at : at + 1] = [[int(numbers.integers(vocab_size))], [], [answer[at]] * 2][kind]
+        yield changed
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_history_full_of_near_misses_changes_no_token(session_of, tmp_path, weights, indexed):
+    session = session_of("embedded", weights)
+    tokenizer = Tokenizer.of(session.bundle)
+    numbers = np.random.default_rng(0)
+    history = History.of(tmp_path, session.bundle)
+    made = [example(task, HELD_OUT_SEEDS[2_000 + index]) for index, task in enumerate(TASKS)]
+    prompts = [tokenizer.encode(one.prompt) for one in made]
+    expected = [tokens_of(plain(session, prompt, max_new_tokens=60)) for prompt in prompts]
+    for prompt, answer in zip(prompts, expected, strict=True):
+        for changed in near_misses(answer, numbers, session.vocab_size):
+            history.add(prompt, changed)
+    if indexed:
+        history.close()
+        history = History.of(tmp_path, session.bundle)
+        assert history.shared.num_indexed_tokens > 0
+    drafter, proposed = make_drafter(session, history=history), 0
+    for prompt, answer in zip(prompts, expected, strict=True):
+        stats = Stats()
+        got = generate(
+            session, prompt, max_new_tokens=60, drafter=drafter, history=history, stats=stats
+        )
+        assert tokens_of(got) == answer
+        proposed += stats.per_source["history" if indexed else "recent"]["proposed"]
+    assert proposed > 0
+    history.close()
+
+
+def test_only_finished_requests_are_stored(session_of, tmp_path):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[7]).prompt)
+    history = History.of(tmp_path, session.bundle)
+    steps = generate(session, prompt, max_new_tokens=40, history=history)
+    next(steps)
+    steps.close()
+    assert stored(tmp_path) == []
+    stats = Stats()
+    answer = tokens_of(generate(session, prompt, max_new_tokens=40, history=history, stats=stats))
+    assert [text.tolist() for text in stored(tmp_path)] == [[*prompt.tolist(), *answer]]
+    again = Stats()
+    assert answer == tokens_of(
+        generate(session, prompt, max_new_tokens=40, history=history, stats=again)
+    )
+    assert again.steps < stats.steps
+    assert again.per_source["recent"]["accepted"] > 0
+    history.close()
+
+
+def test_a_drafter_refuses_the_history_of_another_vocabulary(session_of):
+    session = session_of("embedded", "fp32")
+    with pytest.raises(OptionError, match="vocabulary of 50"):
+        make_drafter(session, history=open_history(None))
+
+
+def test_the_directory_is_its_owners_alone(tmp_path):
+    fill(tmp_path / "deep" / "answers")
+    assert (tmp_path / "deep" / "answers").stat().st_mode & 0o077 == 0

@@ -1,0 +1,240 @@
+"""Plans through the binding, profiles as files, and what a token would cost."""
+
+import json
+
+import pytest
+
+from coordgen_rs._core import plan as plan_blocks
+from coordgen_rs.bench.plans.decode_simulation import simulate_decode, step_us, tokens_per_step
+from coordgen_rs.errors import MemoryBudgetError, OptionError, ProfileError, ShapeError
+from coordgen_rs.profile.file import (
+    BlockFigures,
+    DecodeFigures,
+    GraphFigures,
+    Profile,
+    packaged_profiles,
+)
+from coordgen_rs.profile.plan import STARTS, STRATEGIES, plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.text.byte_size import parse_bytes
+
+BLOCK = (100, 1_000, 5, 2_000, 125, 5)
+"""A load of G2 takes as long as two chunks; both graphs are as quick."""
+FIGURE_8 = {"blocks": [BLOCK] * 6, "prefill_rows": 256, "decode_rows": 32, "num_tokens": 512}
+
+
+@pytest.fixture
+def profile():
+    prefill = GraphFigures(9_000.4, 10.0, 10_000.0, 5.0, 100)
+    decode = DecodeFigures(28_000.0, 10.0, 1_700.0, 5.0, 110, {1: 600.0, 32: 1_700.0})
+    return Profile(
+        schema_version=1,
+        source="measured",
+        note="",
+        bundle={"layers": 24, "tied": True},
+        device={"cores": 2},
+        prefill_rows=256,
+        decode_rows=32,
+        blocks=[BlockFigures(prefill, decode)] * 6,
+        head=None,
+        step_us_by_width={1: 4_000.0, 32: 11_000.0},
+    )
+
+
+def test_figure_8_through_the_binding():
+    plan = plan_blocks(**FIGURE_8, strategy="greedy")
+    assert (plan.makespan_us, plan.prefill_us, plan.exposed_load_us) == (12_000, 12_000, 0)
+    assert (plan.strategy, plan.num_blocks, plan.peak_bytes) == ("greedy", 6, 30)
+    assert plan.runs[0] == (0, 0, "prefill", 0, 1_000)
+    assert plan.runs[5] == (5, 0, "decode", 5_000, 6_000)
+    loads = [action for action in plan.actions if action[0] == "load"]
+    assert [(block, after_runs) for _, block, _, after_runs, _, _ in loads] == [
+        (5, 0),
+        (4, 2),
+        (3, 4),
+        (2, 6),
+        (1, 8),
+        (0, 10),
+    ]
+    assert loads[0] == ("load", 5, "decode", 0, 0, 2_000)
+
+
+def test_each_block_may_start_with_other_graphs():
+    start = ["decode"] * 5 + ["prefill"]
+    plan = plan_blocks(**FIGURE_8, start=start, strategy="single", memory_budget=30)
+    assert [action[1] for action in plan.actions if action[0] == "load"] == [5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"strategy": "best"}, OptionError, "resident, sync, async"),
+        ({"start": "Both"}, OptionError, "nothing, prefill, decode, both"),
+        ({"start": ["both"]}, ShapeError, "start has 1 elements, expected 6"),
+        ({"num_tokens": 0}, OptionError, "prompt tokens is 0"),
+        ({"num_tokens": -1}, OptionError, "prompt tokens is -1"),
+        ({"num_tokens": 2**40}, OptionError, "at most 1,048,576 runs"),
+        ({"memory_budget": -1}, OptionError, "memory_budget is -1"),
+        ({"memory_budget": 29}, MemoryBudgetError, "29 bytes, but 30 bytes"),
+        ({"blocks": []}, OptionError, "number of blocks is 0"),
+        ({"blocks": [(-1, 1, 1, 1, 1, 1)] * 6}, OptionError, "load_us is -1"),
+        ({"decode_rows": 512}, OptionError, "prefill_rows is 256"),
+    ],
+)
+def test_a_wrong_argument_is_named(wrong, error, message):
+    with pytest.raises(error, match=message):
+        plan_blocks(**(FIGURE_8 | wrong))
+
+
+def test_every_strategy_plans_every_start(profile):
+    for start in STARTS:
+        plans = plan_by_all(profile, 1_000, start=start)
+        assert list(plans) == list(STRATEGIES)
+        assert plans["auto"].makespan_us == min(plan.makespan_us for plan in plans.values())
+
+
+def test_what_does_not_fit_is_told_by_strategy(profile):
+    plans = plan_by_all(profile, 1_000, memory_budget=660)
+    assert isinstance(plans["resident"], MemoryBudgetError)
+    assert plans["auto"].peak_bytes <= 660
+
+
+def test_json_holds_the_whole_schedule(profile):
+    document = plan_to_json(plan_prompt(profile, 1_000, strategy="sync"))
+    assert set(document) == {
+        "makespan_us",
+        "prefill_us",
+        "exposed_load_us",
+        "peak_bytes",
+        "lower_bound_us",
+        "schedule",
+    }
+    assert len(document["schedule"]["runs"]) == 4 * 6
+    assert document["schedule"]["runs"][0] == {
+        "block": 0,
+        "chunk": 0,
+        "graph": "prefill",
+        "start_us": 0,
+        "end_us": 10_000,
+    }
+    assert document["schedule"]["actions"][-1]["end_us"] == document["makespan_us"]
+
+
+def test_a_profile_comes_back_as_it_was_written(profile, tmp_path):
+    profile.write(tmp_path / "profile.json")
+    assert Profile.read(tmp_path / "profile.json") == profile
+    assert Profile.find(str(tmp_path / "profile.json")) == profile
+    assert profile.core_blocks()[0] == (9_000, 10_000, 100, 28_000, 1_700, 110)
+
+
+def change(profile, path, value):
+    """The profile's document with another value at a path of keys."""
+    document = json.loads(profile.to_json())
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["schema_version"], 2, "schema version 2, this coordgen_rs reads 1"),
+        (["source"], "guessed", "profile.source is 'guessed', expected one of measured, paper"),
+        (["blocks"], [], "profile.blocks is empty"),
+        (["blocks", 1, "decode", "load_us"], -1, r"profile.blocks\[1\].decode.load_us is -1"),
+        (["blocks", 0, "prefill", "num_bytes"], 1.5, "num_bytes is float 1.5, expected int"),
+        (["blocks", 0, "prefill", "num_bytes"], 10**400, "num_bytes is 10*, expected 0 or more"),
+        (["blocks", 0, "prefill", "load_us"], 10**400, "load_us is too large a number"),
+        (["blocks", 0, "prefill", "load_us"], float("nan"), "load_us is nan"),
+        (["blocks", 0, "decode"], {}, r"profile.blocks\[0\].decode has no field compute_spread_us"),
+        (["decode_rows"], 512, "profile.decode_rows is 512, expected 1 to prefill_rows, 256"),
+        (["step_us_by_width"], {"0": 1.0}, "step_us_by_width has the key 0"),
+        (["step_us_by_width"], {"wide": 1.0}, "step_us_by_width has the key 'wide'"),
+    ],
+)
+def test_a_wrong_profile_is_refused_by_the_field(profile, path, value, message):
+    with pytest.raises(ProfileError, match=message):
+        Profile.from_json(change(profile, path, value))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}'])
+def test_what_is_no_profile_is_refused(text):
+    with pytest.raises(ProfileError):
+        Profile.from_json(text)
+
+
+def test_a_wrong_name_lists_the_right_ones():
+    with pytest.raises(ProfileError, match=r"redmi-k60-pro-qwen2\.5-1\.5b"):
+        Profile.find("redmi")
+
+
+@pytest.mark.parametrize("name", packaged_profiles())
+def test_packaged_profiles_are_marked_and_can_be_planned(name):
+    profile = Profile.find(name)
+    assert profile.source == "paper"
+    assert "CoordGen tells no load times" in profile.note
+    plans = plan_by_all(profile, 1_024)
+    assert plans["auto"].makespan_us < plans["sync"].makespan_us
+    assert sum(block.decode.compute_us for block in profile.blocks) == pytest.approx(
+        profile.step_us_by_width[32], rel=1e-3
+    )
+
+
+def test_decoding_comes_near_table_3_where_the_paper_tells_what_a_step_costs():
+    """Qwen2.5-1.5B on the Redmi K60 Pro: +G 47.72, +G+SD 25.35 ms a token; SAM accepts 3.60."""
+    profile = Profile.find("redmi-k60-pro-qwen2.5-1.5b")
+    rate = 1 - 1 / 3.60  # of endless drafts; drafting takes up to 3 ms a step (section 4.4)
+    plain, *drafted = simulate_decode(
+        profile.step_us_by_width, [1, 4, 8, 16, 32], acceptance_rate=rate, drafting_us=3_000
+    )
+    assert plain.ms_per_token / 47.72 == pytest.approx(1.071, abs=1e-3)
+    best = min(drafted, key=lambda width: width.ms_per_token)
+    assert (best.rows, best.ms_per_token / 25.35) == (8, pytest.approx(0.992, abs=1e-3))
+
+
+def test_expected_tokens_are_those_of_every_outcome():
+    for rate in (0.0, 0.3, 1.0):
+        for rows in (1, 2, 5):
+            # `n` draft tokens in a row are right, then one is not, or there is none left.
+            expected = sum(rate**n * (1 - rate) * (n + 1) for n in range(rows - 1))
+            assert tokens_per_step(rows, rate) == pytest.approx(
+                expected + rate ** (rows - 1) * rows
+            )
+
+
+def test_steps_between_measured_widths_are_on_the_line():
+    steps = {1: 4_000.0, 8: 11_000.0, 32: 12_000.0}
+    assert [step_us(steps, rows) for rows in (1, 2, 8, 32)] == [4_000, 5_000, 11_000, 12_000]
+    with pytest.raises(OptionError, match="1, 8, 32 rows, which do not enclose 64"):
+        step_us(steps, 64)
+
+
+def test_measured_acceptance_needs_every_width():
+    steps = {1: 4_000.0, 32: 11_000.0}
+    one, wide = simulate_decode(steps, [1, 32], known_tokens_per_step={32: 5.0})
+    assert (one.ms_per_token, wide.ms_per_token) == (4.0, pytest.approx(2.2))
+    for wrong in ({}, {32: 33.0}, {32: 0.5}, {32: float("nan")}):
+        with pytest.raises(OptionError, match="tokens a step of 32 rows"):
+            simulate_decode(steps, [32], known_tokens_per_step=wrong)
+    for neither in ({}, {"acceptance_rate": 0.5, "known_tokens_per_step": {}}):
+        with pytest.raises(OptionError, match="either"):
+            simulate_decode(steps, [32], **neither)
+    with pytest.raises(OptionError, match=r"rate is 1\.5"):
+        simulate_decode(steps, [32], acceptance_rate=1.5)
+    with pytest.raises(OptionError, match="drafting takes nan us"):
+        simulate_decode(steps, [32], acceptance_rate=0.5, drafting_us=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [("0", 0), ("800", 800), ("500M", 500_000_000), ("2g", 2 * 10**9), ("1.5 GiB", 3 * 2**29)],
+)
+def test_sizes_are_read_as_people_write_them(text, num_bytes):
+    assert parse_bytes(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "1T", "1e9", "½G", "1,5G", "9" * 400])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(OptionError, match="is no number of bytes"):
+        parse_bytes(text)

@@ -1,0 +1,97 @@
+"""Runs the graphs of a bundle with ONNX Runtime alone, so that tests of the export need no session.
+
+Keys and values are bound in place, as the session does.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
+
+HIDDEN = -1e4
+
+
+class GraphRunner:
+    """Feeds tokens of one sequence through a bundle, any number of rows at a time."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        set_threads(None)
+        self.bundle = bundle
+        self.length = 0
+        self._sessions: dict[str, ort.InferenceSession] = {}
+        model, slots = bundle.manifest.model, bundle.manifest.slots
+        shape = (1, model.num_kv_heads, slots, model.head_dim)
+        self.caches = {
+            f"{kind}_{layer}": ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
+            for kind in ("key", "value")
+            for layer in range(model.num_layers)
+        }
+
+    def feed(self, token_ids: Any, width: int) -> NDArray[np.float32]:
+        """Appends at most `width` tokens in one run; their logits `(tokens, vocab)`."""
+        n, past = len(token_ids), self.length
+        mask = np.full((1, 1, width, self.bundle.manifest.slots), HIDDEN, np.float32)
+        for row in range(width):
+            mask[0, 0, row, past + row] = 0
+            if row < n:
+                mask[0, 0, row, : past + row] = 0
+        logits = self.run(token_ids, np.arange(past, past + n), mask, width)
+        self.length += n
+        return logits
+
+    def feed_all(self, token_ids: Any, width: int) -> NDArray[np.float32]:
+        """Appends all tokens, `width` at a time; their logits."""
+        pieces = [token_ids[i : i + width] for i in range(0, len(token_ids), width)]
+        return np.concatenate([self.feed(piece, width) for piece in pieces])
+
+    def run(
+        self, token_ids: Any, positions: Any, mask: NDArray[np.float32], width: int
+    ) -> NDArray[np.float32]:
+        """One run at the current length with any positions and mask; the cache's length stays."""
+        manifest = self.bundle.manifest
+        n = len(token_ids)
+        hidden = np.zeros((1, width, manifest.model.hidden_size), np.float32)
+        hidden[0, :n] = self.bundle.embedding()[np.asarray(token_ids, np.int64)]
+        padded = np.zeros(width, np.int64)
+        padded[:n] = positions
+        cos, sin = self.bundle.rope_tables()
+        common = {
+            "mask": mask,
+            "cos": cos[padded][None, None],
+            "sin": sin[padded][None, None],
+            "write_index": np.array([self.length], np.int64),
+        }
+        for block in manifest.blocks:
+            caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]
+            session = self._session(block.graphs[width])
+            hidden = self._run(session, {"hidden": hidden, **common}, "hidden_out", caches)
+        session = self._session(manifest.head.graphs[width])
+        return self._run(session, {"hidden": hidden}, "logits", [])[0, :n]
+
+    def _run(
+        self, session: ort.InferenceSession, inputs: dict[str, Any], output: str, caches: list[str]
+    ) -> NDArray[np.float32]:
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+        for name in caches:
+            binding.bind_ortvalue_input(name, self.caches[name])
+            binding.bind_ortvalue_output(f"{name}_out", self.caches[name])
+        binding.bind_output(output)
+        session.run_with_iobinding(binding)
+        result: NDArray[np.float32] = binding.get_outputs()[-1].numpy()
+        return result
+
+    def _session(self, name: str) -> ort.InferenceSession:
+        if name not in self._sessions:
+            self._sessions[name] = cpu_session(self.bundle.file(name))
+        return self._sessions[name]
+
+
+def tokens(count: int, vocab: int) -> NDArray[np.int64]:
+    """Random tokens, the same in every run."""
+    return np.random.default_rng(7).integers(0, vocab, count)

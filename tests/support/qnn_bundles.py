@@ -1,0 +1,41 @@
+"""Small bundles for Qualcomm's HTP, exported once a run, and what tests do with them."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import CHECKPOINTS
+from coordgen_rs import Bundle, Step
+from coordgen_rs.export.qnn.exporter import export_qnn
+from coordgen_rs.target.qnn.session import QnnSession
+
+SMALL: dict[str, Any] = {"context": 128, "prefill_rows": 32, "decode_rows": 8}
+"""Few rows and slots: the emulator's time is their product."""
+PROMPT = "Once upon a time there was a little cat. The little cat was happy. One day the little"
+
+needs_emulator = pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime_qnn") is None, reason="no onnxruntime-qnn here"
+)
+
+
+def qnn_bundle(folder: Path, name: str, soc: str, **options: Any) -> Path:
+    """Export a checkpoint of `conftest.CHECKPOINTS`."""
+    if not CHECKPOINTS[name].exists():
+        pytest.skip(f"no {name} here")
+    out = folder / f"{name}-{soc}"
+    export_qnn(CHECKPOINTS[name], out, soc=soc, **(SMALL | options))
+    return out
+
+
+def tokens_of(steps: Iterator[Step]) -> list[int]:
+    """All new tokens."""
+    return [token for step in steps for token in step.token_ids]
+
+
+def cached_sessions(folder: Path) -> Callable[[str, str], QnnSession]:
+    """A function from a checkpoint's name and a chip to an open session."""
+    return cache(lambda name, soc: QnnSession(Bundle.open(qnn_bundle(folder, name, soc))))

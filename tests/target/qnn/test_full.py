@@ -1,0 +1,53 @@
+"""Long runs on the HTP emulator: held-out prompts of every task, on four versions of the HTP."""
+
+import pytest
+
+from checkpoints import CHECKPOINTS, ROOT
+from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
+from coordgen_rs.bench.exactness import check
+from coordgen_rs.export.qnn.exporter import export_qnn
+from coordgen_rs.target.qnn.compile import compile_bundle
+from coordgen_rs.target.qnn.session import QnnSession
+from corpus import HELD_OUT_SEEDS, TASKS, example
+from qnn_bundles import needs_emulator, tokens_of
+
+pytestmark = [needs_emulator, pytest.mark.qnn_full]
+
+SOCS = ("8-gen-2", "8-gen-3", "8-elite", "8-elite-gen-5")
+STORIES = (
+    "Once upon a time, there was a little girl named Lily. She loved to play outside. " * 3,
+    "Tom and Sam were playing with a red ball. The red ball",
+)
+
+
+def prompts(name, soc):
+    """Of the embedded model's tasks two a chip, so that each is asked on two of them."""
+    if name != "embedded":
+        return STORIES
+    number = SOCS.index(soc)
+    tasks = (TASKS[number % len(TASKS)], TASKS[(number + 1) % len(TASKS)])
+    return [example(task, HELD_OUT_SEEDS[number]).prompt for task in tasks]
+
+
+@pytest.mark.parametrize("soc", SOCS)
+@pytest.mark.parametrize("name", ["embedded", "TinyStories-656K"])
+def test_drafting_changes_no_token(tmp_path, name, soc):
+    if not CHECKPOINTS[name].exists():
+        pytest.skip(f"no {name} here")
+    out = tmp_path / "bundle"
+    calibration = ROOT / "models" / "calibration.jsonl" if name == "embedded" else None
+    sizes = {"context": 512, "prefill_rows": 128, "decode_rows": 32, "blocks": 2}
+    export_qnn(CHECKPOINTS[name], out, soc=soc, calibration=calibration, **sizes)
+    compile_bundle(out)
+    session = QnnSession(Bundle.open(out))
+    tokenizer = Tokenizer.of(session.bundle)
+    for text in prompts(name, soc):
+        prompt = tokenizer.encode(text)
+        expected = tokens_of(plain(session, prompt, max_new_tokens=32))
+        for commit in ("canonical", "compact"):
+            drafter = make_drafter(session, "auto", commit)
+            steps = generate(session, prompt, max_new_tokens=32, drafter=drafter)
+            assert tokens_of(steps) == expected, f"{commit} after {text!r}"
+    report = check(session, tokenizer.encode(prompts(name, soc)[0]), max_new_tokens=16)
+    assert report.exact_commits == ("canonical", "compact")
+    assert all(item.identical for item in report.comparisons)
