@@ -29,8 +29,9 @@ from coordgen_rs.energy.meter import EnergyMeter
 from coordgen_rs.generate import Step, generate, make_drafter, plain
 from coordgen_rs.history.requests import History
 from coordgen_rs.stats import Stats
-from coordgen_rs.target.self_test import open_session
-from coordgen_rs.target.session import OrtSession, Session
+from coordgen_rs.target.open import open_session
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
 
 __all__ = [

@@ -12,8 +12,9 @@ import numpy as np
 
 from coordgen_rs._core import Drafter, ModelDraft, StepInputs
 from coordgen_rs.errors import DraftModelError
-from coordgen_rs.target.self_test import open_session
-from coordgen_rs.target.session import OrtSession, Session
+from coordgen_rs.target.open import open_session
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 

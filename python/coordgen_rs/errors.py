@@ -56,6 +56,10 @@ class DeviceLostError(ProviderError):
     """The device failed during a run; the session is closed."""
 
 
+class SessionClosedError(CoordgenError):
+    """The session, or the model above it, was closed."""
+
+
 class HistoryError(CoordgenError):
     """A history cannot be opened or read, or lines to import are malformed."""
 
@@ -95,6 +99,7 @@ __all__ = [
     "ProfileError",
     "PromptTooLongError",
     "ProviderError",
+    "SessionClosedError",
     "ShapeError",
     "StaleProfileWarning",
     "TokenOutOfRangeError",

@@ -12,7 +12,8 @@ import pytest
 from coordgen_rs._core import Loader
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BlockLoadError, CallOrderError, OptionError, ShapeError
-from coordgen_rs.target.blocks import Buffers, CpuBlocks
+from coordgen_rs.target.blocks import CpuBlocks
+from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.onnx_runtime import set_threads
 

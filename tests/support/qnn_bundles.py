@@ -11,7 +11,8 @@ import pytest
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Bundle, Step
 from coordgen_rs.export.qnn.exporter import export_qnn
-from coordgen_rs.target.qnn.session import QnnSession
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.qnn.device import QnnDevice
 
 SMALL: dict[str, Any] = {"context": 128, "prefill_rows": 32, "decode_rows": 8}
 """Few rows and slots: the emulator's time is their product."""
@@ -23,7 +24,7 @@ needs_emulator = pytest.mark.skipif(
 
 
 def qnn_bundle(folder: Path, name: str, soc: str, **options: Any) -> Path:
-    """Export a checkpoint of `conftest.CHECKPOINTS`."""
+    """Export a checkpoint of `checkpoints.CHECKPOINTS`."""
     if not CHECKPOINTS[name].exists():
         pytest.skip(f"no {name} here")
     out = folder / f"{name}-{soc}"
@@ -36,6 +37,8 @@ def tokens_of(steps: Iterator[Step]) -> list[int]:
     return [token for step in steps for token in step.token_ids]
 
 
-def cached_sessions(folder: Path) -> Callable[[str, str], QnnSession]:
+def cached_sessions(folder: Path) -> Callable[[str, str], OrtSession]:
     """A function from a checkpoint's name and a chip to an open session."""
-    return cache(lambda name, soc: QnnSession(Bundle.open(qnn_bundle(folder, name, soc))))
+    return cache(
+        lambda name, soc: OrtSession(QnnDevice(Bundle.open(qnn_bundle(folder, name, soc))))
+    )

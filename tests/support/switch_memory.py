@@ -14,8 +14,9 @@ import numpy as np
 from coordgen_rs.bench.profiling.memory import resident_bytes
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.generate import plain
+from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.session import OrtSession
+from coordgen_rs.target.ort_session import OrtSession
 
 STRATEGIES = ("just_in_time", "sync", "greedy", "auto")
 
@@ -25,7 +26,7 @@ def resident_after(requests: list[int], bundle: Path) -> Iterator[int]:
 
     Every other request starts with all blocks on G1; the plans of the others bring it back or not.
     """
-    session = OrtSession(Bundle.open(bundle), share_graphs=False, preload=False)
+    session = OrtSession(CpuDevice(Bundle.open(bundle), share_graphs=False), preload=False)
     rows = session.bundle.manifest.prefill_rows
     prompt = np.arange(min(3 * rows, session.capacity - 2)) % session.vocab_size
     for number in range(max(requests)):

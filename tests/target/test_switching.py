@@ -12,6 +12,7 @@ from coordgen_rs import Bundle, DraftModel, OrtSession, Tokenizer, generate, mak
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.stats import Stats
+from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.switching import BlockCosts
 
 STRATEGIES = ["resident", "sync", "async", "greedy", "just_in_time", "single", "auto"]
@@ -33,7 +34,7 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def at_rest(bundle):
-    return OrtSession(bundle)
+    return OrtSession(CpuDevice(bundle))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def expected(at_rest):
 
 def apart(bundle, **options):
     """A session whose blocks have two graphs to switch between."""
-    return OrtSession(bundle, share_graphs=False, **options)
+    return OrtSession(CpuDevice(bundle, share_graphs=False), **options)
 
 
 def tokens(steps):
@@ -161,7 +162,7 @@ def test_an_exception_in_the_prefill_leaves_a_session_that_goes_on(bundle, expec
 def test_a_target_larger_than_its_memory_is_streamed_within_it(
     bundle, expected, share, share_graphs
 ):
-    session = OrtSession(bundle, share_graphs=share_graphs, preload=False)
+    session = OrtSession(CpuDevice(bundle, share_graphs=share_graphs), preload=False)
     budget = int(share * sum(block_bytes(bundle)))
     for index in (2, 1, 0):
         stats = Stats()
@@ -175,7 +176,7 @@ def test_a_target_larger_than_its_memory_is_streamed_within_it(
 
 
 def test_a_read_error_in_the_middle_of_a_verification_is_named_and_mended(bundle, expected):
-    session = OrtSession(bundle)
+    session = OrtSession(CpuDevice(bundle))
     options = {"memory_budget": sum(block_bytes(bundle)) // 2, "max_new_tokens": 24}
     steps = generate(session, PROMPTS[2], **options)
     given = next(steps).token_ids
@@ -188,7 +189,7 @@ def test_a_read_error_in_the_middle_of_a_verification_is_named_and_mended(bundle
 
 
 def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
-    session = OrtSession(bundle)
+    session = OrtSession(CpuDevice(bundle))
     answered = answer(session, PROMPTS[1], memory_budget=max(block_bytes(bundle)))
     may_go_on, load = threading.Event(), session.blocks.load
 
@@ -214,8 +215,8 @@ def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
 
 
 def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, expected):
-    session = OrtSession(bundle, preload=False)
-    drafting = DraftModel(OrtSession(bundle))
+    session = OrtSession(CpuDevice(bundle), preload=False)
+    drafting = DraftModel(OrtSession(CpuDevice(bundle)))
     drafter = make_drafter(session, "edgellm", draft_model=drafting)
     drafted, load, draft_on = threading.Semaphore(0), session.blocks.load, drafter.draft_on
 
@@ -249,7 +250,7 @@ def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, ex
 def test_a_budget_below_one_block_names_the_least(bundle):
     least = max(block_bytes(bundle))
     with pytest.raises(MemoryBudgetError, match=f"{least} bytes are the least"):
-        answer(OrtSession(bundle), PROMPTS[1], memory_budget=least - 1)
+        answer(OrtSession(CpuDevice(bundle)), PROMPTS[1], memory_budget=least - 1)
 
 
 def test_an_unknown_strategy_is_refused_by_name(at_rest, expected):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generate import Drafting, Step, generate, make_drafter, plain
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.self_test import decode_chain
-from coordgen_rs.target.session import OrtSession
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 _SIDE_BRANCH = "side branch against first path"

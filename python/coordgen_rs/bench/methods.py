@@ -11,7 +11,8 @@ from coordgen_rs._core import Drafter, DynamicTree, LookupTable
 from coordgen_rs.draft_model import DraftModel, ModelDrafter
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import DRAFT_SOURCES, FREE_ROWS
-from coordgen_rs.target.session import OrtSession, StepCost
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import StepCost
 
 PLAIN = "plain"
 

@@ -17,7 +17,7 @@ from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, pl
 from coordgen_rs.profile.file import Profile
 from coordgen_rs.profile.plan import STRATEGIES
 from coordgen_rs.stats import Stats
-from coordgen_rs.target.session import OrtSession
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.text.byte_size import parse_bytes
 from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -156,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
             )
         tokens = _collect(steps) if options.json else _show(steps, tokenizer)
     report = {"text": tokenizer.decode(tokens), "token_ids": tokens} | stats.to_json()
-    report |= {"commit": options.commit, "provider": session.provider}
+    report |= {"commit": options.commit, "provider": session.device.provider}
     if options.compare:
         report |= _compare(session, prompt, tokens, request)
     print(json.dumps(report) if options.json else _closing_line(report), file=_report_to(options))

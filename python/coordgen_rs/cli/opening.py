@@ -6,8 +6,8 @@ from typing import Any
 
 from coordgen_rs.cli import provider_options
 from coordgen_rs.cli.progress import progress
-from coordgen_rs.target.self_test import open_session
-from coordgen_rs.target.session import OrtSession
+from coordgen_rs.target.open import open_session
+from coordgen_rs.target.ort_session import OrtSession
 
 
 def opened(options: argparse.Namespace, bundle: Path, **more: Any) -> OrtSession:

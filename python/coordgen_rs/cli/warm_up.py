@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coordgen_rs._core import LookupTable
 from coordgen_rs.cli.progress import progress
-from coordgen_rs.target.self_test import open_session
-from coordgen_rs.target.session import OrtSession
+from coordgen_rs.target.open import open_session
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.warm_up import open_table, save_table, table_path, warm_up
 

@@ -13,7 +13,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.target.blocks import Blocks, Bound, Buffers, load_graph, ort_value
+from coordgen_rs.target.blocks import Blocks, Bound, load_graph
+from coordgen_rs.target.buffers import Buffers, ort_value
 
 
 class Head(Protocol):

@@ -1,21 +1,21 @@
 """Which provider of ONNX Runtime runs a bundle, and how: CPU, or Qualcomm's QNN.
 
-In: what a user asks for. Out: the session. A bundle is made for one provider (`Manifest.provider`),
-so asking for another is an error, told before anything is loaded.
+In: what a user asks for. Out: the device. A bundle is made for one provider (`Manifest.provider`),
+so asking for another is an error, told before anything is loaded. QNN's part is imported only where
+it is used.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnxruntime
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.target.qnn import onnx_runtime as qnn
-from coordgen_rs.target.qnn.options import QnnOptions
-from coordgen_rs.target.qnn.session import QnnSession
-from coordgen_rs.target.session import OrtSession
-from coordgen_rs.target.switching import BlockCosts
+from coordgen_rs.target.device import CpuDevice, Device
+
+if TYPE_CHECKING:
+    from coordgen_rs.target.qnn.options import QnnOptions
 
 PROVIDERS = ("cpu", "qnn")
 
@@ -33,26 +33,20 @@ class ProviderChoice:
 
     provider: str | None = None
     soc: str | None = None
-    options: QnnOptions = field(default_factory=QnnOptions)
+    options: "QnnOptions | None" = None
     recompile: bool = False
 
-    def open(
-        self,
-        bundle: Bundle,
-        *,
-        threads: int | None = None,
-        memory_budget: int | None = None,
-        costs: Sequence[BlockCosts] | None = None,
-        preload: bool = True,
-        share_graphs: bool = True,
-    ) -> OrtSession:
-        """The session of a bundle; arguments as of `OrtSession`.
+    def device(self, bundle: Bundle, *, share_graphs: bool = True) -> Device:
+        """What runs a bundle; none of its graphs is loaded yet.
 
-        `share_graphs` is for CPU: for QNN graphs were compiled together or apart.
+        Args:
+            bundle: An opened bundle.
+            share_graphs: As of `CpuDevice`; for QNN graphs were compiled together or apart.
 
         Raises:
-            BundleError: The bundle is for another provider or chip, or cannot be loaded.
-            ProviderError: QNN is not installed, cannot run here, or refuses the bundle.
+            BundleError: The bundle is for another provider or chip.
+            ProviderError: QNN is not installed or cannot run here, or the context binaries do not
+                fit.
         """
         made_for = bundle.manifest.provider
         if self.provider not in (None, made_for):
@@ -61,24 +55,10 @@ class ProviderChoice:
                 f"with --provider {self.provider}"
             )
         if made_for == "cpu":
-            return OrtSession(
-                bundle,
-                threads=threads,
-                share_graphs=share_graphs,
-                preload=preload,
-                memory_budget=memory_budget,
-                costs=costs,
-            )
-        return QnnSession(
-            bundle,
-            soc=self.soc,
-            options=self.options,
-            recompile=self.recompile,
-            threads=threads,
-            preload=preload,
-            memory_budget=memory_budget,
-            costs=costs,
-        )
+            return CpuDevice(bundle, share_graphs=share_graphs)
+        from coordgen_rs.target.qnn.device import QnnDevice
+
+        return QnnDevice(bundle, soc=self.soc, options=self.options, recompile=self.recompile)
 
     def conditions(self, bundle: Bundle) -> list[str]:
         """All that may change what a session computes, or how fast, but for the bundle's files.
@@ -88,5 +68,8 @@ class ProviderChoice:
         """
         found = [bundle.manifest.provider, onnxruntime.__version__]
         if bundle.manifest.provider == "qnn":
-            found += [str(qnn.version()), str(self.options)]
+            from coordgen_rs.target.qnn.onnx_runtime import version
+            from coordgen_rs.target.qnn.options import QnnOptions
+
+            found += [str(version()), str(self.options or QnnOptions())]
         return found

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from coordgen_rs._core import Loader, LoadReport, Plan, Streaming, plan
-from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.target.blocks import Blocks, GraphName
 
@@ -63,24 +62,6 @@ class BlockCosts(NamedTuple):
     decode_load_us: int
     decode_compute_us: int
     decode_bytes: int
-
-
-def guessed_costs(manifest: Manifest) -> list[BlockCosts]:
-    """What blocks may cost where nobody measured it, from the sizes of their weights.
-
-    A gigabyte a second to load, and ten microseconds a row for a megabyte of weights: within a
-    factor of three of what a CPU of two cores took for fp32, int8 and int4 weights of
-    Qwen2.5-0.5B's shape. Only plans hang on it, and they hold when loads are late.
-    """
-    costs = []
-    for block in manifest.blocks:
-        num_bytes = manifest.files[block.weights].num_bytes
-        row_us = num_bytes / 1e5
-        rows = (manifest.prefill_rows, manifest.decode_rows)
-        prefill_us, decode_us = (max(1, round(row_us * each)) for each in rows)
-        load_us = max(1, num_bytes // 1000)
-        costs.append(BlockCosts(load_us, prefill_us, num_bytes, load_us, decode_us, num_bytes))
-    return costs
 
 
 class Switching:

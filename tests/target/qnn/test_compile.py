@@ -10,10 +10,11 @@ import pytest
 
 from coordgen_rs import Bundle, Tokenizer, plain
 from coordgen_rs.errors import BundleError, OptionError, ProviderError
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn import compile as qnn_compile
 from coordgen_rs.target.qnn.compile import compile_bundle
+from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.target.qnn.onnx_runtime import is_emulator
-from coordgen_rs.target.qnn.session import QnnSession
 from qnn_bundles import PROMPT, needs_emulator, qnn_bundle, tokens_of
 
 pytestmark = needs_emulator
@@ -21,8 +22,9 @@ pytestmark = needs_emulator
 _GENERATE = """
 import sys
 from coordgen_rs import Bundle, Tokenizer, plain
-from coordgen_rs.target.qnn.session import QnnSession
-session = QnnSession(Bundle.open(sys.argv[1]))
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.qnn.device import QnnDevice
+session = OrtSession(QnnDevice(Bundle.open(sys.argv[1])))
 prompt = Tokenizer.of(session.bundle).encode(sys.argv[2])
 steps = plain(session, prompt, max_new_tokens=8)
 print([token for step in steps for token in step.token_ids])
@@ -77,7 +79,7 @@ def changed(path, **fields):
 
 
 def test_a_fresh_process_says_the_same_from_binaries(exported, compiled):
-    session = QnnSession(Bundle.open(exported))
+    session = OrtSession(QnnDevice(Bundle.open(exported)))
     prompt = Tokenizer.of(session.bundle).encode(PROMPT)
     expected = tokens_of(plain(session, prompt, max_new_tokens=8))
     done = child(_GENERATE, compiled.path, PROMPT)
@@ -94,7 +96,7 @@ def test_binaries_are_enough_to_load(copy):
             size = bundle.manifest.files[name].num_bytes
             (copy / name).write_bytes(bytes(size))
     with pytest.warns(UserWarning, match="weight-shared"):
-        assert QnnSession(Bundle.open(copy)).length == 0
+        assert OrtSession(QnnDevice(Bundle.open(copy))).length == 0
 
 
 def test_every_graph_that_runs_has_a_binary(compiled):
@@ -132,8 +134,8 @@ def test_the_emulator_cannot_load_weight_shared_binaries(compiled):
 def test_binaries_of_another_version_or_chip_are_refused_or_compiled_again(copy, fields):
     bundle = changed(copy, **fields)
     with pytest.raises(ProviderError, match="run coordgen compile again, or allow recompiling"):
-        QnnSession(bundle)
-    session = QnnSession(bundle, recompile=True)
+        OrtSession(QnnDevice(bundle))
+    session = OrtSession(QnnDevice(bundle, recompile=True))
     assert session.bundle.manifest.qnn.compiled is None
     assert len(tokens_of(plain(session, [1, 2, 3], max_new_tokens=2))) == 2
 
@@ -146,7 +148,7 @@ def test_compiling_again_replaces_all_binaries(copy):
     assert not binaries(before, "context").keys() & binaries(after, "context").keys()
     assert {path.name for path in copy.iterdir()} == {*after.manifest.files, "manifest.json"}
     after.verify()
-    assert QnnSession(after).length == 0
+    assert OrtSession(QnnDevice(after)).length == 0
 
 
 def test_a_failure_leaves_the_bundle_as_it_was(exported, tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ from checkpoints import CHECKPOINTS, ROOT
 from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.bench.exactness import check
 from coordgen_rs.export.qnn.exporter import export_qnn
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.compile import compile_bundle
-from coordgen_rs.target.qnn.session import QnnSession
+from coordgen_rs.target.qnn.device import QnnDevice
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from qnn_bundles import needs_emulator, tokens_of
 
@@ -39,7 +40,7 @@ def test_drafting_changes_no_token(tmp_path, name, soc):
     sizes = {"context": 512, "prefill_rows": 128, "decode_rows": 32, "blocks": 2}
     export_qnn(CHECKPOINTS[name], out, soc=soc, calibration=calibration, **sizes)
     compile_bundle(out)
-    session = QnnSession(Bundle.open(out))
+    session = OrtSession(QnnDevice(Bundle.open(out)))
     tokenizer = Tokenizer.of(session.bundle)
     for text in prompts(name, soc):
         prompt = tokenizer.encode(text)

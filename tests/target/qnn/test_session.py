@@ -23,13 +23,15 @@ from coordgen_rs.errors import (
     ProviderError,
     ShapeError,
 )
-from coordgen_rs.target.kv_cache import QnnCache
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn import onnx_runtime as qnn
-from coordgen_rs.target.qnn.blocks import QnnBlocks, QnnBuffers
+from coordgen_rs.target.qnn.blocks import QnnBlocks
+from coordgen_rs.target.qnn.buffers import QnnBuffers
 from coordgen_rs.target.qnn.compile import compile_bundle
+from coordgen_rs.target.qnn.device import QnnDevice
+from coordgen_rs.target.qnn.kv_cache import QnnCache
 from coordgen_rs.target.qnn.options import QnnOptions, soc_named
-from coordgen_rs.target.qnn.session import QnnSession
 from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle, tokens_of
 
 pytestmark = needs_emulator
@@ -107,7 +109,7 @@ def two_blocks(tmp_path_factory):
 def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
     prompt = np.random.default_rng(3).integers(3, 500, 90).astype(np.uint32)
     expected = tokens_of(plain(session, prompt, max_new_tokens=8))
-    switched = QnnSession(two_blocks, preload=strategy == "resident")
+    switched = OrtSession(QnnDevice(two_blocks), preload=strategy == "resident")
     for _ in range(2):  # there, and back again
         steps = generate(switched, prompt, max_new_tokens=8, switch=strategy)
         assert tokens_of(steps) == expected
@@ -119,8 +121,9 @@ _LOAD_AND_RELEASE = """
 import sys
 from pathlib import Path
 from coordgen_rs import Bundle
-from coordgen_rs.target.qnn.session import QnnSession
-blocks = QnnSession(Bundle.open(sys.argv[1]), preload=False).blocks
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.qnn.device import QnnDevice
+blocks = OrtSession(QnnDevice(Bundle.open(sys.argv[1])), preload=False).blocks
 for number in range(24):
     blocks.load(0, "decode")
     blocks.release(0, "decode")
@@ -143,7 +146,7 @@ def test_released_graphs_give_their_memory_back(tmp_path):
 def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_blocks, monkeypatch):
     prompt = np.random.default_rng(4).integers(3, 500, 40).astype(np.uint32)
     expected = tokens_of(plain(session, prompt, max_new_tokens=8))
-    switched = QnnSession(two_blocks, preload=False)
+    switched = OrtSession(QnnDevice(two_blocks), preload=False)
     real = QnnBlocks.load
 
     def refuse_one(blocks, block, graph):
@@ -164,7 +167,7 @@ def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
     largest = max(
         two_blocks.manifest.files[b.weights].num_bytes for b in two_blocks.manifest.blocks
     )
-    switched = QnnSession(two_blocks, preload=False)
+    switched = OrtSession(QnnDevice(two_blocks), preload=False)
     steps = generate(switched, prompt, max_new_tokens=4, memory_budget=largest)
     assert tokens_of(steps) == expected
     assert sum(switched.blocks.is_loaded(block, "decode") for block in range(2)) < 2
@@ -205,14 +208,13 @@ def test_the_last_slot_of_the_cache_can_be_used(session):
 def test_first_opening_tests_the_widths_and_keeps_the_result(session, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     opened = open_session(session.bundle.path, provider=ProviderChoice("qnn", "8-gen-2"))
-    assert isinstance(opened, QnnSession)
-    assert opened.provider == "qnn"
+    assert opened.device.provider == "qnn"
     assert len(opened.step_costs) == len(opened.widths) == 1
     assert len(list((tmp_path / "coordgen_rs").glob("*.json"))) == 1
 
 
 def test_a_device_lost_while_running_closes_the_session(session, prompt, monkeypatch):
-    lost = QnnSession(session.bundle)
+    lost = OrtSession(QnnDevice(session.bundle))
     steps = generate(lost, prompt, max_new_tokens=NEW_TOKENS)
     next(steps)
     length = lost.length
@@ -237,7 +239,7 @@ def test_keys_without_a_common_encoding_are_warned_of_and_never_compacted(
 
     bundle = copied(session, tmp_path, untie)
     with pytest.warns(UserWarning, match="canonical way only"):
-        untied = QnnSession(bundle)
+        untied = OrtSession(QnnDevice(bundle))
     assert untied.allowed_commits == ("canonical",)
     asked = []
     generation = sys.modules["coordgen_rs.generate"]
@@ -284,7 +286,7 @@ def test_bundle_for_another_chip_or_provider_is_refused(session, bundle_of):
     with pytest.raises(BundleError, match="was made for cpu, not for qnn"):
         open_session(bundle_of("embedded", "fp32"), provider=ProviderChoice("qnn"))
     with pytest.raises(BundleError, match="export it with --provider qnn"):
-        QnnSession(Bundle.open(bundle_of("embedded", "fp32")))
+        OrtSession(QnnDevice(Bundle.open(bundle_of("embedded", "fp32"))))
 
 
 def test_a_node_that_the_htp_cannot_run_is_named(tmp_path):
@@ -315,7 +317,7 @@ def test_a_block_that_cannot_be_loaded_is_named(session, tmp_path):
         bytes(damaged.manifest.files["head.8.onnx"].num_bytes)
     )
     with pytest.raises(BlockLoadError, match=r"block 0: its decode graph .*head\.8\.onnx"):
-        QnnSession(damaged)
+        OrtSession(QnnDevice(damaged))
 
 
 def test_missing_backend_library_is_named(session, monkeypatch, tmp_path):
@@ -323,7 +325,7 @@ def test_missing_backend_library_is_named(session, monkeypatch, tmp_path):
 
     monkeypatch.setattr(onnxruntime_qnn, "get_qnn_htp_path", lambda: str(tmp_path / "gone.so"))
     with pytest.raises(ProviderError, match=r"gone\.so is missing"):
-        QnnSession(session.bundle)
+        OrtSession(QnnDevice(session.bundle))
 
 
 def test_an_old_c_library_is_named(monkeypatch):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
-from coordgen_rs.target.blocks import Buffers
+from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.head import Head
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.target.session import OrtSession
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.text.tokenizer import Tokenizer
 
 

@@ -23,8 +23,8 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import plain
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.blocks import Blocks, GraphName
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
-from coordgen_rs.target.session import OrtSession
 from coordgen_rs.target.switching import BlockCosts, Switching, SwitchReport
 
 STRATEGIES = ("sync", "async", "greedy", "just_in_time", "single", "auto", "resident")
@@ -190,9 +190,8 @@ def bench_switching(
         NotLosslessError: Two strategies gave different tokens.
     """
     costs = [_delayed(cost, round(1e6 * load_delay_s)) for cost in costs]
-    session = (provider or ProviderChoice()).open(
-        Bundle.open(path), threads=threads, share_graphs=False, preload=False, costs=costs
-    )
+    device = (provider or ProviderChoice()).device(Bundle.open(path), share_graphs=False)
+    session = OrtSession(device, threads=threads, preload=False, costs=costs)
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:
         raise OptionError(
             f"rounds is {rounds}, but must be at least 1, and prompt_len is {prompt_len}, but must "

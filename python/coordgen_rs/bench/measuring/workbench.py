@@ -23,10 +23,10 @@ from coordgen_rs.bench.reporting.section import How
 from coordgen_rs.draft_model import DraftModel, ModelDrafter
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import Drafting
+from coordgen_rs.target.open import open_session
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn.onnx_runtime import is_emulator
-from coordgen_rs.target.self_test import open_session
-from coordgen_rs.target.session import OrtSession
 from coordgen_rs.warm_up import open_table
 
 OnProgress = Callable[[str, int, int], None]

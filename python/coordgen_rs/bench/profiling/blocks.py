@@ -24,11 +24,12 @@ from coordgen_rs.profile.file import (
     HeadFigures,
     Profile,
 )
-from coordgen_rs.target.blocks import Buffers, GraphName
+from coordgen_rs.target.blocks import GraphName
+from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.costs import bundle_facts, device_facts
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.self_test import run_self_test
-from coordgen_rs.target.session import OrtSession
 
 _MOST_RUNS, _ENOUGH_SECONDS = 20, 0.1
 
@@ -68,7 +69,8 @@ def measure(
     if repeats < 1:
         raise OptionError(f"repeats is {repeats}, but must be at least 1")
     bundle, choice = Bundle.open(path), provider or ProviderChoice()
-    session = choice.open(bundle, threads=threads, preload=False, share_graphs=False)
+    device = choice.device(bundle, share_graphs=False)
+    session = OrtSession(device, threads=threads, preload=False)
     memory, memory_source = block_bytes(bundle, session.threads, choice)
     bench = _Bench(session, repeats)
     num_blocks = len(bundle.manifest.blocks)
@@ -80,7 +82,8 @@ def measure(
             BlockFigures(bench.prefill(block, prefill_bytes), bench.decode(block, decode_bytes))
         )
     head = bench.head()
-    step_us = run_self_test(choice.open(bundle, threads=threads), {}, on_progress).step_us
+    shared = OrtSession(choice.device(bundle), threads=threads)
+    step_us = run_self_test(shared, {}, on_progress).step_us
     return Profile(
         schema_version=SCHEMA_VERSION,
         source="measured",
@@ -107,7 +110,7 @@ class _Bench:
 
     def _filled(self, rows: int) -> Buffers:
         tokens = np.random.default_rng(0).integers(self._session.vocab_size, size=rows)
-        buffers = self._session.chain_buffers(tokens.astype(np.uint32))
+        buffers = self._session.forward.chain_buffers(tokens.astype(np.uint32))
         buffers.hidden[1][:] = buffers.hidden[0]  # every second block reads the other
         return buffers
 

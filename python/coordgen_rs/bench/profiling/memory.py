@@ -17,7 +17,9 @@ import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.target.blocks import Blocks, Buffers, GraphName
+from coordgen_rs.target.blocks import Blocks, GraphName
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn.onnx_runtime import is_emulator
 from coordgen_rs.target.switching import GRAPHS
@@ -83,8 +85,9 @@ def grown_bytes(
     rows = manifest.prefill_rows if graph == "prefill" else manifest.decode_rows
 
     def opened() -> tuple[Blocks, Buffers]:
-        session = provider.open(bundle, threads=threads, preload=False, share_graphs=False)
-        return session.blocks, session.chain_buffers(np.zeros(rows, np.uint32))
+        device = provider.device(bundle, share_graphs=False)
+        session = OrtSession(device, threads=threads, preload=False)
+        return session.blocks, session.forward.chain_buffers(np.zeros(rows, np.uint32))
 
     def load(blocks: Blocks, buffers: Buffers, block: int) -> int:
         before = resident_bytes()

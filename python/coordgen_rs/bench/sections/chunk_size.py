@@ -9,7 +9,7 @@ from coordgen_rs.bench.measuring.repeats import in_turns, summarize
 from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.bench.sections.draft_length import time_steps
-from coordgen_rs.target.session import OrtSession
+from coordgen_rs.target.ort_session import OrtSession
 
 TOKENS_PER_STEP = 4.2
 """Of the paper's Figure 5."""

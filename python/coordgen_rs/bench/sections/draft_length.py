@@ -13,7 +13,7 @@ from coordgen_rs.bench.measuring.repeats import in_turns, summarize
 from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.methods import method_drafter
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
-from coordgen_rs.target.session import OrtSession
+from coordgen_rs.target.ort_session import OrtSession
 
 DRAFTING = ("prompt-lookup", "coordgen")
 """Whose drafts are counted: the existing method of the paper's histogram, and ours."""

@@ -11,6 +11,7 @@ from coordgen_rs.bench.measuring.workbench import Settings, Workbench
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import GraphName
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import StepCost
 
 SWITCHING = "just_in_time"
@@ -95,9 +96,8 @@ def time_variants(
         costs: Of a step of each; None where rows are free.
     """
     bundle = Bundle.open(settings.bundle)
-    session = settings.provider.open(
-        bundle, threads=settings.threads, share_graphs=False, preload=False
-    )
+    device = settings.provider.device(bundle, share_graphs=False)
+    session = OrtSession(device, threads=settings.threads, preload=False)
     session.select(widths, costs)
     data = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)
     bench = Workbench(settings, session, encode_prompts(session, data, settings.max_new_tokens))

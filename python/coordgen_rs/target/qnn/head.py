@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.target.blocks import Blocks, Bound, Buffers, ort_value
+from coordgen_rs.target.blocks import Blocks, Bound
+from coordgen_rs.target.buffers import Buffers, ort_value
 from coordgen_rs.target.qnn.blocks import load_qnn_graph, run_bound
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
 

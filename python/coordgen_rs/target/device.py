@@ -1,0 +1,97 @@
+"""What an `OrtSession` runs on: the cache, blocks, head and buffers of a bundle on one provider.
+
+A device decides neither what is computed (`ort_session.py`, `forward.py`) nor what is loaded when
+(`switching.py`). The one on Qualcomm's HTP is `qnn/device.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.target.blocks import Blocks, CpuBlocks
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.head import CpuHead, Head
+from coordgen_rs.target.kv_cache import Cache, KvCache
+
+
+class Device(Protocol):
+    """A bundle on one provider."""
+
+    @property
+    def provider(self) -> str:
+        """Its name in options: "cpu" or "qnn"."""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle, as this device runs it."""
+
+    @property
+    def cache(self) -> Cache:
+        """Keys and values; the blocks read and write them."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks; none is loaded at first."""
+
+    @property
+    def allowed_commits(self) -> Sequence[str]:
+        """Ways to commit that may be asked for."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this process computes: then every row takes time, and its clock tells how much.
+
+        Elsewhere a run costs about the same however few of its rows are used.
+        """
+
+    def rope_tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Cosines and sines, `(slots, head_dim / 2)`, as the graphs read them."""
+
+    def buffers(self, rows: int) -> Buffers:
+        """Buffers of their own for `rows` tokens."""
+
+    def load_head(self, steps: Sequence[Buffers]) -> Head:
+        """The head for all decode widths, loaded anew; it reads what steps leave."""
+
+
+class CpuDevice:
+    """A bundle on ONNX Runtime's CPU provider.
+
+    Keys and values are written in the graph to absolute slots, in place, so a row's bits depend
+    neither on its width, nor on the other rows, nor on how many slots there are (measured by
+    `coordgen check`). A run attends to few more slots than hold something.
+
+    Args:
+        bundle: An opened bundle.
+        share_graphs: Load the two graphs of a block once where they are one file. Without it they
+            are loaded as an NPU would have them, where each is compiled apart.
+    """
+
+    provider = "cpu"
+    allowed_commits = ("canonical", "compact")
+    is_host = True
+
+    def __init__(self, bundle: Bundle, *, share_graphs: bool = True) -> None:
+        manifest, model = bundle.manifest, bundle.manifest.model
+        self.bundle = bundle
+        self.cache = KvCache(model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim)
+        self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
+
+    def rope_tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Cosines and sines, `(slots, head_dim / 2) f32` each."""
+        return self.bundle.rope_tables()
+
+    def buffers(self, rows: int) -> Buffers:
+        """Buffers of their own for `rows` tokens."""
+        return Buffers.empty(rows, self.bundle.manifest.model, self.bundle.manifest.slots)
+
+    def load_head(self, steps: Sequence[Buffers]) -> CpuHead:
+        """The head for all decode widths, loaded anew; it reads what steps leave.
+
+        Raises:
+            BundleError: ONNX Runtime cannot load it.
+        """
+        return CpuHead(self.bundle, self.blocks, steps)

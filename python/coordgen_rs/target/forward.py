@@ -1,0 +1,120 @@
+"""Forward passes: all blocks of a target run over buffers, each under a graph that is in memory.
+
+In: filled ids, positions and mask. Out: hidden states for the head, and keys and values in their
+slots; nothing is committed. Which graphs are in memory is the switching's matter (`switching.py`).
+"""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs
+from coordgen_rs.target.blocks import GraphName
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.device import Device
+from coordgen_rs.target.switching import Switching, WhileWaiting
+
+
+class Forward:
+    """Buffers of all widths, and the passes over them.
+
+    Args:
+        device: Holds blocks and cache.
+
+    Attributes:
+        steps: Buffers of the decode steps, by number of rows.
+        chunk: Buffers of a chunk of a prompt.
+    """
+
+    def __init__(self, device: Device) -> None:
+        manifest = device.bundle.manifest
+        self._device, self._blocks, self._cache = device, device.blocks, device.cache
+        self._embedding = device.bundle.embedding()
+        self._cos, self._sin = device.rope_tables()
+        self.steps = {rows: device.buffers(rows) for rows in manifest.decode_widths}
+        self.chunk = device.buffers(manifest.prefill_rows)
+        self.cut_chunk(manifest.decode_rows)
+
+    def cut_chunk(self, rows: int) -> None:
+        """Run chunks under G2 in pieces of so many rows."""
+        # A piece starts where the last one ends, but for the last: it may run some rows again.
+        last = self.chunk.rows - rows
+        firsts = (min(first, last) for first in range(0, self.chunk.rows, rows))
+        self._pieces = [(first, self.chunk.part(first, rows)) for first in firsts]
+        self._piece_rows = rows
+
+    def chain_buffers(self, token_ids: NDArray[np.uint32]) -> Buffers:
+        """Buffers of their own, filled with a chain `(tokens,) u32` behind the committed tokens."""
+        buffers = self._device.buffers(len(token_ids))
+        self._fill(buffers, token_ids)
+        return buffers
+
+    def run_chain(self, buffers: Buffers, token_ids: NDArray[np.uint32]) -> None:
+        """Run some tokens of a prompt at the width of `buffers`, under the graph made for it."""
+        self._fill(buffers, token_ids)
+        graph: GraphName = "prefill" if buffers is self.chunk else "decode"
+        for block in range(len(self._blocks)):
+            self._blocks.run(block, graph, buffers)
+
+    def run_chunk(self, token_ids: NDArray[np.uint32], switching: Switching) -> None:
+        """Run a chunk of a prompt, each block under the graph that it has: G2 in several pieces."""
+        self._fill(self.chunk, token_ids)
+        pieces = self._pieces[: -(-len(token_ids) // self._piece_rows)]
+        for first, piece in pieces:
+            piece.write_index[0] = self._cache.length + first
+        with switching.one_pass():
+            for block in range(len(self._blocks)):
+                with switching.running(block) as graph:
+                    if graph == "prefill":
+                        self._blocks.run(block, graph, self.chunk)
+                    else:
+                        for _, piece in pieces:
+                            self._blocks.run(block, graph, piece)
+
+    def run_step(
+        self, inputs: StepInputs, switching: Switching, while_waiting: WhileWaiting
+    ) -> None:
+        """Run a decode step whose inputs are filled."""
+        buffers = self.steps[inputs.rows]
+        self._embed(buffers)
+        if switching.is_streaming:
+            with switching.one_pass():
+                for block in range(len(self._blocks)):
+                    with switching.running(block, while_waiting) as graph:
+                        self._blocks.run(block, graph, buffers)
+        else:
+            for block in range(len(self._blocks)):
+                self._run_block(block, switching.ensure_some(block), buffers)
+
+    def _run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Run a block over a decode step, under G1 where its G2 could not be loaded."""
+        if graph == "decode":
+            self._blocks.run(block, graph, buffers)
+            return
+        wide = self._wide_step
+        rows = slice(buffers.rows)
+        wide.write_index[:] = buffers.write_index
+        wide.hidden[block % 2][:, rows] = buffers.hidden[block % 2]
+        for name in ("mask", "cos", "sin"):
+            getattr(wide, name)[:, :, rows] = getattr(buffers, name)
+        self._blocks.run(block, graph, wide)
+        result = (block + 1) % 2
+        buffers.hidden[result][:] = wide.hidden[result][:, rows]
+
+    @cached_property
+    def _wide_step(self) -> Buffers:
+        """A decode step as wide as a chunk; what its other rows hold is of no matter."""
+        return self._device.buffers(self.chunk.rows)
+
+    def _fill(self, buffers: Buffers, token_ids: NDArray[np.uint32]) -> None:
+        buffers.inputs.fill_chain(token_ids, self._cache.length)
+        self._embed(buffers)
+
+    def _embed(self, buffers: Buffers) -> None:
+        """Write what the first block reads; ids, positions and mask are there."""
+        buffers.hidden[0][0] = self._embedding[buffers.input_ids]
+        positions = buffers.position_ids
+        self._cos.take(positions, axis=0, out=buffers.cos[0, 0], mode="clip")
+        self._sin.take(positions, axis=0, out=buffers.sin[0, 0], mode="clip")
+        buffers.write_index[0] = self._cache.length

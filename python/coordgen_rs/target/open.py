@@ -1,0 +1,144 @@
+"""Opening a bundle for generation: verified, tested once on this machine, and loaded."""
+
+import hashlib
+import json
+import os
+import platform
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.profile.file import Profile
+from coordgen_rs.target.costs import fitting_costs
+from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.provider import ProviderChoice
+from coordgen_rs.target.self_test import SelfTest, run_self_test
+
+
+def open_session(
+    path: Path | str,
+    *,
+    threads: int | None = None,
+    width: int | None = None,
+    memory_budget: int | None = None,
+    profile: Profile | None = None,
+    provider: ProviderChoice | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> OrtSession:
+    """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
+
+    Args:
+        path: The bundle's directory.
+        threads: Compute threads of the process; None takes one a core.
+        width: Use only decode graphs up to this width; None uses all.
+        memory_budget: Most bytes that the graphs of its blocks may hold, already while it is
+            tested; None for no limit.
+        profile: What its blocks cost, for plans; None guesses by their sizes.
+        provider: What shall run it; None leaves all to the bundle.
+        on_progress: Called with what is being done, how much of it is, and how much there is; only
+            where a bundle is verified or tested.
+
+    Returns:
+        A session whose widths are all exact, and which knows the cost of each.
+
+    Raises:
+        BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
+            the message names the file. SHA-256 sums are computed on the first opening and
+            whenever a file's size or time of change differs from the kept record.
+        OptionError: `threads` cannot be set.
+        MemoryBudgetError: The budget is too small; the least that would do is named.
+        ProfileError: The profile is of other blocks; a stale one is told by a warning.
+        ProviderError: The provider is missing, cannot run here, or refuses a graph.
+    """
+    bundle, provider = Bundle.open(Path(path)), provider or ProviderChoice()
+    record = _record_path(bundle, provider, set_threads(threads), memory_budget)
+    result = _load(record)
+    files = _stamps(bundle)
+    fresh = result is None or result.files != files
+    if fresh:
+        bundle.verify(on_progress)
+    costs = None if profile is None else fitting_costs(profile, bundle, set_threads(threads))
+    session = OrtSession(
+        provider.device(bundle), threads=threads, memory_budget=memory_budget, costs=costs
+    )
+    if result is None or fresh:
+        result = run_self_test(session, files, on_progress)
+        _keep(record, result)
+    widths = [w for w in session.widths if w in result.exact_widths]
+    if len(widths) < len(session.widths):
+        inexact = sorted(set(session.widths) - set(widths))
+        warnings.warn(
+            f"{bundle.path}: widths {inexact} are not bit-equal to width {widths[0]} on this "
+            "machine and are left out",
+            stacklevel=2,
+        )
+    if width is not None:
+        widths = [w for w in widths if w <= width] or widths[:1]
+    if not result.exact_slots:
+        session.cache.attend_to_all()
+    session.select(widths, [result.cost(w, session.capacity) for w in widths])
+    return session
+
+
+def _record_path(
+    bundle: Bundle, provider: ProviderChoice, threads: int, memory_budget: int | None
+) -> Path:
+    """Where the result is kept: named by all that can change it."""
+    conditions = [
+        str(bundle.path.resolve()),
+        bundle.file("manifest.json").read_text("utf-8"),
+        platform.processor() or platform.machine(),
+        _cpu_model(),
+        *provider.conditions(bundle),
+        str(threads),
+        "" if memory_budget is None else str(memory_budget),
+    ]
+    name = hashlib.sha256("\n".join(conditions).encode()).hexdigest()[:32]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "coordgen_rs" / f"{name}.json"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))
+
+
+def _stamps(bundle: Bundle) -> dict[str, tuple[int, int]]:
+    stats = {name: bundle.file(name).stat() for name in bundle.manifest.files}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def _load(record: Path) -> SelfTest | None:
+    try:
+        fields = json.loads(record.read_text())
+        return SelfTest(
+            tuple(fields["exact_widths"]),
+            bool(fields["exact_slots"]),
+            _by_width(fields["step_us"]),
+            _by_width(fields["full_step_us"]),
+            {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # absent or unreadable: test again
+
+
+def _by_width(field: dict[str, float]) -> dict[int, float]:
+    return {int(width): float(us) for width, us in field.items()}
+
+
+def _keep(record: Path, result: SelfTest) -> None:
+    beside = record.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):  # a full or read-only disk costs a test at the next opening
+        record.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(json.dumps(asdict(result)))
+            beside.replace(record)
+        finally:
+            beside.unlink(missing_ok=True)

@@ -1,0 +1,275 @@
+"""The `Session` of a bundle in ONNX Runtime: prompts in chunks, steps, commits, over one device."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs
+from coordgen_rs.errors import DeviceLostError, OptionError, SessionClosedError, ShapeError
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.costs import guessed_costs
+from coordgen_rs.target.device import Device
+from coordgen_rs.target.forward import Forward
+from coordgen_rs.target.head import Head
+from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.target.session import OnLogits, StepCost
+from coordgen_rs.target.switching import BlockCosts, Switching, SwitchReport, WhileWaiting
+
+
+class OrtSession:
+    """A bundle in ONNX Runtime.
+
+    Args:
+        device: The bundle on a provider.
+        threads: Compute threads of the process; None takes one a core.
+        preload: Load all blocks now; without it they are loaded when first needed, while others
+            compute.
+        memory_budget: What `prefill` takes where it is given none. With one, nothing is preloaded.
+        costs: What the blocks cost, for plans; None guesses by their sizes.
+
+    Attributes:
+        device: As given.
+        bundle: The device's bundle.
+        cache: The device's keys and values.
+        blocks: The device's blocks.
+        head: The head of all decode widths.
+        forward: The passes over the blocks.
+        widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
+        step_inputs: The input buffers of these widths.
+        step_costs: Microseconds of a step of each; None until `select` is given them.
+
+    Raises:
+        OptionError: Threads that cannot be set.
+        BundleError: A graph cannot be loaded.
+        BlockLoadError: A block's graph cannot be loaded; the message names block and file.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        threads: int | None = None,
+        preload: bool = True,
+        memory_budget: int | None = None,
+        costs: Sequence[BlockCosts] | None = None,
+    ) -> None:
+        self.threads = set_threads(threads)
+        self.device, self.bundle = device, device.bundle
+        self.cache, self.blocks = device.cache, device.blocks
+        self.forward = Forward(device)
+        manifest = self.bundle.manifest
+        rows = (manifest.prefill_rows, manifest.decode_rows)
+        self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
+        self._memory_budget = memory_budget
+        self._closed: SessionClosedError | DeviceLostError | None = None
+        if preload and memory_budget is None:
+            self.switching.ensure("prefill", "decode")
+        self.head: Head = self.load_head()
+        self.select(manifest.decode_widths)
+
+    def load_head(self) -> Head:
+        """The head for all decode widths, loaded anew; it reads what steps leave.
+
+        Raises:
+            BundleError, ProviderError: It cannot be loaded; the message names the file.
+        """
+        return self.device.load_head(list(self.forward.steps.values()))
+
+    def select(self, widths: Sequence[int], costs: Sequence[StepCost] | None = None) -> None:
+        """Draft and decode with these widths only, at the given costs of a step.
+
+        Raises:
+            OptionError: No width, one that the bundle lacks, or another number of costs.
+        """
+        steps = self.forward.steps
+        unknown = sorted(set(widths) - set(steps))
+        if unknown or not widths:
+            raise OptionError(f"widths {list(widths)} are not among {sorted(steps)}")
+        if costs is not None and len(costs) != len(widths):
+            raise OptionError(f"{len(costs)} step costs for {len(widths)} widths")
+        self.widths = tuple(widths)
+        self.step_costs = costs
+        self.step_inputs = tuple(steps[rows].inputs for rows in widths)
+        self.forward.cut_chunk(widths[-1])
+
+    @property
+    def length(self) -> int:
+        """Number of committed tokens."""
+        return self.cache.length
+
+    @property
+    def capacity(self) -> int:
+        """Number of tokens that the cache can hold."""
+        return self.bundle.manifest.context
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+        return self.bundle.manifest.model.vocab_size
+
+    @property
+    def end_token_ids(self) -> Sequence[int]:
+        """Tokens that end an answer."""
+        return self.bundle.manifest.end_token_ids
+
+    @property
+    def allowed_commits(self) -> Sequence[str]:
+        """Ways to commit that may be asked for."""
+        return self.device.allowed_commits
+
+    def prefill(
+        self,
+        token_ids: NDArray[np.uint32],
+        graphs: Literal["both", "prefill", "decode"] = "both",
+        *,
+        on_logits: OnLogits = None,
+        switch: str = "auto",
+        memory_budget: int | None = None,
+    ) -> SwitchReport | None:
+        """Compute and commit tokens, a chunk after another.
+
+        Args:
+            token_ids: `(tokens,) u32`.
+            graphs: "both" runs full chunks at the prefill width and the rest at decode widths,
+                because on CPU every row costs time; the others run all at the one or the other,
+                unless there is a memory budget.
+            on_logits: As of `Session`. An exception from it leaves its chunk uncommitted.
+            switch: As of `Session`.
+            memory_budget: As of `Session`.
+
+        Raises:
+            ShapeError: The tokens do not fit into the cache.
+            OptionError: No such strategy.
+            MemoryBudgetError: The budget is too small; the least that would do is named.
+            BlockLoadError: A block has no graph that can be loaded. What was committed stays.
+            DeviceLostError: The device failed, now or before: the session is closed.
+            SessionClosedError: The session was closed.
+        """
+        if self.length + len(token_ids) > self.capacity:
+            raise ShapeError(
+                f"{self.length} committed and {len(token_ids)} new tokens exceed the capacity of "
+                f"{self.capacity}"
+            )
+        budget = self._memory_budget if memory_budget is None else memory_budget
+        stays = switch == "auto" and self.blocks.is_shared
+        with self._open_device():
+            if budget is not None or (graphs == "both" and not stays):
+                return self._prefill_switching(token_ids, on_logits, switch, budget)
+            self._prefill_resident(token_ids, graphs, on_logits)
+        return None
+
+    def _prefill_switching(
+        self,
+        token_ids: NDArray[np.uint32],
+        on_logits: OnLogits,
+        switch: str,
+        memory_budget: int | None,
+    ) -> SwitchReport | None:
+        """Compute a prompt while blocks are loaded and released by a plan."""
+        if len(token_ids) == 0:
+            self.switching.stand_by(switch, memory_budget)
+            return None
+        chunk = self.forward.chunk
+        with self.switching.prompt(len(token_ids), switch, memory_budget):
+            for start in range(0, len(token_ids), chunk.rows):
+                part = token_ids[start : start + chunk.rows]
+                self.forward.run_chunk(part, self.switching)
+                self._commit_chunk(chunk, len(part), on_logits)
+            return self.switching.finish()
+
+    def _prefill_resident(
+        self, token_ids: NDArray[np.uint32], graphs: str, on_logits: OnLogits
+    ) -> None:
+        """Compute a prompt with all blocks in memory."""
+        self.switching.ensure("prefill", "decode")
+        done = 0
+        while done < len(token_ids):
+            buffers = self._chunk_buffers(len(token_ids) - done, graphs)
+            part = token_ids[done : done + buffers.rows]
+            self.forward.run_chain(buffers, part)
+            self._commit_chunk(buffers, len(part), on_logits)
+            done += len(part)
+
+    def _commit_chunk(self, buffers: Buffers, num_rows: int, on_logits: OnLogits) -> None:
+        if on_logits is not None:
+            for logits in self._chunk_logits(buffers, num_rows):
+                on_logits(logits)
+        self.cache.commit(np.arange(num_rows, dtype=np.uint32))
+
+    def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
+        """The widest buffers that pay for so many tokens."""
+        chunk, widest = self.forward.chunk, self.widths[-1]
+        enough = chunk.rows if self.device.is_host else widest + 1
+        if graphs == "prefill" or (graphs == "both" and remaining >= enough):
+            return chunk
+        fitting = (rows for rows in self.widths if rows >= remaining)
+        return self.forward.steps[next(fitting, widest)]
+
+    def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """The first rows of logits of the last run, in parts."""
+        if buffers is self.forward.chunk:
+            return self.head.chunk(buffers, num_rows)
+        return iter([self.head.step(buffers.rows)[:num_rows]])
+
+    def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[np.float32]:
+        """Run the decode graph that `inputs` belongs to.
+
+        Args:
+            inputs: Filled inputs of one of the decode graphs.
+            while_waiting: As of `Session`.
+
+        Returns:
+            Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
+
+        Raises:
+            BlockLoadError: A block has no graph that can be loaded.
+            DeviceLostError: The device failed, now or before: the session is closed.
+            SessionClosedError: The session was closed.
+        """
+        with self._open_device():
+            self.forward.run_step(inputs, self.switching, while_waiting)
+            return self.head.step(inputs.rows)
+
+    def commit(self, rows: NDArray[np.uint32]) -> None:
+        """Make `rows`, `(tokens,) u32`, ascending, of the last step part of the cache."""
+        self.cache.commit(rows)
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` committed tokens.
+
+        Raises:
+            ShapeError: `length` is negative or beyond what is committed.
+        """
+        if not 0 <= length <= self.length:
+            raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
+        self.cache.rewind(length)
+
+    def close(self) -> None:
+        """Release every graph; later runs raise SessionClosedError."""
+        self._close(SessionClosedError("the session is closed"))
+
+    def _close(self, reason: SessionClosedError | DeviceLostError) -> None:
+        for block in range(len(self.blocks)):
+            self.blocks.release(block, "prefill")
+            self.blocks.release(block, "decode")
+        self.head.release()
+        self._closed = self._closed or reason
+
+    @contextmanager
+    def _open_device(self) -> Iterator[None]:
+        """Close the session when the device fails within the block.
+
+        Raises:
+            DeviceLostError: It failed, now or earlier.
+            SessionClosedError: The session was closed.
+        """
+        if self._closed is not None:
+            raise self._closed.with_traceback(None)
+        try:
+            yield
+        except DeviceLostError as error:
+            self._close(DeviceLostError(f"the session is closed: {error}"))
+            raise
