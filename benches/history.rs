@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 use coordgen_rs::commit::CommitPolicy;
-use coordgen_rs::draft::drafter::{Drafter, DrafterOptions};
-use coordgen_rs::draft::history::History;
-use coordgen_rs::draft::history::format::{TERMINATOR, write_index};
-use coordgen_rs::draft::history::index::HistoryIndex;
-use coordgen_rs::draft::history::suffix_array::suffix_array;
+use coordgen_rs::draft::choose::drafter::{Drafter, DrafterOptions};
+use coordgen_rs::draft::choose::step_choice::{StepChoice, StepShape};
+use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::source::DraftSource;
 use coordgen_rs::draft::source_named;
-use coordgen_rs::draft::step_choice::{StepChoice, StepShape};
-use coordgen_rs::draft::tree_shape::TreeShape;
+use coordgen_rs::draft::sources::history::History;
+use coordgen_rs::draft::sources::history::format::{TERMINATOR, write_index};
+use coordgen_rs::draft::sources::history::index::HistoryIndex;
+use coordgen_rs::draft::sources::history::suffix_array::suffix_array;
 use coordgen_rs::ids::TokenId;
 
 const LENGTHS: [usize; 3] = [10_000, 1_000_000, 10_000_000];

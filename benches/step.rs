@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 use coordgen_rs::commit::CommitPolicy;
-use coordgen_rs::draft::drafter::{Drafter, DrafterOptions};
+use coordgen_rs::draft::choose::drafter::{Drafter, DrafterOptions};
+use coordgen_rs::draft::choose::step_choice::{StepChoice, StepShape};
+use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::source_named;
-use coordgen_rs::draft::step_choice::{StepChoice, StepShape};
-use coordgen_rs::draft::tree_shape::TreeShape;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::tree::draft_tree::DraftTree;
 use coordgen_rs::tree::step_inputs::{MASKED, StepBuffers, StepInputs, VISIBLE};

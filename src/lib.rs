@@ -75,26 +75,30 @@
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask.
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
-//! - [`draft`]: the trait [`DraftSource`], its implementations [`SuffixAutomaton`] and
-//!   [`PromptLookup`]; [`Calibration`], what the target expected in the prompt; [`DraftReuse`],
-//!   parts of rejected drafts; [`escape`], on which the automaton's estimates rest;
-//!   [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
-//!   comparison; [`acceptance`], the learned trust in them; [`grow`], one tree from all of them;
-//!   [`step_choice`], how wide a step pays; [`model_choice`], when a draft model does; and the
-//!   [`Drafter`] above it all.
-//! - [`lookup_table`](draft::lookup_table): [`LookupTable`], what the target held likely after each
-//!   token; [`source`](draft::lookup_table::source) and [`learner`](draft::lookup_table::learner),
-//!   how it drafts and learns, and [`file`](draft::lookup_table::file), how it is kept.
-//! - [`model`](draft::model): [`ModelDraft`], what a draft model reads and when it is enough;
-//!   [`branches`](draft::model::branches), [`pacer`](draft::model::pacer),
-//!   [`fallback`](draft::model::fallback), and [`source`](draft::model::source), how it drafts.
-//! - [`tree_shape`](draft::tree_shape): methods that have trees of their own, for comparison and
-//!   alone: [`dynamic_tree`](draft::dynamic_tree), DIAA's, [`static_tree`](draft::static_tree),
-//!   Token Recycling's; [`ranked_tree`](draft::ranked_tree), a shape before it has tokens.
-//! - [`history`](draft::history): [`History`], finished requests as two sources;
-//!   [`index`](draft::history::index), the memory-mapped suffix array over the older ones,
-//!   [`format`](draft::history::format), its file, and
-//!   [`suffix_array`](draft::history::suffix_array), how it is sorted.
+//! - [`draft::source`]: the trait [`DraftSource`], all that a source is asked and told.
+//! - [`draft::sources`]: who answers. [`automaton`], the [`SuffixAutomaton`], and
+//!   [`escape`], on which its estimates rest; [`PromptLookup`]; [`Calibration`], what the target
+//!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`EarlierRequests`] and
+//!   [`Prediction`], automata over other texts; [`SamDecoding`], for comparison.
+//! - [`history`]: [`History`], finished requests as two sources;
+//!   [`index`](draft::sources::history::index), the memory-mapped suffix array over the older ones,
+//!   [`format`](draft::sources::history::format), its file, and
+//!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
+//! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;
+//!   [`source`](draft::sources::lookup_table::source) and
+//!   [`learner`](draft::sources::lookup_table::learner), how it drafts and learns, and
+//!   [`file`](draft::sources::lookup_table::file), how it is kept.
+//! - [`model`]: [`ModelDraft`], what a draft model reads and when it is enough;
+//!   [`branches`](draft::sources::model::branches), [`pacer`](draft::sources::model::pacer),
+//!   [`fallback`](draft::sources::model::fallback), and
+//!   [`source`](draft::sources::model::source), how it drafts.
+//! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
+//!   [`grow`], one tree from all of them; [`step_choice`], how wide a step pays; [`model_choice`],
+//!   when a draft model does; and the [`Drafter`] above it all.
+//! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
+//!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's,
+//!   [`static_tree`](draft::choose::tree_shape::static_tree), Token Recycling's;
+//!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], who makes it and how;
 //!   [`load::simulate`], what it comes to, and [`load::exact`], the best there is, to judge it by;
@@ -109,7 +113,7 @@
 //!
 //! ```
 //! use coordgen_rs::draft::source_named;
-//! use coordgen_rs::draft::tree_shape::TreeShape;
+//! use coordgen_rs::draft::choose::tree_shape::TreeShape;
 //! use coordgen_rs::{CommitPolicy, Drafter, DrafterOptions, StepChoice, StepShape, TokenId};
 //!
 //! let steps = StepChoice::new(vec![StepShape { rows: 8, attended: 64 }], None)?;
@@ -138,18 +142,23 @@
 //! # Ok::<(), coordgen_rs::Error>(())
 //! ```
 //!
-//! [`acceptance`]: draft::acceptance
-//! [`escape`]: draft::escape
-//! [`Calibration`]: draft::calibration::Calibration
-//! [`DraftReuse`]: draft::reuse::DraftReuse
-//! [`EarlierRequests`]: draft::earlier_requests::EarlierRequests
-//! [`LookupTable`]: draft::lookup_table::LookupTable
-//! [`ModelDraft`]: draft::model::ModelDraft
-//! [`Prediction`]: draft::prediction::Prediction
-//! [`SamDecoding`]: draft::sam_decoding::SamDecoding
-//! [`grow`]: draft::grow
-//! [`model_choice`]: draft::model_choice
-//! [`step_choice`]: draft::step_choice
+//! [`acceptance`]: draft::choose::acceptance
+//! [`automaton`]: draft::sources::automaton
+//! [`Calibration`]: draft::sources::calibration::Calibration
+//! [`DraftReuse`]: draft::sources::reuse::DraftReuse
+//! [`EarlierRequests`]: draft::sources::earlier_requests::EarlierRequests
+//! [`escape`]: draft::sources::automaton::escape
+//! [`grow`]: draft::choose::grow
+//! [`history`]: draft::sources::history
+//! [`LookupTable`]: draft::sources::lookup_table::LookupTable
+//! [`lookup_table`]: draft::sources::lookup_table
+//! [`model`]: draft::sources::model
+//! [`model_choice`]: draft::choose::model_choice
+//! [`ModelDraft`]: draft::sources::model::ModelDraft
+//! [`Prediction`]: draft::sources::prediction::Prediction
+//! [`SamDecoding`]: draft::sources::sam_decoding::SamDecoding
+//! [`step_choice`]: draft::choose::step_choice
+//! [`tree_shape`]: draft::choose::tree_shape
 
 pub mod commit;
 pub mod draft;
@@ -165,12 +174,12 @@ pub mod tree;
 pub mod verify;
 
 pub use commit::{Commit, CommitPolicy, FinishReason};
-pub use draft::drafter::{Drafter, DrafterOptions};
-pub use draft::history::History;
-pub use draft::prompt_lookup::PromptLookup;
+pub use draft::choose::drafter::{Drafter, DrafterOptions};
+pub use draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 pub use draft::source::DraftSource;
-pub use draft::step_choice::{StepChoice, StepCost, StepShape};
-pub use draft::suffix_automaton::SuffixAutomaton;
+pub use draft::sources::automaton::suffix_automaton::SuffixAutomaton;
+pub use draft::sources::history::History;
+pub use draft::sources::prompt_lookup::PromptLookup;
 pub use error::{Error, Result};
 pub use ids::{BlockId, NodeId, StateId, TokenId};
 pub use logits::Logits;

@@ -1,45 +1,20 @@
 //! What may come next: the sources, and the drafter that asks them all.
 
-pub mod acceptance;
-mod automaton_source;
-pub mod calibration;
-pub mod drafter;
-pub mod dynamic_tree;
-pub mod earlier_requests;
-mod edge_table;
-mod edges;
-pub mod escape;
-pub mod grow;
-pub mod history;
-pub mod lookup_table;
-pub mod model;
-pub mod model_choice;
-mod other_text;
-pub mod prediction;
-pub mod prompt_lookup;
-pub mod ranked_tree;
-pub mod reuse;
-pub mod sam_decoding;
-#[cfg(test)]
-mod scripted;
-pub mod shared;
+pub mod choose;
 pub mod source;
-pub mod static_tree;
-pub mod step_choice;
-pub mod suffix_automaton;
-pub mod tree_shape;
+pub mod sources;
 
 use crate::error::{Error, Result};
-use calibration::Calibration;
-use earlier_requests::EarlierRequests;
-use lookup_table::SharedTable;
-use lookup_table::source::TableSource;
-use model::source::ModelSource;
-use prompt_lookup::PromptLookup;
-use reuse::DraftReuse;
-use sam_decoding::SamDecoding;
 use source::DraftSource;
-use suffix_automaton::SuffixAutomaton;
+use sources::automaton::suffix_automaton::SuffixAutomaton;
+use sources::calibration::Calibration;
+use sources::earlier_requests::EarlierRequests;
+use sources::lookup_table::SharedTable;
+use sources::lookup_table::source::TableSource;
+use sources::model::source::ModelSource;
+use sources::prompt_lookup::PromptLookup;
+use sources::reuse::DraftReuse;
+use sources::sam_decoding::SamDecoding;
 
 /// The names of [`source_named`].
 const SOURCES: &str = "automaton, session, lookup, sam, sam-session, calibration, reuse, \

@@ -6,9 +6,9 @@ use pyo3::prelude::*;
 
 use super::convert::token_ids;
 use super::errors::OptionError;
-use crate::draft::history::History;
-use crate::draft::history::format::{Key, TERMINATOR, write_index};
 use crate::draft::source::DraftSource;
+use crate::draft::sources::history::History;
+use crate::draft::sources::history::format::{Key, TERMINATOR, write_index};
 
 /// Finished requests of one namespace, shared by the drafters of a process.
 #[pyclass(name = "SharedHistory", module = "coordgen_rs._core", frozen)]

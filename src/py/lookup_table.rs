@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 
 use super::convert::{matrix, to_array, token_ids};
 use super::errors::{OptionError, ShapeError};
-use crate::draft::dynamic_tree::DynamicTreeOptions;
-use crate::draft::lookup_table::file::Owner;
-use crate::draft::lookup_table::{LookupTable, SharedTable};
+use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
+use crate::draft::sources::lookup_table::file::Owner;
+use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
 use crate::error::Error;
 use crate::ids::TokenId;
 use crate::top_k::top_k;

@@ -1,0 +1,244 @@
+//! Laws of the drafter: whatever is drafted, the tokens given out are those of plain decoding.
+
+use super::*;
+use crate::draft::choose::scripted::Scripted;
+use crate::draft::choose::step_choice::{StepCost, StepShape};
+use crate::draft::source::{Cursor, Successor};
+use crate::tree::draft_tree::strategies;
+use proptest::prelude::*;
+
+const VOCAB_SIZE: usize = Scripted::VOCAB_SIZE;
+const ATTENDED: usize = 64;
+
+/// A target whose next token hangs on the last three.
+fn says(text: &[TokenId]) -> TokenId {
+    let recent = text.iter().rev().take(3);
+    TokenId(recent.fold(1, |sum, token| (sum * 5 + token.0 + 1) % 7) % VOCAB_SIZE as u32)
+}
+
+fn plain(prompt: &[TokenId], end_token: TokenId, max_new_tokens: usize) -> Vec<TokenId> {
+    let mut text = prompt.to_vec();
+    while text.len() < prompt.len() + max_new_tokens {
+        text.push(says(&text));
+        if text.last() == Some(&end_token) {
+            break;
+        }
+    }
+    text.split_off(prompt.len())
+}
+
+/// What the target says in each row of the drafter's tree, as `(rows, VOCAB_SIZE)` logits.
+fn run_step(drafter: &Drafter, text: &[TokenId], rows: usize) -> Vec<f32> {
+    let tree = drafter.tree();
+    let mut logits = vec![0.0; rows * VOCAB_SIZE];
+    let mut texts: Vec<Vec<TokenId>> = vec![text.to_vec()];
+    for node in 0..tree.num_nodes() {
+        if node > 0 {
+            let mut path = texts[tree.parents()[node].index()].clone();
+            path.push(tree.token_ids()[node]);
+            texts.push(path);
+        }
+        logits[node * VOCAB_SIZE + says(&texts[node]).0 as usize] = 1.0;
+    }
+    logits
+}
+
+fn drafter(rules: &[u32], commit: CommitPolicy, costs: Option<Vec<f32>>, end: u32) -> Drafter {
+    let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: ATTENDED });
+    let costs = costs.map(|costs| costs.into_iter().map(StepCost::from).collect());
+    let steps = StepChoice::new(shapes.to_vec(), costs).unwrap();
+    let end_tokens = vec![TokenId(end)];
+    let shape = TreeShape::BestFirst;
+    let options = DrafterOptions { steps, vocab_size: VOCAB_SIZE, commit, end_tokens, shape };
+    Drafter::new(Scripted::sources(rules), options).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn output_equals_plain_decoding(
+        rules in prop::collection::vec(0u32..5, 0..3),
+        compact in any::<bool>(),
+        costs in prop::option::of(Just(vec![1.0, 1.2, 1.9])),
+        prompt in prop::collection::vec((0..VOCAB_SIZE as u32).prop_map(TokenId), 1..6),
+        end in 0..VOCAB_SIZE as u32 + 1,
+        max_new_tokens in 1usize..40,
+        own in prop::collection::vec((strategies::tree(12), any::<bool>()), 1..6),
+    ) {
+        let commit = if compact { CommitPolicy::Compact } else { CommitPolicy::Canonical };
+        let mut drafter = drafter(&rules, commit, costs, end);
+        let mut text = prompt.clone();
+        drafter.begin(&prompt, max_new_tokens).unwrap();
+        let mut own = own.iter().cycle();
+        while drafter.finish_reason().is_none() {
+            let past_len = text.len() - 1;
+            let (tree, use_own) = own.next().unwrap();
+            let step = if *use_own {
+                let mut tokens = tree.token_ids().to_vec();
+                tokens[0] = text[past_len];
+                let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
+                drafter.propose_draft(past_len, &tokens, &parents).unwrap()
+            } else {
+                drafter.propose(past_len).unwrap()
+            };
+            let rows = [1, 3, 8][step];
+            let tree = drafter.tree();
+            prop_assert!(tree.num_nodes() <= rows);
+            let remaining = max_new_tokens - (text.len() - prompt.len());
+            prop_assert!(tree.depths().iter().all(|&depth| (depth as usize) < remaining));
+            let accepted = drafter.accept(&run_step(&drafter, &text, rows)).unwrap();
+            text.extend(&accepted.token_ids);
+        }
+        prop_assert_eq!(&text[prompt.len()..], plain(&prompt, TokenId(end), max_new_tokens));
+        let steps: usize = drafter.statistics().accept_histogram.iter().sum();
+        prop_assert!(steps <= max_new_tokens);
+    }
+}
+
+/// Proposes one token everywhere, and is sure of it.
+struct Sure(TokenId);
+
+impl DraftSource for Sure {
+    fn name(&self) -> &'static str {
+        "sure"
+    }
+
+    fn extend(&mut self, _tokens: &[TokenId]) {}
+
+    fn cursor(&self) -> Option<Cursor> {
+        Some(Cursor { place: 0, match_len: 1 })
+    }
+
+    fn advance(&self, cursor: Cursor, _token: TokenId) -> Option<Cursor> {
+        Some(cursor)
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        out.push(Successor { token: self.0, probability: 1.0, cursor });
+    }
+
+    fn clear(&mut self) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_wrong_source_is_soon_not_drafted_from_and_is_again_when_it_is_right() {
+    let steps = [1, 3, 8].map(|rows| StepShape { rows, attended: 4000 });
+    let costs = [1.0, 1.2, 1.9].map(StepCost::from);
+    let options = DrafterOptions {
+        steps: StepChoice::new(steps.to_vec(), Some(costs.to_vec())).unwrap(),
+        vocab_size: VOCAB_SIZE,
+        commit: CommitPolicy::Canonical,
+        end_tokens: vec![],
+        shape: TreeShape::BestFirst,
+    };
+    let mut drafter = Drafter::new(vec![Box::new(Sure(TokenId(1)))], options).unwrap();
+    drafter.begin(&[TokenId(0)], 3000).unwrap();
+    let mut past_len = 0;
+    let mut step_that_says = |token: u32| {
+        let step = drafter.propose(past_len).unwrap();
+        let answer = [TokenId(token); 10];
+        past_len += drafter.accept_recorded(&answer).unwrap().token_ids.len();
+        step
+    };
+    let wrong: Vec<usize> = (0..100).map(|_| step_that_says(2)).collect();
+    assert!(wrong[20..].iter().all(|&step| step == 0), "{wrong:?}");
+    let right: Vec<usize> = (0..200).map(|_| step_that_says(1)).collect();
+    assert!(right[150..].iter().all(|&step| step == 2), "{right:?}");
+}
+
+#[test]
+fn side_branches_are_carried_into_the_next_first_path() {
+    let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
+    let prompt = [TokenId(0)];
+    drafter.begin(&prompt, 20).unwrap();
+    let right = plain(&prompt, TokenId(9), 4);
+    let wrong = TokenId((right[0].0 + 1) % 3);
+    let tokens = [prompt[0], wrong, right[0], right[1], right[2]];
+    drafter.propose_draft(0, &tokens, &[0, 0, 0, 2, 3]).unwrap();
+    let accepted = drafter.accept(&run_step(&drafter, &prompt, 8)).unwrap();
+    assert_eq!(accepted.token_ids, right[..1]);
+    assert_eq!((accepted.accept_len, accepted.num_drafted), (0, 1));
+    assert_eq!(drafter.carried(), &right[1..]);
+    drafter.propose(1).unwrap();
+    assert_eq!(drafter.tree().token_ids(), right);
+    assert_eq!(drafter.tree().first_path_len(), 3);
+}
+
+#[test]
+fn a_failed_accept_changes_nothing() {
+    let mut drafter = drafter(&[1], CommitPolicy::Canonical, None, 9);
+    let prompt = [TokenId(2), TokenId(0)];
+    assert_eq!(drafter.propose(1), Err(Error::NoRequest));
+    drafter.begin(&prompt, 20).unwrap();
+    assert_eq!(drafter.accept(&[]), Err(Error::NothingProposed));
+    drafter.propose(1).unwrap();
+    let mut logits = run_step(&drafter, &prompt, 8);
+    assert!(matches!(drafter.accept(&logits[1..]), Err(Error::WrongLength { .. })));
+    let score = std::mem::replace(&mut logits[1], f32::NAN);
+    assert_eq!(drafter.accept(&logits), Err(Error::NonFiniteLogits { row: 0 }));
+    logits[1] = score;
+    assert_eq!(drafter.accept(&logits).unwrap().token_ids[0], says(&prompt));
+    assert_eq!(drafter.accept(&logits), Err(Error::NothingProposed));
+}
+
+#[test]
+fn a_recorded_answer_is_said_to_its_end() {
+    let mut drafter = drafter(&[1, 2], CommitPolicy::Canonical, None, 9);
+    let prompt = [TokenId(2), TokenId(0)];
+    let answer = plain(&prompt, TokenId(9), 15);
+    drafter.begin(&prompt, answer.len()).unwrap();
+    assert_eq!(drafter.accept_recorded(&answer), Err(Error::NothingProposed));
+    let mut said = Vec::new();
+    while drafter.finish_reason().is_none() {
+        drafter.propose(1 + said.len()).unwrap();
+        let short = drafter.accept_recorded(&[]).unwrap_err();
+        assert!(matches!(short, Error::WrongLength { got: 0, .. }));
+        let rest = &answer[said.len()..];
+        said.extend(drafter.accept_recorded(rest).unwrap().token_ids);
+    }
+    assert_eq!(said, answer);
+}
+
+#[test]
+fn a_right_prediction_is_said_in_few_steps_and_a_wrong_one_changes_nothing() {
+    let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
+    let prompt = [TokenId(2), TokenId(0)];
+    let answer = plain(&prompt, TokenId(9), 16);
+    let wrong: Vec<TokenId> = answer.iter().map(|token| TokenId((token.0 + 1) % 3)).collect();
+    let unknown = TokenId(VOCAB_SIZE as u32);
+    let refused = drafter.begin_predicted(&prompt, 16, &[unknown]);
+    assert!(matches!(refused, Err(Error::TokenOutOfRange { .. })));
+    for (prediction, most_steps) in [(&answer, 4), (&wrong, 16), (&Vec::new(), 16)] {
+        drafter.begin_predicted(&prompt, 16, prediction).unwrap();
+        let mut said = Vec::new();
+        let mut num_steps = 0;
+        while drafter.finish_reason().is_none() {
+            drafter.propose(1 + said.len()).unwrap();
+            said.extend(drafter.accept_recorded(&answer[said.len()..]).unwrap().token_ids);
+            num_steps += 1;
+        }
+        assert_eq!(said, answer);
+        assert!(num_steps <= most_steps, "{num_steps} steps");
+    }
+    assert_eq!(drafter.source_names().collect::<Vec<_>>(), ["prediction"]);
+}
+
+#[test]
+fn unusable_requests_are_refused() {
+    let mut drafter = drafter(&[], CommitPolicy::Compact, None, 9);
+    let unknown = TokenId(VOCAB_SIZE as u32);
+    let out_of_range = Error::TokenOutOfRange { token: unknown, vocab_size: VOCAB_SIZE };
+    assert_eq!(drafter.begin(&[], 1), Err(Error::EmptyPrompt));
+    assert_eq!(drafter.begin(&[unknown], 1), Err(out_of_range.clone()));
+    assert!(matches!(drafter.begin(&[TokenId(0)], 0), Err(Error::BadOption { .. })));
+    drafter.begin(&[TokenId(0)], 5).unwrap();
+    assert_eq!(drafter.propose_draft(0, &[TokenId(0), unknown], &[0, 0]), Err(out_of_range));
+    let wrong_root = Error::WrongRoot { got: TokenId(1), expected: TokenId(0) };
+    assert_eq!(drafter.propose_draft(0, &[TokenId(1)], &[0]), Err(wrong_root));
+    let full = Error::StepOutOfRange { past_len: ATTENDED, rows: 1, attended: ATTENDED };
+    assert_eq!(drafter.propose(ATTENDED), Err(full));
+    assert_eq!(drafter.propose(ATTENDED - 1), Ok(0));
+}

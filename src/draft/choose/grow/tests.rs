@@ -1,0 +1,214 @@
+//! Laws of the growing tree: it is the worthiest, and sources are asked no more than need be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::draft::choose::scripted::Scripted;
+use proptest::prelude::*;
+
+/// Worths of all nodes below a node, however small, down to `depth` more edges.
+fn naive_worths(
+    sources: &[Box<dyn DraftSource>],
+    cursors: &[Cursor],
+    (path_probability, on_first_path): (f32, bool),
+    side_worth: f32,
+    depth: usize,
+) -> Vec<f32> {
+    if depth == 0 {
+        return vec![];
+    }
+    let acceptance = Acceptance::new(sources.len());
+    let mut probabilities = [0.0_f32; Scripted::VOCAB_SIZE];
+    for (index, source) in sources.iter().enumerate() {
+        let mut successors = vec![];
+        source.successors(cursors[index], &mut successors);
+        let factor = acceptance.factor(index, cursors[index].match_len, false);
+        for Successor { token, probability, .. } in successors {
+            let known = &mut probabilities[token.0 as usize];
+            *known = known.max((probability * factor).min(MAX_PROBABILITY));
+        }
+    }
+    let total = probabilities.iter().sum::<f32>().max(1.0);
+    let largest = probabilities.iter().copied().fold(0.0, f32::max);
+    let likeliest = probabilities.iter().position(|&probability| probability == largest);
+    let mut worths = vec![];
+    for (token, probability) in probabilities.into_iter().enumerate() {
+        let below = path_probability * probability / total;
+        let is_first = on_first_path && Some(token) == likeliest;
+        worths.push(below * if is_first { 1.0 } else { side_worth });
+        let follow =
+            |index: usize| sources[index].advance(cursors[index], TokenId(token as u32)).unwrap();
+        let cursors: Vec<Cursor> = (0..sources.len()).map(follow).collect();
+        let node = (below, is_first);
+        worths.extend(naive_worths(sources, &cursors, node, side_worth, depth - 1));
+    }
+    worths
+}
+
+proptest! {
+    #[test]
+    fn the_grown_tree_is_the_worthiest(
+        rules in prop::collection::vec(0u32..20, 1..3),
+        carried in prop::collection::vec((0u32..3).prop_map(TokenId), 0..3),
+        num_nodes in 1usize..20,
+        depth in 0usize..5,
+        side_worth in prop::sample::select(vec![0.25_f32, 1.0]),
+    ) {
+        let sources = Scripted::sources(&rules);
+        let limits = GrowthLimits { num_nodes, depth, side_worth };
+        let acceptance = Acceptance::new(sources.len());
+        let mut grower = TreeGrower::default();
+        grower.grow(&sources, &acceptance, TokenId(0), &carried, limits);
+
+        let certain = 1 + carried.len().min(depth).min(num_nodes - 1);
+        let mut cursors: Vec<_> = sources.iter().map(|source| source.cursor().unwrap()).collect();
+        for &token in &carried[..certain - 1] {
+            for (source, cursor) in sources.iter().zip(&mut cursors) {
+                *cursor = source.advance(*cursor, token).unwrap();
+            }
+        }
+        let left = depth + 1 - certain;
+        let mut below = naive_worths(&sources, &cursors, (1.0, true), side_worth, left);
+        below.sort_by(|one, other| other.total_cmp(one));
+        below.truncate(num_nodes - certain);
+        let expected = std::iter::repeat_n(1.0, certain).chain(below);
+        prop_assert_eq!(grower.worths().len(), expected.clone().count());
+        for (worth, expected) in grower.worths().zip(expected) {
+            prop_assert!((worth - expected).abs() < 1e-6, "{worth} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn the_first_path_stands_first_in_a_cut(
+        rules in prop::collection::vec(0u32..20, 1..3),
+        num_nodes in 1usize..20,
+        cut in 1usize..20,
+    ) {
+        let sources = Scripted::sources(&rules);
+        let acceptance = Acceptance::new(sources.len());
+        let limits = GrowthLimits { num_nodes, depth: 9, side_worth: 0.25 };
+        let mut grower = TreeGrower::default();
+        grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
+        let (mut tree, mut proposals) = (DraftTree::new(TokenId(9)), vec![]);
+        grower.cut(cut, &mut tree, &mut proposals);
+
+        prop_assert_eq!(tree.num_nodes(), cut.min(num_nodes));
+        prop_assert_eq!(proposals.len(), tree.num_nodes());
+        let on_first_path = grower.nodes[..tree.num_nodes()].iter().filter(|node| node.on_first_path);
+        prop_assert_eq!(tree.first_path_len() + 1, on_first_path.count());
+        let siblings: std::collections::HashSet<_> =
+            tree.parents().iter().zip(tree.token_ids()).skip(1).collect();
+        prop_assert_eq!(siblings.len() + 1, tree.num_nodes());
+    }
+}
+
+/// Counts how often it is asked.
+struct Counted(Box<dyn DraftSource>, Arc<AtomicUsize>);
+
+impl DraftSource for Counted {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.0.extend(tokens);
+    }
+    fn cursor(&self) -> Option<Cursor> {
+        self.0.cursor()
+    }
+    fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        self.0.advance(cursor, token)
+    }
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.successors(cursor, out);
+    }
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_source_is_asked_at_most_twice_a_node(
+        rule in 0u32..20,
+        num_nodes in 1usize..40,
+    ) {
+        let asked = Arc::<AtomicUsize>::default();
+        let scripted = Scripted::sources(&[rule]).pop().unwrap();
+        let sources: Vec<Box<dyn DraftSource>> =
+            vec![Box::new(Counted(scripted, Arc::clone(&asked)))];
+        let limits = GrowthLimits { num_nodes, depth: 99, side_worth: 1.0 };
+        let mut grower = TreeGrower::default();
+        grower.grow(&sources, &Acceptance::new(1), TokenId(0), &[], limits);
+        prop_assert!(asked.load(Ordering::Relaxed) <= 2 * num_nodes);
+    }
+}
+
+/// Says one token everywhere, with one probability.
+struct Says {
+    token: TokenId,
+    probability: f32,
+    is_model: bool,
+}
+
+impl DraftSource for Says {
+    fn name(&self) -> &'static str {
+        "says"
+    }
+    fn extend(&mut self, _: &[TokenId]) {}
+    fn cursor(&self) -> Option<Cursor> {
+        Some(Cursor { place: 0, match_len: 15 })
+    }
+    fn advance(&self, cursor: Cursor, _: TokenId) -> Option<Cursor> {
+        Some(cursor)
+    }
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        out.push(Successor { token: self.token, probability: self.probability, cursor });
+    }
+    fn is_model(&self) -> bool {
+        self.is_model
+    }
+    fn clear(&mut self) {}
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// Of a tree from a copy that is sure of token 1, and one more that is nearly so of token 2.
+fn first_path_beside(is_model: bool, acceptance: &Acceptance) -> Vec<f32> {
+    let copy = Says { token: TokenId(1), probability: 0.9, is_model: false };
+    let other = Says { token: TokenId(2), probability: 0.8, is_model };
+    let sources: Vec<Box<dyn DraftSource>> = vec![Box::new(copy), Box::new(other)];
+    let limits = GrowthLimits { num_nodes: 12, depth: 9, side_worth: 0.25 };
+    let mut grower = TreeGrower::default();
+    grower.grow(&sources, acceptance, TokenId(0), &[], limits);
+    let on_first_path = grower.nodes.iter().skip(1).filter(|node| node.on_first_path);
+    on_first_path
+        .map(|node| node.worth * if node.token == TokenId(2) { 1.0 } else { -1.0 })
+        .collect()
+}
+
+#[test]
+fn a_draft_model_keeps_its_estimate_where_a_copy_contradicts_it() {
+    let acceptance = Acceptance::new(2);
+    let worths = first_path_beside(true, &acceptance);
+    let own = 0.8 * acceptance.factor(1, 15, false);
+    for (depth, worth) in worths.iter().enumerate() {
+        assert!((worth - own.powi(depth as i32 + 1)).abs() < 1e-6, "{worths:?}");
+    }
+    let diluted = first_path_beside(false, &acceptance);
+    assert!(diluted[0] < 0.0, "the surer copy comes first");
+    assert!(diluted[0].abs() < own);
+}
+
+#[test]
+fn a_copy_that_is_right_against_the_model_comes_first() {
+    let mut acceptance = Acceptance::new(2);
+    let proposal = Proposal { source: 0, match_len: 15, probability: 0.9, contested: true };
+    (0..100).for_each(|_| acceptance.observe(proposal, true));
+    assert!(first_path_beside(true, &acceptance)[0] < 0.0);
+}

@@ -1,0 +1,10 @@
+//! Which nodes are drafted and how many: the drafter, and what it decides by.
+
+pub mod acceptance;
+pub mod drafter;
+pub mod grow;
+pub mod model_choice;
+#[cfg(test)]
+mod scripted;
+pub mod step_choice;
+pub mod tree_shape;

@@ -1,0 +1,84 @@
+//! What shape a drafter's trees have: as blended from all sources, or as a method of its own has it.
+//!
+//! In: the choice, a source. Out: a draft tree of that method. The blended tree is grown elsewhere.
+
+pub mod dynamic_tree;
+pub mod ranked_tree;
+pub mod static_tree;
+
+use self::dynamic_tree::DynamicTreeOptions;
+use self::ranked_tree::RankedTree;
+use self::static_tree::static_tree;
+use crate::draft::choose::acceptance::Proposal;
+use crate::draft::source::DraftSource;
+use crate::error::Result;
+use crate::ids::{NodeId, TokenId};
+use crate::tree::draft_tree::DraftTree;
+
+/// Who decides on the shape of the trees.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum TreeShape {
+    /// Best first from all sources, as wide as it pays.
+    #[default]
+    BestFirst,
+    /// DIAA, from the first source alone.
+    Dynamic(DynamicTreeOptions),
+    /// Token Recycling, from the first source alone.
+    Static,
+}
+
+/// Builds the trees of a method that has a shape of its own.
+#[derive(Clone, Debug)]
+pub struct ShapedTrees {
+    /// `None` where the shape never changes.
+    dynamic: Option<DynamicTreeOptions>,
+    shape: RankedTree,
+    /// Steps that the shape was used in.
+    age: usize,
+}
+
+impl ShapedTrees {
+    /// For trees of `shape`; `None` where they are blended. Fails when an option is out of range.
+    pub fn new(shape: TreeShape) -> Result<Option<Self>> {
+        let (dynamic, shape) = match shape {
+            TreeShape::BestFirst => return Ok(None),
+            TreeShape::Dynamic(options) => (Some(options.checked()?), RankedTree::default()),
+            TreeShape::Static => (None, static_tree()),
+        };
+        Ok(Some(Self { dynamic, shape, age: 0 }))
+    }
+
+    /// Forgets the shape of the request before.
+    pub fn begin(&mut self) {
+        self.age = 0;
+    }
+
+    /// Builds the tree below `root` and the carried tokens, of at most `max_nodes` nodes, root
+    /// included, and `depth` edges.
+    pub fn grow(
+        &mut self,
+        source: Option<&dyn DraftSource>,
+        (root, carried): (TokenId, &[TokenId]),
+        (max_nodes, depth): (usize, usize),
+        tree: &mut DraftTree,
+        proposals: &mut Vec<Option<Proposal>>,
+    ) {
+        tree.reset(root);
+        let mut cursor = source.and_then(|source| source.cursor());
+        for &token in carried.iter().take(depth.min(max_nodes - 1)) {
+            tree.push(NodeId(tree.num_nodes() as u32 - 1), token);
+            cursor = source.zip(cursor).and_then(|(source, at)| source.advance(at, token));
+        }
+        proposals.clear();
+        proposals.resize(tree.num_nodes(), None);
+        let Some((source, start)) = source.zip(cursor) else { return };
+        if let Some(options) = self.dynamic {
+            if self.age.is_multiple_of(options.update_interval) {
+                let (room, left) = (max_nodes - tree.num_nodes(), depth + 1 - tree.num_nodes());
+                self.shape = options.build(source, start, room, left);
+            }
+            self.age += 1;
+        }
+        self.shape.fill((0, source), start, (max_nodes, depth), tree, proposals);
+    }
+}

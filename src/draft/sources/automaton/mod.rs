@@ -1,0 +1,10 @@
+//! The suffix automaton of CoordGen: every substring of a growing text, and what it drafts.
+//!
+//! Other sources draw on it, too: `other_text` is an automaton over a text beside the request's.
+
+mod edge_table;
+mod edges;
+pub mod escape;
+pub(super) mod other_text;
+mod source;
+pub mod suffix_automaton;

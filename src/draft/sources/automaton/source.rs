@@ -1,0 +1,316 @@
+//! The suffix automaton as a draft source. In: a place, a substring of the text.
+//! Out: what came after it and after its shorter suffixes, blended into one probability.
+
+use super::edge_table::{Edge, MAX_LIKELY};
+use super::escape::escape;
+use super::suffix_automaton::{MAX_COUNT, ROOT, State, SuffixAutomaton};
+use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::ids::{StateId, TokenId};
+
+/// Most successors that a place answers with.
+const MAX_SUCCESSORS: usize = 8;
+
+/// Shorter and shorter suffixes whose continuations are blended, the empty one among them. With
+/// eight, `coordgen replay` counts as many steps (within 0.3 %), and drafting takes longer.
+const MAX_LEVELS: usize = 4;
+
+/// With so many continuations at hand no shorter suffix is asked: it is the rows that would else
+/// stay empty which need them.
+const ENOUGH_SUCCESSORS: usize = 4;
+
+/// Most continuations that a shorter suffix is asked for. With eight, `coordgen replay` counts as
+/// many steps (within 0.1 %), and drafting takes a sixth longer.
+const MAX_FROM_SHORTER: usize = 4;
+
+/// What is left of a shorter suffix's own estimate once the longer one has been wrong.
+const SHORTER_SHARE: f32 = 0.7;
+
+/// Levels that could add less probability than this are not looked at.
+const MIN_WEIGHT: f32 = 1.0 / 64.0;
+
+impl DraftSource for SuffixAutomaton {
+    fn name(&self) -> &'static str {
+        "automaton"
+    }
+
+    fn extend(&mut self, tokens: &[TokenId]) {
+        Self::extend(self, tokens);
+    }
+
+    /// The longest suffix that occurs earlier; the empty one where not even the last token does.
+    fn cursor(&self) -> Option<Cursor> {
+        let place = self.state(self.last).link;
+        Some(Cursor { place: place.0.into(), match_len: self.state(place).len })
+    }
+
+    /// The longest suffix of the cursor's substring that occurs before `token`, and `token`.
+    fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        let mut place = state_at(cursor);
+        let mut match_len = cursor.match_len;
+        loop {
+            let state = self.state(place);
+            if let Some(target) = self.edges.target(state.edges, token) {
+                return Some(Cursor { place: target.0.into(), match_len: match_len + 1 });
+            }
+            if place == ROOT {
+                return None;
+            }
+            place = state.link;
+            match_len = self.state(place).len;
+        }
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        self.successors_above(cursor, 0.0, out);
+    }
+
+    /// The continuations of the cursor's substring, and of shorter and shorter ones what they know
+    /// beside: prediction by partial matching (Cleary and Witten 1984) with exclusion, the escapes
+    /// being [`escape`]'s. Of a busy state only the first few continuations are looked at.
+    fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
+        let start = out.len();
+        let mut place = cursor;
+        let mut weight = 1.0;
+        for _ in 0..MAX_LEVELS {
+            if weight < at_least.max(MIN_WEIGHT) || out.len() - start >= ENOUGH_SUCCESSORS {
+                break;
+            }
+            let state = self.state(state_at(place));
+            weight = self.add_level(state, place.match_len, weight, at_least, start, out);
+            if state_at(place) == ROOT {
+                break;
+            }
+            place = Cursor { place: state.link.0.into(), match_len: self.state(state.link).len };
+        }
+        out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
+        out.truncate(start + MAX_SUCCESSORS);
+    }
+
+    fn clear(&mut self) {
+        Self::clear(self);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        Self::memory_bytes(self)
+    }
+}
+
+/// The state that a cursor of the automaton stands for.
+fn state_at(cursor: Cursor) -> StateId {
+    StateId(cursor.place as u32)
+}
+
+impl SuffixAutomaton {
+    /// Adds to `out[start..]` the continuations of one class that no longer class knows, by their
+    /// share of `weight`, unless all of them must be below `at_least`. Returns the weight left over.
+    fn add_level(
+        &self,
+        state: &State,
+        match_len: u32,
+        weight: f32,
+        at_least: f32,
+        start: usize,
+        out: &mut Vec<Successor>,
+    ) -> f32 {
+        let mut num_different = state.edges.degree() as u32;
+        if num_different == 0 {
+            return weight;
+        }
+        let mut num_continued = self.num_continued(state);
+        let is_longest = weight == 1.0;
+        let share = if is_longest { 1.0 } else { SHORTER_SHARE };
+        let known = share * (1.0 - escape(match_len, num_continued, num_different));
+        // Were all others but once, and what longer classes know taken out of a shorter one.
+        let likeliest = (num_continued + 1).saturating_sub(num_different).max(1);
+        let bound = match is_longest {
+            true => known * likeliest as f32 / num_continued as f32,
+            false => share * (1.0 - escape(match_len, likeliest, 1)),
+        };
+        if weight * bound < at_least {
+            return weight * (1.0 - known);
+        }
+        let first_new = out.len();
+        let mut num_found = 0;
+        let only = num_different == 1 && is_longest;
+        let limit = if is_longest { MAX_LIKELY } else { MAX_FROM_SHORTER };
+        // No more than so many can be that likely, and the likely ones stand in front.
+        let limit = limit.min(((weight * known / at_least) as usize).saturating_add(1));
+        self.edges.for_each_likely(state.edges, limit, |Edge { token, target }| {
+            let count = if only { num_continued } else { self.state(target).count };
+            if out[start..first_new].iter().any(|known| known.token == token) {
+                num_continued = num_continued.saturating_sub(count);
+                num_different -= 1;
+            } else {
+                let cursor = Cursor { place: target.0.into(), match_len: match_len + 1 };
+                out.push(Successor { token, probability: count as f32, cursor });
+                num_found += count;
+            }
+        });
+        if num_found == 0 {
+            return weight;
+        }
+        let num_continued = num_continued.max(num_found);
+        let known = share * (1.0 - escape(match_len, num_continued, num_different));
+        let factor = weight * known / num_continued as f32;
+        out[first_new..].iter_mut().for_each(|new| new.probability *= factor);
+        weight * (1.0 - known)
+    }
+
+    /// How many occurrences of a class have a continuation: all but one at the end of the text.
+    ///
+    /// Of a class that is no longer counted: what its likely continuations add up to at least.
+    fn num_continued(&self, state: &State) -> u32 {
+        if state.len == 0 {
+            return self.text_len() as u32;
+        }
+        if state.count < MAX_COUNT {
+            return state.count - u32::from(state.last_end as usize == self.text_len());
+        }
+        let mut total = 0;
+        self.edges.for_each_likely(state.edges, MAX_LIKELY, |edge| {
+            total += self.state(edge.target).count
+        });
+        total.max(MAX_COUNT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::draft::sources::automaton::suffix_automaton::tests::{naive_ends, texts, tokens};
+
+    /// The blend over all suffixes of `context`, classes told apart by their counts.
+    fn naive_blend(text: &[TokenId], context: &[TokenId]) -> HashMap<TokenId, f32> {
+        let (mut blend, mut weight, mut num_ends, mut levels) = (HashMap::new(), 1.0, 0, 0);
+        for start in 0..=context.len() {
+            let ends = naive_ends(text, &context[start..]);
+            if ends.len() == num_ends || levels == MAX_LEVELS || weight < MIN_WEIGHT {
+                continue;
+            }
+            (num_ends, levels) = (ends.len(), levels + 1);
+            let mut next: HashMap<TokenId, u32> = HashMap::new();
+            for &end in ends.iter().filter(|&&end| end < text.len()) {
+                *next.entry(text[end]).or_default() += 1;
+            }
+            next.retain(|token, _| !blend.contains_key(token));
+            if next.is_empty() {
+                continue;
+            }
+            let total = next.values().sum::<u32>();
+            let match_len = (context.len() - start) as u32;
+            let share = if weight == 1.0 { 1.0 } else { SHORTER_SHARE };
+            let known = share * (1.0 - escape(match_len, total, next.len() as u32));
+            for (&token, &count) in &next {
+                blend.insert(token, weight * known * count as f32 / total as f32);
+            }
+            weight *= 1.0 - known;
+        }
+        blend
+    }
+
+    fn successors(automaton: &SuffixAutomaton, cursor: Cursor) -> Vec<Successor> {
+        let mut found = Vec::new();
+        automaton.successors(cursor, &mut found);
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn successors_are_the_blend_of_all_levels(text in texts(), draft in texts()) {
+            let mut automaton = SuffixAutomaton::new();
+            automaton.extend(&text);
+            let mut cursor = automaton.cursor();
+            let mut context = text.clone();
+            for &token in draft.iter().take(6) {
+                let Some(place) = cursor else { break };
+                let matched = &context[context.len() - place.match_len as usize..];
+                let blend = naive_blend(&text, matched);
+                let found = successors(&automaton, place);
+                prop_assert_eq!(found.len(), blend.len().min(MAX_SUCCESSORS));
+                prop_assert!(found.is_sorted_by(|a, b| a.probability >= b.probability));
+                for successor in &found {
+                    prop_assert!((successor.probability - blend[&successor.token]).abs() < 1e-5);
+                    prop_assert!(successor.probability > 0.0 && successor.probability <= 1.0);
+                    let advanced = automaton.advance(place, successor.token).unwrap();
+                    prop_assert_eq!(successor.cursor, advanced);
+                }
+                context.push(token);
+                cursor = automaton.advance(place, token);
+                let longest = (1..=place.match_len as usize + 1).rev().find(|len| {
+                    !naive_ends(&text, &context[context.len() - len..]).is_empty()
+                });
+                prop_assert_eq!(cursor.map(|cursor| cursor.match_len as usize), longest);
+            }
+        }
+
+        #[test]
+        fn cleared_is_as_good_as_new(old in texts(), text in texts()) {
+            let mut reused = SuffixAutomaton::new();
+            reused.extend(&old);
+            reused.clear();
+            reused.extend(&text);
+            let mut fresh = SuffixAutomaton::new();
+            fresh.extend(&text);
+            prop_assert_eq!(reused.cursor(), fresh.cursor());
+            prop_assert_eq!(reused.num_edges(), fresh.num_edges());
+            if let Some(cursor) = fresh.cursor() {
+                prop_assert_eq!(successors(&reused, cursor), successors(&fresh, cursor));
+            }
+        }
+    }
+
+    #[test]
+    fn a_busy_state_answers_with_a_bounded_number() {
+        let mut automaton = SuffixAutomaton::new();
+        let text: Vec<u32> = (1..1000).flat_map(|next| [0, next]).chain([0]).collect();
+        automaton.extend(&tokens(&text));
+        let found = successors(&automaton, automaton.cursor().unwrap());
+        assert_eq!(found.len(), MAX_SUCCESSORS);
+        for next in 1..1000 {
+            assert_eq!(automaton.last_end(&tokens(&[0, next])), Some(2 * next as usize));
+        }
+    }
+
+    #[test]
+    fn without_a_repetition_the_text_itself_may_come_next() {
+        let mut automaton = SuffixAutomaton::new();
+        assert_eq!(successors(&automaton, automaton.cursor().unwrap()), []);
+        automaton.extend(&tokens(&[1, 2, 3]));
+        let cursor = automaton.cursor().unwrap();
+        assert_eq!(cursor, SuffixAutomaton::START);
+        let found = successors(&automaton, cursor);
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|successor| successor.probability < 0.1));
+    }
+
+    #[test]
+    fn what_may_be_left_out_is_only_the_unlikely() {
+        let mut automaton = SuffixAutomaton::new();
+        automaton.extend(&tokens(&[1, 2, 3, 1, 2, 4, 1, 2, 3, 2, 5, 1, 2]));
+        let cursor = automaton.cursor().unwrap();
+        let all = successors(&automaton, cursor);
+        for at_least in [0.0, 0.01, 0.1, 0.3, 0.6, 0.99] {
+            let mut found = Vec::new();
+            automaton.successors_above(cursor, at_least, &mut found);
+            assert!(found.len() <= all.len());
+            assert!(found.first() == all.first() || all[0].probability < at_least);
+        }
+    }
+
+    #[test]
+    fn full_counts_still_give_probabilities() {
+        let mut automaton = SuffixAutomaton::new();
+        // "0" is followed by "1" and "2", both far more often than is counted.
+        automaton.extend(&tokens(&[0, 1, 0, 2].repeat(1000)));
+        automaton.extend(&tokens(&[3, 0]));
+        let cursor = automaton.cursor().unwrap();
+        assert_eq!(cursor.match_len, 1);
+        let found = successors(&automaton, cursor);
+        assert!(found[0].probability > 0.4 && found[1].probability > 0.4);
+        assert!(found.iter().map(|successor| successor.probability).sum::<f32>() <= 1.0);
+    }
+}

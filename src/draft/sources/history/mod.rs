@@ -1,0 +1,212 @@
+//! What was said before: finished requests as a draft source. In: documents, and an index of
+//! older ones. Out: two sources for each drafter, one over the index, one over what is newer.
+//!
+//! It stores nothing: the database from which an index can always be rebuilt is the caller's.
+
+pub mod format;
+pub mod index;
+mod index_source;
+mod mapped_file;
+mod recent_source;
+pub mod suffix_array;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use self::format::Key;
+use self::index::HistoryIndex;
+use self::index_source::IndexSource;
+use self::recent_source::RecentSource;
+use crate::draft::source::DraftSource;
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+
+/// Recent documents hold at most this many tokens; then the older half of them is forgotten.
+const MAX_RECENT_TOKENS: usize = 1 << 21;
+
+/// Of a request's text the sources match this many last tokens, whatever its length.
+const MAX_MATCH: usize = 64;
+
+/// A finished request.
+#[derive(Clone, Debug)]
+struct Document {
+    /// Number in the database; `None` where it is in no database.
+    number: Option<u64>,
+    tokens: Arc<[TokenId]>,
+}
+
+/// What the sources of all drafters read from, when a request begins.
+#[derive(Debug, Default)]
+struct Shared {
+    index: Option<Arc<HistoryIndex>>,
+    /// Documents that the index does not cover, the oldest first.
+    recent: Vec<Document>,
+    num_recent_tokens: usize,
+    /// Raised whenever something else than an appended document changes.
+    generation: u64,
+}
+
+/// Finished requests of one namespace, shared by the drafters of a process.
+///
+/// Without an index it is a history in memory: [`remember`](Self::remember) each finished request.
+/// Where documents are kept in a database, they are remembered with their numbers, and an index
+/// of all up to some number takes the place of those that it covers.
+///
+/// A request drafts from what was there when it began.
+///
+/// # Cost
+/// Remembering: a copy. Beginning a request: 0.2 to 0.3 us a token remembered since the drafter's
+/// last request; all that are not covered after an index was opened. Memory: 4 bytes a recent
+/// token, and 44 to 48 more for each drafter; an index's pages as they are touched.
+///
+/// # Example
+/// ```
+/// use coordgen_rs::draft::sources::history::History;
+/// use coordgen_rs::ids::TokenId;
+///
+/// let history = History::new(10);
+/// let mut sources = history.sources();
+/// history.remember(&[3, 1, 4, 1, 5].map(TokenId))?;
+///
+/// let [_index, recent] = &mut sources;
+/// recent.clear(); // as a request begins
+/// recent.extend(&[9, 1, 4].map(TokenId));
+/// let mut successors = Vec::new();
+/// recent.successors(recent.cursor().unwrap(), &mut successors);
+/// assert_eq!(successors[0].token, TokenId(1));
+/// # Ok::<(), coordgen_rs::error::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct History {
+    shared: Arc<Mutex<Shared>>,
+    vocab_size: u32,
+}
+
+impl History {
+    /// An empty history of tokens below `vocab_size`.
+    pub fn new(vocab_size: u32) -> Self {
+        Self { shared: Arc::default(), vocab_size }
+    }
+
+    /// Number of ids in the vocabulary.
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    /// Sources for one drafter: "history", over the index, and "recent", over what is newer.
+    pub fn sources(&self) -> [Box<dyn DraftSource>; 2] {
+        let index = IndexSource::new(Arc::clone(&self.shared));
+        let recent = RecentSource::new(Arc::clone(&self.shared));
+        [Box::new(index), Box::new(recent)]
+    }
+
+    /// Appends a finished request, prompt and answer together. Fails when a token is unknown.
+    pub fn remember(&self, tokens: &[TokenId]) -> Result<()> {
+        self.append(None, tokens)
+    }
+
+    /// Appends a finished request that the database keeps under `number`.
+    ///
+    /// Numbers rise; one that is covered by the index already is left out. Fails when a token is
+    /// unknown.
+    pub fn remember_stored(&self, number: u64, tokens: &[TokenId]) -> Result<()> {
+        self.append(Some(number), tokens)
+    }
+
+    fn append(&self, number: Option<u64>, tokens: &[TokenId]) -> Result<()> {
+        let vocab_size = self.vocab_size;
+        if let Some(&token) = tokens.iter().find(|token| token.0 >= vocab_size) {
+            return Err(Error::TokenOutOfRange { token, vocab_size: vocab_size as usize });
+        }
+        let mut shared = lock(&self.shared);
+        let covered = shared.index.as_ref().map_or(0, |index| index.header().covers);
+        if number.is_none_or(|number| number > covered) {
+            shared.num_recent_tokens += tokens.len();
+            shared.recent.push(Document { number, tokens: tokens.into() });
+            shared.forget_oldest();
+        }
+        Ok(())
+    }
+
+    /// Opens the index at `path` in place of the one before, and forgets the documents it covers.
+    ///
+    /// Fails when the index cannot be used; then everything stays as it is.
+    pub fn open_index(&self, path: &Path, key: &Key) -> Result<()> {
+        let index = HistoryIndex::open(path, key)?;
+        if index.header().vocab_size != self.vocab_size {
+            return Err(Error::UnusableIndex { reason: "it belongs to another vocabulary" });
+        }
+        let covers = index.header().covers;
+        let mut shared = lock(&self.shared);
+        shared.index = Some(Arc::new(index));
+        shared.retain(|document| document.number.is_none_or(|number| number > covers));
+        Ok(())
+    }
+
+    /// Forgets the index and all documents.
+    pub fn clear(&self) {
+        let mut shared = lock(&self.shared);
+        shared.index = None;
+        shared.retain(|_| false);
+    }
+
+    /// Checks the whole index, see [`HistoryIndex::check_all`]; what else uses it goes on meanwhile.
+    /// Returns whether it is right, or absent.
+    pub fn check_index(&self) -> bool {
+        let index = lock(&self.shared).index.clone();
+        index.is_none_or(|index| index.check_all())
+    }
+
+    /// Whether the index was found damaged; it answers nothing any more.
+    pub fn is_damaged(&self) -> bool {
+        lock(&self.shared).index.as_ref().is_some_and(|index| index.is_damaged())
+    }
+
+    /// Tokens of the index, a terminator a document included.
+    pub fn num_indexed_tokens(&self) -> usize {
+        lock(&self.shared).index.as_ref().map_or(0, |index| index.header().num_tokens as usize)
+    }
+
+    /// Tokens of the documents that the index does not cover.
+    pub fn num_recent_tokens(&self) -> usize {
+        lock(&self.shared).num_recent_tokens
+    }
+
+    /// Number of the last document that the index covers; 0 without an index.
+    pub fn covers(&self) -> u64 {
+        lock(&self.shared).index.as_ref().map_or(0, |index| index.header().covers)
+    }
+}
+
+impl Shared {
+    fn retain(&mut self, keep: impl FnMut(&Document) -> bool) {
+        self.recent.retain(keep);
+        self.num_recent_tokens = self.recent.iter().map(|document| document.tokens.len()).sum();
+        self.generation += 1;
+    }
+
+    /// Keeps memory bounded where no index ever takes over.
+    fn forget_oldest(&mut self) {
+        if self.num_recent_tokens <= MAX_RECENT_TOKENS {
+            return;
+        }
+        let mut surplus = self.num_recent_tokens - MAX_RECENT_TOKENS / 2;
+        self.retain(|document| {
+            let forget = surplus > 0;
+            surplus = surplus.saturating_sub(document.tokens.len());
+            !forget
+        });
+    }
+}
+
+/// The state stays whole if a thread panics while it holds the lock: no change runs foreign code.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The part of a request's new tokens that a match can reach back to.
+fn matched(tokens: &[TokenId]) -> &[TokenId] {
+    &tokens[tokens.len().saturating_sub(MAX_MATCH)..]
+}

@@ -1,0 +1,398 @@
+//! Draft reuse (CoordGen 3.4): of a rejected draft, the part that the target would have said after it.
+//! In: verifications. Out: that part again, where its beginning fits, or right away.
+
+use std::collections::VecDeque;
+
+use crate::draft::source::{Cursor, DraftSource, MAX_CONTEXT, Successor, Verification, agreement};
+use crate::ids::{NodeId, TokenId};
+use crate::tree::draft_tree::DraftTree;
+
+/// Tokens of all segments together: when a new one exceeds them, the oldest go.
+const MAX_KEPT: usize = 32;
+
+/// Steps that a segment is proposed in, the one after its rejection included.
+const LIFETIME: u32 = 8;
+
+/// Rejected nodes whose rows are read, at a pass over a row of logits each.
+const MAX_ROWS: usize = 16;
+
+/// That a segment comes next at all, with nothing before it to agree, is a guess.
+const START_PROBABILITY: f32 = 0.2;
+
+/// Segments of rejected drafts that the target agreed with once it was past their first token.
+///
+/// A draft `x` is rejected at its first token that the target does not say. Often it was right but
+/// for that token (Table 2 of the paper): the target puts something in before it (*missing*), or
+/// says it in other words (*synonym*), and then goes on as drafted. The rows behind the rejection
+/// are computed anyway. Equation 3: keep the longest segment of which each token is what the target
+/// said after the tokens of the draft before it. The token before the segment is kept as its anchor,
+/// and, beyond the paper, what the target said after the segment: the only word there that is its
+/// own. Without it reuse gained far less on the embedded model.
+///
+/// Kept segments are proposed after an agreement with their own tokens, as a lookup in a text
+/// would; and everywhere else from their beginning: the first token in the synonym case, the anchor
+/// in the missing one. The newest segment is proposed for one step at least; older ones until
+/// they are 8 steps old, or all segments together have more than 32 tokens.
+///
+/// Of a tree the longest rejected path is looked at, the first among equals.
+///
+/// # Cost
+/// A step: a pass over the logits of at most 16 rows. `advance` and `cursor`: a scan
+/// of the kept tokens.
+#[derive(Clone, Debug, Default)]
+pub struct DraftReuse {
+    /// The last tokens given out, at most [`MAX_CONTEXT`].
+    recent: Vec<TokenId>,
+    /// The newest first.
+    segments: VecDeque<Segment>,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    /// The anchor, then the segment.
+    tokens: Vec<TokenId>,
+    /// Steps that it was proposed in.
+    age: u32,
+}
+
+impl DraftReuse {
+    /// The kept segments, the newest first, each behind its anchor.
+    pub fn segments(&self) -> impl Iterator<Item = &[TokenId]> {
+        self.segments.iter().map(|segment| &segment.tokens[..])
+    }
+
+    /// A place in a segment, as behind its first `offset` tokens.
+    fn place(segment: usize, offset: usize) -> u64 {
+        (segment as u64) << 32 | offset as u64
+    }
+
+    /// The place outside all segments.
+    fn outside(&self) -> Cursor {
+        Cursor { place: Self::place(self.segments.len(), 0), match_len: 0 }
+    }
+
+    /// The tokens before and after a place; `None` outside all segments.
+    fn around(&self, cursor: Cursor) -> Option<(&[TokenId], &[TokenId])> {
+        let segment = self.segments.get((cursor.place >> 32) as usize)?;
+        Some(segment.tokens.split_at(cursor.place as u32 as usize))
+    }
+
+    /// The place behind the `token` whose predecessors agree most with the end of `context`, in
+    /// the newest segment among equals.
+    fn search(&self, token: TokenId, context: &[TokenId]) -> Cursor {
+        let mut best = self.outside();
+        for (index, Segment { tokens, .. }) in self.segments.iter().enumerate() {
+            for offset in (0..tokens.len()).filter(|&offset| tokens[offset] == token) {
+                let match_len = 1 + agreement(&tokens[..offset], context);
+                if match_len > best.match_len {
+                    best = Cursor { place: Self::place(index, offset + 1), match_len };
+                }
+            }
+        }
+        best
+    }
+
+    fn keep(&mut self, tokens: Vec<TokenId>) {
+        self.segments.retain(|segment| segment.tokens != tokens);
+        self.segments.push_front(Segment { tokens, age: 0 });
+        let mut num_kept = 0;
+        let fits = |segment: &Segment| {
+            num_kept += segment.tokens.len();
+            segment.age == 0 || num_kept <= MAX_KEPT
+        };
+        let num_fitting = self.segments.iter().map(fits).take_while(|&fits| fits).count();
+        self.segments.truncate(num_fitting);
+    }
+}
+
+impl DraftSource for DraftReuse {
+    fn name(&self) -> &'static str {
+        "reuse"
+    }
+
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.recent.extend(&tokens[tokens.len().saturating_sub(MAX_CONTEXT)..]);
+        let num_old = self.recent.len().saturating_sub(MAX_CONTEXT);
+        self.recent.drain(..num_old);
+    }
+
+    /// `None` while nothing is kept.
+    fn cursor(&self) -> Option<Cursor> {
+        let (&last, context) = self.recent.split_last()?;
+        (!self.segments.is_empty()).then(|| self.search(last, context))
+    }
+
+    /// Never `None`: what is drafted may be what was missing before a segment.
+    fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        let Some((before, after)) = self.around(cursor) else {
+            return Some(self.search(token, &[]));
+        };
+        if after.first() == Some(&token) {
+            return Some(Cursor { place: cursor.place + 1, match_len: cursor.match_len + 1 });
+        }
+        Some(self.search(token, &before[before.len() - cursor.match_len as usize..]))
+    }
+
+    /// In a segment its next token, surer the longer the agreement; outside, how each may begin.
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        if let Some((_, after)) = self.around(cursor) {
+            let probability = cursor.match_len as f32 / (cursor.match_len + 1) as f32;
+            let next = Cursor { place: cursor.place + 1, match_len: cursor.match_len + 1 };
+            out.extend(after.first().map(|&token| Successor { token, probability, cursor: next }));
+            return;
+        }
+        for (index, segment) in self.segments.iter().enumerate() {
+            for (offset, probability) in [(1, START_PROBABILITY), (0, START_PROBABILITY / 2.0)] {
+                let place = Self::place(index, offset + 1);
+                let cursor = Cursor { place, match_len: 1 };
+                let token = segment.tokens[offset];
+                if !out.iter().any(|known| known.token == token) {
+                    out.push(Successor { token, probability, cursor });
+                }
+            }
+        }
+    }
+
+    fn verified(&mut self, seen: &mut Verification<'_>) {
+        for segment in &mut self.segments {
+            segment.age += 1;
+        }
+        self.segments.retain(|segment| segment.age < LIFETIME);
+        let path = rejected_path(seen.tree, &seen.verified.path);
+        if let Some(tokens) = agreeing_segment(seen.tree, &path, &mut *seen.says) {
+            self.keep(tokens);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.recent.clear();
+        self.segments.clear();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let tokens: usize = self.segments.iter().map(|segment| segment.tokens.capacity()).sum();
+        (self.recent.capacity() + tokens) * size_of::<TokenId>()
+            + self.segments.capacity() * size_of::<Segment>()
+    }
+}
+
+/// The longest path of rejected nodes that starts below an accepted one, the first among equals.
+fn rejected_path(tree: &DraftTree, accepted: &[NodeId]) -> Vec<NodeId> {
+    let mut lens = vec![0; tree.num_nodes()];
+    let mut last = 0;
+    for node in 1..tree.num_nodes() {
+        if !accepted.contains(&NodeId(node as u32)) {
+            lens[node] = 1 + lens[tree.parents()[node].index()];
+            if lens[node] > lens[last] {
+                last = node;
+            }
+        }
+    }
+    let mut path = Vec::with_capacity(lens[last]);
+    while lens[last] > 0 {
+        path.push(NodeId(last as u32));
+        last = tree.parents()[last].index();
+    }
+    path.reverse();
+    path
+}
+
+/// Equation 3: the longest run of nodes of a rejected `path` that hold what the target says after
+/// their parents, behind the node before it and before what the target says next; `None` when there
+/// is no such node. The first run among equals.
+fn agreeing_segment(
+    tree: &DraftTree,
+    path: &[NodeId],
+    says: &mut dyn FnMut(NodeId) -> Option<TokenId>,
+) -> Option<Vec<TokenId>> {
+    let path = &path[..path.len().min(MAX_ROWS)];
+    // The last row is read for the word after it: a path of one node has nothing that could agree.
+    let said: Vec<_> =
+        if path.len() > 1 { path.iter().map(|&node| says(node)).collect() } else { vec![] };
+    let (mut best, mut run_start) = (0..0, 1);
+    for index in 1..path.len() {
+        if said[index - 1] != Some(tree.token(path[index])) {
+            run_start = index + 1;
+        } else if index + 1 - run_start > best.len() {
+            best = run_start..index + 1;
+        }
+    }
+    let with_anchor = best.start.checked_sub(1)?..best.end;
+    let own_word = said[best.end - 1];
+    Some(path[with_anchor].iter().map(|&node| tree.token(node)).chain(own_word).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::commit::{CommitPolicy, Limits, commit};
+    use crate::tree::draft_tree::strategies;
+    use crate::verify::verify;
+
+    const T: u32 = 100;
+
+    /// Tells `reuse` of one step: the tree is verified by a target that says `says` row by row.
+    fn step(reuse: &mut DraftReuse, tree: &DraftTree, says: &[TokenId]) {
+        let verified = verify(tree, |node| Ok(says[node.index()])).unwrap();
+        let limits = Limits { end_tokens: &[], remaining: 100 };
+        let commit = commit(CommitPolicy::Canonical, tree, &verified, limits);
+        let mut says = |node: NodeId| Some(says[node.index()]);
+        let mut seen = Verification {
+            tree,
+            verified: &verified,
+            commit: &commit,
+            says: &mut says,
+            top_k: &mut |_| None,
+            shared_logits: None,
+        };
+        reuse.verified(&mut seen);
+        reuse.extend(&commit.token_ids);
+    }
+
+    fn chain_step(reuse: &mut DraftReuse, draft: &[u32], says: &[u32]) {
+        let tokens: Vec<TokenId> = draft.iter().copied().map(TokenId).collect();
+        let says: Vec<TokenId> = says.iter().copied().map(TokenId).collect();
+        step(reuse, &DraftTree::chain(&tokens).unwrap(), &says);
+    }
+
+    /// Whether the tokens can be reached from the end of the text by what is proposed.
+    fn proposes(reuse: &DraftReuse, tokens: &[u32]) -> bool {
+        let mut cursor = reuse.cursor();
+        tokens.iter().all(|&token| {
+            let mut found = Vec::new();
+            cursor.iter().for_each(|&cursor| reuse.successors(cursor, &mut found));
+            let next = found.iter().find(|next| next.token == TokenId(token));
+            if let Some(next) = next {
+                // A beginning is a guess; what it matches is only known to `advance`.
+                assert!(
+                    cursor == Some(reuse.outside())
+                        || reuse.advance(cursor.unwrap(), TokenId(token)) == Some(next.cursor)
+                );
+                assert!(next.probability > 0.0 && next.probability < 1.0);
+            }
+            cursor = next.map(|next| next.cursor);
+            next.is_some()
+        })
+    }
+
+    /// Table 2, first row: the target says 9 before 1 2 3 4, which the draft lacks.
+    #[test]
+    fn a_missing_token_leaves_the_draft_to_come() {
+        let mut reuse = DraftReuse::default();
+        reuse.extend(&[TokenId(T)]);
+        chain_step(&mut reuse, &[T, 1, 2, 3, 4], &[9, 2, 3, 4, 5]);
+        assert_eq!(reuse.segments().next().unwrap(), [1, 2, 3, 4, 5].map(TokenId));
+        assert!(proposes(&reuse, &[1, 2, 3, 4, 5]));
+        // Another word is missing too: "9 8 1 2 3 4". Whoever drafts 8, the segment goes on.
+        let after_8 = reuse.advance(reuse.cursor().unwrap(), TokenId(8)).unwrap();
+        let mut found = Vec::new();
+        reuse.successors(after_8, &mut found);
+        assert!(found.iter().any(|next| next.token == TokenId(1)));
+    }
+
+    /// Table 2, second row: the target says 9 for the draft's 1, then 2 3 4 as drafted.
+    #[test]
+    fn a_synonym_is_followed_by_the_rest_of_the_draft() {
+        let mut reuse = DraftReuse::default();
+        reuse.extend(&[TokenId(T)]);
+        chain_step(&mut reuse, &[T, 1, 2, 3, 4], &[9, 2, 3, 4, 5]);
+        assert!(proposes(&reuse, &[2, 3, 4]));
+        // Once 2 is given out, its match makes 3 likely.
+        reuse.extend(&[TokenId(2)]);
+        let mut found = Vec::new();
+        reuse.successors(reuse.cursor().unwrap(), &mut found);
+        assert_eq!((found.len(), found[0].token), (1, TokenId(3)));
+        assert!(found[0].probability > START_PROBABILITY);
+    }
+
+    /// Table 2, third row.
+    #[test]
+    fn a_redundant_draft_is_dropped() {
+        let mut reuse = DraftReuse::default();
+        reuse.extend(&[TokenId(T)]);
+        chain_step(&mut reuse, &[T, 1, 2, 3, 4], &[9, 7, 7, 7, 7]);
+        assert_eq!(reuse.segments().count(), 0);
+        assert_eq!(reuse.cursor(), None);
+    }
+
+    #[test]
+    fn the_oldest_go_when_the_kept_tokens_exceed_the_threshold() {
+        let mut reuse = DraftReuse::default();
+        reuse.extend(&[TokenId(T)]);
+        let long: Vec<u32> = (0..=MAX_ROWS as u32).collect();
+        for round in 0..4 {
+            let draft: Vec<u32> =
+                [T].into_iter().chain(long.iter().map(|at| at + 20 * round)).collect();
+            let mut says: Vec<u32> = draft[1..].to_vec();
+            says[0] = 99;
+            says.push(99);
+            chain_step(&mut reuse, &draft, &says);
+            let kept: usize = reuse.segments().map(<[TokenId]>::len).sum();
+            assert!(kept <= MAX_KEPT || reuse.segments().count() == 1);
+            assert_eq!(reuse.segments().next().unwrap()[0], TokenId(20 * round));
+        }
+    }
+
+    #[test]
+    fn segments_are_proposed_for_their_lifetime() {
+        let mut reuse = DraftReuse::default();
+        reuse.extend(&[TokenId(T)]);
+        chain_step(&mut reuse, &[T, 1, 2, 3, 4], &[9, 2, 3, 4, 5]);
+        for _ in 0..LIFETIME {
+            assert!(proposes(&reuse, &[2, 3, 4]));
+            chain_step(&mut reuse, &[9], &[9]);
+        }
+        assert_eq!(reuse.segments().count(), 0);
+    }
+
+    /// Every rejected path and every stretch of it, tried one by one.
+    fn naive_segment(
+        tree: &DraftTree,
+        says: &[TokenId],
+        accepted: &[NodeId],
+    ) -> Option<Vec<TokenId>> {
+        let path_to = |mut node: usize| {
+            let mut path = vec![];
+            while node > 0 && !accepted.contains(&NodeId(node as u32)) {
+                path.insert(0, node);
+                node = tree.parents()[node].index();
+            }
+            path
+        };
+        let paths = (1..tree.num_nodes()).map(path_to);
+        let path = paths.rev().max_by_key(Vec::len)?;
+        let agrees = |&index: &usize| tree.token_ids()[path[index]] == says[path[index - 1]];
+        let stretches =
+            (1..path.len()).flat_map(|start| (start + 1..=path.len()).map(move |end| start..end));
+        let agreeing = stretches.filter(|range| range.clone().all(|index| agrees(&index)));
+        let best =
+            agreeing.collect::<Vec<_>>().into_iter().rev().max_by_key(|range| range.len())?;
+        let tokens = path[best.start - 1..best.end].iter().map(|&node| tree.token_ids()[node]);
+        Some(tokens.chain([says[path[best.end - 1]]]).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_the_longest_agreeing_segment(
+            steps in prop::collection::vec(
+                (strategies::tree(12), prop::collection::vec((0u32..3).prop_map(TokenId), 12)),
+                1..5,
+            ),
+        ) {
+            let mut reuse = DraftReuse::default();
+            for (tree, says) in &steps {
+                let verified = verify(tree, |node| Ok(says[node.index()])).unwrap();
+                let expected = naive_segment(tree, says, &verified.path);
+                let old: Vec<Vec<TokenId>> = reuse.segments().map(<[TokenId]>::to_vec).collect();
+                step(&mut reuse, tree, says);
+                let mut segments = reuse.segments().map(<[TokenId]>::to_vec);
+                if let Some(expected) = expected {
+                    prop_assert_eq!(segments.next(), Some(expected));
+                }
+                prop_assert!(segments.all(|segment| old.contains(&segment)));
+            }
+        }
+    }
+}
