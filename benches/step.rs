@@ -13,7 +13,7 @@ use coordgen_rs::commit::CommitPolicy;
 use coordgen_rs::draft::choose::drafter::{Drafter, DrafterOptions};
 use coordgen_rs::draft::choose::step_choice::{StepChoice, StepShape};
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
-use coordgen_rs::draft::source_named;
+use coordgen_rs::draft::methods::source_named;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::tree::draft_tree::DraftTree;
 use coordgen_rs::tree::step_inputs::{MASKED, StepBuffers, StepInputs, VISIBLE};

@@ -80,7 +80,23 @@ pub enum Error {
         /// The name as given.
         name: String,
         /// The names that exist.
-        known: &'static str,
+        known: String,
+    },
+    /// No drafting method has this name.
+    #[error("method is {name:?}, but must be one of {known}")]
+    UnknownMethod {
+        /// The name as given.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// A drafting method has nothing to draft from.
+    #[error("method {method:?} needs {needs}")]
+    MethodNeeds {
+        /// Its name.
+        method: &'static str,
+        /// What is missing.
+        needs: &'static str,
     },
     /// The index of a history cannot be used, and is to be rebuilt.
     #[error("the index of the history cannot be used: {reason}")]

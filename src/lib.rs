@@ -75,6 +75,8 @@
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask.
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
+//! - [`draft::methods`]: the registry of sources and of named choices among them, ours and the
+//!   papers'.
 //! - [`draft::source`]: the trait [`DraftSource`], all that a source is asked and told.
 //! - [`draft::sources`]: who answers. [`automaton`], the [`SuffixAutomaton`], and
 //!   [`escape`], on which its estimates rest; [`PromptLookup`]; [`Calibration`], what the target
@@ -112,7 +114,7 @@
 //! A target that counts in circles, verified up to eight tokens at a time:
 //!
 //! ```
-//! use coordgen_rs::draft::source_named;
+//! use coordgen_rs::draft::methods::source_named;
 //! use coordgen_rs::draft::choose::tree_shape::TreeShape;
 //! use coordgen_rs::{CommitPolicy, Drafter, DrafterOptions, StepChoice, StepShape, TokenId};
 //!

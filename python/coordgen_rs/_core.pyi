@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import ClassVar, Literal, Protocol, final
+from typing import ClassVar, Final, Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "PLAIN",
     "Accepted",
     "BlockLoadError",
     "CallOrderError",
     "CoordgenError",
+    "DraftMethod",
+    "DraftSource",
     "Drafter",
     "DynamicTree",
     "EmptyPromptError",
@@ -34,6 +37,9 @@ __all__ = [
     "Streaming",
     "SuffixAutomaton",
     "TokenOutOfRangeError",
+    "draft_method",
+    "draft_methods",
+    "draft_sources",
     "plan",
     "top_k",
 ]
@@ -181,6 +187,92 @@ class Accepted:
         """Why the answer ends with these tokens; None while it goes on."""
 
 @final
+class DraftSource:
+    """Something that proposes what may come next, as it stands in the registry."""
+
+    @property
+    def name(self) -> str:
+        """The name in options and statistics."""
+
+    @property
+    def about(self) -> str:
+        """What it proposes, in a line."""
+
+    @property
+    def needs(self) -> str:
+        """What it cannot draft without, or "nothing".
+
+        "a history" and "a prediction" bring their sources along, so that nobody names them.
+        """
+
+@final
+class DraftMethod:
+    """A choice of sources, ours or a paper's, and what is done with what they say."""
+
+    @property
+    def name(self) -> str:
+        """The name in options and results."""
+
+    @property
+    def about(self) -> str:
+        """What it is, in a line."""
+
+    @property
+    def needs_draft_model(self) -> bool:
+        """Whether it drafts from nothing but a draft model."""
+
+    @property
+    def tree(self) -> str | DynamicTree:
+        """The shape of its trees, for `Drafter`."""
+
+    @property
+    def branches(self) -> bool:
+        """Whether its draft model drafts branches, or a chain only; for `ModelDraft`."""
+
+    @property
+    def in_gaps(self) -> bool:
+        """Whether its draft model goes on while the target waits for its blocks."""
+
+    def sources(
+        self,
+        *,
+        free_rows: bool = False,
+        draft_model: bool = False,
+        earlier_requests: bool = False,
+        recorded: bool = False,
+    ) -> list[str]:
+        """The names of its sources, in order, for `Drafter`.
+
+        Args:
+            free_rows: Rows cost nothing: the drafter is given no costs.
+            draft_model: There is a draft model.
+            earlier_requests: Earlier requests may be drawn on.
+            recorded: A recorded answer plays the target, so that there are no logits.
+
+        Raises:
+            OptionError: What all of its sources need is missing; the message says what.
+        """
+
+PLAIN: Final[str]
+"""The name of plain decoding, the baseline that drafts nothing."""
+
+def draft_sources() -> list[DraftSource]:
+    """All sources."""
+
+def draft_methods() -> list[DraftMethod]:
+    """All methods: ours, then the papers'."""
+
+def draft_method(name: str) -> DraftMethod:
+    """The method of that name.
+
+    Args:
+        name: As in options: "auto", "coordgen", ...
+
+    Raises:
+        OptionError: There is none; the message lists all.
+    """
+
+@final
 class Drafter:
     """Drafts from lookups, verifies and commits: `begin`, then `propose` and `accept` in turn.
 
@@ -189,13 +281,7 @@ class Drafter:
     Args:
         step_inputs: One for each step that the session can run, narrowest first.
         vocab_size: Number of columns of the logits.
-        sources: Who drafts: "automaton" (suffix automaton over the request), "lookup" (prompt
-            lookup), "calibration" (what the target expected in the prompt; needs `prefilled`),
-            "reuse" (parts of rejected drafts), "session" (earlier requests of this drafter),
-            "sam" and "sam-session" (SAM-Decoding, for comparison; over the request, and over
-            earlier ones too), "lookup-table" (what the target held likely after each token; uses
-            `prefilled`), "token-recycling" (the same of the last row only, for comparison). None of
-            them: nothing is drafted.
+        sources: Names of what drafts, see `draft_sources`. None of them: nothing is drafted.
         costs: What each step costs, in any unit: a number, or a pair of what it costs behind no
             token and for every committed token more. A step is run, and a draft made, only
             where it pays. Without costs rows are free, and filled as far as the sources reach.

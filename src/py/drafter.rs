@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use super::convert::{integers, matrix, to_array, token_ids};
 use super::errors::ShapeError;
 use super::history::PySharedHistory;
-use super::lookup_table::{PyDynamicTree, PyLookupTable};
+use super::lookup_table::PyLookupTable;
+use super::methods::TreeOption;
 use super::model_draft::PyModelDraft;
 use super::sampling::PySampling;
 use super::shared_logits::NumpyLogits;
@@ -17,41 +18,13 @@ use super::step_inputs::PyStepInputs;
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
 use crate::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
-use crate::draft::choose::tree_shape::TreeShape;
-use crate::draft::source_named;
-use crate::draft::sources::lookup_table::source::TableSource;
-use crate::draft::sources::model::source::ModelSource;
-use crate::error::Error;
+use crate::draft::methods::{DrawnOn, source_drawing_on};
+use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::ids::TokenId;
 use crate::logits::SharedLogits;
 
 /// Two `(n,) uint32` arrays: token ids and parents.
 type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);
-
-/// "best-first", "static", or a `DynamicTree`.
-#[derive(FromPyObject)]
-enum TreeOption {
-    Dynamic(PyDynamicTree),
-    Name(String),
-}
-
-impl TreeOption {
-    fn shape(self) -> Result<TreeShape, Error> {
-        let name = match self {
-            Self::Dynamic(tree) => return Ok(TreeShape::Dynamic(tree.core)),
-            Self::Name(name) => name,
-        };
-        match &name[..] {
-            "best-first" => Ok(TreeShape::BestFirst),
-            "static" => Ok(TreeShape::Static),
-            _ => Err(Error::BadOption {
-                what: "tree",
-                got: format!("{name:?}"),
-                must: "best-first, static or a DynamicTree",
-            }),
-        }
-    }
-}
 
 /// A number, or a pair of what a step costs behind nothing and for every token that it stands behind.
 #[derive(FromPyObject)]
@@ -119,9 +92,9 @@ impl PyDrafter {
 impl PyDrafter {
     #[new]
     #[pyo3(signature = (
-        step_inputs, vocab_size, *, sources=vec!["automaton".to_string()], costs=None,
+        step_inputs, vocab_size, *, sources=vec![SuffixAutomaton::NAME.into()], costs=None,
         commit="canonical", end_token_ids=vec![], history=None, lookup_table=None,
-        model_draft=None, tree=TreeOption::Name("best-first".into())
+        model_draft=None, tree=TreeOption::default()
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -149,14 +122,12 @@ impl PyDrafter {
             end_tokens: end_token_ids.into_iter().map(TokenId).collect(),
             shape: tree.shape()?,
         };
-        let table = lookup_table.map(|table| table.core.clone()).unwrap_or_default();
-        let model = model_draft.map(|draft| draft.core.clone());
-        let source = |name: &String| match (&name[..], &model) {
-            (TableSource::NAME, _) => Ok(Box::new(TableSource::new(table.clone())) as _),
-            (ModelSource::NAME, Some(model)) => Ok(Box::new(ModelSource::new(model.clone())) as _),
-            (name, _) => source_named(name),
+        let drawn_on = DrawnOn {
+            lookup_table: lookup_table.map(|table| table.core.clone()).unwrap_or_default(),
+            draft_model: model_draft.map(|draft| draft.core.clone()),
         };
-        let mut sources: Vec<_> = sources.iter().map(source).collect::<Result<_, _>>()?;
+        let sources = sources.iter().map(|name| source_drawing_on(name, &drawn_on));
+        let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
         if let Some(history) = history {
             sources.extend(history.sources(vocab_size)?);
         }

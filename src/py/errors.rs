@@ -111,7 +111,10 @@ impl From<Error> for PyErr {
                 BlockLoadError::new_err(message)
             }
             Error::BudgetTooSmall { .. } => MemoryBudgetError::new_err(message),
-            Error::UnknownSource { .. } | Error::BadOption { .. } => OptionError::new_err(message),
+            Error::UnknownSource { .. }
+            | Error::UnknownMethod { .. }
+            | Error::MethodNeeds { .. }
+            | Error::BadOption { .. } => OptionError::new_err(message),
         }
     }
 }

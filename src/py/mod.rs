@@ -6,6 +6,7 @@ mod errors;
 mod history;
 mod loader;
 mod lookup_table;
+mod methods;
 mod model_draft;
 mod plan;
 mod sampling;
@@ -23,6 +24,7 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     sources::register(module)?;
+    methods::register(module)?;
     top_k::register(module)?;
     plan::register(module)?;
     module.add_class::<sampling::PySampling>()?;

@@ -72,6 +72,9 @@ pub struct Calibration {
 }
 
 impl Calibration {
+    /// The name in options and statistics.
+    pub const NAME: &'static str = "calibration";
+
     /// Positions of the prompt whose followers are known.
     pub fn num_positions(&self) -> usize {
         self.previous.len()
@@ -107,7 +110,7 @@ impl Calibration {
 
 impl DraftSource for Calibration {
     fn name(&self) -> &'static str {
-        "calibration"
+        Self::NAME
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {

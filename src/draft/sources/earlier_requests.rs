@@ -32,6 +32,9 @@ pub struct EarlierRequests {
 }
 
 impl EarlierRequests {
+    /// The name in options and statistics.
+    pub const NAME: &'static str = "earlier-requests";
+
     /// No request was served yet.
     pub fn new() -> Self {
         Self::default()
@@ -40,7 +43,7 @@ impl EarlierRequests {
 
 impl DraftSource for EarlierRequests {
     fn name(&self) -> &'static str {
-        "session"
+        Self::NAME
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {

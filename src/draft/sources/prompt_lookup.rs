@@ -52,6 +52,9 @@ impl Default for PromptLookup {
 }
 
 impl PromptLookup {
+    /// The name in options and statistics.
+    pub const NAME: &'static str = "prompt-lookup";
+
     /// A lookup in the empty text.
     pub fn new() -> Self {
         Self { text: Vec::new(), first: std::array::from_fn(|i| FirstOccurrences::new(i + 1)) }
@@ -66,7 +69,7 @@ impl PromptLookup {
 
 impl DraftSource for PromptLookup {
     fn name(&self) -> &'static str {
-        "lookup"
+        Self::NAME
     }
 
     /// # Panics

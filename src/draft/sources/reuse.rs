@@ -56,6 +56,9 @@ struct Segment {
 }
 
 impl DraftReuse {
+    /// The name in options and statistics.
+    pub const NAME: &'static str = "reuse";
+
     /// The kept segments, the newest first, each behind its anchor.
     pub fn segments(&self) -> impl Iterator<Item = &[TokenId]> {
         self.segments.iter().map(|segment| &segment.tokens[..])
@@ -107,7 +110,7 @@ impl DraftReuse {
 
 impl DraftSource for DraftReuse {
     fn name(&self) -> &'static str {
-        "reuse"
+        Self::NAME
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {

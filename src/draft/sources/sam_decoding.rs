@@ -48,6 +48,11 @@ pub struct SamDecoding {
 }
 
 impl SamDecoding {
+    /// The name in options and statistics.
+    pub const NAME: &'static str = "sam";
+    /// The name of the one that draws on earlier requests too.
+    pub const WITH_EARLIER_REQUESTS: &'static str = "sam-earlier-requests";
+
     /// Drafts from the request alone.
     pub fn new() -> Self {
         Self::default()
@@ -69,7 +74,10 @@ impl SamDecoding {
 
 impl DraftSource for SamDecoding {
     fn name(&self) -> &'static str {
-        "sam"
+        match self.earlier {
+            None => Self::NAME,
+            Some(_) => Self::WITH_EARLIER_REQUESTS,
+        }
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {

@@ -28,14 +28,21 @@ pub struct DynamicTreeOptions {
 }
 
 impl Default for DynamicTreeOptions {
-    /// delta, alpha and tau of Figure 7; a new shape in every step, which costs less than the mask.
     fn default() -> Self {
-        let (depth_decay, width_decay, threshold) = (0.8, 0.7, 5e-3);
-        Self { budget: None, depth_decay, width_decay, threshold, update_interval: 1 }
+        Self::FIGURE_7
     }
 }
 
 impl DynamicTreeOptions {
+    /// delta, alpha and tau of Figure 7; a new shape in every step, which costs less than the mask.
+    pub const FIGURE_7: Self = Self {
+        budget: None,
+        depth_decay: 0.8,
+        width_decay: 0.7,
+        threshold: 5e-3,
+        update_interval: 1,
+    };
+
     /// The options, if a tree can be built by them. Fails when one is out of its range.
     pub fn checked(self) -> Result<Self> {
         let decays = [("depth_decay", self.depth_decay), ("width_decay", self.width_decay)];

@@ -30,7 +30,7 @@ const MIN_WEIGHT: f32 = 1.0 / 64.0;
 
 impl DraftSource for SuffixAutomaton {
     fn name(&self) -> &'static str {
-        "automaton"
+        Self::NAME
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {

@@ -96,6 +96,9 @@ impl Default for SuffixAutomaton {
 }
 
 impl SuffixAutomaton {
+    /// The name in options and statistics.
+    pub const NAME: &'static str = "automaton";
+
     /// The automaton of the empty text.
     pub fn new() -> Self {
         let root = State { len: 0, link: ROOT, last_end: 0, count: 0, edges: EdgeList::EMPTY };

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::index::{Continuation, HistoryIndex, Range};
-use super::{Shared, lock, matched};
+use super::{History, Shared, lock, matched};
 use crate::draft::source::{Cursor, DraftSource, Successor};
 use crate::draft::sources::automaton::escape::escape;
 use crate::ids::TokenId;
@@ -94,7 +94,7 @@ impl From<Level> for Cursor {
 
 impl DraftSource for IndexSource {
     fn name(&self) -> &'static str {
-        "history"
+        History::INDEX
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {

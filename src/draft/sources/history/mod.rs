@@ -85,6 +85,11 @@ pub struct History {
 }
 
 impl History {
+    /// The name of the source over the index.
+    pub const INDEX: &'static str = "history";
+    /// The name of the source over what the index does not cover yet.
+    pub const RECENT: &'static str = "recent";
+
     /// An empty history of tokens below `vocab_size`.
     pub fn new(vocab_size: u32) -> Self {
         Self { shared: Arc::default(), vocab_size }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{Document, Shared, lock};
+use super::{Document, History, Shared, lock};
 use crate::draft::source::{Cursor, DraftSource, Successor};
 use crate::draft::sources::automaton::other_text::OtherText;
 use crate::ids::TokenId;
@@ -37,7 +37,7 @@ impl RecentSource {
 
 impl DraftSource for RecentSource {
     fn name(&self) -> &'static str {
-        "recent"
+        History::RECENT
     }
 
     fn extend(&mut self, tokens: &[TokenId]) {
