@@ -96,7 +96,7 @@
 //!   [`source`](draft::sources::model::source), how it drafts.
 //! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
 //!   [`grow`], one tree from all of them; [`step_choice`], how wide a step pays; [`model_choice`],
-//!   when a draft model does; and the [`Drafter`] above it all.
+//!   when a draft model does; [`origins`], who brought each token; and the [`Drafter`] above it all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
 //!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's,
 //!   [`static_tree`](draft::choose::tree_shape::static_tree), Token Recycling's;
@@ -157,6 +157,7 @@
 //! [`model`]: draft::sources::model
 //! [`model_choice`]: draft::choose::model_choice
 //! [`ModelDraft`]: draft::sources::model::ModelDraft
+//! [`origins`]: draft::choose::origins
 //! [`Prediction`]: draft::sources::prediction::Prediction
 //! [`SamDecoding`]: draft::sources::sam_decoding::SamDecoding
 //! [`step_choice`]: draft::choose::step_choice

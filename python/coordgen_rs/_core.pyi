@@ -183,6 +183,14 @@ class Accepted:
         """
 
     @property
+    def sources(self) -> list[str]:
+        """Who put each of `token_ids` into the draft.
+
+        The name of a source, "given" for a caller's own draft, or "target" for what nobody drafted.
+        A token that was accepted on a side branch and fed again keeps its first source.
+        """
+
+    @property
     def finish_reason(self) -> Literal["stop", "length"] | None:
         """Why the answer ends with these tokens; None while it goes on."""
 
@@ -425,6 +433,13 @@ class Drafter:
         Raises:
             CallOrderError: Nothing was proposed.
             ShapeError: The record ends before the answer does, or has another dtype.
+        """
+
+    def draft_on(self) -> bool:
+        """Use a pause of the target to draft further.
+
+        Returns:
+            Whether there was something to do: never, for a drafter without a model.
         """
 
     @property

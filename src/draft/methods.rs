@@ -366,6 +366,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::draft::choose::origins::Origin;
     use crate::draft::sources::model::ModelDraft;
     use proptest::prelude::*;
 
@@ -418,6 +419,7 @@ mod tests {
         let methods: HashSet<_> = METHODS.iter().map(|method| method.name).collect();
         assert_eq!(methods.len(), METHODS.len());
         assert!(!methods.contains(PLAIN));
+        assert!(!sources.contains(Origin::TARGET) && !sources.contains(Origin::GIVEN));
     }
 
     #[test]

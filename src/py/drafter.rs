@@ -43,18 +43,34 @@ impl From<CostOption> for StepCost {
 }
 
 /// What one verification gave out.
-#[pyclass(name = "Accepted", module = "coordgen_rs._core", frozen, get_all)]
+#[pyclass(name = "Accepted", module = "coordgen_rs._core", frozen)]
 pub struct PyAccepted {
+    #[pyo3(get)]
     token_ids: Py<PyArray1<u32>>,
+    #[pyo3(get)]
     rows: Py<PyArray1<u32>>,
+    #[pyo3(get)]
     accept_len: usize,
+    #[pyo3(get)]
     num_drafted: usize,
+    #[pyo3(get)]
     finish_reason: Option<&'static str>,
+    sources: Vec<&'static str>,
+}
+
+#[pymethods]
+impl PyAccepted {
+    #[getter]
+    fn sources(&self) -> Vec<&'static str> {
+        self.sources.clone()
+    }
 }
 
 impl PyAccepted {
-    fn new(py: Python<'_>, accepted: &Commit) -> Self {
+    fn new(py: Python<'_>, accepted: &Commit, drafter: &Drafter) -> Self {
+        let origins = drafter.origins().iter();
         Self {
+            sources: origins.map(|&origin| drafter.origin_name(origin)).collect(),
             token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
             rows: to_array(py, accepted.rows.iter().map(|row| row.0)),
             accept_len: accepted.accept_len,
@@ -197,7 +213,7 @@ impl PyDrafter {
         } else {
             self.core.accept(logits.try_readonly()?.as_slice()?)?
         };
-        Ok(PyAccepted::new(py, &accepted))
+        Ok(PyAccepted::new(py, &accepted, &self.core))
     }
 
     fn accept_recorded(
@@ -205,8 +221,12 @@ impl PyDrafter {
         py: Python<'_>,
         answer: &Bound<'_, PyAny>,
     ) -> PyResult<PyAccepted> {
-        let answer = token_ids(answer, "answer")?;
-        Ok(PyAccepted::new(py, &self.core.accept_recorded(&answer)?))
+        let accepted = self.core.accept_recorded(&token_ids(answer, "answer")?)?;
+        Ok(PyAccepted::new(py, &accepted, &self.core))
+    }
+
+    fn draft_on(&self) -> bool {
+        false
     }
 
     #[getter]

@@ -4,6 +4,7 @@ pub mod acceptance;
 pub mod drafter;
 pub mod grow;
 pub mod model_choice;
+pub mod origins;
 #[cfg(test)]
 mod scripted;
 pub mod step_choice;

@@ -10,6 +10,7 @@ use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
 use crate::draft::choose::model_choice::ModelChoice;
+use crate::draft::choose::origins::{Origin, Origins};
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
 use crate::draft::source::{DraftSource, TopKRows, Verification};
@@ -75,11 +76,21 @@ struct Request {
     /// The last token given out, which the next step computes first.
     root: TokenId,
     carried: Vec<TokenId>,
-    /// Index of the step that the proposed tree is verified by, and the committed tokens that it
-    /// stands behind; `None` when none waits.
-    proposed: Option<(usize, usize)>,
+    /// `None` when no tree waits.
+    proposed: Option<Proposed>,
     /// What a draft model's run for the next step has cost; `None` where it did not run.
     model_cost: Option<f32>,
+}
+
+/// A tree that waits for the target's answer.
+#[derive(Clone, Copy, Debug)]
+struct Proposed {
+    /// Index of the step that verifies it.
+    step: usize,
+    /// Committed tokens that it stands behind.
+    past_len: usize,
+    /// Whether it is the caller's own.
+    is_given: bool,
 }
 
 /// Drafts, verifies and commits for one request after the other.
@@ -98,6 +109,7 @@ pub struct Drafter {
     tree: DraftTree,
     /// Who proposed each node of the tree: `None` for the root, carried and caller's tokens.
     proposals: Vec<Option<Proposal>>,
+    origins: Origins,
     /// The last rows of the prompt, reduced: tokens and probabilities, `(rows, TOP_K)`.
     top_k: (Vec<TokenId>, Vec<f32>),
     request: Option<Request>,
@@ -117,6 +129,7 @@ impl Drafter {
             grower: TreeGrower::default(),
             tree: DraftTree::new(TokenId(0)),
             proposals: Vec::new(),
+            origins: Origins::default(),
             top_k: (Vec::new(), Vec::new()),
             request: None,
             finish_reason: None,
@@ -164,6 +177,7 @@ impl Drafter {
             shaped.begin();
         }
         self.tree.reset(root);
+        self.origins.clear();
         self.finish_reason = None;
         self.statistics = Statistics {
             sources: vec![SourceStatistics::default(); self.sources.len()],
@@ -260,7 +274,8 @@ impl Drafter {
             self.grower.cut(steps.rows(step), &mut self.tree, &mut self.proposals);
             step
         };
-        self.request.as_mut().ok_or(Error::NoRequest)?.proposed = Some((step, past_len));
+        self.request.as_mut().ok_or(Error::NoRequest)?.proposed =
+            Some(Proposed { step, past_len, is_given: false });
         Ok(step)
     }
 
@@ -322,7 +337,7 @@ impl Drafter {
         self.proposals.clear();
         self.proposals.resize(self.tree.num_nodes(), None);
         let step = steps.narrowest(self.tree.num_nodes());
-        request.proposed = Some((step, past_len));
+        request.proposed = Some(Proposed { step, past_len, is_given: true });
         Ok(step)
     }
 
@@ -351,7 +366,7 @@ impl Drafter {
         logits: &[f32],
         shared: Option<&Arc<dyn SharedLogits>>,
     ) -> Result<Commit> {
-        let step = self.waiting()?.0;
+        let step = self.waiting()?.0.step;
         let (rows, vocab_size) = (self.options.steps.rows(step), self.options.vocab_size);
         let logits = Logits::new(logits, rows, vocab_size)?;
         let num_given = self.request.as_ref().map_or(0, |request| request.num_given);
@@ -390,10 +405,10 @@ impl Drafter {
         self.accept_from(says, alone, None)
     }
 
-    /// The step that waits for its answer, and how many tokens may still be given out.
-    fn waiting(&self) -> Result<(usize, usize)> {
+    /// What waits for its answer, and how many tokens may still be given out.
+    fn waiting(&self) -> Result<(Proposed, usize)> {
         match self.request {
-            Some(Request { proposed: Some((step, _)), remaining, .. }) => Ok((step, remaining)),
+            Some(Request { proposed: Some(proposed), remaining, .. }) => Ok((proposed, remaining)),
             _ => Err(Error::NothingProposed),
         }
     }
@@ -406,7 +421,7 @@ impl Drafter {
         likely: impl Fn(&DraftTree, NodeId) -> Option<TopK>,
         shared_logits: Option<(&Arc<dyn SharedLogits>, usize)>,
     ) -> Result<Commit> {
-        let (_, remaining) = self.waiting()?;
+        let (proposed, remaining) = self.waiting()?;
         let verified = verify(&self.tree, |node| {
             let says = target(&self.tree, node)?;
             Ok(says.expect("something is said after every accepted node"))
@@ -424,8 +439,9 @@ impl Drafter {
         for source in &mut self.sources {
             source.verified(&mut seen);
         }
+        self.origins.follow(&verified.path, &self.proposals, proposed.is_given, &decided);
         self.learn(&verified);
-        self.learn_rate(decided.token_ids.len());
+        self.learn_rate(proposed, decided.token_ids.len());
         self.advance(&decided);
         Ok(decided)
     }
@@ -438,6 +454,20 @@ impl Drafter {
     /// Tokens accepted on a side branch, which the next tree starts with.
     pub fn carried(&self) -> &[TokenId] {
         self.request.as_ref().map_or(&[], |request| &request.carried)
+    }
+
+    /// Who put the tokens given out last into the tree, in their order; none before the first step.
+    pub fn origins(&self) -> &[Origin] {
+        self.origins.given_out()
+    }
+
+    /// The name of an origin in results.
+    pub fn origin_name(&self, origin: Origin) -> &'static str {
+        match origin {
+            Origin::Target => Origin::TARGET,
+            Origin::Given => Origin::GIVEN,
+            Origin::Source(index) => self.sources[index].name(),
+        }
     }
 
     /// Why the request ended; `None` while it runs.
@@ -494,12 +524,9 @@ impl Drafter {
     }
 
     /// Learns what the step, and a draft model's run for it, have brought for their cost.
-    fn learn_rate(&mut self, num_tokens: usize) {
-        let Some(Request { proposed: Some((step, past_len)), model_cost, .. }) = self.request
-        else {
-            return;
-        };
-        let Some(cost) = self.options.steps.cost(step, past_len) else { return };
+    fn learn_rate(&mut self, proposed: Proposed, num_tokens: usize) {
+        let Some(cost) = self.options.steps.cost(proposed.step, proposed.past_len) else { return };
+        let model_cost = self.request.as_ref().and_then(|request| request.model_cost);
         let cost = cost + model_cost.unwrap_or(0.0);
         if model_cost.is_some() {
             self.model_choice.took(num_tokens, cost);

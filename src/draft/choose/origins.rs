@@ -1,0 +1,74 @@
+//! Where the tokens given out came from. In: accepted paths, and who proposed their nodes. Out:
+//! the origin of each token. A token that is fed again keeps its first one.
+
+use crate::commit::Commit;
+use crate::draft::choose::acceptance::Proposal;
+use crate::ids::NodeId;
+
+/// Who put a token into the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody: it is the target's own.
+    Target,
+    /// The caller, with a draft of its own.
+    Given,
+    /// The source of that index in the drafter's list.
+    Source(usize),
+}
+
+impl Origin {
+    /// The name in results of [`Origin::Target`].
+    pub const TARGET: &'static str = "target";
+    /// The name in results of [`Origin::Given`].
+    pub const GIVEN: &'static str = "given";
+}
+
+/// The origins of one step's tokens, in buffers that are used again.
+#[derive(Debug, Default)]
+pub struct Origins {
+    given_out: Vec<Origin>,
+    carried: Vec<Origin>,
+}
+
+impl Origins {
+    /// Of the tokens given out last, in their order.
+    pub fn given_out(&self) -> &[Origin] {
+        &self.given_out
+    }
+
+    /// Of the tokens that are fed again.
+    #[cfg(test)]
+    pub fn carried(&self) -> &[Origin] {
+        &self.carried
+    }
+
+    /// Forgets the request before.
+    pub fn clear(&mut self) {
+        self.given_out.clear();
+        self.carried.clear();
+    }
+
+    /// Follows an accepted path, of which, with the target's own token after it, `commit` gives out
+    /// the first tokens and carries the others.
+    ///
+    /// `proposals` are those of the tree's nodes. The nodes of nobody are the caller's where
+    /// `is_given`, else the carried tokens below the root.
+    pub fn follow(
+        &mut self,
+        path: &[NodeId],
+        proposals: &[Option<Proposal>],
+        is_given: bool,
+        commit: &Commit,
+    ) {
+        self.given_out.clear();
+        self.given_out.extend(path.iter().map(|node| match proposals[node.index()] {
+            Some(proposal) => Origin::Source(proposal.source),
+            None if is_given => Origin::Given,
+            None => self.carried[node.index() - 1],
+        }));
+        self.given_out.push(Origin::Target);
+        self.carried.clear();
+        let rest = self.given_out.drain(commit.token_ids.len()..);
+        self.carried.extend(rest.take(commit.carried.len()));
+    }
+}
