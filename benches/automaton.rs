@@ -6,7 +6,7 @@ mod text;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-use coordgen_rs::draft::source::DraftSource;
+use coordgen_rs::draft::source::Propose;
 use coordgen_rs::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 
 const LENGTHS: [usize; 3] = [1_000, 100_000, 1_000_000];

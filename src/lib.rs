@@ -77,7 +77,8 @@
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
 //! - [`draft::methods`]: the registry of sources and of named choices among them, ours and the
 //!   papers'.
-//! - [`draft::source`]: the trait [`DraftSource`], all that a source is asked and told.
+//! - [`draft::source`]: what a source is asked, [`Propose`], and told, [`Learn`]; both are a
+//!   [`DraftSource`].
 //! - [`draft::sources`]: who answers. [`automaton`], the [`SuffixAutomaton`], and
 //!   [`escape`], on which its estimates rest; [`PromptLookup`]; [`Calibration`], what the target
 //!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`EarlierRequests`] and
@@ -179,7 +180,7 @@ pub mod verify;
 pub use commit::{Commit, CommitPolicy, FinishReason};
 pub use draft::choose::drafter::{Drafter, DrafterOptions};
 pub use draft::choose::step_choice::{StepChoice, StepCost, StepShape};
-pub use draft::source::DraftSource;
+pub use draft::source::{DraftSource, Learn, Propose};
 pub use draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 pub use draft::sources::history::History;
 pub use draft::sources::prompt_lookup::PromptLookup;

@@ -1,4 +1,5 @@
-//! The trait of everything that drafts. In: committed tokens. Out: likely successors of a place.
+//! What every source does: it is told ([`Learn`]) and asked ([`Propose`]). In: committed tokens.
+//! Out: likely successors of a place.
 //!
 //! A source answers questions about *places*; it never builds the tree. The drafter walks many
 //! places of many sources at once and keeps the likeliest, so a source stays a lookup.
@@ -63,13 +64,10 @@ pub struct Verification<'a> {
     pub shared_logits: Option<(&'a Arc<dyn SharedLogits>, usize)>,
 }
 
-/// Something that proposes what may come next.
-pub trait DraftSource: Send + Sync {
+/// What a source is asked: what may come next at a place. Asking changes nothing.
+pub trait Propose {
     /// The name in options and statistics.
     fn name(&self) -> &'static str;
-
-    /// Appends committed tokens (the prompt first) to the text that the source draws on.
-    fn extend(&mut self, tokens: &[TokenId]);
 
     /// The place that the committed text ends in; `None` when nothing matches.
     fn cursor(&self) -> Option<Cursor>;
@@ -80,29 +78,35 @@ pub trait DraftSource: Send + Sync {
     /// Appends the likely successors of `cursor` to `out`, a bounded number, likeliest first.
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>);
 
-    /// Whether `prefilled` is of any use to it: reading the prompt's rows costs the target's time.
-    fn reads_prefill(&self) -> bool {
-        false
-    }
-
     /// [`successors`](Self::successors) without those below a probability of `at_least`, so far as
     /// leaving them out saves work: they would not be used.
     fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         self.successors(cursor, out);
     }
 
-    /// Hears how the user expects the next request to be answered; nothing where it is empty.
-    fn predicted(&mut self, _prediction: &[TokenId]) {}
-
-    /// Learns what the target expected while it read the prompt; told a chunk after another,
-    /// after `extend` of the whole prompt.
-    fn prefilled(&mut self, _rows: &TopKRows<'_>) {}
-
     /// Whether it is a model of the target, which has read all of the text: what contradicts it is
     /// trusted apart from what does not.
     fn is_model(&self) -> bool {
         false
     }
+}
+
+/// What a source is told: the request, and what the target made of it.
+pub trait Learn {
+    /// Appends committed tokens (the prompt first) to the text that the source draws on.
+    fn extend(&mut self, tokens: &[TokenId]);
+
+    /// Hears how the user expects the next request to be answered; nothing where it is empty.
+    fn predicted(&mut self, _prediction: &[TokenId]) {}
+
+    /// Whether `prefilled` is of any use to it: reading the prompt's rows costs the target's time.
+    fn reads_prefill(&self) -> bool {
+        false
+    }
+
+    /// Learns what the target expected while it read the prompt; told a chunk after another,
+    /// after `extend` of the whole prompt.
+    fn prefilled(&mut self, _rows: &TopKRows<'_>) {}
 
     /// Whether it learns from the rows of all nodes: then they may be lent to another thread.
     fn reads_rows(&self) -> bool {
@@ -121,6 +125,11 @@ pub trait DraftSource: Send + Sync {
     /// Bytes held on the heap.
     fn memory_bytes(&self) -> usize;
 }
+
+/// A source as a drafter holds it: it learns between the steps, and proposes in each.
+pub trait DraftSource: Propose + Learn + Send + Sync {}
+
+impl<T: Propose + Learn + Send + Sync> DraftSource for T {}
 
 /// Tokens before a place that tell it from others with the same token.
 pub(super) const MAX_CONTEXT: usize = 15;

@@ -4,7 +4,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use super::convert::{to_array, token_ids};
-use crate::draft::source::DraftSource;
+use crate::draft::source::Learn;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::prompt_lookup::PromptLookup;
 

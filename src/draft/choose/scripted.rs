@@ -1,6 +1,6 @@
 //! A draft source for tests: it proposes all of three tokens everywhere, to any depth.
 
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, DraftSource, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
 /// Which token is the likelier one hangs on the place and on `rule`.
@@ -19,13 +19,9 @@ impl Scripted {
     }
 }
 
-impl DraftSource for Scripted {
+impl Propose for Scripted {
     fn name(&self) -> &'static str {
         "scripted"
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        self.text_len += tokens.len() as u64;
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -44,6 +40,12 @@ impl DraftSource for Scripted {
             let cursor = self.advance(cursor, TokenId(token)).unwrap();
             Successor { token: TokenId(token), probability, cursor }
         }));
+    }
+}
+
+impl Learn for Scripted {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.text_len += tokens.len() as u64;
     }
 
     fn clear(&mut self) {

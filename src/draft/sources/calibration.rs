@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::draft::source::{Cursor, DraftSource, Successor, TopKRows, agreement};
+use crate::draft::source::{Cursor, Learn, Propose, Successor, TopKRows, agreement};
 use crate::ids::TokenId;
 
 /// Occurrences of a token that are compared, the latest first.
@@ -40,7 +40,7 @@ const MIN_PROBABILITY: f32 = 0.02;
 /// # Example
 /// ```
 /// use coordgen_rs::draft::sources::calibration::Calibration;
-/// use coordgen_rs::draft::source::{DraftSource, TopKRows};
+/// use coordgen_rs::draft::source::{Learn, Propose, TopKRows};
 /// use coordgen_rs::ids::TokenId;
 ///
 /// let mut calibration = Calibration::default();
@@ -108,13 +108,9 @@ impl Calibration {
     }
 }
 
-impl DraftSource for Calibration {
+impl Propose for Calibration {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        self.text.extend(tokens);
     }
 
     /// `None` before the first row.
@@ -148,6 +144,12 @@ impl DraftSource for Calibration {
             let next = self.advance(cursor, token);
             out.extend(next.map(|cursor| Successor { token, probability, cursor }));
         }
+    }
+}
+
+impl Learn for Calibration {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.text.extend(tokens);
     }
 
     fn reads_prefill(&self) -> bool {

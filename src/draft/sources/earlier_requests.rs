@@ -5,7 +5,7 @@
 //! and limited is the history's matter.
 
 use super::automaton::other_text::OtherText;
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
 /// An automaton over finished requests, prompts and answers, and where the current one
@@ -15,7 +15,7 @@ use crate::ids::TokenId;
 ///
 /// ```
 /// use coordgen_rs::draft::sources::earlier_requests::EarlierRequests;
-/// use coordgen_rs::draft::source::DraftSource;
+/// use coordgen_rs::draft::source::{Learn, Propose};
 /// use coordgen_rs::ids::TokenId;
 ///
 /// let mut earlier = EarlierRequests::new();
@@ -41,14 +41,9 @@ impl EarlierRequests {
     }
 }
 
-impl DraftSource for EarlierRequests {
+impl Propose for EarlierRequests {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        self.current.extend_from_slice(tokens);
-        self.finished.follow(tokens);
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -65,6 +60,13 @@ impl DraftSource for EarlierRequests {
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         self.finished.successors_above(cursor, at_least, out);
+    }
+}
+
+impl Learn for EarlierRequests {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.current.extend_from_slice(tokens);
+        self.finished.follow(tokens);
     }
 
     /// Takes the request in among the earlier ones.

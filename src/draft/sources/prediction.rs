@@ -2,7 +2,7 @@
 //! comes next in them, from their beginning, and wherever the answer comes back to them.
 
 use super::automaton::other_text::{BORDER, OtherText};
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
 /// The beginning is trusted as a match of so many tokens is.
@@ -18,7 +18,7 @@ const TRUSTED_LEN: u32 = 8;
 ///
 /// ```
 /// use coordgen_rs::draft::sources::prediction::Prediction;
-/// use coordgen_rs::draft::source::DraftSource;
+/// use coordgen_rs::draft::source::{Learn, Propose};
 /// use coordgen_rs::ids::TokenId;
 ///
 /// let mut prediction = Prediction::new();
@@ -62,25 +62,9 @@ impl Prediction {
     }
 }
 
-impl DraftSource for Prediction {
+impl Propose for Prediction {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn predicted(&mut self, prediction: &[TokenId]) {
-        self.set(prediction);
-    }
-
-    /// Follows the answer; the first tokens after `clear` are the prompt.
-    fn extend(&mut self, tokens: &[TokenId]) {
-        if !std::mem::replace(&mut self.has_prompt, true) {
-            self.predicted.follow(&[BORDER]);
-            let beginning = self.predicted.cursor();
-            let trusted = beginning.map(|place| Cursor { match_len: TRUSTED_LEN, ..place });
-            self.predicted.set_place(trusted);
-            return;
-        }
-        self.predicted.follow(tokens);
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -97,6 +81,24 @@ impl DraftSource for Prediction {
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         self.predicted.successors_above(cursor, at_least, out);
+    }
+}
+
+impl Learn for Prediction {
+    fn predicted(&mut self, prediction: &[TokenId]) {
+        self.set(prediction);
+    }
+
+    /// Follows the answer; the first tokens after `clear` are the prompt.
+    fn extend(&mut self, tokens: &[TokenId]) {
+        if !std::mem::replace(&mut self.has_prompt, true) {
+            self.predicted.follow(&[BORDER]);
+            let beginning = self.predicted.cursor();
+            let trusted = beginning.map(|place| Cursor { match_len: TRUSTED_LEN, ..place });
+            self.predicted.set_place(trusted);
+            return;
+        }
+        self.predicted.follow(tokens);
     }
 
     /// The request ends; the prediction stays until another is set.

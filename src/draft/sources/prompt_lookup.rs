@@ -4,7 +4,7 @@
 //! The baseline that people know (Saxena 2023; `prompt_lookup_num_tokens` in transformers), with
 //! its choices kept: no counts, the oldest occurrence, one chain.
 
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
 /// Longest n-gram that is looked up; shorter ones follow, down to one token.
@@ -24,13 +24,13 @@ pub const MAX_CHAIN: usize = 10;
 /// entry; the n-grams themselves are read from the text. About 25 bytes a token at most.
 ///
 /// # Cost
-/// Extending: three hash look-ups a token. [`cursor`](DraftSource::cursor): up to three.
+/// Extending: three hash look-ups a token. [`cursor`](Propose::cursor): up to three.
 /// Everything else: O(1). A scan of the text, as the original does, costs its length each step.
 ///
 /// # Example
 /// ```
 /// use coordgen_rs::draft::sources::prompt_lookup::PromptLookup;
-/// use coordgen_rs::draft::source::DraftSource;
+/// use coordgen_rs::draft::source::{Learn, Propose};
 /// use coordgen_rs::ids::TokenId;
 ///
 /// let mut lookup = PromptLookup::new();
@@ -67,20 +67,9 @@ impl PromptLookup {
     }
 }
 
-impl DraftSource for PromptLookup {
+impl Propose for PromptLookup {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    /// # Panics
-    /// At 2^32 tokens.
-    fn extend(&mut self, tokens: &[TokenId]) {
-        for &token in tokens {
-            // Only now the n-grams that end in the token before have a continuation.
-            let end = u32::try_from(self.text.len()).expect("a text holds less than 2^32 tokens");
-            self.text.push(token);
-            self.first.iter_mut().for_each(|first| first.insert(&self.text, end));
-        }
     }
 
     /// The place after the first occurrence of the longest n-gram that has one.
@@ -113,6 +102,19 @@ impl DraftSource for PromptLookup {
             Some(Successor { token, probability, cursor: self.advance(cursor, token)? })
         });
         out.extend(next);
+    }
+}
+
+impl Learn for PromptLookup {
+    /// # Panics
+    /// At 2^32 tokens.
+    fn extend(&mut self, tokens: &[TokenId]) {
+        for &token in tokens {
+            // Only now the n-grams that end in the token before have a continuation.
+            let end = u32::try_from(self.text.len()).expect("a text holds less than 2^32 tokens");
+            self.text.push(token);
+            self.first.iter_mut().for_each(|first| first.insert(&self.text, end));
+        }
     }
 
     fn clear(&mut self) {

@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use crate::draft::source::{Cursor, DraftSource, MAX_CONTEXT, Successor, Verification, agreement};
+use crate::draft::source::{
+    Cursor, Learn, MAX_CONTEXT, Propose, Successor, Verification, agreement,
+};
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
 
@@ -108,15 +110,9 @@ impl DraftReuse {
     }
 }
 
-impl DraftSource for DraftReuse {
+impl Propose for DraftReuse {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        self.recent.extend(&tokens[tokens.len().saturating_sub(MAX_CONTEXT)..]);
-        let num_old = self.recent.len().saturating_sub(MAX_CONTEXT);
-        self.recent.drain(..num_old);
     }
 
     /// `None` while nothing is kept.
@@ -154,6 +150,14 @@ impl DraftSource for DraftReuse {
                 }
             }
         }
+    }
+}
+
+impl Learn for DraftReuse {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.recent.extend(&tokens[tokens.len().saturating_sub(MAX_CONTEXT)..]);
+        let num_old = self.recent.len().saturating_sub(MAX_CONTEXT);
+        self.recent.drain(..num_old);
     }
 
     fn verified(&mut self, seen: &mut Verification<'_>) {

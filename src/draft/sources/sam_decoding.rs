@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
 /// Draft tokens for each matched one, and one more.
@@ -29,7 +29,7 @@ const EARLIER: u64 = 1 << 32;
 ///
 /// ```
 /// use coordgen_rs::draft::sources::sam_decoding::SamDecoding;
-/// use coordgen_rs::draft::source::DraftSource;
+/// use coordgen_rs::draft::source::{Learn, Propose};
 /// use coordgen_rs::ids::TokenId;
 ///
 /// let mut sam = SamDecoding::new();
@@ -72,20 +72,11 @@ impl SamDecoding {
     }
 }
 
-impl DraftSource for SamDecoding {
+impl Propose for SamDecoding {
     fn name(&self) -> &'static str {
         match self.earlier {
             None => Self::NAME,
             Some(_) => Self::WITH_EARLIER_REQUESTS,
-        }
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        for &token in tokens {
-            self.request.push(token);
-            if let Some(earlier) = &self.earlier {
-                self.matched = earlier.follow(self.matched, token);
-            }
         }
     }
 
@@ -115,6 +106,17 @@ impl DraftSource for SamDecoding {
                 let probability = cursor.match_len as f32 / (cursor.match_len + 1) as f32;
                 Some(Successor { token, probability, cursor: self.advance(cursor, token)? })
             }));
+        }
+    }
+}
+
+impl Learn for SamDecoding {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        for &token in tokens {
+            self.request.push(token);
+            if let Some(earlier) = &self.earlier {
+                self.matched = earlier.follow(self.matched, token);
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use crate::draft::choose::model_choice::ModelChoice;
 use crate::draft::choose::origins::{Origin, Origins};
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
-use crate::draft::source::{DraftSource, TopKRows, Verification};
+use crate::draft::source::{DraftSource, Propose, TopKRows, Verification};
 use crate::draft::sources::prediction::Prediction;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
@@ -303,7 +303,7 @@ impl Drafter {
     fn grow_shaped(&mut self, limits: GrowthLimits) -> Result<()> {
         let request = self.request.as_ref().ok_or(Error::NoRequest)?;
         self.sources.iter_mut().for_each(|source| source.settle());
-        let source = self.sources.first().map(|source| &**source as &dyn DraftSource);
+        let source = self.sources.first().map(|source| &**source as &dyn Propose);
         let certain = (request.root, &request.carried[..]);
         let fits = (limits.num_nodes, limits.depth);
         if let Some(shaped) = &mut self.shaped {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::{StepCost, StepShape};
-use crate::draft::source::{Cursor, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::tree::draft_tree::strategies;
 use proptest::prelude::*;
 
@@ -171,12 +171,10 @@ fn a_callers_own_tokens_stay_given_when_they_are_fed_again() {
 /// Proposes one token everywhere, and is sure of it.
 struct Sure(TokenId);
 
-impl DraftSource for Sure {
+impl Propose for Sure {
     fn name(&self) -> &'static str {
         "sure"
     }
-
-    fn extend(&mut self, _tokens: &[TokenId]) {}
 
     fn cursor(&self) -> Option<Cursor> {
         Some(Cursor { place: 0, match_len: 1 })
@@ -189,6 +187,10 @@ impl DraftSource for Sure {
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
         out.push(Successor { token: self.0, probability: 1.0, cursor });
     }
+}
+
+impl Learn for Sure {
+    fn extend(&mut self, _tokens: &[TokenId]) {}
 
     fn clear(&mut self) {}
 

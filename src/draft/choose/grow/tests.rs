@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::draft::choose::scripted::Scripted;
+use crate::draft::source::{Learn, Propose};
 use proptest::prelude::*;
 
 /// Worths of all nodes below a node, however small, down to `depth` more edges.
@@ -106,26 +107,34 @@ proptest! {
 /// Counts how often it is asked.
 struct Counted(Box<dyn DraftSource>, Arc<AtomicUsize>);
 
-impl DraftSource for Counted {
+impl Propose for Counted {
     fn name(&self) -> &'static str {
         self.0.name()
     }
-    fn extend(&mut self, tokens: &[TokenId]) {
-        self.0.extend(tokens);
-    }
+
     fn cursor(&self) -> Option<Cursor> {
         self.0.cursor()
     }
+
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         self.0.advance(cursor, token)
     }
+
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.successors(cursor, out);
     }
+}
+
+impl Learn for Counted {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.0.extend(tokens);
+    }
+
     fn clear(&mut self) {
         self.0.clear();
     }
+
     fn memory_bytes(&self) -> usize {
         self.0.memory_bytes()
     }
@@ -155,24 +164,33 @@ struct Says {
     is_model: bool,
 }
 
-impl DraftSource for Says {
+impl Propose for Says {
     fn name(&self) -> &'static str {
         "says"
     }
-    fn extend(&mut self, _: &[TokenId]) {}
+
     fn cursor(&self) -> Option<Cursor> {
         Some(Cursor { place: 0, match_len: 15 })
     }
+
     fn advance(&self, cursor: Cursor, _: TokenId) -> Option<Cursor> {
         Some(cursor)
     }
+
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
         out.push(Successor { token: self.token, probability: self.probability, cursor });
     }
+
     fn is_model(&self) -> bool {
         self.is_model
     }
+}
+
+impl Learn for Says {
+    fn extend(&mut self, _: &[TokenId]) {}
+
     fn clear(&mut self) {}
+
     fn memory_bytes(&self) -> usize {
         0
     }

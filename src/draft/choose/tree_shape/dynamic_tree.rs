@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::ranked_tree::{RankedNode, RankedTree};
-use crate::draft::source::{Cursor, DraftSource};
+use crate::draft::source::{Cursor, Propose};
 use crate::error::{Error, Result};
 
 /// What the paper leaves to the user.
@@ -76,7 +76,7 @@ impl DynamicTreeOptions {
     /// path that is taken, a place in a heap for each node.
     pub fn build(
         &self,
-        source: &dyn DraftSource,
+        source: &dyn Propose,
         start: Cursor,
         max_nodes: usize,
         max_depth: usize,
@@ -146,6 +146,7 @@ impl Eq for Path {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::source::Learn;
     use crate::draft::sources::lookup_table::source::TableSource;
     use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
     use crate::ids::TokenId;

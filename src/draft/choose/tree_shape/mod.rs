@@ -10,7 +10,7 @@ use self::dynamic_tree::DynamicTreeOptions;
 use self::ranked_tree::RankedTree;
 use self::static_tree::static_tree;
 use crate::draft::choose::acceptance::Proposal;
-use crate::draft::source::DraftSource;
+use crate::draft::source::Propose;
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
@@ -57,7 +57,7 @@ impl ShapedTrees {
     /// included, and `depth` edges.
     pub fn grow(
         &mut self,
-        source: Option<&dyn DraftSource>,
+        source: Option<&dyn Propose>,
         (root, carried): (TokenId, &[TokenId]),
         (max_nodes, depth): (usize, usize),
         tree: &mut DraftTree,

@@ -4,7 +4,7 @@
 //! The shape of a method that keeps one for several steps. What shape it is, is said elsewhere.
 
 use crate::draft::choose::acceptance::Proposal;
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Propose, Successor};
 use crate::ids::NodeId;
 use crate::tree::draft_tree::DraftTree;
 
@@ -42,7 +42,7 @@ impl RankedTree {
     /// Nodes on the first path stand first. Cost: a look-up for each inner node.
     pub fn fill(
         &self,
-        (source_index, source): (usize, &dyn DraftSource),
+        (source_index, source): (usize, &dyn Propose),
         start: Cursor,
         (max_nodes, depth): (usize, usize),
         tree: &mut DraftTree,
@@ -70,7 +70,7 @@ impl RankedTree {
     /// The nodes that the source reaches.
     fn filled(
         &self,
-        (source_index, source): (usize, &dyn DraftSource),
+        (source_index, source): (usize, &dyn Propose),
         start: Cursor,
         depth: usize,
     ) -> Vec<Option<Filled>> {

@@ -1,10 +1,10 @@
 //! A text beside the request's own, for the sources that draft from one: an automaton over it, and
 //! the place where the request's text matches it.
 //!
-//! In: the other text, part by part, and the request's tokens. Out: what a `DraftSource` answers.
+//! In: the other text, part by part, and the request's tokens. Out: what a source answers.
 
 use super::suffix_automaton::SuffixAutomaton;
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Propose, Successor};
 use crate::ids::TokenId;
 
 /// Stands between two parts of the text; no vocabulary has it, so it never drafts.
@@ -48,12 +48,12 @@ impl OtherText {
         self.place
     }
 
-    /// The place after `token`, as of `DraftSource`.
+    /// The place after `token`, as of `Propose`.
     pub fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         self.automaton.advance(cursor, token)
     }
 
-    /// What came next in the text, as of `DraftSource`; never a border.
+    /// What came next in the text, as of `Propose`; never a border.
     pub fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let start = out.len();
         self.automaton.successors_above(cursor, at_least, out);

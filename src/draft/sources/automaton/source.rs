@@ -4,7 +4,7 @@
 use super::edge_table::{Edge, MAX_LIKELY};
 use super::escape::escape;
 use super::suffix_automaton::{MAX_COUNT, ROOT, State, SuffixAutomaton};
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::{StateId, TokenId};
 
 /// Most successors that a place answers with.
@@ -28,13 +28,9 @@ const SHORTER_SHARE: f32 = 0.7;
 /// Levels that could add less probability than this are not looked at.
 const MIN_WEIGHT: f32 = 1.0 / 64.0;
 
-impl DraftSource for SuffixAutomaton {
+impl Propose for SuffixAutomaton {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        Self::extend(self, tokens);
     }
 
     /// The longest suffix that occurs earlier; the empty one where not even the last token does.
@@ -84,6 +80,12 @@ impl DraftSource for SuffixAutomaton {
         }
         out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
         out.truncate(start + MAX_SUCCESSORS);
+    }
+}
+
+impl Learn for SuffixAutomaton {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        Self::extend(self, tokens);
     }
 
     fn clear(&mut self) {

@@ -51,9 +51,9 @@ pub(super) struct State {
 /// | what | time | note |
 /// |---|---|---|
 /// | [`extend`](Self::extend) | amortised O(1) a token | and at most [`MAX_COUNT`] counts raised |
-/// | [`cursor`](crate::DraftSource::cursor) | O(1) | the match is always at hand |
-/// | [`advance`](crate::DraftSource::advance) | O(suffix levels given up) | |
-/// | [`successors`](crate::DraftSource::successors) | at most 24 states visited | also where thousands of tokens follow |
+/// | [`cursor`](crate::draft::source::Propose::cursor) | O(1) | the match is always at hand |
+/// | [`advance`](crate::draft::source::Propose::advance) | O(suffix levels given up) | |
+/// | [`successors`](crate::draft::source::Propose::successors) | at most 24 states visited | also where thousands of tokens follow |
 /// | [`count`](Self::count), [`last_end`](Self::last_end) | O(length of the query) | |
 ///
 /// `cargo bench --bench automaton` gives times. [`memory_bytes`](Self::memory_bytes) tells
@@ -65,7 +65,7 @@ pub(super) struct State {
 /// # Example
 /// What followed the longest suffix that was seen before?
 /// ```
-/// use coordgen_rs::draft::source::DraftSource;
+/// use coordgen_rs::draft::source::{Learn, Propose};
 /// use coordgen_rs::SuffixAutomaton;
 /// use coordgen_rs::ids::TokenId;
 ///

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::index::{Continuation, HistoryIndex, Range};
 use super::{History, Shared, lock, matched};
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::automaton::escape::escape;
 use crate::ids::TokenId;
 
@@ -92,17 +92,9 @@ impl From<Level> for Cursor {
     }
 }
 
-impl DraftSource for IndexSource {
+impl Propose for IndexSource {
     fn name(&self) -> &'static str {
         History::INDEX
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        let tokens = matched(tokens);
-        let all_start = self.levels.is_empty();
-        for (num_left, &token) in (0..tokens.len()).rev().zip(tokens) {
-            self.follow(token, all_start || num_left < NUM_STARTS);
-        }
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -136,6 +128,16 @@ impl DraftSource for IndexSource {
         }
         out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
         out.truncate(start + MAX_SUCCESSORS);
+    }
+}
+
+impl Learn for IndexSource {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        let tokens = matched(tokens);
+        let all_start = self.levels.is_empty();
+        for (num_left, &token) in (0..tokens.len()).rev().zip(tokens) {
+            self.follow(token, all_start || num_left < NUM_STARTS);
+        }
     }
 
     /// Takes up the index as it is now; one that was found damaged is left alone.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::{Document, History, Shared, lock};
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::automaton::other_text::OtherText;
 use crate::ids::TokenId;
 
@@ -35,13 +35,9 @@ impl RecentSource {
     }
 }
 
-impl DraftSource for RecentSource {
+impl Propose for RecentSource {
     fn name(&self) -> &'static str {
         History::RECENT
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        self.documents.follow(tokens);
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -58,6 +54,12 @@ impl DraftSource for RecentSource {
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         self.documents.successors_above(cursor, at_least, out);
+    }
+}
+
+impl Learn for RecentSource {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.documents.follow(tokens);
     }
 
     /// Takes in what was remembered since.

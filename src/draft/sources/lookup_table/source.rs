@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::learner::Learner;
 use super::{LookupTable, SharedTable};
-use crate::draft::source::{Cursor, DraftSource, Successor, TopKRows, Verification};
+use crate::draft::source::{Cursor, Learn, Propose, Successor, TopKRows, Verification};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::top_k::{TOP_K, TopK};
@@ -42,13 +42,9 @@ impl TableSource {
     }
 }
 
-impl DraftSource for TableSource {
+impl Propose for TableSource {
     fn name(&self) -> &'static str {
         self.name
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        self.text.extend(tokens);
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -73,6 +69,12 @@ impl DraftSource for TableSource {
             probability,
             cursor: after(token),
         }));
+    }
+}
+
+impl Learn for TableSource {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.text.extend(tokens);
     }
 
     fn reads_prefill(&self) -> bool {

@@ -2,7 +2,7 @@
 //! what the model holds likely after each node of it.
 
 use super::ModelDraft;
-use crate::draft::source::{Cursor, DraftSource, Successor, Verification};
+use crate::draft::source::{Cursor, Learn, Propose, Successor, Verification};
 use crate::draft::sources::shared::Shared;
 use crate::ids::{NodeId, TokenId};
 
@@ -35,18 +35,9 @@ impl ModelSource {
     }
 }
 
-impl DraftSource for ModelSource {
+impl Propose for ModelSource {
     fn name(&self) -> &'static str {
         Self::NAME
-    }
-
-    fn extend(&mut self, tokens: &[TokenId]) {
-        let mut draft = self.shared.lock();
-        if std::mem::replace(&mut self.has_prompt, true) {
-            draft.extend(tokens, &self.carried);
-        } else {
-            draft.begin(tokens);
-        }
     }
 
     /// The last token of the text; `None` before the prompt.
@@ -89,6 +80,17 @@ impl DraftSource for ModelSource {
 
     fn is_model(&self) -> bool {
         true
+    }
+}
+
+impl Learn for ModelSource {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        let mut draft = self.shared.lock();
+        if std::mem::replace(&mut self.has_prompt, true) {
+            draft.extend(tokens, &self.carried);
+        } else {
+            draft.begin(tokens);
+        }
     }
 
     fn verified(&mut self, seen: &mut Verification<'_>) {
