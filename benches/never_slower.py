@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs import Tokenizer, open_session
+from coordgen_rs._core import draft_method
 from coordgen_rs.bench.measuring.never_slower import ADVERSARIAL, measure, random_prompts
 from coordgen_rs.cli.progress import progress
-from coordgen_rs.generate import DRAFT_SOURCES
 from coordgen_rs.text.tables import show_table
 
 COLUMNS = ("weights", "threads", "task", "plain tokens/s", "drafting", "by costs", "best fixed")
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--repeats", type=int, default=3, help="default %(default)s")
     options.add_argument("--max-new-tokens", type=int, default=64, help="default %(default)s")
     options.add_argument(
-        "--sources", nargs="+", default=DRAFT_SOURCES["auto"], help="default %(default)s"
+        "--sources", nargs="+", default=draft_method("auto").sources(), help="default %(default)s"
     )
     options.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return options

@@ -22,7 +22,14 @@ from coordgen_rs.errors import DraftModelError, OptionError
 from coordgen_rs.target.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
-EVERYTHING = ("automaton", "session", "calibration", "reuse", "lookup-table", "draft-model")
+EVERYTHING = (
+    "automaton",
+    "earlier-requests",
+    "calibration",
+    "reuse",
+    "lookup-table",
+    "draft-model",
+)
 
 
 def tokens_of(steps):

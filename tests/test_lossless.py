@@ -20,8 +20,15 @@ def tokens_of(steps):
     return [token for step in steps for token in step.token_ids]
 
 
-ALL_SOURCES = ("automaton", "session", "lookup", "calibration", "reuse", "lookup-table")
-LOOKUPS = ("auto", "lookup", ALL_SOURCES)
+ALL_SOURCES = (
+    "automaton",
+    "earlier-requests",
+    "prompt-lookup",
+    "calibration",
+    "reuse",
+    "lookup-table",
+)
+LOOKUPS = ("auto", "prompt-lookup", ALL_SOURCES)
 METHODS = ("sam", "token-recycling", "diaa")
 
 

@@ -91,7 +91,7 @@ def test_accepting_on_trees_keeps_the_distribution(session_of, commit):
         assert_follows(counts[before], cut_softmax(session.logits[before], 1.0, 0, 1.0))
 
 
-@pytest.mark.parametrize("draft", ["auto", "lookup"])
+@pytest.mark.parametrize("draft", ["auto", "prompt-lookup"])
 def test_same_seed_gives_the_same_text_with_and_without_drafts(session_of, draft):
     session = session_of("embedded", "fp32")
     tokenizer = Tokenizer.of(session.bundle)

@@ -38,7 +38,7 @@ def main() -> None:
         prompt = ROOT / "models" / "prompts" / "rag.txt"
         answer = ["generate", "--model", "bundle", "--prompt-file", prompt]
         text = run(command, *answer, cwd=folder)
-        if text != run(command, *answer, "--draft", "off", cwd=folder) or not text.strip():
+        if text != run(command, *answer, "--draft", "plain", cwd=folder) or not text.strip():
             raise SystemExit(f"the wheel's answer differs from plain decoding: {text!r}")
         print(f"{wheel.name} ({wheel.stat().st_size} bytes): installs, exports and generates")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs.bench.replay.records import read_records
-from coordgen_rs.bench.replay.replay import replay
+from coordgen_rs.bench.replay.run import replay
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
 from rules import replay_rule
 
@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--template", choices=TEMPLATES, required=True)
     parser.add_argument("--output-of", metavar="MODEL")
     parser.add_argument("--budgets", type=int, nargs="+", default=[8, 16, 32, 64])
-    parser.add_argument("--history", choices=["none", "session"], default="none")
+    parser.add_argument("--history", choices=["none", "earlier-requests"], default="none")
     parser.add_argument("--limit", type=int, metavar="N")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -94,7 +94,7 @@ def main():
         for record in read_records(options.data, output_of=options.output_of, limit=options.limit)
     ]
     for budget in options.budgets:
-        rule = Arctic(options.history == "session")
+        rule = Arctic(options.history == "earlier-requests")
         ours = replay(
             records, budget=budget, history=options.history, vocab_size=tokenizer.vocab_size
         )

@@ -24,7 +24,7 @@ import ours
 import transformers_lookup
 from coordgen_rs import Tokenizer, open_session
 from coordgen_rs.bench.measuring.prompts import read_prompts
-from coordgen_rs.bench.replay.replay import replay
+from coordgen_rs.bench.replay.run import replay
 from coordgen_rs.bench.replay.templates import TokenizedRecord
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.text.tables import show_table

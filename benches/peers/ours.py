@@ -1,4 +1,4 @@
-"""Plain decoding and coordgen as contestants: a bundle's session, with and without drafts.
+"""Plain decoding and our default as contestants: a bundle's session, with and without drafts.
 
 In: an open session. Out: contestants for `contest.py`. With "earlier answers" the drafter draws on
 those of the same round and task; it is a new one in each round, which would else only repeat.
@@ -6,7 +6,6 @@ those of the same round and task; it is a new one in each round, which would els
 
 from contest import Answer
 from coordgen_rs import Stats, generate, make_drafter, plain
-from coordgen_rs.generate import DRAFT_SOURCES
 
 
 class Plain:
@@ -28,17 +27,17 @@ class Plain:
         )
 
 
-class Coordgen:
-    """Lookups draft; `sources` as of `make_drafter`."""
+class Auto:
+    """The default drafter, which may draw on earlier answers or not."""
 
-    def __init__(self, session, name, sources):
+    def __init__(self, session, name, *, earlier_requests=False):
         self.name = name
-        self._session, self._sources = session, sources
+        self._session, self._earlier_requests = session, earlier_requests
         self.begin()
 
     def begin(self):
         """A drafter that knows nothing yet."""
-        self._drafter = make_drafter(self._session, self._sources)
+        self._drafter = make_drafter(self._session, earlier_requests=self._earlier_requests)
 
     def answer(self, prompt, max_new_tokens):
         """As of `Contestant`."""
@@ -50,8 +49,8 @@ def contestants(session):
     """Ours, plain decoding first."""
     return [
         Plain(session),
-        Coordgen(session, "coordgen", "auto"),
-        Coordgen(session, "coordgen, earlier answers", (*DRAFT_SOURCES["auto"], "session")),
+        Auto(session, "auto"),
+        Auto(session, "auto, earlier answers", earlier_requests=True),
     ]
 
 

@@ -25,8 +25,9 @@ from coordgen_rs._core import (
 )
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.draft_model import DraftModel
+from coordgen_rs.drafting import make_drafter
 from coordgen_rs.energy.meter import EnergyMeter
-from coordgen_rs.generate import Step, generate, make_drafter, plain
+from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.history.requests import History
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session

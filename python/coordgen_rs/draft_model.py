@@ -39,6 +39,7 @@ class DraftModel:
         self, session: Session, *, least_that_pays: float = 0.0, branches: bool = True
     ) -> None:
         self.session, self.least_that_pays = session, least_that_pays
+        self._branches = branches
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
@@ -63,6 +64,16 @@ class DraftModel:
         session = open_session(path, threads=target.threads)
         _check_same_tokens(session, target)
         return cls(session, least_that_pays=least_that_pays(session, target), branches=branches)
+
+    def shaped(self, *, branches: bool) -> "DraftModel":
+        """The same model, drafting branches or a chain, with a tree of its own where it differs."""
+        if branches == self._branches:
+            return self
+        return DraftModel(self.session, least_that_pays=self.least_that_pays, branches=branches)
+
+    def drafter(self, drafter: Drafter, max_tokens: int, *, in_gaps: bool = True) -> "ModelDrafter":
+        """`drafter`, which draws on this model, as one that lets it run; see `ModelDrafter`."""
+        return ModelDrafter(drafter, self, max_tokens, in_gaps=in_gaps)
 
     def draft(self, max_tokens: int) -> None:
         """Grow the tree until it is enough, or holds `max_tokens` tokens."""

@@ -1,7 +1,7 @@
 """What one request cost: filled by `generate` and `plain`, printed by `generate --json`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +40,9 @@ class Stats:
     switching: SwitchReport | None = None
     drafting_us: list[float] = field(default_factory=list)
     finish_reason: str | None = None
+    _part: str | None = field(default=None, repr=False, compare=False)
+    _since: float = field(default=0.0, repr=False, compare=False)
+    _step_drafting_us: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def tokens_per_step(self) -> float:
@@ -52,13 +55,47 @@ class Stats:
         return self.new_tokens / self.decode_s if self.decode_s else 0.0
 
     @contextmanager
-    def timing(self, name: str) -> Iterator[None]:
-        """Add the seconds of the block to the attribute `name`."""
+    def prefill(self, prompt: Sized) -> Iterator[None]:
+        """While this lasts the prompt is read."""
+        self.prompt_tokens = len(prompt)
         start = time.perf_counter()
         try:
             yield
         finally:
-            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+            self.prefill_s += time.perf_counter() - start
+
+    def begin(self, part: str) -> None:
+        """A part of a step begins, and ends the one before it.
+
+        Args:
+            part: "draft" and "accept" count as drafting, all others as decoding alone.
+        """
+        self.pause()
+        self._part, self._since = part, time.perf_counter()
+
+    def pause(self) -> None:
+        """The part that goes on ends; what follows is the consumer's time."""
+        if self._part is None:
+            return
+        seconds = time.perf_counter() - self._since
+        self.decode_s += seconds
+        if self._part in ("draft", "accept"):
+            self._step_drafting_us += 1e6 * seconds
+        self._part = None
+
+    def end_step(self, num_tokens: int, finish_reason: str | None) -> None:
+        """A step is over.
+
+        Args:
+            num_tokens: What it gave out.
+            finish_reason: Why it was the last; None while the request goes on.
+        """
+        self.pause()
+        self.steps += 1
+        self.new_tokens += num_tokens
+        self.drafting_us.append(self._step_drafting_us)
+        self._step_drafting_us = 0.0
+        self.finish_reason = finish_reason
 
     def drafting_percentiles(self) -> dict[str, float]:
         """Median and 99th percentile of `propose` + `accept`, microseconds a step."""

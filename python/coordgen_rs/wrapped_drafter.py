@@ -46,6 +46,10 @@ class WrappedDrafter:
         """As of `Drafter`."""
         return self.drafter.accept(logits)
 
+    def draft_on(self) -> bool:
+        """As of `Drafter`."""
+        return self.drafter.draft_on()
+
     @property
     def accept_histogram(self) -> list[int]:
         """As of `Drafter`."""

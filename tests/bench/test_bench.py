@@ -12,7 +12,7 @@ from coordgen_rs.bench.measuring.answers import NotLosslessError
 from coordgen_rs.bench.measuring.prompts import PromptsError, encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.switching import STRATEGIES
 from coordgen_rs.bench.measuring.workbench import SHOWN, Settings, Workbench
-from coordgen_rs.bench.methods import KNOWN, METHODS, check_methods
+from coordgen_rs.bench.methods import KNOWN, check_methods, needs_draft_model
 from coordgen_rs.bench.reporting.report import chosen_sections, schema
 from coordgen_rs.bench.sections import SECTIONS
 from coordgen_rs.bench.sections.ablation import BASES, ROWS
@@ -140,7 +140,7 @@ def test_the_condition_names_data_and_options(whole_run):
 
 def test_methods_stand_beside_plain(whole_run):
     _, document, _ = whole_run
-    names = [name for name in KNOWN if METHODS.get(name, ("",))[0] != ("draft-model",)]
+    names = [name for name in KNOWN if not needs_draft_model(name)]
     for task in ("rag", "ui", "all"):
         assert [row["method"] for row in rows(document, "methods", task=task)] == names
         (plain,) = rows(document, "methods", task=task, method="plain")

@@ -69,7 +69,7 @@ def test_absent_peers_are_named_and_left_out(
     assert skipped == [
         f"skipped {p}" for p in ("onnxruntime-genai", "arctic-inference", "transformers")
     ]
-    assert "coordgen" in said.out
+    assert "auto" in said.out
     assert "identical to plain decoding: yes" in said.out
 
 
@@ -80,7 +80,7 @@ def test_report_has_every_row_and_task(
 ) -> None:
     assert compare.main([*options, "--json", "--max-new-tokens", "4"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert list(report["engines"]) == ["plain", "coordgen", "coordgen, earlier answers"]
+    assert list(report["engines"]) == ["plain", "auto", "auto, earlier answers"]
     assert list(report["replayed"]) == ["coordgen's automaton"]
     assert report["versions"] == {}
     for figures in report["engines"].values():

@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from checkpoints import SHARED
 from coordgen_rs.bench.replay.records import Record, RecordsError, read_records
-from coordgen_rs.bench.replay.replay import DRAFTERS, replay
+from coordgen_rs.bench.replay.run import DRAFTERS, replay
 from coordgen_rs.bench.replay.templates import (
     TEMPLATES,
     TokenizedRecord,
@@ -97,7 +97,7 @@ def data(tmp_path):
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("history", ["none", "session"])
+@pytest.mark.parametrize("history", ["none", "earlier-requests"])
 @pytest.mark.parametrize("commit", ["compact", "canonical"])
 @pytest.mark.parametrize("budget", [1, 8])
 def test_every_drafter_says_every_record(drafter, history, commit, budget):
@@ -124,7 +124,7 @@ def test_a_session_drafts_from_earlier_records():
     records = make_records(2) * 3
     for drafter in ("coordgen", "sam"):
         alone = replay(records, drafter=drafter, vocab_size=9)
-        together = replay(records, drafter=drafter, history="session", vocab_size=9)
+        together = replay(records, drafter=drafter, history="earlier-requests", vocab_size=9)
         assert together.steps < alone.steps
         assert together.memory_bytes > alone.memory_bytes
 

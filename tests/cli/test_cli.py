@@ -55,12 +55,12 @@ def test_json_holds_every_promised_field(bundle):
         assert 0 <= source["accepted"] <= source["proposed"]
 
 
-@pytest.mark.parametrize("draft", ["auto", "automaton", "lookup", "off"])
+@pytest.mark.parametrize("draft", ["auto", "automaton", "prompt-lookup", "plain"])
 def test_text_is_the_same_from_every_draft_and_every_way_in(bundle, draft):
     text = PROMPT.read_text()
     common = ("generate", "--model", bundle, "--draft", draft, "--max-new-tokens", 40)
     from_file = coordgen(*common, "--prompt-file", PROMPT)
-    plain = coordgen(*common[:3], "--draft", "off", "--max-new-tokens", 40, "--prompt", text)
+    plain = coordgen(*common[:3], "--draft", "plain", "--max-new-tokens", 40, "--prompt", text)
     assert from_file.stdout == plain.stdout
     assert from_file.stdout == coordgen(*common, "-", input=text).stdout
     assert "\x1b" not in from_file.stdout
@@ -71,7 +71,7 @@ def test_sampled_text_hangs_on_the_seed_and_not_on_drafts(bundle):
     common = ("generate", "--model", bundle, "--prompt-file", PROMPT, "--temperature", 2)
     first = json.loads(coordgen(*common, "--seed", 1, "--compare", "--json").stdout)
     assert first["identical"]
-    again = json.loads(coordgen(*common, "--seed", 1, "--draft", "lookup", "--json").stdout)
+    again = json.loads(coordgen(*common, "--seed", 1, "--draft", "prompt-lookup", "--json").stdout)
     assert first["token_ids"] == again["token_ids"]
     other = json.loads(coordgen(*common, "--seed", 2, "--json").stdout)
     assert first["token_ids"] != other["token_ids"]

@@ -136,7 +136,7 @@ def test_generate_names_options_that_do_not_go_together(coordgen, bundle_of, ans
     command = ["generate", "--model", bundle_of("embedded", "fp32"), "--prompt", "x"]
     alone = coordgen(*command, "--namespace", "rag", code=2).err
     assert "--namespace needs --history" in alone
-    off = coordgen(*command, "--history", answers, "--draft", "off", code=2).err
+    off = coordgen(*command, "--history", answers, "--draft", "plain", code=2).err
     assert "--history needs drafts" in off
     other = coordgen(*command, "--history", answers, code=2).err
     assert "was written with another tokenizer" in other

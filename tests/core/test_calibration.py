@@ -21,7 +21,7 @@ from ruled_target import (
     uint32,
 )
 
-ALL_SOURCES = ("automaton", "lookup", "calibration", "reuse")
+ALL_SOURCES = ("automaton", "prompt-lookup", "calibration", "reuse")
 scores = st.integers(-3, 3).map(float) | st.just(-np.inf)
 
 

@@ -121,7 +121,7 @@ def test_verification_and_commit_equal_their_naive_twin(tree, says, commit):
     st.integers(0, 4),
     st.integers(1, 40),
     commits,
-    st.sampled_from([(), ("automaton",), ("lookup",), ("lookup", "automaton")]),
+    st.sampled_from([(), ("automaton",), ("prompt-lookup",), ("prompt-lookup", "automaton")]),
     st.sampled_from([None, [1.0, 1.1, 1.2], [1.0, 1.6, 3.0]]),
     st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=1),
 )

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import EmptyPromptError
-from coordgen_rs.generate import Drafting, Step, generate, make_drafter, plain
+from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.self_test import decode_chain
 from coordgen_rs.wrapped_drafter import WrappedDrafter

@@ -89,8 +89,8 @@ def _add_drafting(group: Any) -> None:
     )
     group.add_argument(
         "--history",
-        choices=["none", "session"],
-        default="session",
+        choices=["none", "earlier-requests"],
+        default="earlier-requests",
         help="whether earlier prompts of a task may be drawn on; default %(default)s",
     )
     group.add_argument(
@@ -175,7 +175,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         methods=tuple(options.methods or ()),
         draft_model=options.draft_model,
         lookup_table=options.lookup_table,
-        remembering=options.history == "session",
+        remembering=options.history == "earlier-requests",
         is_free=options.costs == "free",
         width=options.width,
         threads=options.threads,

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs._core import Sampling
+from coordgen_rs._core import PLAIN, Sampling, draft_methods, draft_sources
 from coordgen_rs.cli import history as history_command
 from coordgen_rs.cli import provider_options, warm_up
 from coordgen_rs.cli.opening import opened
 from coordgen_rs.draft_model import DraftModel
-from coordgen_rs.generate import DRAFT_SOURCES, Step, generate, make_drafter, plain
+from coordgen_rs.drafting import make_drafter
+from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.profile.file import Profile
 from coordgen_rs.profile.plan import STRATEGIES
 from coordgen_rs.stats import Stats
@@ -26,7 +27,7 @@ EXAMPLES = """\
 examples:
   coordgen generate --model bundle --prompt "Once upon a time" --max-new-tokens 64
   coordgen generate --model bundle --prompt-file question.txt --compare
-  cat question.txt | coordgen generate --model bundle - --draft lookup --json
+  cat question.txt | coordgen generate --model bundle - --draft prompt-lookup --json
   coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
 """
 
@@ -44,19 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     drafts = parser.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",
-        choices=[*DRAFT_SOURCES, "off"],
+        choices=[*(method.name for method in draft_methods()), PLAIN],
         default="auto",
-        help="where drafts come from: automaton (all repeats within the request), lookup (prompt "
-        "lookup by n-gram), sam, token-recycling, diaa and edgellm (as their papers have it), "
-        "blend (everything), off (plain decoding); default %(default)s",
+        help="how to draft: auto (default), a published method, or plain for none at all; "
+        "docs/sources-and-methods.md tells what each is",
     )
     drafts.add_argument(
         "--sources",
         type=lambda names: names.split(","),
         metavar="NAME,..",
-        help="exactly these sources: automaton, lookup, calibration (what the model expected while "
-        "it read the prompt), reuse (parts of rejected drafts), lookup-table (what it held likely "
-        "after each token)",
+        help=f"exactly these sources, of {', '.join(source.name for source in draft_sources())}",
     )
     parser.add_argument(
         "--draft-model",
@@ -140,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
         "switch": options.switch,
     }
     with history_command.opened(options, session.bundle) as history:
-        if options.draft == "off":
+        if options.draft == PLAIN:
             steps = plain(session, prompt, stats=stats, **request)
         else:
             drafter = make_drafter(

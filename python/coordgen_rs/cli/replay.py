@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.bench.replay.records import read_records
-from coordgen_rs.bench.replay.replay import DRAFTERS, HISTORIES, replay
+from coordgen_rs.bench.replay.run import DRAFTERS, HISTORIES, replay
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
 
 ABOUT = "measure a drafter on recorded answers, without a model"
@@ -19,7 +19,7 @@ examples:
   coordgen replay specbench.jsonl --tokenizer llama2 --template vicuna --drafter prompt-lookup
   coordgen replay summaries.jsonl --tokenizer llama3 --template llama3 \\
       --output-of Llama-3.2-1B-Instruct --budget 32 --json
-  coordgen replay actions.jsonl --tokenizer qwen2.5 --template qwen2.5 --history session
+  coordgen replay actions.jsonl --tokenizer qwen2.5 --template qwen2.5 --history earlier-requests
 """
 
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-of", metavar="MODEL", help="answers of one of several models (default: `output`)"
     )
-    parser.add_argument("--drafter", choices=list(DRAFTERS), default="coordgen")
+    parser.add_argument("--drafter", choices=list(DRAFTERS), default="auto")
     parser.add_argument(
         "--budget", type=int, default=16, metavar="B", help="draft tokens a step, default 16"
     )
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history",
         choices=HISTORIES,
         default="none",
-        help="session: earlier records draft for later ones (drafters sam and coordgen)",
+        help="earlier-requests: earlier records draft for later ones, by the methods that can",
     )
     parser.add_argument("--commit", choices=["compact", "canonical"], default="compact")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N records")

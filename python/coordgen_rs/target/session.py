@@ -45,6 +45,10 @@ class Session(Protocol):
         """Tokens that end an answer."""
 
     @property
+    def allowed_commits(self) -> Sequence[str]:
+        """Ways to commit that may be asked for: "canonical", "compact"."""
+
+    @property
     def step_inputs(self) -> Sequence[StepInputs]:
         """The input buffers of the decode graphs, one a width, narrowest first."""
 

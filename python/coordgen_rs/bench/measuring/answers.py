@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.drafting import Drafting
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.generate import Drafting, generate, plain
+from coordgen_rs.generate import generate, plain
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.session import Session
 

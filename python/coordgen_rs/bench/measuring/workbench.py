@@ -13,16 +13,16 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Drafter, LookupTable
+from coordgen_rs._core import PLAIN, Drafter, LookupTable
 from coordgen_rs.bench.measuring.answers import Answered, answer, check_same
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.repeats import rotated
 from coordgen_rs.bench.measuring.switching import STRATEGIES
-from coordgen_rs.bench.methods import KNOWN, PLAIN, method_drafter, needs_draft_model
+from coordgen_rs.bench.methods import KNOWN, method_drafter, needs_draft_model
 from coordgen_rs.bench.reporting.section import How
 from coordgen_rs.draft_model import DraftModel, ModelDrafter
+from coordgen_rs.drafting import Drafting
 from coordgen_rs.errors import OptionError
-from coordgen_rs.generate import Drafting
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
@@ -199,7 +199,7 @@ class Workbench:
         return method_drafter(
             self.session,
             name,
-            costs=self.costs,
+            free_rows=self.settings.is_free,
             table=self._open_table(),
             model=self.draft_model,
             remembering=self.settings.remembering,

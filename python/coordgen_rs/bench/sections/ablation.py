@@ -21,9 +21,9 @@ COLUMNS = (
 )
 
 BASES: dict[str, tuple[str, ...]] = {
-    "prompt-lookup": ("lookup",),
+    "prompt-lookup": ("prompt-lookup",),
     "automaton": ("automaton",),
-    "automaton + history (SAM)": ("automaton", "session"),
+    "automaton + history (SAM)": ("automaton", "earlier-requests"),
 }
 """What drafts by itself, by its name in the table; history is earlier requests of the same task."""
 

@@ -91,7 +91,7 @@ def _shares(bench: Workbench, name: str) -> Sequence[float | None]:
     """Percent of the steps whose tree, root included, fits into a width and no narrower one."""
     widths, counts = bench.session.widths, Counter[int]()
     for prompts in bench.prompts.values():
-        drafter = method_drafter(bench.session, name, costs=None, table=LookupTable())
+        drafter = method_drafter(bench.session, name, free_rows=True, table=LookupTable())
         if isinstance(drafter, Drafter):
             clocked = ClockedDrafter(drafter, ClockedHead(bench.session.head))
             for prompt in prompts:

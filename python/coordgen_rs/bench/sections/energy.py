@@ -1,8 +1,8 @@
 """Section `energy`: joules a token by each method, where the system tells any (Figure 11)."""
 
+from coordgen_rs._core import PLAIN
 from coordgen_rs.bench.measuring.repeats import rotated, summarize
 from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
-from coordgen_rs.bench.methods import PLAIN
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.energy.meter import EnergyMeter
 

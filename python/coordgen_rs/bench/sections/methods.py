@@ -3,9 +3,10 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from coordgen_rs._core import PLAIN
 from coordgen_rs.bench.measuring.repeats import ratio, summarize
 from coordgen_rs.bench.measuring.workbench import Given, Workbench
-from coordgen_rs.bench.methods import PLAIN, extra_bytes
+from coordgen_rs.bench.methods import extra_bytes
 from coordgen_rs.bench.reporting.section import Across, Cell, Chart, Column, Section
 from coordgen_rs.draft_model import ModelDrafter
 

@@ -11,22 +11,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordgen_rs._core import Drafter, StepInputs
+from coordgen_rs._core import Accepted, Drafter, StepInputs, draft_method, draft_methods
+from coordgen_rs.bench.replay.target import RecordedDrafter, RecordedSession
 from coordgen_rs.bench.replay.templates import TokenizedRecord
 from coordgen_rs.errors import OptionError
+from coordgen_rs.generate import generate
 
-DRAFTERS: dict[str, tuple[str, ...]] = {
-    "prompt-lookup": ("lookup",),
-    "automaton": ("automaton",),
-    "sam": ("sam",),
-    "coordgen": ("automaton",),
-}
-HISTORIES = ("none", "session")
-_WITH_EARLIER: dict[str, tuple[str, ...]] = {
-    "sam": ("sam-session",),
-    "coordgen": ("automaton", "session"),
-}
+HISTORIES = ("none", "earlier-requests")
+
+
+def _can_replay(name: str) -> bool:
+    try:
+        return bool(draft_method(name).sources(recorded=True))
+    except OptionError:
+        return False
+
+
+DRAFTERS = tuple(method.name for method in draft_methods() if _can_replay(method.name))
+"""The methods of the registry that draft without logits and without a draft model."""
 
 
 @dataclass
@@ -80,7 +84,7 @@ class ReplayResult:
 def replay(
     records: Iterable[TokenizedRecord],
     *,
-    drafter: str = "coordgen",
+    drafter: str = "auto",
     budget: int = 16,
     history: str = "none",
     commit: str = "compact",
@@ -92,7 +96,7 @@ def replay(
         records: What to say.
         drafter: One of `DRAFTERS`.
         budget: Draft tokens a step; the step has a row more, for the root.
-        history: "none", or "session": earlier records draft for later ones.
+        history: "none", or "earlier-requests": earlier records draft for later ones.
         commit: "compact" gives out every accepted token at once, as the literature counts;
             "canonical" feeds what was accepted on a side branch again.
         vocab_size: Number of ids of the tokenizer.
@@ -104,73 +108,52 @@ def replay(
     Raises:
         OptionError: No such drafter, history or commit, or a budget below 1.
     """
+    if history not in HISTORIES:
+        raise OptionError(f"history is {history!r}, but must be one of {', '.join(HISTORIES)}")
+    if budget < 1:
+        raise OptionError(f"budget is {budget}, but must be at least 1")
     records = list(records)
-    replaying = _Replaying(records, drafter, budget, history, commit, vocab_size)
-    result = ReplayResult(drafter, budget)
+    longest = max((len(record.prompt) + len(record.answer) for record in records), default=0)
+    session = RecordedSession([budget + 1], vocab_size, longest)
+    sources = draft_method(drafter).sources(
+        recorded=True, earlier_requests=history == "earlier-requests"
+    )
+    timed = _TimedDrafter(Drafter(session.step_inputs, vocab_size, sources=sources, commit=commit))
+    result = ReplayResult(drafter, budget, propose_us=timed.propose_us, accept_us=timed.accept_us)
     per_task: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for record in records:
-        steps = replaying.replay(record, result)
-        result.records += 1
-        result.tokens += len(record.answer)
-        result.steps += steps
-        per_task[record.task][0] += len(record.answer)
-        per_task[record.task][1] += steps
+        session.answer = record.answer
+        max_new_tokens = len(record.answer)
+        steps = generate(session, record.prompt, max_new_tokens=max_new_tokens, drafter=timed)
+        per_task[record.task][0] += max_new_tokens
+        per_task[record.task][1] += sum(1 for _ in steps)
+    result.records = len(records)
+    result.tokens = sum(tokens for tokens, _ in per_task.values())
+    result.steps = sum(steps for _, steps in per_task.values())
     result.per_task = {task: (tokens, steps) for task, (tokens, steps) in per_task.items()}
-    result.memory_bytes = replaying.memory_bytes()
+    result.memory_bytes = timed.memory_bytes()
     return result
 
 
-class _Replaying:
-    """A drafter at work on records, and what earlier ones left to it."""
+class _TimedDrafter(RecordedDrafter):
+    """A drafter that notes how long each `propose` and `accept` took, in microseconds."""
 
-    def __init__(
-        self,
-        records: list[TokenizedRecord],
-        drafter: str,
-        budget: int,
-        history: str,
-        commit: str,
-        vocab_size: int,
-    ) -> None:
-        if drafter not in DRAFTERS:
-            raise OptionError(f"drafter is {drafter!r}, but must be one of {', '.join(DRAFTERS)}")
-        if history not in HISTORIES:
-            raise OptionError(f"history is {history!r}, but must be none or session")
-        if budget < 1:
-            raise OptionError(f"budget is {budget}, but must be at least 1")
-        sources = DRAFTERS[drafter]
-        if history == "session":
-            sources = _WITH_EARLIER.get(drafter, sources)
-        longest = max((len(record.prompt) + len(record.answer) for record in records), default=0)
-        rows, attended = budget + 1, longest + budget + 1
-        inputs = StepInputs(
-            np.zeros(rows, np.int64),
-            np.zeros(rows, np.int64),
-            np.zeros((1, 1, rows, attended), np.float32),
-        )
-        self._drafter = Drafter([inputs], vocab_size, sources=sources, commit=commit)
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
+        self.propose_us: list[float] = []
+        self.accept_us: list[float] = []
 
-    def replay(self, record: TokenizedRecord, result: ReplayResult) -> int:
-        """Let the drafter say one record; returns the number of steps it takes."""
-        drafter, prompt, answer = self._drafter, record.prompt, record.answer
-        drafter.begin(prompt, len(answer))
-        steps = given_out = 0
-        while given_out < len(answer):
-            rest = answer[given_out:]
-            start = time.perf_counter()
-            drafter.propose(len(prompt) - 1 + given_out)
-            proposed = time.perf_counter()
-            accepted = drafter.accept_recorded(rest)
-            end = time.perf_counter()
-            result.propose_us.append(1e6 * (proposed - start))
-            result.accept_us.append(1e6 * (end - proposed))
-            given_out += len(accepted.token_ids)
-            steps += 1
-        return steps
+    def propose(self, past_len: int) -> StepInputs:
+        start = time.perf_counter()
+        inputs = self.drafter.propose(past_len)
+        self.propose_us.append(1e6 * (time.perf_counter() - start))
+        return inputs
 
-    def memory_bytes(self) -> int:
-        """Bytes held by the drafter's sources."""
-        return self._drafter.memory_bytes()
+    def accept(self, logits: NDArray[Any]) -> Accepted:
+        start = time.perf_counter()
+        accepted = super().accept(logits)
+        self.accept_us.append(1e6 * (time.perf_counter() - start))
+        return accepted
 
 
 def _percentiles(values: list[float]) -> dict[str, float]:

@@ -1,0 +1,127 @@
+"""What drafts for a target: the `Drafting` protocol, and `make_drafter`, from the core's registry.
+
+In: a session, and the name of a method or of sources. Out: a drafter for `generate`. Which sources
+a method has where is the core's matter (`src/draft/methods.rs`).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import (
+    Accepted,
+    Drafter,
+    DynamicTree,
+    LookupTable,
+    Sampling,
+    StepInputs,
+    draft_method,
+)
+from coordgen_rs.target.session import Session
+
+if TYPE_CHECKING:
+    from coordgen_rs.draft_model import DraftModel, ModelDrafter
+    from coordgen_rs.history.requests import History
+
+
+class Drafting(Protocol):
+    """What the loop needs of a drafter; `Drafter` has it, and so has whatever stands in for one."""
+
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Start a request."""
+
+    @property
+    def reads_prefill(self) -> bool:
+        """Whether it asks for the logits of the prompt."""
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """Learn what the target expects after the prompt's next tokens."""
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Draft a tree, and fill the inputs of the step that is to verify it."""
+
+    def accept(self, logits: NDArray[np.float32]) -> Accepted:
+        """Verify the tree against the step's logits."""
+
+    def draft_on(self) -> bool:
+        """Draft a little more while the target waits; False where there is nothing to do."""
+
+    @property
+    def accept_histogram(self) -> list[int]:
+        """Entry `n` counts the steps that accepted `n` draft tokens."""
+
+    @property
+    def per_source(self) -> dict[str, dict[str, int]]:
+        """Draft tokens proposed and accepted, by source."""
+
+
+def make_drafter(
+    session: Session,
+    draft: str | Sequence[str] = "auto",
+    commit: str = "canonical",
+    history: "History | None" = None,
+    lookup_table: LookupTable | None = None,
+    draft_model: "DraftModel | None" = None,
+    *,
+    earlier_requests: bool = False,
+    free_rows: bool | None = None,
+) -> "Drafter | ModelDrafter":
+    """A drafter for `session`.
+
+    Args:
+        session: The target; its measured step costs decide how wide a draft pays.
+        draft: The name of a method (`_core.draft_methods`), or the names of any sources
+            (`_core.draft_sources`). "auto" has calibration and the look-up table where rows are
+            free: elsewhere the head's rows over the prompt cost more than calibration brought
+            (`coordgen generate --sources` shows both: `prefill_s`, `tokens_per_step`).
+        commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is);
+            a session that allows no compact commit takes the canonical one.
+        history: Finished requests to draft from, too.
+        lookup_table: What the source "lookup-table" draws on and teaches, see `coordgen warm-up`; a
+            new one by default.
+        draft_model: A smaller model that drafts, too; what `draft` "edgellm" needs.
+        earlier_requests: Whether a method that can draws on earlier requests of this drafter.
+        free_rows: Draft as if rows cost nothing, as on an NPU; None asks the session.
+
+    Raises:
+        OptionError: No such method, source or commit; a method lacks what it needs; or the history
+            is of another vocabulary.
+    """
+    costs = None if free_rows else session.step_costs
+    in_gaps, sources = True, draft
+    tree: str | DynamicTree = "best-first"
+    if isinstance(draft, str):
+        method = draft_method(draft)
+        in_gaps, tree = method.in_gaps, method.tree
+        sources = method.sources(
+            free_rows=costs is None,
+            draft_model=draft_model is not None,
+            earlier_requests=earlier_requests,
+        )
+        if draft_model is not None:
+            draft_model = draft_model.shaped(branches=method.branches)
+    if commit == "compact" and "compact" not in session.allowed_commits:
+        commit = "canonical"
+    drafter = Drafter(
+        session.step_inputs,
+        session.vocab_size,
+        sources=sources,
+        costs=costs,
+        commit=commit,
+        end_token_ids=session.end_token_ids,
+        history=None if history is None else history.shared,
+        lookup_table=lookup_table,
+        model_draft=None if draft_model is None else draft_model.core,
+        tree=tree,
+    )
+    if draft_model is None or "draft-model" not in sources:
+        return drafter
+    return draft_model.drafter(drafter, session.step_inputs[-1].rows - 1, in_gaps=in_gaps)
