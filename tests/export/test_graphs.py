@@ -3,7 +3,6 @@
 import itertools
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from checkpoints import LLAMA3_SCALING, TINY_STORIES, exported, needs_shared, write_checkpoint
+from checkpoints import LLAMA3_SCALING, ROOT, TINY_STORIES, exported, needs_shared, write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.export.cpu.quantize import BLOCK_SIZE, quantize_rows
 from graph_runner import HIDDEN, GraphRunner, tokens
@@ -168,7 +167,7 @@ for width in (1, 32):
         line
         for threads in ("1", "2")
         for line in subprocess.run(
-            [*command, threads], cwd=Path(__file__).parent, check=True, capture_output=True
+            [*command, threads], cwd=ROOT / "tests" / "support", check=True, capture_output=True
         ).stdout.split()
     }
     assert len(sums) == 1

@@ -1,6 +1,6 @@
 """The sections of the bench, one a file: each has a function from a `Workbench` to a `Section`.
 
-To add one: write its file, enter its function below, and its columns in `../schema.json`.
+To add one: write its file, enter its function below, and its columns in `../reporting/schema.json`.
 """
 
 from collections.abc import Callable
