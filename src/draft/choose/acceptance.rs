@@ -47,9 +47,11 @@ impl Acceptance {
         Self { records: vec![priors(); num_sources] }
     }
 
-    /// One more source, of which nothing is seen yet.
-    pub fn add_source(&mut self) {
-        self.records.push(priors());
+    /// Adds sources, of which nothing is seen yet, where there are fewer than `num_sources`.
+    pub fn add_sources(&mut self, num_sources: usize) {
+        if self.records.len() < num_sources {
+            self.records.resize(num_sources, priors());
+        }
     }
 
     /// Factor on the probabilities that `source` gives after a match of `match_len` tokens.

@@ -4,30 +4,31 @@
 //! Asks all sources, chooses how wide a step pays, verifies, commits, and learns how far each
 //! source can be trusted. Runs no model and owns no step buffers.
 
+mod answer;
+mod draft;
+mod request;
+mod source_list;
+mod state;
+mod statistics;
+
 use std::sync::Arc;
 
+use self::answer::Answer;
+use self::draft::Draft;
+use self::request::{Proposed, Request};
+use self::source_list::SourceList;
+pub use self::statistics::{SourceStatistics, Statistics};
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
-use crate::draft::choose::acceptance::{Acceptance, Proposal};
-use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
 use crate::draft::choose::model_choice::ModelChoice;
-use crate::draft::choose::origins::{Origin, Origins};
 use crate::draft::choose::step_choice::StepChoice;
-use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
-use crate::draft::source::{DraftSource, Propose, TopKRows, Verification};
-use crate::draft::sources::prediction::Prediction;
+use crate::draft::choose::tree_shape::TreeShape;
+use crate::draft::source::{DraftSource, Verification};
 use crate::error::{Error, Result};
-use crate::ids::{NodeId, TokenId};
+use crate::ids::TokenId;
 use crate::logits::{Logits, SharedLogits};
 use crate::sampling::Sampling;
-use crate::top_k::{TOP_K, TopK, top_k_rows};
 use crate::tree::draft_tree::DraftTree;
-use crate::verify::{Verified, verify};
-
-/// Worth of a node beside the first path under canonical commit. Were it accepted, its own token
-/// would be given out anyway as the target's, and what follows it would have to be fed again.
-/// Replaying real answers: against 1, about 1 % more speed where rows cost; against 0, about 5 %
-/// more tokens a step where they are free.
-const CANONICAL_SIDE_WORTH: f32 = 0.25;
+use crate::verify::verify;
 
 /// What is fixed for the life of a drafter.
 #[derive(Clone, Debug)]
@@ -44,74 +45,16 @@ pub struct DrafterOptions {
     pub shape: TreeShape,
 }
 
-/// What happened since `begin`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Number of steps by `accept_len`, up to the largest that occurred.
-    pub accept_histogram: Vec<usize>,
-    /// Draft nodes of each source, in the order of the sources.
-    pub sources: Vec<SourceStatistics>,
-}
-
-/// The draft nodes of one source. Tokens fed again after a side branch are counted where they
-/// were first proposed, and a caller's own drafts nowhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SourceStatistics {
-    /// Nodes verified.
-    pub proposed: usize,
-    /// Nodes that the target agreed with, side branches included.
-    pub accepted: usize,
-}
-
-#[derive(Debug)]
-struct Request {
-    /// Tokens of the prompt.
-    prompt_len: usize,
-    /// Tokens of the prompt whose rows the sources were told of.
-    num_prefilled: usize,
-    /// Tokens given out.
-    num_given: usize,
-    /// Tokens that may still be given out, at least 1.
-    remaining: usize,
-    /// The last token given out, which the next step computes first.
-    root: TokenId,
-    carried: Vec<TokenId>,
-    /// `None` when no tree waits.
-    proposed: Option<Proposed>,
-    /// What a draft model's run for the next step has cost; `None` where it did not run.
-    model_cost: Option<f32>,
-}
-
-/// A tree that waits for the target's answer.
-#[derive(Clone, Copy, Debug)]
-struct Proposed {
-    /// Index of the step that verifies it.
-    step: usize,
-    /// Committed tokens that it stands behind.
-    past_len: usize,
-    /// Whether it is the caller's own.
-    is_given: bool,
-}
-
 /// Drafts, verifies and commits for one request after the other.
 ///
 /// `begin`, then `propose` and `accept` in turn until a [`FinishReason`] is set. A failed call
 /// changes nothing, and a tree that is never accepted is simply replaced by the next `propose`.
 pub struct Drafter {
-    sources: Vec<Box<dyn DraftSource>>,
+    sources: SourceList,
     options: DrafterOptions,
     sampling: Option<Sampling>,
-    acceptance: Acceptance,
     model_choice: ModelChoice,
-    grower: TreeGrower,
-    /// In place of the grower, where the method has a shape of its own.
-    shaped: Option<ShapedTrees>,
-    tree: DraftTree,
-    /// Who proposed each node of the tree: `None` for the root, carried and caller's tokens.
-    proposals: Vec<Option<Proposal>>,
-    origins: Origins,
-    /// The last rows of the prompt, reduced: tokens and probabilities, `(rows, TOP_K)`.
-    top_k: (Vec<TokenId>, Vec<f32>),
+    draft: Draft,
     request: Option<Request>,
     finish_reason: Option<FinishReason>,
     statistics: Statistics,
@@ -123,19 +66,13 @@ impl Drafter {
     /// Fails when an option of the shape is out of its range.
     pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Result<Self> {
         Ok(Self {
-            shaped: ShapedTrees::new(options.shape)?,
-            acceptance: Acceptance::new(sources.len()),
+            draft: Draft::new(sources.len(), options.shape)?,
             model_choice: ModelChoice::default(),
-            grower: TreeGrower::default(),
-            tree: DraftTree::new(TokenId(0)),
-            proposals: Vec::new(),
-            origins: Origins::default(),
-            top_k: (Vec::new(), Vec::new()),
             request: None,
             finish_reason: None,
             statistics: Statistics::default(),
             sampling: None,
-            sources,
+            sources: SourceList::new(sources),
             options,
         })
     }
@@ -157,48 +94,15 @@ impl Drafter {
         max_new_tokens: usize,
         prediction: &[TokenId],
     ) -> Result<()> {
-        let root = *prompt.last().ok_or(Error::EmptyPrompt)?;
+        let request = Request::new(prompt, max_new_tokens)?;
         self.check_tokens(prompt)?;
         self.check_tokens(prediction)?;
-        if max_new_tokens == 0 {
-            let (what, must) = ("max_new_tokens", "at least 1");
-            return Err(Error::BadOption { what, got: "0".into(), must });
-        }
-        if !prediction.is_empty() && !self.source_names().any(|name| name == Prediction::NAME) {
-            self.sources.push(Box::new(Prediction::new()));
-            self.acceptance.add_source();
-        }
-        for source in &mut self.sources {
-            source.predicted(prediction);
-            source.clear();
-            source.extend(prompt);
-        }
-        if let Some(shaped) = &mut self.shaped {
-            shaped.begin();
-        }
-        self.tree.reset(root);
-        self.origins.clear();
+        self.sources.begin(prompt, prediction);
+        self.draft.begin(request.root, self.sources.len());
         self.finish_reason = None;
-        self.statistics = Statistics {
-            sources: vec![SourceStatistics::default(); self.sources.len()],
-            ..Statistics::default()
-        };
-        self.request = Some(Request {
-            prompt_len: prompt.len(),
-            num_prefilled: 0,
-            num_given: 0,
-            remaining: max_new_tokens,
-            root,
-            carried: Vec::new(),
-            proposed: None,
-            model_cost: None,
-        });
+        self.statistics = Statistics::new(self.sources.len());
+        self.request = Some(request);
         Ok(())
-    }
-
-    /// Whether a source asks for the logits of the prompt's rows, see [`Drafter::prefilled`].
-    pub fn reads_prefill(&self) -> bool {
-        self.sources.iter().any(|source| source.reads_prefill())
     }
 
     /// Tells the sources what the target expects after the prompt's next tokens: logits
@@ -209,18 +113,9 @@ impl Drafter {
     /// prompt is named.
     pub fn prefilled(&mut self, logits: &[f32]) -> Result<()> {
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        let (first_position, vocab_size) = (request.num_prefilled, self.options.vocab_size);
-        let expected = request.prompt_len * vocab_size;
-        let got = first_position * vocab_size + logits.len();
-        if got > expected {
-            return Err(Error::WrongLength { what: "logits of the prompt", got, expected });
-        }
-        let (token_ids, probabilities) = (&mut self.top_k.0, &mut self.top_k.1);
-        top_k_rows(logits, vocab_size, first_position, token_ids, probabilities)?;
-        let rows = TopKRows { first_position, k: TOP_K, token_ids, probabilities };
-        for source in &mut self.sources {
-            source.prefilled(&rows);
-        }
+        let vocab_size = self.options.vocab_size;
+        let first_position = request.position_of(logits.len(), vocab_size)?;
+        self.sources.prefilled(logits, vocab_size, first_position)?;
         request.num_prefilled += logits.len() / vocab_size;
         Ok(())
     }
@@ -236,13 +131,14 @@ impl Drafter {
     /// Cost: that of a tree where there are costs. Fails as [`Drafter::propose`] does.
     pub fn model_pays(&mut self, past_len: usize) -> Result<bool> {
         let widest = self.options.steps.widest(past_len)?;
-        let limits = self.limits(widest)?;
-        if self.shaped.is_some() || self.options.steps.cost(0, past_len).is_none() {
+        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
+        let steps = &self.options.steps;
+        if self.draft.is_shaped() || steps.cost(0, past_len).is_none() {
             return Ok(true);
         }
-        self.grow(limits)?;
-        let steps = &self.options.steps;
-        let known = steps.best_gain(widest, past_len, self.grower.worths());
+        let limits = request.limits(steps.rows(widest), self.options.commit);
+        self.draft.grow(self.sources.settled(), request, limits);
+        let known = steps.best_gain(widest, past_len, self.draft.worths());
         let (_, gain) = known.unwrap_or_default();
         Ok(self.model_choice.pays(steps, past_len, gain))
     }
@@ -262,54 +158,22 @@ impl Drafter {
     /// A method with a shape of its own has it in the narrowest step that holds it.
     /// Fails without a request, or when no step fits.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
-        let widest = self.options.steps.widest(past_len)?;
-        let limits = self.limits(widest)?;
-        let step = if self.shaped.is_some() {
-            self.grow_shaped(limits)?;
-            self.options.steps.narrowest(self.tree.num_nodes())
+        let steps = &self.options.steps;
+        let widest = steps.widest(past_len)?;
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        let sources = self.sources.settled();
+        let limits = request.limits(steps.rows(widest), self.options.commit);
+        let step = if self.draft.is_shaped() {
+            self.draft.build_shaped(sources, request, limits);
+            steps.narrowest(self.draft.tree().num_nodes())
         } else {
-            self.grow(limits)?;
-            let steps = &self.options.steps;
-            let step = steps.best(widest, past_len, self.grower.worths());
-            self.grower.cut(steps.rows(step), &mut self.tree, &mut self.proposals);
+            self.draft.grow(sources, request, limits);
+            let step = steps.best(widest, past_len, self.draft.worths());
+            self.draft.cut(steps.rows(step));
             step
         };
-        self.request.as_mut().ok_or(Error::NoRequest)?.proposed =
-            Some(Proposed { step, past_len, is_given: false });
+        request.proposed = Some(Proposed { step, past_len, is_given: false });
         Ok(step)
-    }
-
-    /// How large the next tree may grow, in a step of that index.
-    fn limits(&self, widest: usize) -> Result<GrowthLimits> {
-        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
-        Ok(GrowthLimits {
-            num_nodes: self.options.steps.rows(widest),
-            depth: request.remaining - 1,
-            side_worth: match self.options.commit {
-                CommitPolicy::Canonical => CANONICAL_SIDE_WORTH,
-                CommitPolicy::Compact => 1.0,
-            },
-        })
-    }
-
-    fn grow(&mut self, limits: GrowthLimits) -> Result<()> {
-        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
-        self.sources.iter_mut().for_each(|source| source.settle());
-        let (root, carried) = (request.root, &request.carried[..]);
-        self.grower.grow(&self.sources, &self.acceptance, root, carried, limits);
-        Ok(())
-    }
-
-    fn grow_shaped(&mut self, limits: GrowthLimits) -> Result<()> {
-        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
-        self.sources.iter_mut().for_each(|source| source.settle());
-        let source = self.sources.first().map(|source| &**source as &dyn Propose);
-        let certain = (request.root, &request.carried[..]);
-        let fits = (limits.num_nodes, limits.depth);
-        if let Some(shaped) = &mut self.shaped {
-            shaped.grow(source, certain, fits, &mut self.tree, &mut self.proposals);
-        }
-        Ok(())
     }
 
     /// Takes the caller's own tree in place of the sources', with node 0 as the root. Returns the
@@ -332,11 +196,8 @@ impl Drafter {
         if token_ids[0] != request.root {
             return Err(Error::WrongRoot { got: token_ids[0], expected: request.root });
         }
-        self.tree = draft.trimmed(steps.rows(widest), request.remaining - 1);
-        self.grower.clear();
-        self.proposals.clear();
-        self.proposals.resize(self.tree.num_nodes(), None);
-        let step = steps.narrowest(self.tree.num_nodes());
+        self.draft.take(draft.trimmed(steps.rows(widest), request.remaining - 1));
+        let step = steps.narrowest(self.draft.tree().num_nodes());
         request.proposed = Some(Proposed { step, past_len, is_given: true });
         Ok(step)
     }
@@ -356,33 +217,17 @@ impl Drafter {
         self.accept_rows(logits.values(), Some(logits))
     }
 
-    /// Whether a source learns from the rows of all nodes, so that sharing the logits pays.
-    pub fn reads_rows(&self) -> bool {
-        self.sources.iter().any(|source| source.reads_rows())
-    }
-
     fn accept_rows(
         &mut self,
         logits: &[f32],
         shared: Option<&Arc<dyn SharedLogits>>,
     ) -> Result<Commit> {
-        let step = self.waiting()?.0.step;
+        let (Proposed { step, .. }, request) = self.waiting()?;
         let (rows, vocab_size) = (self.options.steps.rows(step), self.options.vocab_size);
         let logits = Logits::new(logits, rows, vocab_size)?;
-        let num_given = self.request.as_ref().map_or(0, |request| request.num_given);
-        let sampling = self.sampling;
-        let says = |tree: &DraftTree, node: NodeId| {
-            let says = match sampling {
-                None => logits.argmax(node),
-                Some(sampling) => {
-                    let index = num_given + tree.depths()[node.index()] as usize;
-                    logits.drawn(node, &sampling, index)
-                }
-            };
-            says.map(Some)
-        };
-        let shared_logits = shared.map(|logits| (logits, vocab_size));
-        self.accept_from(says, |_, node| logits.top_k(node), shared_logits)
+        let (sampling, num_given) = (self.sampling, request.num_given);
+        let answer = Answer::Computed { logits, sampling, num_given };
+        self.accept_answer(&answer, shared.map(|logits| (logits, vocab_size)))
     }
 
     /// [`Drafter::accept`] for a target that says `answer`, its tokens from the next one on: a
@@ -391,104 +236,44 @@ impl Drafter {
     /// After a node whose path leaves the record the target says nothing. Fails when nothing was
     /// proposed, or the record ends before the answer does.
     pub fn accept_recorded(&mut self, answer: &[TokenId]) -> Result<Commit> {
-        self.waiting()?;
-        let says = |tree: &DraftTree, node: NodeId| {
-            let depth = tree.depths()[node.index()] as usize;
-            if !tree.path_is(node, answer) {
-                return Ok(None);
-            }
-            let (what, got, expected) = ("the recorded answer", answer.len(), depth + 1);
-            let says = answer.get(depth).copied();
-            says.map(Some).ok_or(Error::WrongLength { what, got, expected })
-        };
-        let alone = |tree: &DraftTree, node| says(tree, node).ok().flatten().map(TopK::certain);
-        self.accept_from(says, alone, None)
+        self.accept_answer(&Answer::Recorded(answer), None)
     }
 
-    /// What waits for its answer, and how many tokens may still be given out.
-    fn waiting(&self) -> Result<(Proposed, usize)> {
-        match self.request {
-            Some(Request { proposed: Some(proposed), remaining, .. }) => Ok((proposed, remaining)),
-            _ => Err(Error::NothingProposed),
-        }
+    /// What waits for its answer, and the request.
+    fn waiting(&self) -> Result<(Proposed, &Request)> {
+        let request = self.request.as_ref().ok_or(Error::NothingProposed)?;
+        Ok((request.proposed.ok_or(Error::NothingProposed)?, request))
     }
 
-    /// Verifies the proposed tree against `target`: what is said after a node, if anything; `likely`
-    /// is what is held likely there.
-    fn accept_from(
+    /// Verifies the proposed tree against the target's answer.
+    fn accept_answer(
         &mut self,
-        target: impl Fn(&DraftTree, NodeId) -> Result<Option<TokenId>>,
-        likely: impl Fn(&DraftTree, NodeId) -> Option<TopK>,
+        answer: &Answer<'_>,
         shared_logits: Option<(&Arc<dyn SharedLogits>, usize)>,
     ) -> Result<Commit> {
-        let (proposed, remaining) = self.waiting()?;
-        let verified = verify(&self.tree, |node| {
-            let says = target(&self.tree, node)?;
+        let (proposed, &Request { remaining, model_cost, .. }) = self.waiting()?;
+        let tree = self.draft.tree();
+        let verified = verify(tree, |node| {
+            let says = answer.says(tree, node)?;
             Ok(says.expect("something is said after every accepted node"))
         })?;
         let limits = Limits { end_tokens: &self.options.end_tokens, remaining };
-        let decided = commit(self.options.commit, &self.tree, &verified, limits);
-        let mut seen = Verification {
-            tree: &self.tree,
+        let decided = commit(self.options.commit, tree, &verified, limits);
+        self.sources.verified(&mut Verification {
+            tree,
             verified: &verified,
             commit: &decided,
-            says: &mut |node| target(&self.tree, node).ok().flatten(),
-            top_k: &mut |node| likely(&self.tree, node),
+            says: &mut |node| answer.says(tree, node).ok().flatten(),
+            top_k: &mut |node| answer.likely(tree, node),
             shared_logits,
-        };
-        for source in &mut self.sources {
-            source.verified(&mut seen);
-        }
-        self.origins.follow(&verified.path, &self.proposals, proposed.is_given, &decided);
-        self.learn(&verified);
-        self.learn_rate(proposed, decided.token_ids.len());
-        self.advance(&decided);
+        });
+        self.draft.follow(&verified, &decided, proposed.is_given);
+        self.draft.learn(&verified, &mut self.statistics);
+        self.learn_rate(proposed, model_cost, decided.token_ids.len());
+        self.statistics.count_step(decided.accept_len);
+        self.finish_reason = decided.finish_reason;
+        self.request = self.request.take().and_then(|request| request.after(&decided));
         Ok(decided)
-    }
-
-    /// The tree of the last `propose`; before it, the root alone.
-    pub fn tree(&self) -> &DraftTree {
-        &self.tree
-    }
-
-    /// Tokens accepted on a side branch, which the next tree starts with.
-    pub fn carried(&self) -> &[TokenId] {
-        self.request.as_ref().map_or(&[], |request| &request.carried)
-    }
-
-    /// Who put the tokens given out last into the tree, in their order; none before the first step.
-    pub fn origins(&self) -> &[Origin] {
-        self.origins.given_out()
-    }
-
-    /// The name of an origin in results.
-    pub fn origin_name(&self, origin: Origin) -> &'static str {
-        match origin {
-            Origin::Target => Origin::TARGET,
-            Origin::Given => Origin::GIVEN,
-            Origin::Source(index) => self.sources[index].name(),
-        }
-    }
-
-    /// Why the request ended; `None` while it runs.
-    pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.finish_reason
-    }
-
-    /// What happened since `begin`.
-    pub fn statistics(&self) -> &Statistics {
-        &self.statistics
-    }
-
-    /// The names of the sources, in their order.
-    pub fn source_names(&self) -> impl Iterator<Item = &'static str> {
-        self.sources.iter().map(|source| source.name())
-    }
-
-    /// Bytes held on the heap by the sources and the growing tree.
-    pub fn memory_bytes(&self) -> usize {
-        let sources: usize = self.sources.iter().map(|source| source.memory_bytes()).sum();
-        sources + self.grower.memory_bytes()
     }
 
     fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
@@ -499,65 +284,14 @@ impl Drafter {
         }
     }
 
-    /// Every guess after a visited node was one about what the target says there.
-    ///
-    /// Those that no row was spent on teach as much as the others: so a source that is not drafted
-    /// from, because it has been wrong, is drafted from again when it is right.
-    fn learn(&mut self, verified: &Verified) {
-        let last = verified.path.last().copied().unwrap_or(NodeId::ROOT);
-        let visited = |node: NodeId| node == NodeId::ROOT || verified.path.contains(&node);
-        for (node, proposal) in self.proposals.iter().enumerate() {
-            let Some(proposal) = *proposal else { continue };
-            let came_true = verified.path.contains(&NodeId(node as u32));
-            let counts = &mut self.statistics.sources[proposal.source];
-            counts.proposed += 1;
-            counts.accepted += usize::from(came_true);
-            if visited(self.tree.parents()[node]) {
-                self.acceptance.observe(proposal, came_true);
-            }
-        }
-        for (parent, token, proposal) in self.grower.cut_off() {
-            if visited(parent) {
-                self.acceptance.observe(proposal, parent == last && token == verified.bonus);
-            }
-        }
-    }
-
     /// Learns what the step, and a draft model's run for it, have brought for their cost.
-    fn learn_rate(&mut self, proposed: Proposed, num_tokens: usize) {
+    fn learn_rate(&mut self, proposed: Proposed, model_cost: Option<f32>, num_tokens: usize) {
         let Some(cost) = self.options.steps.cost(proposed.step, proposed.past_len) else { return };
-        let model_cost = self.request.as_ref().and_then(|request| request.model_cost);
         let cost = cost + model_cost.unwrap_or(0.0);
         if model_cost.is_some() {
             self.model_choice.took(num_tokens, cost);
         }
         self.options.steps.took(num_tokens, cost);
-    }
-
-    /// Moves the request on by what was given out.
-    fn advance(&mut self, decided: &Commit) {
-        let Commit { token_ids, accept_len, carried, finish_reason, .. } = decided;
-        for source in &mut self.sources {
-            source.extend(token_ids);
-        }
-        let statistics = &mut self.statistics;
-        if statistics.accept_histogram.len() <= *accept_len {
-            statistics.accept_histogram.resize(accept_len + 1, 0);
-        }
-        statistics.accept_histogram[*accept_len] += 1;
-        self.finish_reason = *finish_reason;
-        self.request = match (self.request.take(), finish_reason) {
-            (Some(request), None) => Some(Request {
-                num_given: request.num_given + token_ids.len(),
-                remaining: request.remaining - token_ids.len(),
-                root: token_ids[token_ids.len() - 1],
-                carried: carried.clone(),
-                proposed: None,
-                model_cost: None,
-                ..request
-            }),
-            _ => None,
-        };
     }
 }
 

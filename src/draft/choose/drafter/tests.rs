@@ -1,9 +1,11 @@
 //! Laws of the drafter: whatever is drafted, the tokens given out are those of plain decoding.
 
 use super::*;
+use crate::draft::choose::origins::Origin;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::{StepCost, StepShape};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::ids::NodeId;
 use crate::tree::draft_tree::strategies;
 use proptest::prelude::*;
 
@@ -114,7 +116,7 @@ proptest! {
         while drafter.finish_reason().is_none() {
             let step = drafter.propose(text.len() - 1).unwrap();
             let logits = run_step(&drafter, &text, [1, 3, 8][step]);
-            let proposals = drafter.proposals.clone();
+            let proposals = drafter.draft.proposals().to_vec();
             let tree = drafter.tree().clone();
             let accepted = drafter.accept(&logits).unwrap();
             let origins = drafter.origins();
@@ -131,7 +133,7 @@ proptest! {
                     None => prop_assert_eq!(origin, carried[at.index() - 1]),
                 }
             }
-            carried = drafter.origins.carried().to_vec();
+            carried = drafter.draft.origins().carried().to_vec();
             prop_assert_eq!(carried.len(), drafter.carried().len());
             for origin in origins {
                 if let Origin::Source(source) = origin {

@@ -1,0 +1,153 @@
+//! The draft of a step: its tree, who proposed each node, and how far they are trusted. In: what
+//! the sources say, then what came true. Out: the tree, and the origins of what was given out.
+//!
+//! How wide it pays to make it is decided by the drafter.
+
+use super::request::Request;
+use super::statistics::Statistics;
+use crate::commit::Commit;
+use crate::draft::choose::acceptance::{Acceptance, Proposal};
+use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
+use crate::draft::choose::origins::Origins;
+use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
+use crate::draft::source::{DraftSource, Propose};
+use crate::error::Result;
+use crate::ids::{NodeId, TokenId};
+use crate::tree::draft_tree::DraftTree;
+use crate::verify::Verified;
+
+/// A draft tree in the making, with buffers that are used again for every tree.
+pub(super) struct Draft {
+    acceptance: Acceptance,
+    grower: TreeGrower,
+    /// In place of the grower, where the method has a shape of its own.
+    shaped: Option<ShapedTrees>,
+    tree: DraftTree,
+    /// Who proposed each node of the tree: `None` for the root, carried and caller's tokens.
+    proposals: Vec<Option<Proposal>>,
+    origins: Origins,
+}
+
+impl Draft {
+    /// Nothing drafted, and nothing learned of so many sources. Fails when an option of the shape
+    /// is out of its range.
+    pub fn new(num_sources: usize, shape: TreeShape) -> Result<Self> {
+        Ok(Self {
+            acceptance: Acceptance::new(num_sources),
+            grower: TreeGrower::default(),
+            shaped: ShapedTrees::new(shape)?,
+            tree: DraftTree::new(TokenId(0)),
+            proposals: Vec::new(),
+            origins: Origins::default(),
+        })
+    }
+
+    /// Forgets the request before; what was learned of the sources stays, and of further ones,
+    /// up to `num_sources`, nothing is seen yet.
+    pub fn begin(&mut self, root: TokenId, num_sources: usize) {
+        self.acceptance.add_sources(num_sources);
+        if let Some(shaped) = &mut self.shaped {
+            shaped.begin();
+        }
+        self.tree.reset(root);
+        self.origins.clear();
+    }
+
+    /// Whether the method has a shape of its own, whatever rows cost.
+    pub fn is_shaped(&self) -> bool {
+        self.shaped.is_some()
+    }
+
+    /// Grows what the sources say into nodes, to be cut to a tree.
+    pub fn grow(
+        &mut self,
+        sources: &[Box<dyn DraftSource>],
+        request: &Request,
+        limits: GrowthLimits,
+    ) {
+        self.grower.grow(sources, &self.acceptance, request.root, &request.carried, limits);
+    }
+
+    /// The worth of each node that was grown, never increasing.
+    pub fn worths(&self) -> impl ExactSizeIterator<Item = f32> {
+        self.grower.worths()
+    }
+
+    /// Makes the worthiest nodes the tree.
+    pub fn cut(&mut self, num_nodes: usize) {
+        self.grower.cut(num_nodes, &mut self.tree, &mut self.proposals);
+    }
+
+    /// Builds a tree of the method's own shape from the first source.
+    pub fn build_shaped(
+        &mut self,
+        sources: &[Box<dyn DraftSource>],
+        request: &Request,
+        limits: GrowthLimits,
+    ) {
+        let source = sources.first().map(|source| &**source as &dyn Propose);
+        let certain = (request.root, &request.carried[..]);
+        let fits = (limits.num_nodes, limits.depth);
+        if let Some(shaped) = &mut self.shaped {
+            shaped.grow(source, certain, fits, &mut self.tree, &mut self.proposals);
+        }
+    }
+
+    /// Takes a tree that no source has proposed.
+    pub fn take(&mut self, tree: DraftTree) {
+        self.tree = tree;
+        self.grower.clear();
+        self.proposals.clear();
+        self.proposals.resize(self.tree.num_nodes(), None);
+    }
+
+    /// The tree.
+    pub fn tree(&self) -> &DraftTree {
+        &self.tree
+    }
+
+    /// Who put the tokens given out last into their tree.
+    pub fn origins(&self) -> &Origins {
+        &self.origins
+    }
+
+    /// Follows what was given out to who brought it; `is_given` where the tree is the caller's.
+    pub fn follow(&mut self, verified: &Verified, decided: &Commit, is_given: bool) {
+        self.origins.follow(&verified.path, &self.proposals, is_given, decided);
+    }
+
+    /// Every guess after a visited node was one about what the target says there.
+    ///
+    /// Those that no row was spent on teach as much as the others: so a source that is not drafted
+    /// from, because it has been wrong, is drafted from again when it is right.
+    pub fn learn(&mut self, verified: &Verified, statistics: &mut Statistics) {
+        let last = verified.path.last().copied().unwrap_or(NodeId::ROOT);
+        let visited = |node: NodeId| node == NodeId::ROOT || verified.path.contains(&node);
+        for (node, proposal) in self.proposals.iter().enumerate() {
+            let Some(proposal) = *proposal else { continue };
+            let came_true = verified.path.contains(&NodeId(node as u32));
+            statistics.count_node(proposal.source, came_true);
+            if visited(self.tree.parents()[node]) {
+                self.acceptance.observe(proposal, came_true);
+            }
+        }
+        for (parent, token, proposal) in self.grower.cut_off() {
+            if visited(parent) {
+                self.acceptance.observe(proposal, parent == last && token == verified.bonus);
+            }
+        }
+    }
+
+    /// Bytes held on the heap.
+    pub fn memory_bytes(&self) -> usize {
+        self.grower.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+impl Draft {
+    /// Who proposed each node of the tree.
+    pub fn proposals(&self) -> &[Option<Proposal>] {
+        &self.proposals
+    }
+}

@@ -1,0 +1,96 @@
+//! The sources of a drafter, in their order, told together. In: requests, and what the target made
+//! of them. Out: the sources, up to date, to be asked by who grows the trees.
+
+use crate::draft::source::{DraftSource, TopKRows, Verification};
+use crate::draft::sources::prediction::Prediction;
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::top_k::{TOP_K, top_k_rows};
+
+/// All sources of a drafter.
+pub(super) struct SourceList {
+    sources: Vec<Box<dyn DraftSource>>,
+    /// The last rows of the prompt, reduced: tokens and probabilities, `(rows, TOP_K)`.
+    top_k: (Vec<TokenId>, Vec<f32>),
+}
+
+impl SourceList {
+    /// These sources, which have been told nothing.
+    pub fn new(sources: Vec<Box<dyn DraftSource>>) -> Self {
+        Self { sources, top_k: (Vec::new(), Vec::new()) }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// The name of the one at `index`.
+    pub fn name(&self, index: usize) -> &'static str {
+        self.sources[index].name()
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.sources.iter().map(|source| source.name())
+    }
+
+    /// Tells them that another request begins. The first prediction adds the source that draws on
+    /// predictions.
+    pub fn begin(&mut self, prompt: &[TokenId], prediction: &[TokenId]) {
+        if !prediction.is_empty() && !self.names().any(|name| name == Prediction::NAME) {
+            self.sources.push(Box::new(Prediction::new()));
+        }
+        for source in &mut self.sources {
+            source.predicted(prediction);
+            source.clear();
+            source.extend(prompt);
+        }
+    }
+
+    /// Whether one asks for the logits of the prompt's rows.
+    pub fn reads_prefill(&self) -> bool {
+        self.sources.iter().any(|source| source.reads_prefill())
+    }
+
+    /// Whether one learns from the rows of all nodes.
+    pub fn reads_rows(&self) -> bool {
+        self.sources.iter().any(|source| source.reads_rows())
+    }
+
+    /// Tells them what the target expects after the prompt's tokens from `first_position` on, as
+    /// `(rows, vocab_size)` logits. Fails when a row is not finite.
+    pub fn prefilled(
+        &mut self,
+        logits: &[f32],
+        vocab_size: usize,
+        first_position: usize,
+    ) -> Result<()> {
+        let (token_ids, probabilities) = (&mut self.top_k.0, &mut self.top_k.1);
+        top_k_rows(logits, vocab_size, first_position, token_ids, probabilities)?;
+        let rows = TopKRows { first_position, k: TOP_K, token_ids, probabilities };
+        for source in &mut self.sources {
+            source.prefilled(&rows);
+        }
+        Ok(())
+    }
+
+    /// Tells them what a verification saw, then what was given out.
+    pub fn verified(&mut self, seen: &mut Verification<'_>) {
+        for source in &mut self.sources {
+            source.verified(seen);
+            source.extend(&seen.commit.token_ids);
+        }
+    }
+
+    /// The sources, after they have learned all that they were told.
+    pub fn settled(&mut self) -> &[Box<dyn DraftSource>] {
+        self.sources.iter_mut().for_each(|source| source.settle());
+        &self.sources
+    }
+
+    /// Bytes held on the heap.
+    pub fn memory_bytes(&self) -> usize {
+        self.sources.iter().map(|source| source.memory_bytes()).sum()
+    }
+}
