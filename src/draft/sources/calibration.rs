@@ -1,6 +1,6 @@
-//! In-context distribution calibration (CoordGen 3.3): what the target expected while it read the
-//! prompt. In: the likeliest tokens after each prompt token. Out: those after the place of the prompt
-//! that is most like the end of the text.
+//! In-context distribution calibration (CoordGen, section 3.3, Figure 9): the calibrated tree, what
+//! the target expected while it read the prompt. In: the likeliest tokens after each prompt token.
+//! Out: those after the place of the prompt that is most like the end of the text.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,6 @@
-//! Draft reuse (CoordGen 3.4): of a rejected draft, the part that the target would have said after it.
-//! In: verifications. Out: that part again, where its beginning fits, or right away.
+//! Draft reuse (CoordGen, section 3.4, Eq. 3): of a rejected draft, the part that the target would
+//! have said after it. In: verifications. Out: that part again, where its beginning fits, or right
+//! away.
 
 use std::collections::VecDeque;
 
@@ -26,7 +27,7 @@ const START_PROBABILITY: f32 = 0.2;
 /// A draft `x` is rejected at its first token that the target does not say. Often it was right but
 /// for that token (Table 2 of the paper): the target puts something in before it (*missing*), or
 /// says it in other words (*synonym*), and then goes on as drafted. The rows behind the rejection
-/// are computed anyway. Equation 3: keep the longest segment of which each token is what the target
+/// are computed anyway. Eq. 3: keep the longest segment of which each token is what the target
 /// said after the tokens of the draft before it. The token before the segment is kept as its anchor,
 /// and, beyond the paper, what the target said after the segment: the only word there that is its
 /// own. Without it reuse gained far less on the embedded model.
@@ -204,7 +205,7 @@ fn rejected_path(tree: &DraftTree, accepted: &[NodeId]) -> Vec<NodeId> {
     path
 }
 
-/// Equation 3: the longest run of nodes of a rejected `path` that hold what the target says after
+/// CoordGen, section 3.4, Eq. 3: the longest run of nodes of a rejected `path` that hold what the target says after
 /// their parents, behind the node before it and before what the target says next; `None` when there
 /// is no such node. The first run among equals.
 fn agreeing_segment(

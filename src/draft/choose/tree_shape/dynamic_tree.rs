@@ -1,5 +1,5 @@
-//! DIAA's dynamic tree ("Dynamic Tree Construction and Drafting", Eq. 2, Figure 7). In: a source and
-//! what a tree may cost. Out: a shape, the paths of the highest scores.
+//! DIAA's dynamic tree ("Dynamic Tree Construction and Drafting", Eq. 1 and Eq. 2, Figure 7). In: a
+//! source and what a tree may cost. Out: a shape, the paths of the highest scores.
 //!
 //! A shape is kept for some steps, in which other tokens fill it.
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicTreeOptions {
     /// B: tokens on all paths from the root to a leaf together, a shared token counted for each
-    /// (the C(T) below Eq. 1). `None` for as many nodes as the step has rows.
+    /// (the C(T) below DIAA's Eq. 1). `None` for as many nodes as the step has rows.
     pub budget: Option<usize>,
     /// delta, 0 to 1: factor on the score for each edge beyond the first.
     pub depth_decay: f32,
@@ -61,7 +61,7 @@ impl DynamicTreeOptions {
         Ok(self)
     }
 
-    /// s of a path (Eq. 2), of which `path_probability` is the product, `depth` the number of tokens,
+    /// s of a path (DIAA, Eq. 2), of which `path_probability` is the product, `depth` the number of tokens,
     /// and `rank` the last token's, from 0.
     fn score(&self, path_probability: f32, depth: usize, rank: usize) -> f32 {
         let deep = self.depth_decay.powi(depth as i32 - 1);

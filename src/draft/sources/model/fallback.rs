@@ -1,5 +1,5 @@
-//! When the draft model stops and the target verifies (EdgeLLM III-C). In: how sure the likeliest
-//! branch is, and what verification found. Out: whether to go on drafting.
+//! When the draft model stops and the target verifies (EdgeLLM, section III-C, Eq. 3). In: how
+//! sure the likeliest branch is, and what verification found. Out: whether to go on drafting.
 
 use crate::error::{Error, Result};
 
@@ -41,7 +41,7 @@ impl Fallback {
         tree_confidence < self.threshold.max(self.least_that_pays)
     }
 
-    /// Learns from a verification (Eq. 3): of the branch that agreed furthest, `num_right` of
+    /// Learns from a verification (EdgeLLM, Eq. 3): of the branch that agreed furthest, `num_right` of
     /// `num_drafted` tokens were right, when the tree's confidence was `tree_confidence`.
     ///
     /// Beyond the paper alpha stays within 1e-6 and 1: from 0 it would never come back.

@@ -1,5 +1,6 @@
-//! The branch pacer (EdgeLLM III-B, Eq. 1 and 2): which branch of a token tree grows next. In: the
-//! branches' confidences and lengths. Out: the one that is shortest of what it should be.
+//! The branch pacer (EdgeLLM, section III-B, Eq. 1 and Eq. 2): which branch of a token tree grows
+//! next. In: the branches' confidences and lengths. Out: the one that is shortest of what it should
+//! be.
 
 /// A branch as the pacer sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,11 +11,12 @@ pub struct Paced {
     pub len: usize,
 }
 
-/// Index of the branch with the largest shortfall `D = M * C - T`, the first among equals; `None`
-/// without branches. M, `num_tokens`, is the number of tokens that the tree is to have.
+/// Index of the branch with the largest shortfall `D = M * C - T` (EdgeLLM, Eq. 2), the first among
+/// equals; `None` without branches. M, `num_tokens`, is the number of tokens that the tree is to
+/// have.
 ///
-/// A branch should be as long as its share of the tree (Eq. 1, `L = C * M`): what is likely is
-/// followed further, and a second branch begins once a whole token of it is missing.
+/// A branch should be as long as its share of the tree (EdgeLLM, Eq. 1: `L = C * M`): what is likely
+/// is followed further, and a second branch begins once a whole token of it is missing.
 pub fn most_wanting(branches: impl Iterator<Item = Paced>, num_tokens: usize) -> Option<usize> {
     let shortfalls =
         branches.map(|branch| num_tokens as f32 * branch.confidence - branch.len as f32);
