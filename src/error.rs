@@ -1,7 +1,6 @@
 //! What a caller can do wrong, one variant a cause, each with the offending value and the limit.
 
-use crate::ids::{BlockId, TokenId};
-use crate::load::profile::Graph;
+use crate::ids::{BlockId, Graph, TokenId};
 
 /// Every error of the core.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

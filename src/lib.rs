@@ -168,6 +168,8 @@ pub mod commit;
 pub mod draft;
 pub mod error;
 pub mod ids;
+#[cfg(test)]
+mod layers;
 pub mod load;
 pub mod logits;
 mod random;

@@ -3,41 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::BlockId;
-
-/// One of a block's two graphs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Graph {
-    /// G1 of CoordGen, section 3.2: made for chunks of `prefill_rows` tokens.
-    Prefill,
-    /// G2: made for steps of up to `decode_rows` tokens; runs a chunk as several pieces.
-    Decode,
-}
-
-impl Graph {
-    /// Both, G1 first.
-    pub const BOTH: [Self; 2] = [Self::Prefill, Self::Decode];
-
-    /// As an index into arrays of two, G1 first.
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The block's other graph.
-    pub fn other(self) -> Self {
-        match self {
-            Self::Prefill => Self::Decode,
-            Self::Decode => Self::Prefill,
-        }
-    }
-
-    /// The name in options, profiles and messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-        }
-    }
-}
+pub use crate::ids::Graph;
 
 /// What one block costs under one graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

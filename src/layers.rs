@@ -1,0 +1,58 @@
+//! A test that imports run one way, so that what a file needs stands below it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The crate's modules, from the ground up; those of a line do not know each other.
+const CRATE: &[&[&str]] = &[
+    &["ids", "random", "replace_file"],
+    &["error"],
+    &["sampling", "top_k"],
+    &["logits"],
+    &["tree"],
+    &["verify"],
+    &["commit"],
+    &["draft", "load"],
+    &["py"],
+];
+
+/// Those of `draft`.
+const DRAFT: &[&[&str]] = &[&["source"], &["sources"], &["choose"], &["methods"]];
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Lines of code below `folder` that name a module behind `prefix` which is not below their own.
+fn upward_imports(folder: &Path, prefix: &str, layers: &[&[&str]]) -> Vec<String> {
+    let layer = |name: &str| layers.iter().position(|layer| layer.contains(&name));
+    let mut found = Vec::new();
+    for path in files(folder) {
+        let own = path.strip_prefix(folder).unwrap().iter().next().unwrap();
+        let own = own.to_str().unwrap().trim_end_matches(".rs");
+        if ["lib", "mod", "layers"].contains(&own) {
+            continue;
+        }
+        let own_layer = layer(own).unwrap_or_else(|| panic!("{own} has no layer"));
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for after in line.split(prefix).skip(1) {
+                let end = after.find(|letter: char| !letter.is_lowercase() && letter != '_');
+                let name = &after[..end.unwrap_or(after.len())];
+                if name != own && layer(name).is_some_and(|layer| layer >= own_layer) {
+                    found.push(format!("{}: {}", path.display(), line.trim()));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn imports_run_one_way() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = upward_imports(&folder, "crate::", CRATE);
+    found.extend(upward_imports(&folder.join("draft"), "crate::draft::", DRAFT));
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
