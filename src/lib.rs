@@ -187,7 +187,7 @@ pub use draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 pub use draft::sources::history::History;
 pub use draft::sources::prompt_lookup::PromptLookup;
 pub use error::{Error, Result};
-pub use ids::{BlockId, NodeId, StateId, TokenId};
+pub use ids::{BlockId, Graph, NodeId, StateId, TokenId};
 pub use logits::Logits;
 pub use tree::draft_tree::DraftTree;
 pub use tree::step_inputs::{StepBuffers, StepInputs};
