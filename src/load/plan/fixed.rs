@@ -1,5 +1,5 @@
-//! The strategies that follow one rule and search nothing: the paper's three, both graphs resident,
-//! and one graph only. In: the costs. Out: a route a block.
+//! The strategies that follow one fixed rule and search nothing: all loads at the end, both graphs
+//! resident, and one graph only. In: the costs. Out: a route a block. The paper's own is in `k_star`.
 
 use super::problem::{Costs, Held};
 use super::route::Route;
@@ -77,40 +77,4 @@ fn resident_loads(costs: &Costs) -> Vec<[u64; 2]> {
         }
     }
     ready
-}
-
-/// The paper's greedy rule (CoordGen, section 3.2, Eq. 2): from the first chunk on, the last block
-/// that is not switched loads beside the next `k` runs, the fewest that take as long as its load;
-/// what is left after the prefill follows at once.
-///
-/// A block that is among those runs itself waits there for its load: the rule does not look at
-/// that. The paper starts with all blocks under G1. Where a G1 is missing, it is loaded and waited
-/// for, and the rule starts with the second chunk.
-pub(super) fn greedy(costs: &Costs) -> Vec<Route> {
-    let mut routes = asynchronous(costs);
-    let all_there = costs.blocks.iter().all(|block| block.start.prefill);
-    let mut position = if all_there { 0 } else { costs.num_blocks() };
-    for block in (0..costs.num_blocks()).rev() {
-        if costs.blocks[block].start == Held::BOTH {
-            continue;
-        }
-        let (chunks, next) = (position / costs.num_blocks(), position % costs.num_blocks());
-        routes[block].until = chunks + usize::from(block < next);
-        routes[block].switch = position;
-        position = after_overlap(costs, &routes, position, costs.blocks[block].load[G2]);
-    }
-    routes
-}
-
-/// The first position whose runs since `position` take `load_us` or more; the end if none does.
-fn after_overlap(costs: &Costs, routes: &[Route], position: usize, load_us: u64) -> usize {
-    let mut covered = 0;
-    for run in position..costs.num_runs() {
-        if covered >= load_us && run > position {
-            return run;
-        }
-        let (chunk, block) = (run / costs.num_blocks(), run % costs.num_blocks());
-        covered += costs.compute_us(block, chunk, routes[block].graph(chunk));
-    }
-    costs.num_runs()
 }

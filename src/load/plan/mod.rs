@@ -16,6 +16,7 @@
 
 mod fixed;
 mod just_in_time;
+mod k_star;
 mod problem;
 mod route;
 mod search;
@@ -163,7 +164,7 @@ fn within(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Result<Plan
         Strategy::Resident => fixed::resident(costs),
         Strategy::Sync => fixed::sync(costs),
         Strategy::Async => fixed::asynchronous(costs),
-        Strategy::Greedy => fixed::greedy(costs),
+        Strategy::Greedy => k_star::greedy(costs),
         Strategy::JustInTime | Strategy::Auto => just_in_time(costs, budget),
         Strategy::Single => fixed::single(costs),
     };
