@@ -20,71 +20,19 @@ mod k_star;
 mod problem;
 mod route;
 mod search;
+mod strategy;
 #[cfg(test)]
 mod tests;
 mod windows;
 
 pub use problem::{Held, Problem};
+pub use strategy::Strategy;
 
 use crate::error::{Error, Result};
 use crate::load::timetable::Timetable;
 use just_in_time::just_in_time;
 use problem::Costs;
 use route::{Route, lay_out};
-
-/// A rule by which a plan is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Strategy {
-    /// Both graphs stay in memory.
-    Resident,
-    /// All loads after the prefill.
-    Sync,
-    /// Each block's load after its run in the last chunk.
-    Async,
-    /// The paper's rule: from the first chunk, the last block first (Eq. 2).
-    Greedy,
-    /// As late as still hides every load.
-    JustInTime,
-    /// G2 only.
-    Single,
-    /// The quickest of the others, and of equally quick ones that with the least memory.
-    Auto,
-}
-
-impl Strategy {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Resident,
-        Self::Sync,
-        Self::Async,
-        Self::Greedy,
-        Self::JustInTime,
-        Self::Single,
-        Self::Auto,
-    ];
-
-    /// The name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Resident => "resident",
-            Self::Sync => "sync",
-            Self::Async => "async",
-            Self::Greedy => "greedy",
-            Self::JustInTime => "just_in_time",
-            Self::Single => "single",
-            Self::Auto => "auto",
-        }
-    }
-
-    /// The strategy of that name.
-    pub fn named(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|strategy| strategy.name() == name).ok_or(Error::BadOption {
-            what: "strategy",
-            got: format!("{name:?}"),
-            must: "one of resident, sync, async, greedy, just_in_time, single, auto",
-        })
-    }
-}
 
 /// What is loaded and released when, and what it comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
