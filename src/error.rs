@@ -144,6 +144,9 @@ pub enum Error {
     /// Loading was cancelled while something waited for it.
     #[error("loading was cancelled")]
     LoadingCancelled,
+    /// The store wants no more waiting for the loader, which goes on.
+    #[error("waiting for a load was interrupted")]
+    WaitInterrupted,
     /// Compute runs another block than its timetable says.
     #[error("block {} was entered, but the timetable runs block {} next", got.0, expected.0)]
     WrongBlock {

@@ -7,4 +7,5 @@ pub mod plan;
 pub mod profile;
 pub mod simulate;
 pub mod stream;
+pub mod switcher;
 pub mod timetable;

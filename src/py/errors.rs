@@ -107,9 +107,10 @@ impl From<Error> for PyErr {
             Error::UnusableTable { .. } | Error::TableNotWritten { .. } => {
                 LookupTableError::new_err(message)
             }
-            Error::LoadFailed { .. } | Error::LoadingCancelled | Error::NoThread { .. } => {
-                BlockLoadError::new_err(message)
-            }
+            Error::LoadFailed { .. }
+            | Error::LoadingCancelled
+            | Error::WaitInterrupted
+            | Error::NoThread { .. } => BlockLoadError::new_err(message),
             Error::BudgetTooSmall { .. } => MemoryBudgetError::new_err(message),
             Error::UnknownSource { .. }
             | Error::UnknownMethod { .. }

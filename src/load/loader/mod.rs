@@ -24,6 +24,9 @@ use super::timetable::{Action, ActionKind, Timetable};
 use crate::error::{Error, Result};
 use crate::ids::BlockId;
 
+/// How often a store is asked whether to go on waiting.
+const ASK_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Loads and releases graphs on its own thread while compute runs blocks.
 ///
 /// The order of the timetable holds, its clock does not:
@@ -40,7 +43,8 @@ use crate::ids::BlockId;
 /// Compute is one lane: it enters a block, runs it, and leaves it. A run behind the timetable's last
 /// is a decode step: planned under G2.
 ///
-/// Dropping it waits for the action under way; what is loaded stays with the store.
+/// Dropping it waits for the action under way; what is loaded stays with the store. Whatever waits
+/// here fails with `WaitInterrupted` where the store says so; the loader goes on.
 ///
 /// # Cost
 /// `begin`: a pass over the runs for each release. `enter` and `leave`: a lock, and a wake-up where
@@ -71,8 +75,8 @@ use crate::ids::BlockId;
 /// assert!(loader.finish()?.failures.is_empty());
 /// # Ok::<(), coordgen_rs::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Loader {
+    store: Arc<dyn BlockStore>,
     shared: Arc<Shared>,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
@@ -105,12 +109,12 @@ impl Loader {
             done: Condvar::new(),
             created: Instant::now(),
         });
-        let of_worker = Arc::clone(&shared);
+        let (of_worker, its_store) = (Arc::clone(&shared), Arc::clone(&store));
         let worker = std::thread::Builder::new()
             .name("coordgen-loader".to_owned())
-            .spawn(move || of_worker.work(&*store))
+            .spawn(move || of_worker.work(&*its_store))
             .map_err(|error| Error::NoThread { reason: error.to_string() })?;
-        Ok(Self { shared, worker: Mutex::new(Some(worker)) })
+        Ok(Self { store, shared, worker: Mutex::new(Some(worker)) })
     }
 
     /// Begins a timetable. What an earlier one has left to load is carried out first, so a step's
@@ -137,10 +141,10 @@ impl Loader {
         self.wait(|progress, now_us| progress.enter(block, now_us))
     }
 
-    /// [`enter`](Self::enter) for a caller who waits no longer than `patience`; then none is
-    /// returned, and no block is running.
-    pub fn enter_within(&self, block: BlockId, patience: Duration) -> Result<Option<Graph>> {
-        self.wait_within(patience, |progress, now_us| progress.enter(block, now_us))
+    /// [`enter`](Self::enter) for a caller who does not wait: none, and nothing entered, where it
+    /// would.
+    pub fn try_enter(&self, block: BlockId) -> Result<Option<Graph>> {
+        self.wait_within(Duration::ZERO, |progress, now_us| progress.enter(block, now_us))
     }
 
     /// Says that the run is over. Fails when nothing was entered.
@@ -157,12 +161,6 @@ impl Loader {
     /// runs are left.
     pub fn finish(&self) -> Result<LoadReport> {
         self.wait(Progress::finish)
-    }
-
-    /// [`finish`](Self::finish) for a caller who waits no longer than `patience`; then none is
-    /// returned.
-    pub fn finish_within(&self, patience: Duration) -> Result<Option<LoadReport>> {
-        self.wait_within(patience, Progress::finish)
     }
 
     /// Forgets the runs that are left and the actions that have not begun. The one under way is
@@ -195,8 +193,11 @@ impl Loader {
 
     fn wait<T>(&self, ask: impl Fn(&mut Progress, u64) -> Result<Option<T>>) -> Result<T> {
         loop {
-            if let Some(answer) = self.wait_within(Duration::from_secs(3600), &ask)? {
+            if let Some(answer) = self.wait_within(ASK_INTERVAL, &ask)? {
                 return Ok(answer);
+            }
+            if !self.store.keep_waiting() {
+                return Err(Error::WaitInterrupted);
             }
         }
     }

@@ -116,7 +116,7 @@ fn a_switch_begins_between_runs_and_compute_waits_for_it() {
     loader.begin(plan(&SWITCH_0)).unwrap();
     teller.answer((Release, 0, Prefill), Ok(()));
     teller.expect((Load, 0, Decode));
-    assert_eq!(loader.enter_within(BlockId(0), Duration::ZERO), Ok(None));
+    assert_eq!(loader.try_enter(BlockId(0)), Ok(None));
     thread::scope(|scope| {
         let compute = scope.spawn(|| loader.enter(BlockId(0)));
         teller.answers.send(Ok(())).unwrap();

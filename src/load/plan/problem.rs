@@ -43,6 +43,11 @@ impl Held {
         }
     }
 
+    /// Of a loader's residents: whether G1 is in memory, and whether G2 is.
+    pub fn of([prefill, decode]: [bool; 2]) -> Self {
+        Self { prefill, decode }
+    }
+
     /// Whether `graph` is in memory.
     pub fn holds(self, graph: Graph) -> bool {
         match graph {
@@ -116,9 +121,9 @@ impl Problem<'_> {
     }
 }
 
-/// Costs of one block, for the chunks of one prompt.
+/// One block of a problem: its costs over the chunks of one prompt, and what it holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BlockCosts {
+pub(super) struct PromptBlock {
     /// Microseconds to load G1 and G2.
     pub load: [u64; 2],
     /// Microseconds of a full chunk under G1 and G2.
@@ -131,7 +136,7 @@ pub(super) struct BlockCosts {
     pub start: Held,
 }
 
-impl BlockCosts {
+impl PromptBlock {
     fn start_bytes(&self) -> u64 {
         let [prefill, decode] = self.num_bytes;
         let of = |is_held: bool, bytes: u64| if is_held { bytes } else { 0 };
@@ -142,7 +147,7 @@ impl BlockCosts {
 /// Costs of all runs and loads of one problem.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
-    pub blocks: Vec<BlockCosts>,
+    pub blocks: Vec<PromptBlock>,
     pub num_chunks: usize,
     /// Blocks that give up their G2 before anything else; `start` tells what is left of them.
     pub dropped: Vec<usize>,
@@ -158,7 +163,7 @@ impl Costs {
             let block = BlockId(index as u32);
             let cost = profile.block(block);
             let chunk = |tokens| Graph::BOTH.map(|graph| profile.compute_us(block, graph, tokens));
-            BlockCosts {
+            PromptBlock {
                 load: Graph::BOTH.map(|graph| cost.under(graph).load_us),
                 chunk: chunk(full.min(problem.num_tokens)),
                 last_chunk: chunk(last),
@@ -172,7 +177,7 @@ impl Costs {
 
     /// Bytes that are in memory at the start.
     pub fn start_bytes(&self) -> u64 {
-        self.blocks.iter().map(BlockCosts::start_bytes).sum()
+        self.blocks.iter().map(PromptBlock::start_bytes).sum()
     }
 
     /// The same with fewer blocks that start with both graphs: those whose load takes longest a
