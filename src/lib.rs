@@ -14,7 +14,7 @@
 //! sources --propose--> draft tree --fill--> ids, positions, mask --> the target's run --> logits
 //! logits --verify--> accepted path, bonus token --commit--> tokens given out, rows to keep
 //! tokens given out --extend--> sources               side branch --carried--> next draft tree
-//! profile --plan--> timetable --loader--> blocks loaded and released while the prompt is read
+//! profile --switcher--> plan --loader--> blocks loaded and released while the prompt is read
 //! ```
 //!
 //! In use, a loop of two calls:
@@ -63,7 +63,7 @@
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`load::plan::plan`] | two to three hundred passes over the runs, those before the first load left out |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; its index opens by a thousandth of its bytes |
-//! | [`load::loader`] | `enter` and `leave` a lock each, and a wake-up where there is something to load |
+//! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //!
 //! # Key types, in reading order
 //!
@@ -103,10 +103,12 @@
 //!   [`static_tree`](draft::choose::tree_shape::static_tree), Token Recycling's;
 //!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
-//!   a device; [`load::timetable`], a plan written out; [`load::plan`], who makes it and how;
-//!   [`load::simulate`], what it comes to, and [`load::exact`], the best there is, to judge it by;
-//!   [`load::stream`], a target larger than its memory; [`load::block_store`], where graphs come
-//!   from; [`load::loader`], which carries a timetable out on a thread of its own.
+//!   a device; [`load::timetable`], a plan written out; [`load::plan`], who makes it and how, the
+//!   strategies' registry and the paper's k* among it; [`load::simulate`], what it comes to, and
+//!   [`load::exact`], the best there is, to judge it by; [`load::stream`], a target larger than its
+//!   memory; [`load::block_store`], where graphs come from; [`load::loader`], which carries a
+//!   timetable out on a thread of its own; [`load::switcher`], which decides for each prompt
+//!   whether to plan or to stream, and learns what blocks cost.
 //!
 //! With feature `python` the crate is also the extension module `coordgen_rs._core`.
 //!

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import ClassVar, Final, Literal, Protocol, final
+from typing import Any, ClassVar, Final, Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 __all__ = [
     "PLAIN",
     "Accepted",
+    "BlockCost",
     "BlockLoadError",
     "CallOrderError",
     "CoordgenError",
@@ -36,11 +37,14 @@ __all__ = [
     "StepInputs",
     "Streaming",
     "SuffixAutomaton",
+    "SwitchReport",
+    "Switcher",
     "TokenOutOfRangeError",
     "draft_method",
     "draft_methods",
     "draft_sources",
     "plan",
+    "strategies",
     "top_k",
 ]
 
@@ -501,6 +505,9 @@ def plan(
         MemoryBudgetError: The strategy has no plan within the budget; the message tells the least.
     """
 
+def strategies() -> dict[str, str]:
+    """What each strategy does, in a line, by its name; in the order of tables."""
+
 def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """Token ids and probabilities, `(rows, 8)` each, of the likeliest tokens of each row.
 
@@ -759,6 +766,268 @@ class Loader:
 
         What is loaded stays with the store, and can be run.
         """
+
+@final
+class BlockCost:
+    """What one block costs under its two graphs. Times in whole microseconds.
+
+    Args:
+        prefill_load_us: From the call to load its prefill graph until it can run.
+        prefill_compute_us: One run of it, of all `prefill_rows` tokens.
+        prefill_bytes: What it holds while loaded.
+        decode_load_us: As above, of its decode graph.
+        decode_compute_us: One run of it, of all `decode_rows` tokens.
+        decode_bytes: What it holds while loaded.
+
+    Raises:
+        OptionError: A figure is negative, or too large.
+    """
+
+    def __new__(
+        cls,
+        *,
+        prefill_load_us: int,
+        prefill_compute_us: int,
+        prefill_bytes: int,
+        decode_load_us: int,
+        decode_compute_us: int,
+        decode_bytes: int,
+    ) -> BlockCost: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    @staticmethod
+    def guessed(num_bytes: int, prefill_rows: int, decode_rows: int) -> BlockCost:
+        """What a block may cost where nobody measured it.
+
+        Within a factor of three of what a CPU of two cores took. Only plans hang on it.
+
+        Args:
+            num_bytes: The size of its weights.
+            prefill_rows: Tokens of a chunk.
+            decode_rows: Tokens of a run of its decode graph.
+
+        Raises:
+            OptionError: A figure is negative.
+        """
+
+    def with_load_delay(self, delay_us: int) -> BlockCost:
+        """The same where each load takes so many microseconds longer.
+
+        Raises:
+            OptionError: The delay is negative.
+        """
+
+    @property
+    def prefill_load_us(self) -> int: ...
+    @property
+    def prefill_compute_us(self) -> int: ...
+    @property
+    def prefill_bytes(self) -> int: ...
+    @property
+    def decode_load_us(self) -> int: ...
+    @property
+    def decode_compute_us(self) -> int: ...
+    @property
+    def decode_bytes(self) -> int: ...
+
+@final
+class Switcher:
+    """Decides when graphs of blocks are loaded and released, and has it done beside compute.
+
+    A prompt goes like this: `begin`; for each chunk `begin_pass`, then for each block in order
+    `enter`, its run, `leave`; at last `finish`. A decode step is a pass of its own where blocks are
+    streamed; elsewhere each block runs under its `step_graph`. After an exception in between,
+    `cancel`: what is in memory stays usable.
+
+    A plan's order holds, its clock need not. A run whose planned graph is not there goes on under
+    the block's other graph; it waits only while the block has none. When a load fails, the graph
+    that was released for it is loaded again, and all else takes place. Whatever waits gives signal
+    handlers their turn; they may raise.
+
+    Args:
+        store: Its `load(block, graph)` and `release(block, graph)` are called on a thread of its
+            own, one at a time; `graph` is "prefill" or "decode". What `load` raises is the
+            `__cause__` of the error; what `release` raises goes to `sys.unraisablehook`.
+        costs: What each block costs, measured or guessed: an unfit figure makes plans worse, never
+            results, and is mended prompt by prompt. None of their graphs is loaded yet.
+        prefill_rows: Tokens of a chunk.
+        decode_rows: Tokens of a run of the decode graphs.
+        is_shared: Whether a block's second graph costs nothing where the first is loaded.
+        strategy: As of `settle`.
+        memory_budget: As of `settle`.
+
+    Raises:
+        OptionError: No block, a figure is out of range, or there is no such strategy.
+        BlockLoadError: The system gives no thread.
+    """
+
+    def __new__(
+        cls,
+        store: _BlockStore,
+        costs: Sequence[BlockCost],
+        prefill_rows: int,
+        decode_rows: int,
+        *,
+        is_shared: bool = False,
+        strategy: str = "auto",
+        memory_budget: int | None = None,
+    ) -> Switcher: ...
+    def settle(self, strategy: str = "auto", memory_budget: int | None = None) -> None:
+        """How graphs are switched in prompts to come.
+
+        Args:
+            strategy: One of `strategies()`.
+            memory_budget: Most bytes that the graphs may hold; None for no limit. With "auto",
+                blocks that do not fit are loaded anew in every pass.
+
+        Raises:
+            OptionError: There is no such strategy, or the budget is negative.
+        """
+
+    @property
+    def costs(self) -> list[BlockCost]:
+        """What the blocks cost, as far as is known."""
+
+    @property
+    def memory_budget(self) -> int | None:
+        """Most bytes that the graphs may hold."""
+
+    @property
+    def keeps_both(self) -> bool:
+        """Whether both graphs of all blocks simply stay in memory.
+
+        They cost no more than one, there is no limit, and nothing else was asked for.
+        """
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether blocks come and go in every pass, because not all of them fit."""
+
+    def resident(self) -> list[tuple[bool, bool]]:
+        """Of each block, whether its prefill and whether its decode graph can run."""
+
+    def ensure(self, *graphs: str) -> None:
+        """Load what of these graphs is not in memory, block after block, and wait for it.
+
+        Raises:
+            OptionError: An unknown graph.
+            BlockLoadError: A block cannot be loaded; the others are.
+            CallOrderError: A block is running, or runs are left.
+        """
+
+    def only(self, graph: str) -> None:
+        """Have this graph of all blocks in memory, and no other.
+
+        Raises:
+            OptionError, BlockLoadError, CallOrderError: As of `ensure`.
+        """
+
+    def step_graph(self, block: int) -> _GraphName:
+        """A graph that the block can run a decode step under: its own if it is there, or can be.
+
+        Raises:
+            OptionError: There is no such block.
+            BlockLoadError: It has no graph, and the decode graph cannot be loaded.
+            CallOrderError: A block is running, or runs are left.
+        """
+
+    def begin(self, num_tokens: int) -> None:
+        """Begin a prompt of which so many tokens are computed.
+
+        Plans its loads from what is in memory, or has blocks streamed where nothing fits at once.
+
+        Raises:
+            OptionError: No token, or too many.
+            MemoryBudgetError: The budget is too small; the least that would do is named.
+            CallOrderError: A block is running, or runs are left.
+            BlockLoadError: It is closed.
+        """
+
+    def stand_by(self) -> None:
+        """Make ready for an answer where no token is to be computed, as a prompt would leave it.
+
+        Raises:
+            MemoryBudgetError: The budget is too small; the least that would do is named.
+            BlockLoadError: A block cannot be loaded.
+            CallOrderError: A block is running, or runs are left.
+        """
+
+    def begin_pass(self) -> None:
+        """Begin a run of all blocks; where blocks are streamed, its loads begin here.
+
+        Raises:
+            BlockLoadError: A block that streaming starts with cannot be loaded.
+            CallOrderError: A block is running, or runs are left.
+        """
+
+    def enter(self, block: int) -> _GraphName:
+        """Wait until `block` can run; the graph to run it under, which stays until `leave`.
+
+        Raises:
+            CallOrderError: Another block is running, or is the next to run.
+            OptionError: There is no such block.
+            BlockLoadError: The block has no graph, and none will come; or loading was cancelled.
+        """
+
+    def try_enter(self, block: int) -> _GraphName | None:
+        """`enter` without waiting: None, and nothing entered, where it would wait.
+
+        Raises:
+            CallOrderError, OptionError, BlockLoadError: As of `enter`.
+        """
+
+    def leave(self) -> None:
+        """The run is over.
+
+        Raises:
+            CallOrderError: Nothing was entered.
+        """
+
+    def cancel(self) -> None:
+        """Give a prompt or pass up: loads that have not begun are left out."""
+
+    def finish(self) -> SwitchReport:
+        """Wait for the loads that a prompt has left, learn from what they took, and report.
+
+        Raises:
+            CallOrderError: A block is running, or runs are left.
+        """
+
+    def close(self) -> None:
+        """Cancel, and end the thread when the action under way is over; what is loaded stays."""
+
+@final
+class SwitchReport:
+    """How the loads of one prompt went.
+
+    Attributes:
+        strategy: The strategy of the plan, of "auto" what it chose; or "streaming".
+        planned: The plan; None where blocks are streamed.
+        exposed_us: Microseconds that compute waited for loads, those after the prefill included.
+        load_us: Microseconds that loads took, failed ones included.
+        overlap_us: Microseconds of these during which a block was running.
+        peak_bytes: Most bytes that graphs held at once, by the blocks' costs.
+        num_under_other_graph: Runs under another graph than planned.
+        failures: What each load that failed raised; the request went on without it.
+    """
+
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def planned(self) -> Plan | None: ...
+    @property
+    def exposed_us(self) -> int: ...
+    @property
+    def load_us(self) -> int: ...
+    @property
+    def overlap_us(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def num_under_other_graph(self) -> int: ...
+    @property
+    def failures(self) -> list[BlockLoadError]: ...
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON types; of the plan its figures, without runs and actions."""
 
 @final
 class LoadReport:

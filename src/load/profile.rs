@@ -42,6 +42,13 @@ impl BlockCost {
         Self { prefill: graph(prefill_rows), decode: graph(decode_rows) }
     }
 
+    /// The same where each load takes so much longer.
+    pub fn with_load_delay(self, delay_us: u64) -> Self {
+        let delayed =
+            |cost: GraphCost| GraphCost { load_us: cost.load_us.saturating_add(delay_us), ..cost };
+        Self { prefill: delayed(self.prefill), decode: delayed(self.decode) }
+    }
+
     /// Under `graph`.
     pub fn under(&self, graph: Graph) -> &GraphCost {
         match graph {

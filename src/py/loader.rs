@@ -1,80 +1,22 @@
 //! `Loader` for Python: a store that is a Python object, timetables as tuples, and waiting that
 //! gives way to other threads and to signals.
 
-use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
+use super::block_store::PyStore;
 use super::errors::ShapeError;
 use super::timetable::{ActionTuple, RunTuple, actions, graph, runs, timetable};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::BlockId;
 use crate::load::block_store::BlockStore;
 use crate::load::loader::{LoadReport, Loader};
 use crate::load::profile::Graph;
 use crate::load::timetable::{ActionKind, Timetable};
-
-/// How long a signal may have to wait for its handler.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Python's `load(block, graph)` and `release(block, graph)`, attached only while they are called.
-struct PyStore {
-    object: Py<PyAny>,
-    /// What was raised by the last load of a graph.
-    raised: Mutex<HashMap<(BlockId, Graph), PyErr>>,
-}
-
-impl PyStore {
-    fn raised(&self) -> MutexGuard<'_, HashMap<(BlockId, Graph), PyErr>> {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `error` as an exception, caused by what the store raised.
-    fn exception(&self, py: Python<'_>, error: Error) -> PyErr {
-        let cause = match error {
-            Error::LoadFailed { block, graph, .. } => {
-                self.raised().get(&(block, graph)).map(|raised| raised.clone_ref(py))
-            }
-            _ => None,
-        };
-        let exception = PyErr::from(error);
-        exception.set_cause(py, cause);
-        exception
-    }
-}
-
-impl BlockStore for PyStore {
-    fn load(&self, block: BlockId, graph: Graph) -> std::result::Result<(), String> {
-        let called = Python::try_attach(|py| {
-            let loaded = self.object.call_method1(py, "load", (block.0, graph.name()));
-            let raised = loaded.err();
-            let reason = raised.as_ref().map(PyErr::to_string);
-            let mut all = self.raised();
-            let before = match raised {
-                Some(raised) => all.insert((block, graph), raised),
-                None => all.remove(&(block, graph)),
-            };
-            drop(all); // before an exception's own end, which may run any Python
-            drop(before);
-            reason.map_or(Ok(()), Err)
-        });
-        called.unwrap_or_else(|| Err("the interpreter is shutting down".to_owned()))
-    }
-
-    fn release(&self, block: BlockId, graph: Graph) {
-        Python::try_attach(|py| {
-            let arguments = (block.0, graph.name());
-            if let Err(raised) = self.object.call_method1(py, "release", arguments) {
-                raised.write_unraisable(py, Some(self.object.bind(py)));
-            }
-        });
-    }
-}
 
 /// What was done since the last report, and what it cost.
 #[pyclass(name = "LoadReport", module = "coordgen_rs._core", frozen, get_all)]
@@ -99,26 +41,16 @@ pub struct PyLoader {
 }
 
 impl PyLoader {
-    /// Asks in slices until there is an answer; between them signals get their turn.
     fn wait<T: Send>(
         &self,
         py: Python<'_>,
-        ask: impl Fn(&Loader, Duration) -> Result<Option<T>> + Sync,
+        call: impl FnOnce(&Loader) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let failed = |error| self.store.exception(py, error);
-        // What need not be waited for is not worth letting go of the interpreter.
-        let mut answer = ask(&self.core, Duration::ZERO).map_err(failed)?;
-        loop {
-            if let Some(answer) = answer {
-                return Ok(answer);
-            }
-            answer = py.detach(|| ask(&self.core, SIGNAL_INTERVAL)).map_err(failed)?;
-            py.check_signals()?;
-        }
+        py.detach(|| call(&self.core)).map_err(|error| self.store.exception(py, error))
     }
 
     fn finished(&self, py: Python<'_>) -> PyResult<LoadReport> {
-        self.wait(py, Loader::finish_within)
+        self.wait(py, Loader::finish)
     }
 
     /// Does the same to each of some graphs, at once.
@@ -166,7 +98,7 @@ impl PyLoader {
             let message = format!("num_bytes is of {} blocks, not {num_blocks}", num_bytes.len());
             return Err(ShapeError::new_err(message));
         }
-        let store = Arc::new(PyStore { object: store, raised: Mutex::default() });
+        let store = Arc::new(PyStore::new(store));
         let num_bytes = num_bytes.into_iter().map(<[u64; 2]>::from).collect();
         let core = Loader::new(Arc::clone(&store) as Arc<dyn BlockStore>, num_bytes)?;
         let core = Arc::new(core);
@@ -183,12 +115,11 @@ impl PyLoader {
     }
 
     fn enter(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {
-        let enter = |core: &Loader, patience| core.enter_within(BlockId(block), patience);
-        Ok(self.wait(py, enter)?.name())
+        Ok(self.wait(py, |core| core.enter(BlockId(block)))?.name())
     }
 
     fn try_enter(&self, py: Python<'_>, block: u32) -> PyResult<Option<&'static str>> {
-        let entered = self.core.enter_within(BlockId(block), Duration::ZERO);
+        let entered = self.core.try_enter(BlockId(block));
         let graph = entered.map_err(|error| self.store.exception(py, error))?;
         Ok(graph.map(Graph::name))
     }
@@ -229,7 +160,7 @@ impl PyLoader {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        visit.call(&self.store.object)
+        self.store.traverse(&visit)
     }
 }
 

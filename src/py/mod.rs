@@ -1,5 +1,7 @@
 //! The Python binding: convert, call, convert.
 
+mod block_cost;
+mod block_store;
 mod convert;
 mod drafter;
 mod errors;
@@ -14,6 +16,7 @@ mod shared_logits;
 mod sources;
 mod step_inputs;
 mod streaming;
+mod switcher;
 mod timetable;
 mod top_k;
 
@@ -32,6 +35,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::PyLoader>()?;
     module.add_class::<loader::PyLoadReport>()?;
     module.add_class::<streaming::PyStreaming>()?;
+    module.add_class::<block_cost::PyBlockCost>()?;
+    module.add_class::<switcher::PySwitcher>()?;
+    module.add_class::<switcher::PySwitchReport>()?;
     module.add_class::<lookup_table::PyLookupTable>()?;
     module.add_class::<model_draft::PyModelDraft>()?;
     module.add_class::<lookup_table::PyDynamicTree>()?;

@@ -1,6 +1,7 @@
 //! `plan` and `Plan` for Python.
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::convert::non_negative;
 use super::timetable::{ActionTuple, BlockFigures, RunTuple, actions, profile, runs};
@@ -18,6 +19,23 @@ enum Start {
 #[pyclass(name = "Plan", module = "coordgen_rs._core", frozen)]
 pub struct PyPlan {
     pub(super) core: Plan,
+}
+
+impl PyPlan {
+    /// What it comes to, without the timetable.
+    pub(super) fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let figures = PyDict::new(py);
+        for (name, figure) in [
+            ("makespan_us", self.core.makespan_us),
+            ("prefill_us", self.core.prefill_us),
+            ("exposed_load_us", self.core.exposed_load_us),
+            ("peak_bytes", self.core.peak_bytes),
+            ("lower_bound_us", self.core.lower_bound_us),
+        ] {
+            figures.set_item(name, figure)?;
+        }
+        Ok(figures)
+    }
 }
 
 #[pymethods]
@@ -114,8 +132,19 @@ fn plan(
     Ok(PyPlan { core: plan_for(strategy, &problem)? })
 }
 
-/// Adds the class and the function to the module.
+/// What each strategy does, by its name, in the order of tables.
+#[pyfunction]
+fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let all = PyDict::new(py);
+    for strategy in Strategy::ALL {
+        all.set_item(strategy.name(), strategy.about())?;
+    }
+    Ok(all)
+}
+
+/// Adds the class and the functions to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyPlan>()?;
+    module.add_function(wrap_pyfunction!(strategies, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)
 }

@@ -185,13 +185,16 @@ impl Switcher {
         self.at_once(&of_all(graph.other()), &of_all(graph))
     }
 
-    /// A graph that `block` can run a decode step under: G2 if it is there, else G1. Fails with
-    /// `LoadFailed` where it has neither, and G2 cannot be loaded.
+    /// The graph in memory that `block` can run a decode step under: G2 if it is there, else G1.
+    pub fn held_graph(&self, block: BlockId) -> Option<Graph> {
+        let held = self.resident().get(block.index()).copied().unwrap_or_default();
+        [Graph::Decode, Graph::Prefill].into_iter().find(|graph| held[graph.index()])
+    }
+
+    /// [`held_graph`](Self::held_graph), or G2 where there is none, once it is loaded. Fails with
+    /// `LoadFailed` where it cannot be.
     pub fn step_graph(&self, block: BlockId) -> Result<Graph> {
-        let resident = self.resident();
-        let held = resident.get(block.index()).copied().unwrap_or_default();
-        let there = [Graph::Decode, Graph::Prefill].into_iter().find(|graph| held[graph.index()]);
-        match there {
+        match self.held_graph(block) {
             Some(graph) => Ok(graph),
             None => self.at_once(&[], &[(block, Graph::Decode)]).map(|()| Graph::Decode),
         }

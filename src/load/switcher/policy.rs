@@ -189,6 +189,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn plans_reckon_with_loads_that_are_late(
             blocks in costs(1..5),

@@ -101,7 +101,7 @@ fn ops() -> impl Generator<Value = Vec<Op>> {
     let graph = prop_oneof![Just(Prefill), Just(Decode)];
     let op = prop_oneof![
         (0..Strategy::ALL.len(), budget).prop_map(|(index, budget)| Op::Settle(index, budget)),
-        (1..5usize).prop_map(Op::Read),
+        (1..4usize).prop_map(Op::Read),
         (0..NUM_BLOCKS).prop_map(Op::GiveUp),
         Just(Op::Step),
         Just(Op::StandBy),
@@ -133,7 +133,7 @@ fn perform(switcher: &Switcher, store: &Store, op: &Op) -> Result<()> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn after_any_failure_what_is_in_memory_stays_usable(

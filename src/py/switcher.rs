@@ -1,0 +1,250 @@
+//! `Switcher` for Python: a store that is a Python object, and waiting that gives way to other
+//! threads and to signals.
+
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
+
+use super::block_cost::{PyBlockCost, profile};
+use super::block_store::PyStore;
+use super::convert::non_negative;
+use super::plan::PyPlan;
+use super::timetable::graph;
+use crate::error::Result;
+use crate::ids::BlockId;
+use crate::load::block_store::BlockStore;
+use crate::load::plan::Strategy;
+use crate::load::profile::Graph;
+use crate::load::switcher::{SwitchReport, Switcher};
+
+/// How the loads of one prompt went.
+#[pyclass(name = "SwitchReport", module = "coordgen_rs._core", frozen, get_all)]
+pub struct PySwitchReport {
+    strategy: &'static str,
+    planned: Option<Py<PyPlan>>,
+    exposed_us: u64,
+    load_us: u64,
+    overlap_us: u64,
+    peak_bytes: u64,
+    num_under_other_graph: usize,
+    failures: Vec<Py<PyAny>>,
+}
+
+impl PySwitchReport {
+    fn of(py: Python<'_>, report: SwitchReport, store: &PyStore) -> PyResult<Self> {
+        let strategy = report.strategy();
+        let loads = report.loads;
+        let exception = |error| store.exception(py, error).into_value(py).into_any();
+        Ok(Self {
+            strategy,
+            planned: report.planned.map(|core| Py::new(py, PyPlan { core })).transpose()?,
+            exposed_us: loads.exposed_us,
+            load_us: loads.busy_us,
+            overlap_us: loads.overlap_us,
+            peak_bytes: loads.peak_bytes,
+            num_under_other_graph: loads.num_under_other_graph,
+            failures: loads.failures.into_iter().map(exception).collect(),
+        })
+    }
+}
+
+#[pymethods]
+impl PySwitchReport {
+    fn to_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let planned = self.planned.as_ref().map(|plan| plan.get().figures(py)).transpose()?;
+        let failures = self.failures.iter().map(|failure| failure.bind(py).str());
+        let json = PyDict::new(py);
+        json.set_item("strategy", self.strategy)?;
+        json.set_item("planned", planned)?;
+        json.set_item("exposed_us", self.exposed_us)?;
+        json.set_item("load_us", self.load_us)?;
+        json.set_item("overlap_us", self.overlap_us)?;
+        json.set_item("peak_bytes", self.peak_bytes)?;
+        json.set_item("num_under_other_graph", self.num_under_other_graph)?;
+        json.set_item("failures", failures.collect::<PyResult<Vec<_>>>()?)?;
+        Ok(json)
+    }
+}
+
+/// Decides when graphs of blocks are loaded and released, and has it done beside compute.
+#[pyclass(name = "Switcher", module = "coordgen_rs._core", frozen)]
+pub struct PySwitcher {
+    core: Arc<Switcher>,
+    store: Arc<PyStore>,
+}
+
+impl PySwitcher {
+    /// Calls what may wait without the interpreter; meanwhile signals get their turn.
+    fn wait<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Switcher) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| call(&self.core)).map_err(|error| self.store.exception(py, error))
+    }
+}
+
+fn settled(strategy: &str, memory_budget: Option<i128>) -> Result<(Strategy, Option<u64>)> {
+    let bytes = memory_budget.map(|bytes| non_negative("memory_budget", bytes)).transpose()?;
+    Ok((Strategy::named(strategy)?, bytes))
+}
+
+#[pymethods]
+impl PySwitcher {
+    #[new]
+    #[pyo3(signature = (
+        store, costs, prefill_rows, decode_rows, *, is_shared = false, strategy = "auto",
+        memory_budget = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        store: Py<PyAny>,
+        costs: Vec<PyBlockCost>,
+        prefill_rows: i128,
+        decode_rows: i128,
+        is_shared: bool,
+        strategy: &str,
+        memory_budget: Option<i128>,
+    ) -> PyResult<Self> {
+        let (strategy, memory_budget) = settled(strategy, memory_budget)?;
+        let profile = profile(costs, prefill_rows, decode_rows)?;
+        let store = Arc::new(PyStore::new(store));
+        let of_core = Arc::clone(&store) as Arc<dyn BlockStore>;
+        let core = Arc::new(Switcher::new(of_core, profile, is_shared)?);
+        core.settle(strategy, memory_budget);
+        close_at_exit(py, &core)?;
+        Ok(Self { core, store })
+    }
+
+    #[pyo3(signature = (strategy = "auto", memory_budget = None))]
+    fn settle(&self, strategy: &str, memory_budget: Option<i128>) -> PyResult<()> {
+        let (strategy, memory_budget) = settled(strategy, memory_budget)?;
+        self.core.settle(strategy, memory_budget);
+        Ok(())
+    }
+
+    #[getter]
+    fn costs(&self) -> Vec<PyBlockCost> {
+        self.core.costs().into_iter().map(PyBlockCost::from).collect()
+    }
+
+    #[getter]
+    fn memory_budget(&self) -> Option<u64> {
+        self.core.memory_budget()
+    }
+
+    #[getter]
+    fn keeps_both(&self) -> bool {
+        self.core.keeps_both()
+    }
+
+    #[getter]
+    fn is_streaming(&self) -> bool {
+        self.core.is_streaming()
+    }
+
+    fn resident(&self) -> Vec<(bool, bool)> {
+        self.core.resident().into_iter().map(<(bool, bool)>::from).collect()
+    }
+
+    #[pyo3(signature = (*graphs))]
+    fn ensure(&self, py: Python<'_>, graphs: Vec<String>) -> PyResult<()> {
+        let graphs: Vec<_> = graphs.iter().map(|name| graph(name)).collect::<PyResult<_>>()?;
+        self.wait(py, |core| core.ensure(&graphs))
+    }
+
+    fn only(&self, py: Python<'_>, graph: &str) -> PyResult<()> {
+        let graph = self::graph(graph)?;
+        self.wait(py, |core| core.only(graph))
+    }
+
+    fn step_graph(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {
+        // What need not be waited for is not worth letting go of the interpreter.
+        let graph = match self.core.held_graph(BlockId(block)) {
+            Some(graph) => graph,
+            None => self.wait(py, |core| core.step_graph(BlockId(block)))?,
+        };
+        Ok(graph.name())
+    }
+
+    fn begin(&self, py: Python<'_>, num_tokens: i128) -> PyResult<()> {
+        let num_tokens = non_negative("the number of prompt tokens", num_tokens)?;
+        self.wait(py, |core| core.begin(num_tokens))
+    }
+
+    fn stand_by(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, Switcher::stand_by)
+    }
+
+    fn begin_pass(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, Switcher::begin_pass)
+    }
+
+    fn enter(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {
+        match self.try_enter(py, block)? {
+            Some(graph) => Ok(graph),
+            None => Ok(self.wait(py, |core| core.enter(BlockId(block)))?.name()),
+        }
+    }
+
+    fn try_enter(&self, py: Python<'_>, block: u32) -> PyResult<Option<&'static str>> {
+        let entered = self.core.try_enter(BlockId(block));
+        let graph = entered.map_err(|error| self.store.exception(py, error))?;
+        Ok(graph.map(Graph::name))
+    }
+
+    fn leave(&self) -> PyResult<()> {
+        Ok(self.core.leave()?)
+    }
+
+    fn cancel(&self) {
+        self.core.cancel();
+    }
+
+    fn finish(&self, py: Python<'_>) -> PyResult<PySwitchReport> {
+        let report = self.wait(py, Switcher::finish)?;
+        PySwitchReport::of(py, report, &self.store)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.core.close());
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.store.traverse(&visit)
+    }
+}
+
+impl Drop for PySwitcher {
+    fn drop(&mut self) {
+        // The thread may want the interpreter for the action under way.
+        Python::attach(|py| py.detach(|| self.core.close()));
+    }
+}
+
+/// Closes `switcher`, if it is still there, before the interpreter goes away under its thread.
+fn close_at_exit(py: Python<'_>, switcher: &Arc<Switcher>) -> PyResult<()> {
+    static OPEN: Mutex<Option<Vec<Weak<Switcher>>>> = Mutex::new(None);
+    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = all.is_none();
+    let open = all.get_or_insert_default();
+    open.retain(|switcher| switcher.strong_count() > 0);
+    open.push(Arc::downgrade(switcher));
+    drop(all);
+    if is_first {
+        let name: Option<&CStr> = Some(c"close_switchers");
+        let close = |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+            let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let open = open.unwrap_or_default();
+            let close = || open.iter().filter_map(Weak::upgrade).for_each(|it| it.close());
+            arguments.py().detach(close);
+        };
+        let close = PyCFunction::new_closure(py, name, None, close)?;
+        py.import("atexit")?.call_method1("register", (close,))?;
+    }
+    Ok(())
+}
