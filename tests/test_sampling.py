@@ -61,7 +61,7 @@ class MarkovSession:
     def prefill(self, token_ids, **_):
         self.length += len(token_ids)
 
-    def step(self, inputs, while_waiting=None):
+    def step(self, inputs):
         return self.logits[inputs.input_ids]
 
     def commit(self, rows):

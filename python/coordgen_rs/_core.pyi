@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 __all__ = [
     "PLAIN",
     "Accepted",
+    "Action",
     "BlockCost",
     "BlockLoadError",
     "CallOrderError",
@@ -21,8 +22,6 @@ __all__ = [
     "EmptyPromptError",
     "HistoryIndexError",
     "InvalidDraftError",
-    "LoadReport",
-    "Loader",
     "LookupTable",
     "LookupTableError",
     "MemoryBudgetError",
@@ -31,11 +30,11 @@ __all__ = [
     "OptionError",
     "Plan",
     "PromptLookup",
+    "Run",
     "Sampling",
     "ShapeError",
     "SharedHistory",
     "StepInputs",
-    "Streaming",
     "SuffixAutomaton",
     "SwitchReport",
     "Switcher",
@@ -474,7 +473,7 @@ class Drafter:
         """Bytes held by the sources and the drafter's own buffers."""
 
 def plan(
-    blocks: Sequence[tuple[int, int, int, int, int, int]],
+    blocks: Sequence[BlockCost],
     prefill_rows: int,
     decode_rows: int,
     num_tokens: int,
@@ -486,15 +485,11 @@ def plan(
     """When to load which graph of which block during a prefill.
 
     Args:
-        blocks: For each block microseconds of a load, microseconds of a run and bytes, first of its
-            prefill graph, then of its decode graph.
+        blocks: What each block costs.
         prefill_rows: Tokens of a chunk.
         decode_rows: Tokens of a run of the decode graph; a chunk takes as many as its tokens fill.
         num_tokens: Tokens of the prompt that are computed.
-        strategy: "resident" (both graphs stay), "sync" (loads after the prefill), "async" (each
-            after its block's last run), "greedy" (the paper's rule), "just_in_time" (as late as
-            still hides every load), "single" (decode graphs only) or "auto" (the quickest of these,
-            of equals that with the least memory).
+        strategy: One of `strategies()`.
         start: What is in memory: "prefill", "decode", "both" or "nothing"; one word for all blocks,
             or one for each.
         memory_budget: Most bytes that the graphs may hold at once; None for no limit.
@@ -646,126 +641,6 @@ class SharedHistory:
 class _BlockStore(Protocol):
     def load(self, block: int, graph: _GraphName, /) -> object: ...
     def release(self, block: int, graph: _GraphName, /) -> object: ...
-
-@final
-class Loader:
-    """Loads and releases the graphs of blocks on a thread of its own while compute runs others.
-
-    A timetable's order holds, its clock need not. A run whose planned graph is not there goes on
-    under the block's other graph; it waits only while the block has none. When a load fails, the
-    graph that was released for it is loaded again, and all other actions take place.
-
-    Args:
-        store: Its `load(block, graph)` and `release(block, graph)` are called on the loader's
-            thread, one at a time; `graph` is "prefill" or "decode". What `load` raises is the
-            `__cause__` of the error; what `release` raises goes to `sys.unraisablehook`.
-        num_blocks: Number of blocks; none of their graphs is loaded yet.
-        num_bytes: Of each block, what its "prefill" and its "decode" graph hold, for the report.
-
-    Raises:
-        ShapeError: `num_bytes` is of another number of blocks.
-        BlockLoadError: The system gives no thread.
-    """
-
-    def __new__(
-        cls,
-        store: _BlockStore,
-        num_blocks: int,
-        num_bytes: Sequence[tuple[int, int]] | None = None,
-    ) -> Loader: ...
-    def begin(
-        self,
-        runs: Sequence[tuple[int, int, str, int, int]],
-        actions: Sequence[tuple[str, int, str, int, int, int]],
-    ) -> None:
-        """Begin a timetable; what an earlier one has left to load is carried out first.
-
-        Args:
-            runs: `(block, chunk, graph, start_us, end_us)` in the order of computing.
-            actions: `(kind, block, graph, after_runs, start_us, end_us)` in their order; `kind` is
-                "load" or "release", and `after_runs` the number of runs that must be over.
-
-        Raises:
-            CallOrderError: Runs of an earlier timetable are left.
-            OptionError: An unknown block, graph or kind, or `after_runs` above the number of runs.
-            BlockLoadError: The loader is closed.
-        """
-
-    def enter(self, block: int) -> _GraphName:
-        """Wait until `block` can run; the graph to run it under, which stays until `leave`.
-
-        While a timetable has runs left, the next of them; then a decode step. Signal handlers get
-        their turn while it waits, and may raise.
-
-        Raises:
-            CallOrderError: Another block is running, or is next in the timetable.
-            OptionError: There is no such block.
-            BlockLoadError: The block has no graph, and none will come; or loading was cancelled.
-        """
-
-    def try_enter(self, block: int) -> _GraphName | None:
-        """`enter` without waiting: None, and nothing entered, where it would wait.
-
-        Raises:
-            CallOrderError, OptionError, BlockLoadError: As of `enter`.
-        """
-
-    def leave(self) -> None:
-        """The run is over.
-
-        Raises:
-            CallOrderError: Nothing was entered.
-        """
-
-    def finish(self) -> LoadReport:
-        """Wait until nothing is left to load; what was done since the last report.
-
-        Signal handlers get their turn while it waits, and may raise.
-
-        Raises:
-            CallOrderError: A block is running, or runs are left.
-        """
-
-    def cancel(self) -> None:
-        """Forget the runs that are left and the actions that have not begun.
-
-        The action under way is carried out and counts. Who waits for another gets an error.
-        """
-
-    def ensure(self, block: int, graph: _GraphName) -> None:
-        """Load a graph now, unless it is there, and end the report that was in the making.
-
-        Raises:
-            CallOrderError: As of `finish`.
-            OptionError: An unknown block or graph.
-            BlockLoadError: It cannot be loaded, or the loader is closed.
-        """
-
-    def release(self, block: int, graph: _GraphName) -> None:
-        """Release a graph now, if it is there, and end the report that was in the making.
-
-        Raises:
-            CallOrderError: As of `finish`.
-            OptionError: An unknown block or graph.
-            BlockLoadError: The loader is closed.
-        """
-
-    def release_all(self) -> None:
-        """Release all that is loaded, and end the report that was in the making.
-
-        Raises:
-            CallOrderError: As of `finish`.
-            BlockLoadError: The loader is closed.
-        """
-
-    def resident(self) -> list[tuple[bool, bool]]:
-        """Of each block, whether its "prefill" and whether its "decode" graph can run."""
-
-    def close(self) -> None:
-        """Cancel, and end the thread when the action under way is over; done at exit, too.
-
-        What is loaded stays with the store, and can be run.
-        """
 
 @final
 class BlockCost:
@@ -1030,40 +905,53 @@ class SwitchReport:
         """The report as JSON types; of the plan its figures, without runs and actions."""
 
 @final
-class LoadReport:
-    """What a loader did since its last report. Times count from the first `begin` after that.
+class Run:
+    """One block computes one chunk. Times are microseconds from the start of the prefill.
 
     Attributes:
-        runs: The timetables' runs as they came to be, in the form of `Loader.begin`.
-        actions: The actions that took place, in the form of `Loader.begin`; failed loads and
-            actions that had nothing to do are left out.
-        exposed_us: Microseconds that `enter` and `finish` waited.
-        busy_us: Microseconds that loads took, failed ones included.
-        overlap_us: Microseconds of these during which a block was running.
-        peak_bytes: Most bytes held at one moment, by `num_bytes`.
-        num_under_other_graph: Runs under another graph than planned.
-        failures: An error for each load that failed, caused by what the store raised.
-        is_cancelled: Whether it was cancelled.
+        block: Its number, from 0.
+        chunk: Number of the chunk, from 0.
+        graph: "prefill" or "decode".
+        start_us: Planned start.
+        end_us: Planned end.
     """
 
     @property
-    def runs(self) -> list[tuple[int, int, str, int, int]]: ...
+    def block(self) -> int: ...
     @property
-    def actions(self) -> list[tuple[str, int, str, int, int, int]]: ...
+    def chunk(self) -> int: ...
     @property
-    def exposed_us(self) -> int: ...
+    def graph(self) -> _GraphName: ...
     @property
-    def busy_us(self) -> int: ...
+    def start_us(self) -> int: ...
     @property
-    def overlap_us(self) -> int: ...
+    def end_us(self) -> int: ...
+
+@final
+class Action:
+    """A graph is loaded or released. Times are microseconds from the start of the prefill.
+
+    Attributes:
+        kind: "load" or "release".
+        block: Number of the block, from 0.
+        graph: "prefill" or "decode".
+        after_runs: Number of runs, from the first, that must be over before it starts.
+        start_us: Planned start.
+        end_us: Planned end.
+    """
+
     @property
-    def peak_bytes(self) -> int: ...
+    def kind(self) -> Literal["load", "release"]: ...
     @property
-    def num_under_other_graph(self) -> int: ...
+    def block(self) -> int: ...
     @property
-    def failures(self) -> list[BlockLoadError]: ...
+    def graph(self) -> _GraphName: ...
     @property
-    def is_cancelled(self) -> bool: ...
+    def after_runs(self) -> int: ...
+    @property
+    def start_us(self) -> int: ...
+    @property
+    def end_us(self) -> int: ...
 
 @final
 class Plan:
@@ -1098,55 +986,12 @@ class Plan:
         """Number of blocks."""
 
     @property
-    def runs(self) -> list[tuple[int, int, str, int, int]]:
-        """Block, chunk, graph ("prefill" or "decode"), start and end in microseconds of each run.
-
-        In the order in which compute does them.
-        """
+    def runs(self) -> list[Run]:
+        """All runs, in the order in which compute does them."""
 
     @property
-    def actions(self) -> list[tuple[str, int, str, int, int, int]]:
-        """Kind ("load" or "release"), block, graph, runs before it, start and end in microseconds.
-
-        In the order in which the loader does them; each waits until so many runs are over.
-        """
-
-@final
-class Streaming:
-    """Which blocks of a target that does not fit are loaded anew in each pass, and how far ahead.
-
-    Args:
-        blocks: Of each block microseconds to load, microseconds of a run and bytes under G1, then
-            the same under G2, of which alone blocks are streamed.
-        memory_budget: Most bytes that the graphs may hold.
-
-    Raises:
-        MemoryBudgetError: A block does not fit; the least that would do is named.
-        OptionError: No block, or a negative figure.
-    """
-
-    def __new__(
-        cls, blocks: Sequence[tuple[int, int, int, int, int, int]], memory_budget: int
-    ) -> Streaming: ...
-    @property
-    def streamed(self) -> list[int]:
-        """The streamed blocks, in the order in which they run; the others stay."""
-
-    @property
-    def at_start(self) -> list[int]:
-        """The blocks that the first pass starts with."""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Most bytes that graphs hold at once."""
-
-    @property
-    def runs(self) -> list[tuple[int, int, str, int, int]]:
-        """The runs of a pass, as of `Plan`."""
-
-    @property
-    def actions(self) -> list[tuple[str, int, str, int, int, int]]:
-        """The loads and releases of a pass, as of `Plan`; the last are for the next pass."""
+    def actions(self) -> list[Action]:
+        """All loads and releases, in the order in which the loader does them."""
 
 @final
 class LookupTable:

@@ -43,8 +43,6 @@ def generate(
     sampling: Sampling | None = None,
     history: "History | None" = None,
     prediction: ArrayLike | None = None,
-    switch: str = "auto",
-    memory_budget: int | None = None,
     provisional: bool = False,
     stats: Stats | None = None,
 ) -> Iterator[Step]:
@@ -65,10 +63,6 @@ def generate(
             given to `make_drafter`, unless there is no `drafter`.
         prediction: `(tokens,)` integers, how you expect the answer to read. Wherever it does, its
             tokens are drafted; elsewhere it costs nothing but rows.
-        switch: When the target's prefill graphs give way to its decode graphs: "auto", "resident",
-            "sync", "async", "greedy", "just_in_time" or "single" (`coordgen plan` compares them).
-        memory_budget: Most bytes that the graphs of the target's blocks may hold; None for no
-            limit. With "auto", what does not fit is streamed from disk in every pass.
         provisional: Yield before each verification, too: a step without tokens, but with those
             that are about to be verified, to be shown where the target is slow.
         stats: Filled as generation goes.
@@ -76,8 +70,7 @@ def generate(
     Raises:
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
         TokenOutOfRangeError: The prediction holds an unknown token.
-        OptionError: No such strategy.
-        MemoryBudgetError: The budget is too small; the least that would do is named.
+        MemoryBudgetError: The session's budget is too small; the least that would do is named.
         BlockLoadError: A block of the target has no graph that can be loaded.
         NonFiniteLogitsError: The target answered NaN, while it read the prompt or in a step.
         CallOrderError: Another request took the session before this one had ended.
@@ -92,13 +85,11 @@ def generate(
     with stats.prefill(request.prompt):
         session.rewind(0)
         # The last prompt token is the root of the first draft.
-        stats.switching = session.prefill(
-            request.prompt[:-1],
-            on_logits=drafter.prefilled if drafter.reads_prefill else None,
-            switch=switch,
-            memory_budget=memory_budget,
-        )
+        on_logits = drafter.prefilled if drafter.reads_prefill else None
+        stats.switching = session.prefill(request.prompt[:-1], on_logits=on_logits)
     try:
+        # A draft model goes on drafting where the target waits for its blocks (EdgeLLM III-D).
+        session.gap_work = drafter.draft_on
         while stats.finish_reason is None:
             _check_owner(session, request.prompt, answer)
             stats.begin("draft")
@@ -107,7 +98,7 @@ def generate(
                 stats.pause()
                 yield Step([], 0, _first_path(inputs))
             stats.begin("verify")
-            logits = session.step(inputs, drafter.draft_on)
+            logits = session.step(inputs)
             stats.begin("accept")
             accepted = drafter.accept(logits)
             stats.begin("commit")
@@ -117,6 +108,7 @@ def generate(
             stats.end_step(len(new_tokens), request.finish_reason(accepted.finish_reason))
             yield Step(new_tokens, accepted.accept_len, sources=accepted.sources)
     finally:
+        session.gap_work = None
         stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
         if history is not None and answer and stats.finish_reason is not None:
             history.add(request.prompt, answer)
@@ -128,8 +120,6 @@ def plain(
     *,
     max_new_tokens: int = 256,
     sampling: Sampling | None = None,
-    switch: str = "auto",
-    memory_budget: int | None = None,
     stats: Stats | None = None,
 ) -> Iterator[Step]:
     """Plain decoding, a token a run of the narrowest decode graph: no drafts, no tree mask.
@@ -141,9 +131,7 @@ def plain(
     answer: list[int] = []
     with stats.prefill(request.prompt):
         session.rewind(0)
-        stats.switching = session.prefill(
-            request.prompt[:-1], switch=switch, memory_budget=memory_budget
-        )
+        stats.switching = session.prefill(request.prompt[:-1])
     inputs, root, first_row = session.step_inputs[0], request.prompt[-1:], np.zeros(1, np.uint32)
     while stats.finish_reason is None:
         _check_owner(session, request.prompt, answer)

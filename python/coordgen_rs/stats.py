@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coordgen_rs.target.switching import SwitchReport
+from coordgen_rs._core import SwitchReport
 
 
 @dataclass

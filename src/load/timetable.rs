@@ -33,9 +33,6 @@ pub enum ActionKind {
 }
 
 impl ActionKind {
-    /// Both.
-    pub const BOTH: [Self; 2] = [Self::Load, Self::Release];
-
     /// The name in timetables and messages.
     pub fn name(self) -> &'static str {
         match self {

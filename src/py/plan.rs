@@ -3,8 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::block_cost::{PyBlockCost, profile};
 use super::convert::non_negative;
-use super::timetable::{ActionTuple, BlockFigures, RunTuple, actions, profile, runs};
+use super::timetable::{PyAction, PyRun, actions, runs};
 use crate::error::Result;
 use crate::load::plan::{Held, Plan, Problem, Strategy, plan as plan_for};
 
@@ -76,12 +77,12 @@ impl PyPlan {
     }
 
     #[getter]
-    fn runs(&self) -> Vec<RunTuple> {
+    fn runs(&self) -> Vec<PyRun> {
         runs(&self.core.timetable)
     }
 
     #[getter]
-    fn actions(&self) -> Vec<ActionTuple> {
+    fn actions(&self) -> Vec<PyAction> {
         actions(&self.core.timetable)
     }
 
@@ -107,7 +108,7 @@ impl PyPlan {
         strategy='auto', start='prefill', memory_budget=None)"
 )]
 fn plan(
-    blocks: Vec<BlockFigures>,
+    blocks: Vec<PyBlockCost>,
     prefill_rows: i128,
     decode_rows: i128,
     num_tokens: i128,

@@ -1,96 +1,73 @@
-//! Timetables and block costs as tuples of Python.
+//! Timetables for Python: runs and actions with every part by its name.
 
 use pyo3::prelude::*;
 
-use super::convert::non_negative;
 use super::errors::OptionError;
-use crate::error::Result;
-use crate::ids::BlockId;
-use crate::load::profile::{BlockCost, Graph, GraphCost, Profile};
-use crate::load::timetable::{Action, ActionKind, Run, Timetable};
+use crate::load::profile::Graph;
+use crate::load::timetable::{Action, Run, Timetable};
 
-/// `(block, chunk, graph, start_us, end_us)`.
-pub type RunTuple<Name = &'static str> = (u32, usize, Name, u64, u64);
-/// `(kind, block, graph, after_runs, start_us, end_us)`.
-pub type ActionTuple<Name = &'static str> = (Name, u32, Name, usize, u64, u64);
-/// Load time, compute time and bytes under G1, then under G2.
-pub type BlockFigures = (i128, i128, i128, i128, i128, i128);
+/// One block computes one chunk.
+#[pyclass(name = "Run", module = "coordgen_rs._core", frozen, get_all)]
+pub struct PyRun {
+    block: u32,
+    chunk: usize,
+    graph: &'static str,
+    start_us: u64,
+    end_us: u64,
+}
+
+#[pymethods]
+impl PyRun {
+    fn __repr__(&self) -> String {
+        let Self { block, chunk, graph, start_us, end_us } = self;
+        format!("Run(block {block}, chunk {chunk}, {graph}, {start_us} to {end_us} us)")
+    }
+}
+
+/// One act of the loader.
+#[pyclass(name = "Action", module = "coordgen_rs._core", frozen, get_all)]
+pub struct PyAction {
+    kind: &'static str,
+    block: u32,
+    graph: &'static str,
+    after_runs: usize,
+    start_us: u64,
+    end_us: u64,
+}
+
+#[pymethods]
+impl PyAction {
+    fn __repr__(&self) -> String {
+        let Self { kind, block, graph, after_runs, start_us, end_us } = self;
+        format!(
+            "Action({kind} block {block}, {graph}, after {after_runs} runs, {start_us} to {end_us} us)"
+        )
+    }
+}
 
 /// The runs of a timetable.
-pub fn runs(timetable: &Timetable) -> Vec<RunTuple> {
-    let tuple = |run: &Run| (run.block.0, run.chunk, run.graph.name(), run.start_us, run.end_us);
-    timetable.runs.iter().map(tuple).collect()
+pub fn runs(timetable: &Timetable) -> Vec<PyRun> {
+    let of = |run: &Run| {
+        let Run { block, chunk, graph, start_us, end_us } = *run;
+        PyRun { block: block.0, chunk, graph: graph.name(), start_us, end_us }
+    };
+    timetable.runs.iter().map(of).collect()
 }
 
 /// The actions of a timetable.
-pub fn actions(timetable: &Timetable) -> Vec<ActionTuple> {
-    let tuple = |action: &Action| {
+pub fn actions(timetable: &Timetable) -> Vec<PyAction> {
+    let of = |action: &Action| {
         let Action { kind, block, graph, after_runs, start_us, end_us } = *action;
-        (kind.name(), block.0, graph.name(), after_runs, start_us, end_us)
+        let (kind, graph) = (kind.name(), graph.name());
+        PyAction { kind, block: block.0, graph, after_runs, start_us, end_us }
     };
-    timetable.actions.iter().map(tuple).collect()
-}
-
-/// A timetable from its tuples.
-pub fn timetable(
-    num_blocks: usize,
-    runs: Vec<RunTuple<String>>,
-    actions: Vec<ActionTuple<String>>,
-) -> PyResult<Timetable> {
-    let run = |(block, chunk, name, start_us, end_us): RunTuple<String>| {
-        Ok(Run { block: BlockId(block), chunk, graph: graph(&name)?, start_us, end_us })
-    };
-    let action = |(kind, block, name, after_runs, start_us, end_us): ActionTuple<String>| {
-        let kind = named(&kind, "kind", &ActionKind::BOTH, ActionKind::name)?;
-        let (block, graph) = (BlockId(block), graph(&name)?);
-        Ok(Action { kind, block, graph, after_runs, start_us, end_us })
-    };
-    let runs = runs.into_iter().map(run).collect::<PyResult<_>>()?;
-    let actions = actions.into_iter().map(action).collect::<PyResult<_>>()?;
-    Ok(Timetable { num_blocks, runs, actions })
+    timetable.actions.iter().map(of).collect()
 }
 
 /// The graph of that name.
 pub fn graph(name: &str) -> PyResult<Graph> {
-    named(name, "graph", &Graph::BOTH, Graph::name)
-}
-
-/// A profile from figures of each block.
-pub fn profile(
-    blocks: Vec<BlockFigures>,
-    prefill_rows: i128,
-    decode_rows: i128,
-) -> Result<Profile> {
-    Profile::new(
-        blocks.into_iter().map(block_cost).collect::<Result<_>>()?,
-        non_negative("prefill_rows", prefill_rows)?,
-        non_negative("decode_rows", decode_rows)?,
-    )
-}
-
-fn block_cost(figures: BlockFigures) -> Result<BlockCost> {
-    let (load1, compute1, bytes1, load2, compute2, bytes2) = figures;
-    let graph = |load, compute, bytes| -> Result<GraphCost> {
-        Ok(GraphCost {
-            load_us: non_negative("load_us", load)?,
-            compute_us: non_negative("compute_us", compute)?,
-            num_bytes: non_negative("num_bytes", bytes)?,
-        })
-    };
-    Ok(BlockCost {
-        prefill: graph(load1, compute1, bytes1)?,
-        decode: graph(load2, compute2, bytes2)?,
-    })
-}
-
-fn named<T: Copy>(
-    name: &str,
-    what: &str,
-    all: &[T],
-    name_of: fn(T) -> &'static str,
-) -> PyResult<T> {
-    all.iter().copied().find(|&one| name_of(one) == name).ok_or_else(|| {
-        let known: Vec<_> = all.iter().map(|&one| name_of(one)).collect();
-        OptionError::new_err(format!("{what} is {name:?}, but must be one of {}", known.join(", ")))
+    Graph::BOTH.into_iter().find(|graph| graph.name() == name).ok_or_else(|| {
+        let known = Graph::BOTH.map(Graph::name).join(", ");
+        OptionError::new_err(format!("graph is {name:?}, but must be one of {known}"))
     })
 }

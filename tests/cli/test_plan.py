@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from coordgen_rs._core import strategies
 from coordgen_rs.cli.main import main
-from coordgen_rs.profile.plan import STRATEGIES
 
 PROFILE = "redmi-k60-pro-qwen2.5-1.5b"
 
@@ -35,7 +35,7 @@ def without(monkeypatch):
 
 def test_the_table_has_a_row_a_strategy(coordgen):
     out = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
-    for name in STRATEGIES:
+    for name in strategies():
         assert name in out
     assert "auto (just_in_time)" in out
     assert "figures of a paper" in out
@@ -52,10 +52,10 @@ def test_without_rich_the_table_is_plain(coordgen, without):
 
 def test_json_holds_every_strategy_that_fits(coordgen):
     request = ("--profile", PROFILE, "--prompt-len", 1_024, "--json")
-    strategies = json.loads(coordgen(*request).out)["strategies"]
-    assert list(strategies) == list(STRATEGIES)
+    found = json.loads(coordgen(*request).out)["strategies"]
+    assert list(found) == list(strategies())
     done = coordgen(*request, "--memory-budget", "3.05G")
-    assert list(json.loads(done.out)["strategies"]) == list(STRATEGIES[1:])
+    assert list(json.loads(done.out)["strategies"]) == list(strategies())[1:]
     assert done.err.startswith("resident: the memory budget is 3050000000 bytes")
 
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from checkpoints import ROOT
+from coordgen_rs._core import BlockCost, strategies
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.bench.plans.decode_simulation import simulate_decode, step_us, tokens_per_step
 from coordgen_rs.errors import MemoryBudgetError, OptionError, ProfileError, ShapeError
@@ -14,12 +16,24 @@ from coordgen_rs.profile.file import (
     Profile,
     packaged_profiles,
 )
-from coordgen_rs.profile.plan import STARTS, STRATEGIES, plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.profile.plan import STARTS, plan_by_all, plan_prompt, plan_to_json
 from coordgen_rs.text.byte_size import parse_bytes
 
-BLOCK = (100, 1_000, 5, 2_000, 125, 5)
+FIGURES = {
+    "prefill_load_us": 100,
+    "prefill_compute_us": 1_000,
+    "prefill_bytes": 5,
+    "decode_load_us": 2_000,
+    "decode_compute_us": 125,
+    "decode_bytes": 5,
+}
 """A load of G2 takes as long as two chunks; both graphs are as quick."""
-FIGURE_8 = {"blocks": [BLOCK] * 6, "prefill_rows": 256, "decode_rows": 32, "num_tokens": 512}
+FIGURE_8 = {
+    "blocks": [BlockCost(**FIGURES)] * 6,
+    "prefill_rows": 256,
+    "decode_rows": 32,
+    "num_tokens": 512,
+}
 
 
 @pytest.fixture
@@ -44,10 +58,10 @@ def test_figure_8_through_the_binding():
     plan = plan_blocks(**FIGURE_8, strategy="greedy")
     assert (plan.makespan_us, plan.prefill_us, plan.exposed_load_us) == (12_000, 12_000, 0)
     assert (plan.strategy, plan.num_blocks, plan.peak_bytes) == ("greedy", 6, 30)
-    assert plan.runs[0] == (0, 0, "prefill", 0, 1_000)
-    assert plan.runs[5] == (5, 0, "decode", 5_000, 6_000)
-    loads = [action for action in plan.actions if action[0] == "load"]
-    assert [(block, after_runs) for _, block, _, after_runs, _, _ in loads] == [
+    assert repr(plan.runs[0]) == "Run(block 0, chunk 0, prefill, 0 to 1000 us)"
+    assert repr(plan.runs[5]) == "Run(block 5, chunk 0, decode, 5000 to 6000 us)"
+    loads = [action for action in plan.actions if action.kind == "load"]
+    assert [(load.block, load.after_runs) for load in loads] == [
         (5, 0),
         (4, 2),
         (3, 4),
@@ -55,13 +69,13 @@ def test_figure_8_through_the_binding():
         (1, 8),
         (0, 10),
     ]
-    assert loads[0] == ("load", 5, "decode", 0, 0, 2_000)
+    assert repr(loads[0]) == "Action(load block 5, decode, after 0 runs, 0 to 2000 us)"
 
 
 def test_each_block_may_start_with_other_graphs():
     start = ["decode"] * 5 + ["prefill"]
     plan = plan_blocks(**FIGURE_8, start=start, strategy="single", memory_budget=30)
-    assert [action[1] for action in plan.actions if action[0] == "load"] == [5]
+    assert [action.block for action in plan.actions if action.kind == "load"] == [5]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +90,6 @@ def test_each_block_may_start_with_other_graphs():
         ({"memory_budget": -1}, OptionError, "memory_budget is -1"),
         ({"memory_budget": 29}, MemoryBudgetError, "29 bytes, but 30 bytes"),
         ({"blocks": []}, OptionError, "number of blocks is 0"),
-        ({"blocks": [(-1, 1, 1, 1, 1, 1)] * 6}, OptionError, "load_us is -1"),
         ({"decode_rows": 512}, OptionError, "prefill_rows is 256"),
     ],
 )
@@ -85,10 +98,32 @@ def test_a_wrong_argument_is_named(wrong, error, message):
         plan_blocks(**(FIGURE_8 | wrong))
 
 
+def test_a_block_cost_names_every_figure():
+    cost = BlockCost(**FIGURES)
+    for name, figure in FIGURES.items():
+        assert getattr(cost, name) == figure
+        assert cost != BlockCost(**FIGURES | {name: figure + 1})
+        with pytest.raises(OptionError, match=f"{name} is -1"):
+            BlockCost(**FIGURES | {name: -1})
+    assert cost == BlockCost(**FIGURES)
+    assert eval(repr(cost)) == cost
+    delayed = cost.with_load_delay(7)
+    assert delayed == BlockCost(**FIGURES | {"prefill_load_us": 107, "decode_load_us": 2_007})
+    guessed = BlockCost.guessed(5_000_000, 256, 32)
+    assert (guessed.decode_load_us, guessed.decode_compute_us) == (5_000, 1_600)
+
+
+def test_every_strategy_is_told_in_a_line_and_stands_in_the_guide():
+    guide = (ROOT / "docs" / "switching-and-streaming.md").read_text("utf-8")
+    rows = [line.split("`")[1] for line in guide.splitlines() if line.startswith("| `")]
+    assert rows == list(strategies())
+    assert all(strategies().values())
+
+
 def test_every_strategy_plans_every_start(profile):
     for start in STARTS:
         plans = plan_by_all(profile, 1_000, start=start)
-        assert list(plans) == list(STRATEGIES)
+        assert list(plans) == list(strategies())
         assert plans["auto"].makespan_us == min(plan.makespan_us for plan in plans.values())
 
 
@@ -123,7 +158,14 @@ def test_a_profile_comes_back_as_it_was_written(profile, tmp_path):
     profile.write(tmp_path / "profile.json")
     assert Profile.read(tmp_path / "profile.json") == profile
     assert Profile.find(str(tmp_path / "profile.json")) == profile
-    assert profile.core_blocks()[0] == (9_000, 10_000, 100, 28_000, 1_700, 110)
+    assert profile.block_costs()[0] == BlockCost(
+        prefill_load_us=9_000,
+        prefill_compute_us=10_000,
+        prefill_bytes=100,
+        decode_load_us=28_000,
+        decode_compute_us=1_700,
+        decode_bytes=110,
+    )
 
 
 def change(profile, path, value):

@@ -30,11 +30,12 @@ def resident_after(requests: list[int], bundle: Path) -> Iterator[int]:
     rows = session.bundle.manifest.prefill_rows
     prompt = np.arange(min(3 * rows, session.capacity - 2)) % session.vocab_size
     for number in range(max(requests)):
-        session.switching.only("prefill" if number % 2 else "decode")
-        for _ in plain(session, prompt, max_new_tokens=2, switch=STRATEGIES[number % 4]):
+        session.switcher.settle(STRATEGIES[number % 4])
+        session.switcher.only("prefill" if number % 2 else "decode")
+        for _ in plain(session, prompt, max_new_tokens=2):
             pass
         if number + 1 in requests:
-            session.switching.only("decode")  # a plan may keep both graphs of a block
+            session.switcher.only("decode")  # a plan may keep both graphs of a block
             yield resident_bytes()
 
 

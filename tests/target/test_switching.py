@@ -9,13 +9,12 @@ import pytest
 
 from checkpoints import CHECKPOINTS, ROOT
 from coordgen_rs import Bundle, DraftModel, OrtSession, Tokenizer, generate, make_drafter, plain
+from coordgen_rs._core import BlockCost, strategies
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.device import CpuDevice
-from coordgen_rs.target.switching import BlockCosts
 
-STRATEGIES = ["resident", "sync", "async", "greedy", "just_in_time", "single", "auto"]
 TASKS = ("rag", "ui", "summary", "reply")
 TEXT = "\n".join((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in TASKS)
 TOKENS = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json").encode(TEXT)
@@ -53,8 +52,8 @@ def tokens(steps):
     return [token for step in steps for token in step.token_ids]
 
 
-def answer(session, prompt, stats=None, **options):
-    return tokens(generate(session, prompt, max_new_tokens=24, stats=stats, **options))
+def answer(session, prompt, stats=None):
+    return tokens(generate(session, prompt, max_new_tokens=24, stats=stats))
 
 
 def block_bytes(bundle):
@@ -62,44 +61,51 @@ def block_bytes(bundle):
 
 
 @pytest.mark.parametrize("preload", [True, False])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", strategies())
 def test_every_strategy_gives_the_same_tokens_in_both_directions(
     bundle, expected, strategy, preload
 ):
-    session = apart(bundle, preload=preload)
+    session = apart(bundle, preload=preload, switch=strategy)
     for index in (2, 1, 0, 2):
         stats = Stats()
-        assert answer(session, PROMPTS[index], stats, switch=strategy) == expected[index]
+        assert answer(session, PROMPTS[index], stats) == expected[index]
         assert (stats.switching is None) == (len(PROMPTS[index]) == 1)
 
 
 def test_a_switch_leaves_decode_graphs_only(bundle):
-    session = apart(bundle)
+    session = apart(bundle, switch="single")
     stats = Stats()
-    answer(session, PROMPTS[2], stats, switch="single")
+    answer(session, PROMPTS[2], stats)
     assert stats.switching.strategy == "single"
     assert not any(session.blocks.is_loaded(block, "prefill") for block in range(BLOCKS))
     assert all(session.blocks.is_loaded(block, "decode") for block in range(BLOCKS))
 
 
 def test_a_cold_start_computes_while_it_loads(bundle, expected):
-    session = apart(bundle, preload=False)
+    session = apart(bundle, preload=False, switch="single")
     stats = Stats()
-    assert answer(session, PROMPTS[2], stats, switch="single") == expected[2]
+    assert answer(session, PROMPTS[2], stats) == expected[2]
     assert stats.switching.load_us > 0
     assert stats.switching.peak_bytes == sum(block_bytes(bundle))
     assert stats.switching.to_json()["planned"]["lower_bound_us"] > 0
 
 
 def test_unfit_costs_are_mended_prompt_by_prompt(bundle, expected):
-    unfit = [BlockCosts(10**9, 10**9, 1, 10**9, 10**9, 1)] * BLOCKS
-    session = apart(bundle, preload=False, costs=unfit)
+    unfit = BlockCost(
+        prefill_load_us=10**9,
+        prefill_compute_us=10**9,
+        prefill_bytes=1,
+        decode_load_us=10**9,
+        decode_compute_us=10**9,
+        decode_bytes=1,
+    )
+    session = apart(bundle, preload=False, switch="sync", costs=[unfit] * BLOCKS)
     planned = []
-    for strategy in ["sync"] * 6:
-        session.switching.only("prefill")
+    for _ in range(6):
+        session.switcher.only("prefill")
         stats = Stats()
-        assert answer(session, PROMPTS[2], stats, switch=strategy) == expected[2]
-        planned.append(stats.switching.planned["makespan_us"])
+        assert answer(session, PROMPTS[2], stats) == expected[2]
+        planned.append(stats.switching.planned.makespan_us)
     assert all(later < 0.6 * earlier for earlier, later in pairwise(planned))
 
 
@@ -107,26 +113,26 @@ def test_unfit_costs_are_mended_prompt_by_prompt(bundle, expected):
 @pytest.mark.parametrize("strategy", ["sync", "just_in_time"])
 def test_a_load_that_fails_once_or_always_changes_no_token(bundle, expected, strategy, failing):
     for times in (1, 1000):
-        session = prefill_only(bundle)
+        session = prefill_only(bundle, switch=strategy)
         fail_loads(session, failing, "decode", times)
         stats = Stats()
-        assert answer(session, PROMPTS[2], stats, switch=strategy) == expected[2]
+        assert answer(session, PROMPTS[2], stats) == expected[2]
         assert f"block {failing}: its decode graph" in str(stats.switching.failures[0])
-        assert answer(session, PROMPTS[1], switch=strategy) == expected[1]
+        assert answer(session, PROMPTS[1]) == expected[1]
         assert session.blocks.is_loaded(failing, "decode") == (times == 1)
 
 
 def test_a_block_with_no_graph_is_a_named_error_and_the_session_recovers(bundle, expected):
-    session = apart(bundle, preload=False)
+    session = apart(bundle, preload=False, switch="single")
     undo = fail_loads(session, 3, "decode", 1000)
     with pytest.raises(BlockLoadError, match="block 3: its decode graph cannot be loaded"):
-        answer(session, PROMPTS[2], switch="single")
+        answer(session, PROMPTS[2])
     undo()
-    assert answer(session, PROMPTS[2], switch="single") == expected[2]
+    assert answer(session, PROMPTS[2]) == expected[2]
 
 
 def test_a_slow_load_lets_the_others_compute_and_changes_no_token(bundle, expected):
-    session = prefill_only(bundle)
+    session = prefill_only(bundle, switch="async")
     may_go_on, load, run = threading.Event(), session.blocks.load, session.blocks.run
     runs = []
 
@@ -142,19 +148,19 @@ def test_a_slow_load_lets_the_others_compute_and_changes_no_token(bundle, expect
 
     session.blocks.load, session.blocks.run = slow_load, counted_run
     stats = Stats()
-    assert answer(session, PROMPTS[2], stats, switch="async") == expected[2]
+    assert answer(session, PROMPTS[2], stats) == expected[2]
     assert {graph for _, graph in runs[:BLOCKS]} == {"prefill"}
 
 
 def test_an_exception_in_the_prefill_leaves_a_session_that_goes_on(bundle, expected):
-    session = prefill_only(bundle)
+    session = prefill_only(bundle, switch="greedy")
 
     def interrupt(logits):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        session.prefill(PROMPTS[2], on_logits=interrupt, switch="greedy")
-    assert answer(session, PROMPTS[2], switch="greedy") == expected[2]
+        session.prefill(PROMPTS[2], on_logits=interrupt)
+    assert answer(session, PROMPTS[2]) == expected[2]
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 1.0])
@@ -162,35 +168,33 @@ def test_an_exception_in_the_prefill_leaves_a_session_that_goes_on(bundle, expec
 def test_a_target_larger_than_its_memory_is_streamed_within_it(
     bundle, expected, share, share_graphs
 ):
-    session = OrtSession(CpuDevice(bundle, share_graphs=share_graphs), preload=False)
     budget = int(share * sum(block_bytes(bundle)))
+    session = OrtSession(CpuDevice(bundle, share_graphs=share_graphs), memory_budget=budget)
     for index in (2, 1, 0):
         stats = Stats()
-        assert answer(session, PROMPTS[index], stats, memory_budget=budget) == expected[index]
+        assert answer(session, PROMPTS[index], stats) == expected[index]
         if stats.switching is not None:
             assert stats.switching.peak_bytes <= budget
-    assert (
-        tokens(plain(session, PROMPTS[2], max_new_tokens=24, memory_budget=budget)) == (expected[2])
-    )
+    assert tokens(plain(session, PROMPTS[2], max_new_tokens=24)) == expected[2]
+    session.switcher.settle("auto", None)
     assert answer(session, PROMPTS[2]) == expected[2]
 
 
 def test_a_read_error_in_the_middle_of_a_verification_is_named_and_mended(bundle, expected):
-    session = OrtSession(CpuDevice(bundle))
-    options = {"memory_budget": sum(block_bytes(bundle)) // 2, "max_new_tokens": 24}
-    steps = generate(session, PROMPTS[2], **options)
+    session = OrtSession(CpuDevice(bundle), memory_budget=sum(block_bytes(bundle)) // 2)
+    steps = generate(session, PROMPTS[2], max_new_tokens=24)
     given = next(steps).token_ids
     undo = fail_loads(session, 4, "decode", 1000)
     with pytest.raises(BlockLoadError, match="block 4"):
         list(steps)
     assert session.length >= len(PROMPTS[2]) - 1 + len(given)
     undo()
-    assert tokens(generate(session, PROMPTS[2], **options)) == expected[2]
+    assert answer(session, PROMPTS[2]) == expected[2]
 
 
 def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
-    session = OrtSession(CpuDevice(bundle))
-    answered = answer(session, PROMPTS[1], memory_budget=max(block_bytes(bundle)))
+    session = OrtSession(CpuDevice(bundle), memory_budget=max(block_bytes(bundle)))
+    answered = answer(session, PROMPTS[1])
     may_go_on, load = threading.Event(), session.blocks.load
 
     def slow_load(block, graph):
@@ -208,14 +212,14 @@ def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
     inputs = session.step_inputs[0]
     inputs.fill_chain(np.array(answered[-1:], np.uint32), session.length)
     want = session.step(inputs).copy()
-    session.blocks.load = slow_load
-    assert np.array_equal(session.step(inputs, work), want)
+    session.blocks.load, session.gap_work = slow_load, work
+    assert np.array_equal(session.step(inputs), want)
     assert len(worked) >= 3
     assert answered == expected[1]
 
 
 def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, expected):
-    session = OrtSession(CpuDevice(bundle), preload=False)
+    session = OrtSession(CpuDevice(bundle), memory_budget=max(block_bytes(bundle)))
     drafting = DraftModel(OrtSession(CpuDevice(bundle)))
     drafter = make_drafter(session, "edgellm", draft_model=drafting)
     drafted, load, draft_on = threading.Semaphore(0), session.blocks.load, drafter.draft_on
@@ -230,14 +234,15 @@ def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, ex
         return has_more
 
     drafter.draft_on = noticed_draft_on
-    options = {"drafter": drafter, "memory_budget": max(block_bytes(bundle))}
+    options = {"drafter": drafter, "max_new_tokens": 24, "provisional": True}
     steps = []
-    for step in generate(session, PROMPTS[1], max_new_tokens=24, provisional=True, **options):
+    for step in generate(session, PROMPTS[1], **options):
         steps.append(step)
         if len(steps) == 2:
             session.blocks.load = slow_load
     drafted.release(100)  # what is being loaded for a pass that will not come
     assert tokens(steps) == expected[1]
+    assert session.gap_work is None
     assert drafter.num_provisional > 0
     announced = [step.provisional for step in steps if not step.token_ids]
     confirmed = [step for step in steps if step.token_ids]
@@ -250,19 +255,21 @@ def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, ex
 def test_a_budget_below_one_block_names_the_least(bundle):
     least = max(block_bytes(bundle))
     with pytest.raises(MemoryBudgetError, match=f"{least} bytes are the least"):
-        answer(OrtSession(CpuDevice(bundle)), PROMPTS[1], memory_budget=least - 1)
+        answer(OrtSession(CpuDevice(bundle), memory_budget=least - 1), PROMPTS[1])
 
 
-def test_an_unknown_strategy_is_refused_by_name(at_rest, expected):
+def test_an_unknown_strategy_is_refused_by_name(bundle, at_rest, expected):
     with pytest.raises(OptionError, match=r'"later".*just_in_time'):
-        answer(at_rest, PROMPTS[1], switch="later")
+        OrtSession(CpuDevice(bundle), switch="later")
+    with pytest.raises(OptionError, match=r'"later".*just_in_time'):
+        at_rest.switcher.settle("later")
     assert answer(at_rest, PROMPTS[1]) == expected[1]
 
 
-def prefill_only(bundle):
+def prefill_only(bundle, **options):
     """A session that stands on G1, as before a first prompt."""
-    session = apart(bundle, preload=False)
-    session.switching.ensure("prefill")
+    session = apart(bundle, preload=False, **options)
+    session.switcher.ensure("prefill")
     return session
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs._core import PLAIN, Sampling, draft_methods, draft_sources
+from coordgen_rs._core import PLAIN, Sampling, draft_methods, draft_sources, strategies
 from coordgen_rs.cli import history as history_command
 from coordgen_rs.cli import provider_options, warm_up
 from coordgen_rs.cli.opening import opened
@@ -16,7 +16,6 @@ from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.drafting import make_drafter
 from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.profile.file import Profile
-from coordgen_rs.profile.plan import STRATEGIES
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.text.byte_size import parse_bytes
@@ -92,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     history_command.add_generate_arguments(parser)
     parser.add_argument(
         "--switch",
-        choices=STRATEGIES,
+        choices=list(strategies()),
         default="auto",
         help="when the graphs for the prompt give way to those for the answer; default %(default)s",
     )
@@ -126,6 +125,7 @@ def run(options: argparse.Namespace) -> int:
         options,
         options.model,
         width=width,
+        switch=options.switch,
         memory_budget=parse_bytes(options.memory_budget) if options.memory_budget else None,
         profile=Profile.find(options.profile) if options.profile else None,
     )
@@ -135,7 +135,6 @@ def run(options: argparse.Namespace) -> int:
     request = {
         "max_new_tokens": options.max_new_tokens,
         "sampling": _sampling(options),
-        "switch": options.switch,
     }
     with history_command.opened(options, session.bundle) as history:
         if options.draft == PLAIN:

@@ -5,14 +5,14 @@ import json
 import sys
 from pathlib import Path
 
-from coordgen_rs._core import Plan
+from coordgen_rs._core import Plan, strategies
 from coordgen_rs.bench.plans.decode_simulation import WidthFigures, simulate_decode
 from coordgen_rs.bench.plans.grid import plan_grid, show_grid
 from coordgen_rs.bench.plans.picture import plot_plans
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.profile.file import Profile
-from coordgen_rs.profile.plan import STARTS, STRATEGIES, plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.profile.plan import STARTS, plan_by_all, plan_prompt, plan_to_json
 from coordgen_rs.text.byte_size import parse_bytes, show_bytes
 from coordgen_rs.text.tables import show_table
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="FILE", help="what the blocks cost; a file or a name")
     parser.add_argument("--prompt-len", type=int, metavar="N", help="tokens of the prompt")
     parser.add_argument(
-        "--strategy", choices=[*STRATEGIES, "all"], default="all", help="default: all"
+        "--strategy", choices=[*strategies(), "all"], default="all", help="default: all"
     )
     parser.add_argument(
         "--memory-budget",

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import ProfileError
 
@@ -81,10 +82,18 @@ class Profile:
     step_us_by_width: dict[int, float]
     """A whole step: all blocks and the head, by number of rows."""
 
-    def core_blocks(self) -> list[tuple[int, int, int, int, int, int]]:
-        """The blocks as `plan` of the core takes them, whole microseconds."""
+    def block_costs(self) -> list[BlockCost]:
+        """The blocks as plans take them, in whole microseconds."""
         return [
-            (*_core_figures(block.prefill), *_core_figures(block.decode)) for block in self.blocks
+            BlockCost(
+                prefill_load_us=round(block.prefill.load_us),
+                prefill_compute_us=round(block.prefill.compute_us),
+                prefill_bytes=block.prefill.num_bytes,
+                decode_load_us=round(block.decode.load_us),
+                decode_compute_us=round(block.decode.compute_us),
+                decode_bytes=block.decode.num_bytes,
+            )
+            for block in self.blocks
         ]
 
     def to_json(self) -> str:
@@ -160,10 +169,6 @@ def packaged_profiles() -> list[str]:
     """The names of the profiles that come with the package."""
     files = (resources.files("coordgen_rs.profile") / _PACKAGED).iterdir()
     return sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
-
-
-def _core_figures(graph: GraphFigures) -> tuple[int, int, int]:
-    return round(graph.load_us), round(graph.compute_us), graph.num_bytes
 
 
 def _check(profile: Profile) -> None:

@@ -4,14 +4,14 @@ In: a profile and the length of a prompt. Out: the core's `Plan`, by one strateg
 planning itself is `src/load/plan`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from coordgen_rs._core import Plan
+from coordgen_rs._core import Action, Plan, Run, strategies
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.profile.file import Profile
 
-STRATEGIES = ("resident", "sync", "async", "greedy", "just_in_time", "single", "auto")
 STARTS = ("prefill", "decode", "nothing", "both")
 
 _RUN = ("block", "chunk", "graph", "start_us", "end_us")
@@ -31,7 +31,7 @@ def plan_prompt(
     Args:
         profile: What the blocks cost.
         prompt_len: Tokens of the prompt that are computed.
-        strategy: One of `STRATEGIES`.
+        strategy: One of `strategies()`.
         start: What is in memory of every block, one of `STARTS`.
         memory_budget: Most bytes that the graphs may hold at once; None for no limit.
 
@@ -40,7 +40,7 @@ def plan_prompt(
         MemoryBudgetError: The strategy has no plan within the budget; the message tells the least.
     """
     return plan_blocks(
-        profile.core_blocks(),
+        profile.block_costs(),
         profile.prefill_rows,
         profile.decode_rows,
         prompt_len,
@@ -59,7 +59,7 @@ def plan_by_all(
         OptionError: As of `plan_prompt`.
     """
     plans: dict[str, Plan | MemoryBudgetError] = {}
-    for strategy in STRATEGIES:
+    for strategy in strategies():
         try:
             plans[strategy] = plan_prompt(
                 profile, prompt_len, strategy=strategy, start=start, memory_budget=memory_budget
@@ -78,7 +78,11 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "peak_bytes": plan.peak_bytes,
         "lower_bound_us": plan.lower_bound_us,
         "schedule": {
-            "runs": [dict(zip(_RUN, run, strict=True)) for run in plan.runs],
-            "actions": [dict(zip(_ACTION, action, strict=True)) for action in plan.actions],
+            "runs": [_named(_RUN, run) for run in plan.runs],
+            "actions": [_named(_ACTION, action) for action in plan.actions],
         },
     }
+
+
+def _named(names: Sequence[str], item: Run | Action) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in names}

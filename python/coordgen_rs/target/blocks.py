@@ -2,7 +2,7 @@
 
 In: a bundle, the cache, and buffers. Out: blocks that read the buffers' hidden states and write
 them. On CPU keys and values are written in the graph to absolute slots, in place. It decides
-neither what is loaded when (`switching.py`) nor what is computed (`forward.py`).
+neither what is loaded when (`_core.Switcher`) nor what is computed (`forward.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -20,6 +20,8 @@ from coordgen_rs.target.onnx_runtime import cpu_session, give_small_memory_back
 
 GraphName = Literal["prefill", "decode"]
 """G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
+
+GRAPHS: tuple[GraphName, GraphName] = ("prefill", "decode")
 
 Bound = tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding]
 """A session, and what it reads and writes."""

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import onnxruntime
 
+from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import MANIFEST_NAME, Manifest
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
 from coordgen_rs.profile.file import Profile
 from coordgen_rs.target.onnx_runtime import usable_cores
-from coordgen_rs.target.switching import BlockCosts
 
 
-def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCosts]:
+def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCost]:
     """What the blocks of a bundle cost by a profile; a stale one is told by a warning.
 
     Args:
@@ -46,25 +46,14 @@ def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockC
             StaleProfileWarning,
             stacklevel=2,
         )
-    return [BlockCosts(*figures) for figures in profile.core_blocks()]
+    return profile.block_costs()
 
 
-def guessed_costs(manifest: Manifest) -> list[BlockCosts]:
-    """What blocks may cost where nobody measured it, from the sizes of their weights.
-
-    A gigabyte a second to load, and ten microseconds a row for a megabyte of weights: within a
-    factor of three of what a CPU of two cores took for fp32, int8 and int4 weights of
-    Qwen2.5-0.5B's shape. Only plans hang on it, and they hold when loads are late.
-    """
-    costs = []
-    for block in manifest.blocks:
-        num_bytes = manifest.files[block.weights].num_bytes
-        row_us = num_bytes / 1e5
-        rows = (manifest.prefill_rows, manifest.decode_rows)
-        prefill_us, decode_us = (max(1, round(row_us * each)) for each in rows)
-        load_us = max(1, num_bytes // 1000)
-        costs.append(BlockCosts(load_us, prefill_us, num_bytes, load_us, decode_us, num_bytes))
-    return costs
+def guessed_costs(manifest: Manifest) -> list[BlockCost]:
+    """What blocks may cost where nobody measured it, from the sizes of their weights."""
+    sizes = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    rows = manifest.prefill_rows, manifest.decode_rows
+    return [BlockCost.guessed(num_bytes, *rows) for num_bytes in sizes]
 
 
 def bundle_facts(bundle: Bundle) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """What an `OrtSession` runs on: the cache, blocks, head and buffers of a bundle on one provider.
 
 A device decides neither what is computed (`ort_session.py`, `forward.py`) nor what is loaded when
-(`switching.py`). The one on Qualcomm's HTP is `qnn/device.py`.
+(`_core.Switcher`). The one on Qualcomm's HTP is `qnn/device.py`.
 """
 
 from collections.abc import Sequence

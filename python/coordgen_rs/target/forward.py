@@ -1,7 +1,7 @@
 """Forward passes: all blocks of a target run over buffers, each under a graph that is in memory.
 
 In: filled ids, positions and mask. Out: hidden states for the head, and keys and values in their
-slots; nothing is committed. Which graphs are in memory is the switching's matter (`switching.py`).
+slots; nothing is committed. Which graphs are in memory is the switcher's matter (`_core.Switcher`).
 """
 
 from functools import cached_property
@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import StepInputs
+from coordgen_rs._core import StepInputs, Switcher
 from coordgen_rs.target.blocks import GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.device import Device
-from coordgen_rs.target.switching import Switching, WhileWaiting
+from coordgen_rs.target.switching import GapWork, one_pass, running
 
 
 class Forward:
@@ -57,35 +57,33 @@ class Forward:
         for block in range(len(self._blocks)):
             self._blocks.run(block, graph, buffers)
 
-    def run_chunk(self, token_ids: NDArray[np.uint32], switching: Switching) -> None:
+    def run_chunk(self, token_ids: NDArray[np.uint32], switcher: Switcher) -> None:
         """Run a chunk of a prompt, each block under the graph that it has: G2 in several pieces."""
         self._fill(self.chunk, token_ids)
         pieces = self._pieces[: -(-len(token_ids) // self._piece_rows)]
         for first, piece in pieces:
             piece.write_index[0] = self._cache.length + first
-        with switching.one_pass():
+        with one_pass(switcher):
             for block in range(len(self._blocks)):
-                with switching.running(block) as graph:
+                with running(switcher, block) as graph:
                     if graph == "prefill":
                         self._blocks.run(block, graph, self.chunk)
                     else:
                         for _, piece in pieces:
                             self._blocks.run(block, graph, piece)
 
-    def run_step(
-        self, inputs: StepInputs, switching: Switching, while_waiting: WhileWaiting
-    ) -> None:
+    def run_step(self, inputs: StepInputs, switcher: Switcher, gap_work: GapWork) -> None:
         """Run a decode step whose inputs are filled."""
         buffers = self.steps[inputs.rows]
         self._embed(buffers)
-        if switching.is_streaming:
-            with switching.one_pass():
+        if switcher.is_streaming:
+            with one_pass(switcher):
                 for block in range(len(self._blocks)):
-                    with switching.running(block, while_waiting) as graph:
+                    with running(switcher, block, gap_work) as graph:
                         self._blocks.run(block, graph, buffers)
         else:
             for block in range(len(self._blocks)):
-                self._run_block(block, switching.ensure_some(block), buffers)
+                self._run_block(block, switcher.step_graph(block), buffers)
 
     def _run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Run a block over a decode step, under G1 where its G2 could not be loaded."""

@@ -24,6 +24,7 @@ def open_session(
     *,
     threads: int | None = None,
     width: int | None = None,
+    switch: str = "auto",
     memory_budget: int | None = None,
     profile: Profile | None = None,
     provider: ProviderChoice | None = None,
@@ -35,8 +36,11 @@ def open_session(
         path: The bundle's directory.
         threads: Compute threads of the process; None takes one a core.
         width: Use only decode graphs up to this width; None uses all.
+        switch: When its prefill graphs give way to its decode graphs: "auto" or another of
+            `_core.strategies()` (`coordgen plan` compares them).
         memory_budget: Most bytes that the graphs of its blocks may hold, already while it is
-            tested; None for no limit.
+            tested; None for no limit. With "auto", what does not fit is streamed from disk in
+            every pass.
         profile: What its blocks cost, for plans; None guesses by their sizes.
         provider: What shall run it; None leaves all to the bundle.
         on_progress: Called with what is being done, how much of it is, and how much there is; only
@@ -49,13 +53,13 @@ def open_session(
         BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
             the message names the file. SHA-256 sums are computed on the first opening and
             whenever a file's size or time of change differs from the kept record.
-        OptionError: `threads` cannot be set.
+        OptionError: `threads` cannot be set, or there is no such strategy.
         MemoryBudgetError: The budget is too small; the least that would do is named.
         ProfileError: The profile is of other blocks; a stale one is told by a warning.
         ProviderError: The provider is missing, cannot run here, or refuses a graph.
     """
     bundle, provider = Bundle.open(Path(path)), provider or ProviderChoice()
-    record = _record_path(bundle, provider, set_threads(threads), memory_budget)
+    record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
     result = _load(record)
     files = _stamps(bundle)
     fresh = result is None or result.files != files
@@ -63,7 +67,11 @@ def open_session(
         bundle.verify(on_progress)
     costs = None if profile is None else fitting_costs(profile, bundle, set_threads(threads))
     session = OrtSession(
-        provider.device(bundle), threads=threads, memory_budget=memory_budget, costs=costs
+        provider.device(bundle),
+        threads=threads,
+        switch=switch,
+        memory_budget=memory_budget,
+        costs=costs,
     )
     if result is None or fresh:
         result = run_self_test(session, files, on_progress)
@@ -85,7 +93,11 @@ def open_session(
 
 
 def _record_path(
-    bundle: Bundle, provider: ProviderChoice, threads: int, memory_budget: int | None
+    bundle: Bundle,
+    provider: ProviderChoice,
+    threads: int,
+    switch: str,
+    memory_budget: int | None,
 ) -> Path:
     """Where the result is kept: named by all that can change it."""
     conditions = [
@@ -95,7 +107,7 @@ def _record_path(
         _cpu_model(),
         *provider.conditions(bundle),
         str(threads),
-        "" if memory_budget is None else str(memory_budget),
+        "" if memory_budget is None else f"{switch} within {memory_budget}",
     ]
     name = hashlib.sha256("\n".join(conditions).encode()).hexdigest()[:32]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import StepInputs
+from coordgen_rs._core import BlockCost, StepInputs, Switcher, SwitchReport
 from coordgen_rs.errors import DeviceLostError, OptionError, SessionClosedError, ShapeError
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.costs import guessed_costs
@@ -16,7 +16,7 @@ from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.session import OnLogits, StepCost
-from coordgen_rs.target.switching import BlockCosts, Switching, SwitchReport, WhileWaiting
+from coordgen_rs.target.switching import GapWork, reading
 
 
 class OrtSession:
@@ -27,7 +27,11 @@ class OrtSession:
         threads: Compute threads of the process; None takes one a core.
         preload: Load all blocks now; without it they are loaded when first needed, while others
             compute.
-        memory_budget: What `prefill` takes where it is given none. With one, nothing is preloaded.
+        switch: When the blocks' prefill graphs give way to their decode graphs: one of
+            `_core.strategies()`.
+        memory_budget: Most bytes that the blocks' graphs may hold; None for no limit. With one,
+            nothing is preloaded, and with "auto" blocks that do not fit are loaded anew for every
+            pass.
         costs: What the blocks cost, for plans; None guesses by their sizes.
 
     Attributes:
@@ -37,12 +41,14 @@ class OrtSession:
         blocks: The device's blocks.
         head: The head of all decode widths.
         forward: The passes over the blocks.
+        switcher: What decides which graphs of the blocks are in memory.
+        gap_work: As of `Session`.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
         step_inputs: The input buffers of these widths.
         step_costs: Microseconds of a step of each; None until `select` is given them.
 
     Raises:
-        OptionError: Threads that cannot be set.
+        OptionError: Threads that cannot be set, or no such strategy.
         BundleError: A graph cannot be loaded.
         BlockLoadError: A block's graph cannot be loaded; the message names block and file.
     """
@@ -53,20 +59,28 @@ class OrtSession:
         *,
         threads: int | None = None,
         preload: bool = True,
+        switch: str = "auto",
         memory_budget: int | None = None,
-        costs: Sequence[BlockCosts] | None = None,
+        costs: Sequence[BlockCost] | None = None,
     ) -> None:
         self.threads = set_threads(threads)
         self.device, self.bundle = device, device.bundle
         self.cache, self.blocks = device.cache, device.blocks
         self.forward = Forward(device)
         manifest = self.bundle.manifest
-        rows = (manifest.prefill_rows, manifest.decode_rows)
-        self.switching = Switching(self.blocks, rows, costs or guessed_costs(manifest))
-        self._memory_budget = memory_budget
+        self.gap_work: GapWork = None
+        self.switcher = Switcher(
+            self.blocks,
+            costs or guessed_costs(manifest),
+            manifest.prefill_rows,
+            manifest.decode_rows,
+            is_shared=self.blocks.is_shared,
+            strategy=switch,
+            memory_budget=memory_budget,
+        )
         self._closed: SessionClosedError | DeviceLostError | None = None
         if preload and memory_budget is None:
-            self.switching.ensure("prefill", "decode")
+            self.switcher.ensure("prefill", "decode")
         self.head: Head = self.load_head()
         self.select(manifest.decode_widths)
 
@@ -126,8 +140,6 @@ class OrtSession:
         graphs: Literal["both", "prefill", "decode"] = "both",
         *,
         on_logits: OnLogits = None,
-        switch: str = "auto",
-        memory_budget: int | None = None,
     ) -> SwitchReport | None:
         """Compute and commit tokens, a chunk after another.
 
@@ -137,12 +149,9 @@ class OrtSession:
                 because on CPU every row costs time; the others run all at the one or the other,
                 unless there is a memory budget.
             on_logits: As of `Session`. An exception from it leaves its chunk uncommitted.
-            switch: As of `Session`.
-            memory_budget: As of `Session`.
 
         Raises:
             ShapeError: The tokens do not fit into the cache.
-            OptionError: No such strategy.
             MemoryBudgetError: The budget is too small; the least that would do is named.
             BlockLoadError: A block has no graph that can be loaded. What was committed stays.
             DeviceLostError: The device failed, now or before: the session is closed.
@@ -153,38 +162,33 @@ class OrtSession:
                 f"{self.length} committed and {len(token_ids)} new tokens exceed the capacity of "
                 f"{self.capacity}"
             )
-        budget = self._memory_budget if memory_budget is None else memory_budget
-        stays = switch == "auto" and self.blocks.is_shared
+        has_budget = self.switcher.memory_budget is not None
         with self._open_device():
-            if budget is not None or (graphs == "both" and not stays):
-                return self._prefill_switching(token_ids, on_logits, switch, budget)
+            if has_budget or (graphs == "both" and not self.switcher.keeps_both):
+                return self._prefill_switching(token_ids, on_logits)
             self._prefill_resident(token_ids, graphs, on_logits)
         return None
 
     def _prefill_switching(
-        self,
-        token_ids: NDArray[np.uint32],
-        on_logits: OnLogits,
-        switch: str,
-        memory_budget: int | None,
+        self, token_ids: NDArray[np.uint32], on_logits: OnLogits
     ) -> SwitchReport | None:
         """Compute a prompt while blocks are loaded and released by a plan."""
         if len(token_ids) == 0:
-            self.switching.stand_by(switch, memory_budget)
+            self.switcher.stand_by()
             return None
         chunk = self.forward.chunk
-        with self.switching.prompt(len(token_ids), switch, memory_budget):
+        with reading(self.switcher, len(token_ids)):
             for start in range(0, len(token_ids), chunk.rows):
                 part = token_ids[start : start + chunk.rows]
-                self.forward.run_chunk(part, self.switching)
+                self.forward.run_chunk(part, self.switcher)
                 self._commit_chunk(chunk, len(part), on_logits)
-            return self.switching.finish()
+            return self.switcher.finish()
 
     def _prefill_resident(
         self, token_ids: NDArray[np.uint32], graphs: str, on_logits: OnLogits
     ) -> None:
         """Compute a prompt with all blocks in memory."""
-        self.switching.ensure("prefill", "decode")
+        self.switcher.ensure("prefill", "decode")
         done = 0
         while done < len(token_ids):
             buffers = self._chunk_buffers(len(token_ids) - done, graphs)
@@ -214,12 +218,11 @@ class OrtSession:
             return self.head.chunk(buffers, num_rows)
         return iter([self.head.step(buffers.rows)[:num_rows]])
 
-    def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[np.float32]:
+    def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
 
         Args:
             inputs: Filled inputs of one of the decode graphs.
-            while_waiting: As of `Session`.
 
         Returns:
             Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
@@ -230,7 +233,7 @@ class OrtSession:
             SessionClosedError: The session was closed.
         """
         with self._open_device():
-            self.forward.run_step(inputs, self.switching, while_waiting)
+            self.forward.run_step(inputs, self.switcher, self.gap_work)
             return self.head.step(inputs.rows)
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
@@ -252,6 +255,7 @@ class OrtSession:
         self._close(SessionClosedError("the session is closed"))
 
     def _close(self, reason: SessionClosedError | DeviceLostError) -> None:
+        self.switcher.close()
         for block in range(len(self.blocks)):
             self.blocks.release(block, "prefill")
             self.blocks.release(block, "decode")

@@ -118,7 +118,7 @@ def _step_us(
     time that it is not given does not count; and no step costs more than narrower ones that have
     as many rows.
     """
-    computes_here = session.device.is_host and not session.switching.is_streaming
+    computes_here = session.device.is_host and not session.switcher.is_streaming
     clock = time.thread_time if computes_here else time.perf_counter
     times: dict[int, float] = dict.fromkeys(session.widths, float("inf"))
     begin = time.perf_counter()

@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import StepInputs
-from coordgen_rs.target.switching import SwitchReport, WhileWaiting
+from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.target.switching import GapWork
 
 
 class StepCost(NamedTuple):
@@ -26,7 +26,15 @@ OnLogits = Callable[[NDArray[np.float32]], None] | None
 
 
 class Session(Protocol):
-    """A target with a cache. After any exception the cache holds exactly the committed tokens."""
+    """A target with a cache. After any exception the cache holds exactly the committed tokens.
+
+    Attributes:
+        gap_work: Work in small parts for the time in which a step waits for a block that is still
+            being loaded: called again and again, until it returns False. It must not touch this
+            session.
+    """
+
+    gap_work: GapWork
 
     @property
     def length(self) -> int:
@@ -61,8 +69,6 @@ class Session(Protocol):
         token_ids: NDArray[np.uint32],
         *,
         on_logits: OnLogits = None,
-        switch: str = "auto",
-        memory_budget: int | None = None,
     ) -> SwitchReport | None:
         """Compute and commit the given tokens behind those that are there.
 
@@ -71,22 +77,16 @@ class Session(Protocol):
             on_logits: Called with the logits `(rows, vocab_size) f32` of the next tokens, several
                 times, until all have had theirs; they are valid during the call only. None: nobody
                 reads them, and nothing need be computed for them.
-            switch: When the blocks' prefill graphs give way to their decode graphs: a strategy of
-                `_core.plan`.
-            memory_budget: Most bytes that the blocks' graphs may hold; None for no limit. With
-                "auto", blocks that do not fit are loaded anew for every pass.
 
         Returns:
             How the loads went; None where nothing had to be loaded.
         """
 
-    def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[np.float32]:
+    def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
 
         Args:
             inputs: Filled inputs of one of the decode graphs.
-            while_waiting: Work in small parts for the time in which a block is still being loaded.
-                It must not touch this session.
 
         Returns:
             Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.

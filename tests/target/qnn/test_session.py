@@ -109,9 +109,9 @@ def two_blocks(tmp_path_factory):
 def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
     prompt = np.random.default_rng(3).integers(3, 500, 90).astype(np.uint32)
     expected = tokens_of(plain(session, prompt, max_new_tokens=8))
-    switched = OrtSession(QnnDevice(two_blocks), preload=strategy == "resident")
+    switched = OrtSession(QnnDevice(two_blocks), preload=strategy == "resident", switch=strategy)
     for _ in range(2):  # there, and back again
-        steps = generate(switched, prompt, max_new_tokens=8, switch=strategy)
+        steps = generate(switched, prompt, max_new_tokens=8)
         assert tokens_of(steps) == expected
     held = {switched.blocks.is_loaded(block, "prefill") for block in range(2)}
     assert held == {strategy in ("resident", "auto")} or strategy in ("auto", "single")
@@ -146,7 +146,7 @@ def test_released_graphs_give_their_memory_back(tmp_path):
 def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_blocks, monkeypatch):
     prompt = np.random.default_rng(4).integers(3, 500, 40).astype(np.uint32)
     expected = tokens_of(plain(session, prompt, max_new_tokens=8))
-    switched = OrtSession(QnnDevice(two_blocks), preload=False)
+    switched = OrtSession(QnnDevice(two_blocks), preload=False, switch="sync")
     real = QnnBlocks.load
 
     def refuse_one(blocks, block, graph):
@@ -156,7 +156,7 @@ def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_bloc
 
     monkeypatch.setattr(QnnBlocks, "load", refuse_one)
     stats = Stats()
-    steps = generate(switched, prompt, max_new_tokens=8, switch="sync", stats=stats)
+    steps = generate(switched, prompt, max_new_tokens=8, stats=stats)
     assert tokens_of(steps) == expected
     assert not switched.blocks.is_loaded(1, "decode")
 
@@ -167,8 +167,8 @@ def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
     largest = max(
         two_blocks.manifest.files[b.weights].num_bytes for b in two_blocks.manifest.blocks
     )
-    switched = OrtSession(QnnDevice(two_blocks), preload=False)
-    steps = generate(switched, prompt, max_new_tokens=4, memory_budget=largest)
+    switched = OrtSession(QnnDevice(two_blocks), memory_budget=largest)
+    steps = generate(switched, prompt, max_new_tokens=4)
     assert tokens_of(steps) == expected
     assert sum(switched.blocks.is_loaded(block, "decode") for block in range(2)) < 2
 

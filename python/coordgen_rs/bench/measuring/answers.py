@@ -44,30 +44,15 @@ def answer(
     drafter: Drafting | None,
     *,
     max_new_tokens: int,
-    switch: str = "auto",
-    memory_budget: int | None = None,
 ) -> Answered:
     """Answer a prompt, plainly where there is no drafter; arguments and errors as of `generate`."""
     stats = Stats()
     start = time.perf_counter()
     if drafter is None:
-        steps = plain(
-            session,
-            prompt,
-            max_new_tokens=max_new_tokens,
-            switch=switch,
-            memory_budget=memory_budget,
-            stats=stats,
-        )
+        steps = plain(session, prompt, max_new_tokens=max_new_tokens, stats=stats)
     else:
         steps = generate(
-            session,
-            prompt,
-            max_new_tokens=max_new_tokens,
-            drafter=drafter,
-            switch=switch,
-            memory_budget=memory_budget,
-            stats=stats,
+            session, prompt, max_new_tokens=max_new_tokens, drafter=drafter, stats=stats
         )
     tokens: list[int] = []
     arrivals: list[tuple[float, int]] = []

@@ -16,6 +16,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs._core import BlockCost, Switcher, SwitchReport
+from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.bench.measuring.answers import NotLosslessError
 from coordgen_rs.bench.profiling.memory import peak_resident_bytes, reset_peak
 from coordgen_rs.bundle.directory import Bundle
@@ -25,9 +27,8 @@ from coordgen_rs.stats import Stats
 from coordgen_rs.target.blocks import Blocks, GraphName
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
-from coordgen_rs.target.switching import BlockCosts, Switching, SwitchReport
 
-STRATEGIES = ("sync", "async", "greedy", "just_in_time", "single", "auto", "resident")
+STRATEGIES = (*(name for name in known_strategies() if name != "resident"), "resident")
 """In the order of a round; `resident`, which takes most memory, is the last."""
 
 
@@ -41,15 +42,6 @@ class DelayedStore:
 
     def __init__(self, blocks: Blocks, delay_s: float) -> None:
         self._blocks, self._delay_s = blocks, delay_s
-        self.is_shared = blocks.is_shared
-
-    def __len__(self) -> int:
-        """Number of blocks."""
-        return len(self._blocks)
-
-    def is_loaded(self, block: int, graph: GraphName) -> bool:
-        """Whether this graph of the block can run."""
-        return self._blocks.is_loaded(block, graph)
 
     def load(self, block: int, graph: GraphName) -> None:
         """Load a graph after the delay; raises as the blocks do."""
@@ -137,7 +129,7 @@ class SwitchBench:
             "parts_us": prefill_us - exposed_us + load_us,
             "num_under_other_graph": self._median(strategy, "num_under_other_graph"),
             "peak_bytes": max(answer.peak_bytes for answer in answers),
-            "planned": answers[-1].report.planned,
+            "planned": answers[-1].report.to_json()["planned"],
         }
         if "sync" in self.answers:
             figures["exposed_of_sync"] = exposed_us / (self._median("sync", "exposed_us") or 1)
@@ -154,7 +146,7 @@ class SwitchBench:
 
 def bench_switching(
     path: Path | str,
-    costs: Sequence[BlockCosts],
+    costs: Sequence[BlockCost],
     *,
     prompt_len: int = 1024,
     max_new_tokens: int = 8,
@@ -189,7 +181,7 @@ def bench_switching(
         MemoryBudgetError: The budget is too small.
         NotLosslessError: Two strategies gave different tokens.
     """
-    costs = [_delayed(cost, round(1e6 * load_delay_s)) for cost in costs]
+    costs = [cost.with_load_delay(round(1e6 * load_delay_s)) for cost in costs]
     device = (provider or ProviderChoice()).device(Bundle.open(path), share_graphs=False)
     session = OrtSession(device, threads=threads, preload=False, costs=costs)
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:
@@ -199,8 +191,9 @@ def bench_switching(
         )
     # The delay stands in for slow loads only in requests, so the session keeps its own store.
     blocks, manifest = session.blocks, session.bundle.manifest
-    store = cast(Blocks, DelayedStore(blocks, load_delay_s))
-    session.switching = Switching(store, (manifest.prefill_rows, manifest.decode_rows), costs)
+    store = DelayedStore(blocks, load_delay_s)
+    rows = manifest.prefill_rows, manifest.decode_rows
+    session.switcher = Switcher(store, costs, *rows, is_shared=blocks.is_shared)
     largest = max(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)
     if memory_budget is None:
         memory_budget = largest + sum(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)
@@ -208,8 +201,9 @@ def bench_switching(
 
     def answer(strategy: str) -> Answer:
         budget = None if strategy == "resident" else memory_budget
-        session.switching.only("prefill")
-        return _answer(session, prompt, max_new_tokens, strategy, budget)
+        session.switcher.settle(strategy, budget)
+        session.switcher.only("prefill")
+        return _answer(session, prompt, max_new_tokens)
 
     first = answer("sync")  # warms up, too
     expected, one_graph_bytes = first.tokens, first.peak_bytes
@@ -224,22 +218,9 @@ def bench_switching(
     return SwitchBench(answers, prompt_len, load_delay_s, memory_budget, one_graph_bytes, largest)
 
 
-def _answer(
-    session: OrtSession,
-    prompt: NDArray[np.int64],
-    max_new_tokens: int,
-    strategy: str,
-    memory_budget: int | None,
-) -> Answer:
+def _answer(session: OrtSession, prompt: NDArray[np.int64], max_new_tokens: int) -> Answer:
     stats = Stats()
-    steps = plain(
-        session,
-        prompt,
-        max_new_tokens=max_new_tokens,
-        switch=strategy,
-        memory_budget=memory_budget,
-        stats=stats,
-    )
+    steps = plain(session, prompt, max_new_tokens=max_new_tokens, stats=stats)
     reset_peak()
     start = time.perf_counter()
     tokens = list(next(steps).token_ids)
@@ -249,10 +230,3 @@ def _answer(
     report = cast(SwitchReport, stats.switching)
     peak_bytes = peak_resident_bytes()
     return Answer(first_token_s, total_s, stats.prefill_s, peak_bytes, report, tuple(tokens))
-
-
-def _delayed(cost: BlockCosts, delay_us: int) -> BlockCosts:
-    return cost._replace(
-        prefill_load_us=cost.prefill_load_us + delay_us,
-        decode_load_us=cost.decode_load_us + delay_us,
-    )

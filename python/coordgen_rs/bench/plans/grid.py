@@ -9,7 +9,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from coordgen_rs._core import plan
+from coordgen_rs._core import BlockCost, plan, strategies
 from coordgen_rs.text.tables import show_table
 
 NUM_BLOCKS = (6, 12, 28)
@@ -18,7 +18,6 @@ LOADS = (0.5, 1.5, 3.0, 6.0)
 """Time of a load, in chunks of its block."""
 DECODE_FACTORS = (1.0, 1.3, 2.0)
 """Time of a chunk under the decode graph, in that under the prefill graph."""
-STRATEGIES = ("resident", "sync", "async", "greedy", "single", "just_in_time", "auto")
 
 _PREFILL_ROWS, _PIECES = 256, 8
 _COMPUTE_US = 10_000
@@ -32,11 +31,18 @@ def plan_grid(on_progress: Callable[[str, int, int], None]) -> list[dict[str, An
         on_progress("planning", done, len(points))
         decode_us = round(_COMPUTE_US * factor / _PIECES)
         load_us = round(_COMPUTE_US * load)
-        blocks = [(load_us, _COMPUTE_US, 1, load_us, decode_us, 1)] * num_blocks
+        block = BlockCost(
+            prefill_load_us=load_us,
+            prefill_compute_us=_COMPUTE_US,
+            prefill_bytes=1,
+            decode_load_us=load_us,
+            decode_compute_us=decode_us,
+            decode_bytes=1,
+        )
         ratios = {}
-        for strategy in STRATEGIES:
+        for strategy in strategies():
             planned = plan(
-                blocks,
+                [block] * num_blocks,
                 _PREFILL_ROWS,
                 _PREFILL_ROWS // _PIECES,
                 num_chunks * _PREFILL_ROWS,
@@ -61,18 +67,18 @@ def show_grid(grid: list[dict[str, Any]]) -> None:
     rows = []
     for num_chunks in (*NUM_CHUNKS, None):
         part = [point for point in grid if num_chunks in (None, point["num_chunks"])]
-        ratios = {name: [point["ratios"][name] for point in part] for name in STRATEGIES}
-        cells = [f"{fmean(ratios[name]):.3f} / {max(ratios[name]):.3f}" for name in STRATEGIES]
+        ratios = {name: [point["ratios"][name] for point in part] for name in strategies()}
+        cells = [f"{fmean(ratios[name]):.3f} / {max(ratios[name]):.3f}" for name in strategies()]
         rows.append(["all" if num_chunks is None else f"{num_chunks}", *cells])
-    show_table("makespan / lower bound, mean / worst", ["chunks", *STRATEGIES], rows)
+    show_table("makespan / lower bound, mean / worst", ["chunks", *strategies()], rows)
     show_table(
         "every point",
-        ["blocks x chunks, load, G2 / G1", *STRATEGIES],
+        ["blocks x chunks, load, G2 / G1", *strategies()],
         [
             [
                 f"{point['num_blocks']} x {point['num_chunks']}, {point['load']:g}, "
                 f"{point['decode_factor']:g}",
-                *(f"{point['ratios'][name]:.3f}" for name in STRATEGIES),
+                *(f"{point['ratios'][name]:.3f}" for name in strategies()),
             ]
             for point in grid
         ],

@@ -64,13 +64,15 @@ class _Picture:
     def draw(self, title: str) -> None:
         for row, (name, plan) in enumerate(self._plans.items()):
             compute, load = row - _LANE_HEIGHT / 2, row + _LANE_HEIGHT / 2
-            runs = [(block, graph, start, end) for block, _, graph, start, end in plan.runs]
+            runs: list[_Bar] = [
+                (run.block, run.graph, run.start_us, run.end_us) for run in plan.runs
+            ]
             self._draw_gaps(runs, plan.makespan_us, compute)
             self._draw_bars(runs, compute)
-            loads = [
-                (block, graph, start, end)
-                for kind, block, graph, _, start, end in plan.actions
-                if kind == "load"
+            loads: list[_Bar] = [
+                (action.block, action.graph, action.start_us, action.end_us)
+                for action in plan.actions
+                if action.kind == "load"
             ]
             self._draw_bars(loads, load)
             for block, _, start, _ in runs[plan.num_blocks :]:

@@ -17,12 +17,11 @@ import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.target.blocks import Blocks, GraphName
+from coordgen_rs.target.blocks import GRAPHS, Blocks, GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn.onnx_runtime import is_emulator
-from coordgen_rs.target.switching import GRAPHS
 
 _STATM = Path("/proc/self/statm")
 

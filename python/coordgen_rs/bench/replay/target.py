@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, StepInputs
+from coordgen_rs._core import Accepted, StepInputs, SwitchReport
 from coordgen_rs.target.session import OnLogits, StepCost
-from coordgen_rs.target.switching import SwitchReport, WhileWaiting
+from coordgen_rs.target.switching import GapWork
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 
@@ -31,6 +31,7 @@ class RecordedSession:
 
     end_token_ids: Sequence[int] = ()
     allowed_commits = ("canonical", "compact")
+    gap_work: GapWork = None
 
     def __init__(
         self,
@@ -45,19 +46,14 @@ class RecordedSession:
         self.answer: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
     def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        switch: str = "auto",
-        memory_budget: int | None = None,
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None
     ) -> SwitchReport | None:
         """Commit the prompt but for its last token; `on_logits` is never called."""
         self.length += len(token_ids)
         self._prompt_len = self.length + 1
         return None
 
-    def step(self, inputs: StepInputs, while_waiting: WhileWaiting = None) -> NDArray[Any]:
+    def step(self, inputs: StepInputs) -> NDArray[Any]:
         """What is left of the answer, `(tokens,) u32`, for `RecordedDrafter`."""
         return self.answer[self.length + 1 - self._prompt_len :]
 

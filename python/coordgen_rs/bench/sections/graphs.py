@@ -102,7 +102,7 @@ def time_variants(
     data = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)
     bench = Workbench(settings, session, encode_prompts(session, data, settings.max_new_tokens))
     times = Times({name: [] for name in VARIANTS}, {name: [] for name in VARIANTS})
-    session.switching.ensure("prefill", "decode")
+    session.switcher.ensure("prefill", "decode")
     bench.warm_up()
     for repeat in range(settings.repeats):
         for name, (seconds, num_tokens, exposed_us) in _time_repeat(bench, repeat).items():
@@ -120,13 +120,13 @@ def _time_repeat(bench: Workbench, repeat: int) -> dict[str, tuple[float, int, i
             expected: list[int] | None = None
             for name in rotated(list(VARIANTS), repeat + number):
                 variant = VARIANTS[name]
-                bench.session.switching.only(variant.start)
+                bench.session.switcher.settle(variant.switch)
+                bench.session.switcher.only(variant.start)
                 answered = answer(
                     bench.session,
                     prompt,
                     drafters[name],
                     max_new_tokens=bench.settings.max_new_tokens,
-                    switch=variant.switch,
                 )
                 expected = answered.tokens if expected is None else expected
                 check_same(answered.tokens, expected, name, task, number)

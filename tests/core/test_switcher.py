@@ -1,0 +1,331 @@
+"""The switcher through the binding: stores in Python, signals, exceptions, and real sessions."""
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from coordgen_rs._core import BlockCost, Switcher
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import BlockLoadError, CallOrderError, MemoryBudgetError, OptionError
+from coordgen_rs.target.blocks import CpuBlocks
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.onnx_runtime import set_threads
+
+PREFILL_ROWS, DECODE_ROWS = 8, 4
+COST = BlockCost(
+    prefill_load_us=10,
+    prefill_compute_us=10,
+    prefill_bytes=5,
+    decode_load_us=10,
+    decode_compute_us=10,
+    decode_bytes=3,
+)
+
+
+class TellingStore:
+    """Notes its calls; `before_load` may wait or raise."""
+
+    def __init__(self, before_load=lambda block, graph: None):
+        self.calls, self.held, self.before_load = [], set(), before_load
+
+    def load(self, block, graph):
+        self.calls.append(("load", block, graph))
+        self.before_load(block, graph)
+        self.held.add((block, graph))
+
+    def release(self, block, graph):
+        self.calls.append(("release", block, graph))
+        self.held.remove((block, graph))
+
+
+def over(store, num_blocks, **settled):
+    return Switcher(store, [COST] * num_blocks, PREFILL_ROWS, DECODE_ROWS, **settled)
+
+
+def on_g1(store, num_blocks, **settled):
+    switcher = over(store, num_blocks, **settled)
+    switcher.ensure("prefill")
+    return switcher
+
+
+def one_pass(switcher, num_blocks):
+    """The graph of each block's run."""
+    switcher.begin_pass()
+    graphs = []
+    for block in range(num_blocks):
+        graphs.append(switcher.enter(block))
+        switcher.leave()
+    return graphs
+
+
+def test_a_prompt_is_read_by_its_plan_and_reported_on():
+    store = TellingStore()
+    switcher = on_g1(store, 2, strategy="sync")
+    store.calls.clear()
+    switcher.begin(2 * PREFILL_ROWS)
+    graphs = [graph for _ in range(2) for graph in one_pass(switcher, 2)]
+    report = switcher.finish()
+    assert graphs == ["prefill"] * 4
+    assert store.held == {(0, "decode"), (1, "decode")}
+    assert sorted(store.calls) == sorted(
+        (kind, block, graph)
+        for block in (0, 1)
+        for kind, graph in (("release", "prefill"), ("load", "decode"))
+    )
+    assert switcher.resident() == [(False, True), (False, True)]
+    assert [switcher.step_graph(block) for block in (0, 1)] == ["decode", "decode"]
+    assert (report.strategy, report.planned.strategy) == ("sync", "sync")
+    assert (report.peak_bytes, report.num_under_other_graph, report.failures) == (10, 0, [])
+    told = report.to_json()
+    assert told["planned"]["makespan_us"] == report.planned.makespan_us
+    assert told["planned"].keys() == {
+        "makespan_us",
+        "prefill_us",
+        "exposed_load_us",
+        "peak_bytes",
+        "lower_bound_us",
+    }
+    assert (told["strategy"], told["failures"]) == ("sync", [])
+    switcher.only("prefill")
+    assert store.held == {(0, "prefill"), (1, "prefill")}
+
+
+def test_costs_are_learned_from_what_a_prompt_took():
+    switcher = on_g1(TellingStore(), 1, strategy="sync")
+    unfit = COST.with_load_delay(10**9)
+    slow = Switcher(TellingStore(), [unfit], PREFILL_ROWS, DECODE_ROWS, strategy="sync")
+    for each in (switcher, slow):
+        each.only("prefill")
+        each.begin(PREFILL_ROWS)
+        one_pass(each, 1)
+        each.finish()
+    assert switcher.costs[0].decode_bytes == COST.decode_bytes
+    assert slow.costs[0].decode_load_us < 0.6 * unfit.decode_load_us
+
+
+def test_what_does_not_fit_is_streamed_by_auto_alone():
+    store = TellingStore()
+    switcher = over(store, 3, memory_budget=3)
+    assert (switcher.memory_budget, switcher.keeps_both) == (3, False)
+    switcher.begin(PREFILL_ROWS)
+    assert one_pass(switcher, 3) == ["decode"] * 3
+    report = switcher.finish()
+    assert (report.strategy, report.planned, report.peak_bytes) == ("streaming", None, 3)
+    assert switcher.is_streaming
+    switcher.settle("sync", 3)
+    with pytest.raises(MemoryBudgetError, match="the least"):
+        switcher.begin(PREFILL_ROWS)
+    switcher.settle()
+    switcher.ensure("decode")
+    assert not switcher.is_streaming
+
+
+def test_what_the_store_raises_is_the_cause_and_the_block_goes_on():
+    def no_room(block, graph):
+        if (block, graph) == (1, "decode"):
+            raise MemoryError("no room")
+
+    store = TellingStore(no_room)
+    switcher = on_g1(store, 2, strategy="sync")
+    switcher.begin(PREFILL_ROWS)
+    one_pass(switcher, 2)
+    report = switcher.finish()
+    assert store.held == {(0, "decode"), (1, "prefill")}
+    assert [switcher.step_graph(block) for block in (0, 1)] == ["decode", "prefill"]
+    [failure] = report.failures
+    assert isinstance(failure, BlockLoadError)
+    assert str(failure) == "block 1: its decode graph cannot be loaded: MemoryError: no room"
+    assert isinstance(failure.__cause__, MemoryError)
+    assert report.to_json()["failures"] == [str(failure)]
+
+
+def test_a_block_with_nothing_is_named_and_loads_when_asked_again():
+    broken = [True]
+
+    def fail(block, graph):
+        if broken:
+            raise OSError("gone")
+
+    switcher = over(TellingStore(fail), 1, strategy="single")
+    for ask in (lambda: switcher.ensure("decode"), lambda: switcher.step_graph(0)):
+        with pytest.raises(BlockLoadError, match=r"block 0: its decode graph .* gone") as raised:
+            ask()
+        assert isinstance(raised.value.__cause__, OSError)
+    switcher.begin(1)
+    with pytest.raises(BlockLoadError, match="block 0") as raised:
+        switcher.enter(0)
+    assert isinstance(raised.value.__cause__, OSError)
+    switcher.cancel()
+    broken.clear()
+    switcher.ensure("decode")
+    assert switcher.enter(0) == "decode"
+
+
+def test_releases_that_raise_go_to_the_unraisable_hook(monkeypatch):
+    store, seen = TellingStore(), []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: seen.append(told.exc_type))
+    switcher = on_g1(store, 1)
+    store.held.clear()
+    switcher.only("decode")
+    assert seen == [KeyError]
+    assert switcher.resident() == [(False, True)]
+
+
+def test_compute_goes_on_while_a_load_is_stuck():
+    stuck = threading.Event()
+    store = TellingStore(lambda block, graph: graph == "prefill" or stuck.wait())
+    switcher = on_g1(store, 2, strategy="resident")
+    switcher.begin(2 * PREFILL_ROWS)
+    assert [one_pass(switcher, 2) for _ in range(2)] == [["prefill"] * 2] * 2
+    stuck.set()
+    assert switcher.finish().failures == []
+    assert switcher.resident() == [(True, True)] * 2
+
+
+WAITS = {
+    "ensure": "switcher.ensure('decode')",
+    "enter": "switcher.enter(0)",
+    "finish": "switcher.cancel(); switcher.finish()",
+    "begin": "switcher.cancel(); switcher.begin(1)",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_the_wait_and_the_process_ends_while_loading(wait):
+    begin = "" if wait == "ensure" else "switcher.begin(1); loading.wait()"
+    code = f"""
+import atexit, os, signal, threading
+from coordgen_rs._core import BlockCost, Switcher
+
+class Store:
+    def load(self, block, graph):
+        loading.set()
+        is_waiting.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        go_on.wait()
+    def release(self, block, graph): pass
+
+loading, is_waiting, go_on = threading.Event(), threading.Event(), threading.Event()
+switcher = Switcher(Store(), [BlockCost.guessed(1, 1, 1)], 1, 1, strategy="single")
+{begin}
+try:
+    is_waiting.set()
+    {WAITS[wait]}
+except KeyboardInterrupt:
+    atexit.register(go_on.set)  # called before the switcher's own, which came first
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_dropping_it_while_the_store_wants_the_interpreter_does_not_deadlock():
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(block, graph):
+        began.set()
+        go_on.wait()
+
+    store = TellingStore(slow)
+    switcher = over(store, 2, strategy="single")
+    switcher.begin(1)
+    began.wait()
+    switcher.cancel()
+    threading.Thread(target=go_on.set).start()
+    del switcher
+    assert len(store.held) == 1
+
+
+def test_a_store_that_holds_its_switcher_is_collected():
+    store = TellingStore()
+    store.switcher = on_g1(store, 1)
+    gone = weakref.ref(store)
+    del store
+    gc.collect()
+    assert gone() is None
+
+
+def test_wrong_calls_are_named():
+    switcher = on_g1(TellingStore(), 2, strategy="sync")
+    with pytest.raises(OptionError, match="number of blocks is 0"):
+        over(TellingStore(), 0)
+    with pytest.raises(OptionError, match=r'"later".*just_in_time'):
+        switcher.settle("later")
+    with pytest.raises(OptionError, match="memory_budget is -1"):
+        switcher.settle("auto", -1)
+    with pytest.raises(OptionError, match="prefill, decode"):
+        switcher.ensure("both")
+    with pytest.raises(OptionError, match="prompt tokens is 0"):
+        switcher.begin(0)
+    with pytest.raises(OptionError, match="block is 2"):
+        switcher.enter(2)
+    with pytest.raises(OptionError, match="block is 2"):
+        switcher.step_graph(2)
+    with pytest.raises(CallOrderError, match="leave"):
+        switcher.leave()
+    switcher.begin(1)
+    with pytest.raises(CallOrderError, match="block 0 next"):
+        switcher.enter(1)
+    with pytest.raises(CallOrderError, match="2 runs"):
+        switcher.finish()
+    switcher.close()
+    with pytest.raises(BlockLoadError, match="cancelled"):
+        switcher.begin(1)
+
+
+@pytest.fixture(scope="module")
+def real_blocks(bundle_of):
+    set_threads(None)
+    bundle = Bundle.open(bundle_of("embedded", "fp32"))
+    model, slots = bundle.manifest.model, bundle.manifest.slots
+    cache = KvCache(model.num_layers, model.num_kv_heads, slots, model.head_dim)
+    blocks = CpuBlocks(bundle, cache, share=False)
+    return blocks, Buffers.empty(bundle.manifest.decode_rows, model, slots)
+
+
+def test_real_sessions_are_switched_again_and_again_between_their_runs(real_blocks):
+    blocks, buffers = real_blocks
+    switcher = over(blocks, len(blocks))
+    expected = None
+    for _ in range(10):
+        for graph in ("prefill", "decode"):
+            switcher.only(graph)
+        buffers.hidden[0][:] = 1
+        for block in range(len(blocks)):
+            blocks.run(block, switcher.step_graph(block), buffers)
+        hidden = blocks.hidden_out(buffers).copy()
+        expected = hidden if expected is None else expected
+        assert np.array_equal(hidden, expected)
+    assert not any(blocks.is_loaded(block, "prefill") for block in range(len(blocks)))
+    for block in range(len(blocks)):
+        blocks.release(block, "decode")
+
+
+def test_a_session_is_created_without_the_interpreter(real_blocks):
+    blocks, _ = real_blocks
+    loading = threading.Event()
+
+    def load(block, graph):
+        loading.set()
+        blocks.load(block, graph)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)  # a thread keeps the interpreter until it lets go of it itself
+    try:
+        switcher = over(TellingStore(load), 1, strategy="single")
+        switcher.begin(1)
+        loading.wait()
+        was_over = blocks.is_loaded(0, "decode")
+        assert switcher.enter(0) == "decode"
+        switcher.leave()
+        assert not switcher.finish().failures
+    finally:
+        sys.setswitchinterval(interval)
+    assert not was_over
+    blocks.release(0, "decode")
