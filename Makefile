@@ -43,6 +43,7 @@ lint: build/.core ## formatting, lints, types, stubs and documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest coordgen_rs._core
 
