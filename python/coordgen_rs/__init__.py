@@ -3,14 +3,14 @@
 Lookups draft what may come next, one run of the target verifies a whole tree of it, and exactly
 the tokens that plain greedy decoding would have said come out, sooner:
 
-    from coordgen_rs import Tokenizer, generate, open_session
+    from coordgen_rs import Model
 
-    session = open_session("bundle")
-    tokenizer = Tokenizer.of(session.bundle)
-    for step in generate(session, tokenizer.encode("Once upon a time"), max_new_tokens=64):
-        print(tokenizer.decode(step.token_ids), end="")
+    with Model.open("bundle") as model:
+        for piece in model.stream("Once upon a time", max_new_tokens=64):
+            print(piece, end="", flush=True)
 
-`plain` is the baseline that `generate` equals token for token. `coordgen export` makes bundles.
+`generate` is the engineers' door, tokens in, tokens out, and `plain` the baseline that it equals
+token for token. `coordgen export` makes bundles.
 """
 
 from coordgen_rs._core import (
@@ -23,12 +23,14 @@ from coordgen_rs._core import (
     StepInputs,
     SuffixAutomaton,
 )
+from coordgen_rs.answer import Answer, Piece, Span
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.drafting import make_drafter
 from coordgen_rs.energy.meter import EnergyMeter
 from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.history.requests import History
+from coordgen_rs.model import Model
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
@@ -37,6 +39,7 @@ from coordgen_rs.text.tokenizer import Tokenizer
 
 __all__ = [
     "Accepted",
+    "Answer",
     "Bundle",
     "DraftModel",
     "Drafter",
@@ -44,10 +47,13 @@ __all__ = [
     "EnergyMeter",
     "History",
     "LookupTable",
+    "Model",
     "OrtSession",
+    "Piece",
     "PromptLookup",
     "Sampling",
     "Session",
+    "Span",
     "Stats",
     "Step",
     "StepInputs",

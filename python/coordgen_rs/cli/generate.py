@@ -2,24 +2,18 @@
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs._core import PLAIN, Sampling, draft_methods, draft_sources, strategies
+from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
+from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.cli import history as history_command
-from coordgen_rs.cli import provider_options, warm_up
-from coordgen_rs.cli.opening import opened
-from coordgen_rs.draft_model import DraftModel
-from coordgen_rs.drafting import make_drafter
-from coordgen_rs.generate import Step, generate, plain
-from coordgen_rs.profile.file import Profile
-from coordgen_rs.stats import Stats
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.cli import provider_options
+from coordgen_rs.cli.colours import SourceColours, wants_colours
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.model import Model
 from coordgen_rs.text.byte_size import parse_bytes
-from coordgen_rs.text.tokenizer import Tokenizer
 
 ABOUT = "answer a prompt, text streaming"
 EXAMPLES = """\
@@ -30,8 +24,6 @@ examples:
   coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
 """
 
-_DRAFTED, _RESET = "\x1b[32m", "\x1b[0m"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
@@ -41,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
     prompt.add_argument("stdin", nargs="?", choices=["-"], help="read the prompt from stdin")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; may be given several times",
+    )
     drafts = parser.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",
@@ -120,87 +119,69 @@ def run(options: argparse.Namespace) -> int:
         text = options.prompt
     else:
         text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
-    width = None if options.budget is None else options.budget + 1  # the root takes a row
-    session = opened(
-        options,
-        options.model,
-        width=width,
-        switch=options.switch,
-        memory_budget=parse_bytes(options.memory_budget) if options.memory_budget else None,
-        profile=Profile.find(options.profile) if options.profile else None,
-    )
-    tokenizer = Tokenizer.of(session.bundle)
-    prompt = tokenizer.encode(text)
-    stats = Stats()
     request = {
         "max_new_tokens": options.max_new_tokens,
-        "sampling": _sampling(options),
+        "stop": options.stop,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "seed": options.seed,
     }
-    with history_command.opened(options, session.bundle) as history:
-        if options.draft == PLAIN:
-            steps = plain(session, prompt, stats=stats, **request)
+    with history_command.warnings_told(), _opened(options) as model:
+        if options.json:
+            answer = model.generate(text, **request)
         else:
-            drafter = make_drafter(
-                session,
-                options.sources or options.draft,
-                options.commit,
-                history,
-                lookup_table=warm_up.opened(options.lookup_table, session),
-                draft_model=_draft_model(options.draft_model, session),
-            )
-            steps = generate(
-                session, prompt, drafter=drafter, history=history, stats=stats, **request
-            )
-        tokens = _collect(steps) if options.json else _show(steps, tokenizer)
-    report = {"text": tokenizer.decode(tokens), "token_ids": tokens} | stats.to_json()
-    report |= {"commit": options.commit, "provider": session.device.provider}
-    if options.compare:
-        report |= _compare(session, prompt, tokens, request)
-    print(json.dumps(report) if options.json else _closing_line(report), file=_report_to(options))
+            answer = _show(model.stream(text, **request))
+        report = _report(answer) | {"commit": options.commit, "provider": model.provider}
+        if options.compare:
+            plain = model.generate(text, drafts=False, **request)
+            report["plain_tokens_per_s"] = plain.stats.to_json()["tokens_per_s"]
+            report["identical"] = answer.token_ids == plain.token_ids
+    if options.json:
+        print(json.dumps(report))
+    else:
+        print(_closing_line(report), file=sys.stderr)
     return 0
 
 
-def _draft_model(path: Path | None, target: OrtSession) -> DraftModel | None:
-    return None if path is None else DraftModel.open(path, target)
+def _opened(options: argparse.Namespace) -> Model:
+    with progress() as on_progress:
+        return Model.open(
+            options.model,
+            threads=options.threads,
+            width=None if options.budget is None else options.budget + 1,  # the root takes a row
+            draft=options.sources or options.draft,
+            commit=options.commit,
+            history=options.history,
+            namespace=options.namespace,
+            draft_model=options.draft_model,
+            lookup_table=options.lookup_table,
+            switch=options.switch,
+            memory_budget=parse_bytes(options.memory_budget) if options.memory_budget else None,
+            profile=options.profile,
+            provider=provider_options.chosen(options),
+            on_progress=on_progress,
+        )
 
 
-def _sampling(options: argparse.Namespace) -> Sampling | None:
-    if options.temperature == 0:
-        return None
-    return Sampling(
-        options.temperature, top_k=options.top_k, top_p=options.top_p, seed=options.seed
-    )
-
-
-def _report_to(options: argparse.Namespace) -> Any:
-    return sys.stdout if options.json else sys.stderr
-
-
-def _collect(steps: Iterator[Step]) -> list[int]:
-    return [token for step in steps for token in step.token_ids]
-
-
-def _show(steps: Iterator[Step], tokenizer: Tokenizer) -> list[int]:
-    """Print the text as it comes; on a terminal what drafts foretold is green."""
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    tokens: list[int] = []
-    piece = tokenizer.stream()
-    for step in steps:
-        for index, token in enumerate(step.token_ids):
-            text = piece(token)
-            drafted = colour and index < step.accept_len
-            print(f"{_DRAFTED}{text}{_RESET}" if drafted else text, end="", flush=True)
-        tokens += step.token_ids
+def _show(stream: Stream) -> Answer:
+    """Print the text as it comes; where there are colours, they tell the source."""
+    colours = SourceColours() if wants_colours(sys.stdout) else None
+    with stream:
+        for piece in stream:
+            text = piece.text if colours is None else colours.painted(piece)
+            print(text, end="", flush=True)
     print(flush=True)
-    return tokens
+    answer = stream.answer
+    if colours is not None:
+        print(colours.legend(answer.sources), file=sys.stderr)
+    return answer
 
 
-def _compare(
-    session: OrtSession, prompt: Any, tokens: list[int], request: dict[str, Any]
-) -> dict[str, Any]:
-    stats = Stats()
-    expected = _collect(plain(session, prompt, stats=stats, **request))
-    return {"plain_tokens_per_s": stats.to_json()["tokens_per_s"], "identical": tokens == expected}
+def _report(answer: Answer) -> dict[str, Any]:
+    spans = [span._asdict() for span in answer.spans]
+    told = {"text": answer.text, "token_ids": answer.token_ids, "spans": spans}
+    return told | answer.stats.to_json()
 
 
 def _closing_line(report: dict[str, Any]) -> str:

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import HistoryError, HistoryWarning, OptionError
+from coordgen_rs.errors import HistoryError, HistoryWarning
 from coordgen_rs.history.requests import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_NAMESPACE,
     INDEX_SUFFIX,
-    History,
     index_name,
 )
 from coordgen_rs.history.store import HistoryStore, Request
@@ -57,26 +55,12 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def opened(options: argparse.Namespace, bundle: Bundle) -> Iterator[History | None]:
-    """The history that the options name; its warnings are a line each on stderr.
-
-    Raises:
-        OptionError: Options that do not go together.
-        HistoryError: The history cannot be used.
-    """
-    if options.history is None:
-        if options.namespace is not None:
-            raise OptionError("--namespace needs --history")
-        yield None
-        return
-    if options.draft == "off":
-        raise OptionError("--history needs drafts: it does not go with --draft off")
+def warnings_told() -> Iterator[None]:
+    """Print the warnings of a history as a line each on stderr."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", HistoryWarning)
         warnings.showwarning = _show_warning
-        namespace = options.namespace or DEFAULT_NAMESPACE
-        with History.of(options.history, bundle, namespace=namespace) as history:
-            yield history
+        yield
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

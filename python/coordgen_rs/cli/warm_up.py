@@ -1,15 +1,13 @@
-"""The command `coordgen warm-up`, and how `coordgen generate` finds the table that it wrote."""
+"""`coordgen warm-up`: let a model read texts, and keep what it learned as a table."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from coordgen_rs._core import LookupTable
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.target.open import open_session
-from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.warm_up import open_table, save_table, table_path, warm_up
+from coordgen_rs.warm_up import save_table, table_path, warm_up
 
 ABOUT = "let a model read texts, and keep what it holds likely after each token"
 EXAMPLES = """\
@@ -48,12 +46,3 @@ def run(options: argparse.Namespace) -> int:
     save_table(table, out, session.bundle)
     print(f"{out}: {table.num_rows} tokens, {table.k} entries each at most", file=sys.stderr)
     return 0
-
-
-def opened(path: Path | None, session: OrtSession) -> LookupTable | None:
-    """The table of an option, if it is given.
-
-    Raises:
-        LookupTableError: It cannot be used.
-    """
-    return None if path is None else open_table(path, session.bundle)

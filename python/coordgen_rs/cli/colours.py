@@ -1,0 +1,42 @@
+"""Colours on a terminal: of each source its own, told in a legend.
+
+In: the pieces of an answer. Out: their text in the colour of their source. What the target said
+itself is not coloured.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import IO
+
+from coordgen_rs.answer import Piece
+
+_COLOURS = (32, 36, 33, 35, 34, 31, 92, 96, 93, 95, 94, 91)
+"""Codes of foregrounds: green, cyan, yellow, magenta, blue, red, and their bright forms."""
+
+
+def wants_colours(stream: IO[str]) -> bool:
+    """Whether to colour what goes there: NO_COLOR says no, FORCE_COLOR yes, else terminals do."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+
+
+class SourceColours:
+    """Colours of sources, given out in the order in which they first appear."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int | None] = {"target": None}
+
+    def painted(self, piece: Piece) -> str:
+        """The piece's text in the colour of its source."""
+        number = len(self._codes) - 1
+        code = self._codes.setdefault(piece.source, _COLOURS[number % len(_COLOURS)])
+        return piece.text if code is None else f"\x1b[{code}m{piece.text}\x1b[0m"
+
+    def legend(self, sources: Sequence[str]) -> str:
+        """The sources of an answer's tokens, each in its colour and with its share of them."""
+        counts = Counter(sources).most_common()
+        names = (self.painted(Piece(name, name)) for name, _ in counts)
+        shares = (f"{count / len(sources):.0%}" for _, count in counts)
+        return ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))

@@ -1,0 +1,282 @@
+"""The door for people: a `Model` takes a text and gives an answer.
+
+In: a bundle's path, then one text after another. Out: answers, whole or in pieces. It opens what
+requests need, keeps what was learned for the next one, and lets threads wait for each other. What
+is drafted, how wide and when, it leaves to the layers below.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import Any, NamedTuple, Self, cast
+
+from coordgen_rs._core import PLAIN, Sampling
+from coordgen_rs.answer import Answer, Stream
+from coordgen_rs.draft_model import DraftModel
+from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
+from coordgen_rs.drafting import Drafting, make_drafter
+from coordgen_rs.generate import Step, generate, plain
+from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
+from coordgen_rs.profile.file import Profile
+from coordgen_rs.stats import Stats
+from coordgen_rs.target.open import open_session
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.provider import ProviderChoice
+from coordgen_rs.text.stop import StopStrings
+from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.warm_up import open_table
+
+class _Parts(NamedTuple):
+    """What a model holds until it is closed; without a drafter it decodes plainly."""
+
+    session: OrtSession
+    drafter: Drafting | None
+    history: History | None
+
+
+class Model:
+    """A model that is ready to answer; `Model.open` makes one.
+
+    Requests run one at a time: another thread's waits until the one before has ended. A stream ends
+    when it is exhausted, closed or dropped. What the drafter learned stays for the next request.
+
+    Args:
+        session: The target, for nobody else's use.
+        drafter: Made for this session; None decodes plainly.
+        history: Takes requests in when they finish; closed with the model.
+        switch: As in `Model.open`.
+
+    Attributes:
+        provider: What runs it, "cpu" or "qnn".
+    """
+
+    def __init__(
+        self,
+        session: OrtSession,
+        drafter: Drafting | None = None,
+        history: History | None = None,
+        *,
+        switch: str = "auto",
+    ) -> None:
+        self.provider = session.device.provider
+        self._parts: _Parts | None = _Parts(session, drafter, history)
+        self._tokenizer, self._switch = Tokenizer.of(session.bundle), switch
+        self._lock = Lock()
+        self._owner: int | None = None  # the thread whose request holds the lock
+        self._running: Generator[Step]
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        threads: int | None = None,
+        width: int | None = None,
+        draft: str | Sequence[str] = "auto",
+        commit: str = "canonical",
+        history: Path | str | None = None,
+        namespace: str | None = None,
+        draft_model: Path | str | None = None,
+        lookup_table: Path | str | None = None,
+        switch: str = "auto",
+        memory_budget: int | None = None,
+        profile: str | Path | None = None,
+        provider: ProviderChoice | None = None,
+        on_progress: Callable[[str, int, int], None] | None = None,
+    ) -> Self:
+        """Open a bundle. The first time on a machine it is tested, which takes some seconds.
+
+        Args:
+            path: The bundle's directory, as `coordgen export` writes it.
+            threads: Compute threads of the process; None takes one a core.
+            width: Use only decode graphs up to this width; None uses all.
+            draft: Where drafts come from: the name of a method, the names of sources, or "plain".
+            commit: "canonical" (exact everywhere) or "compact" (exact where `coordgen check` says).
+            history: A directory of finished requests to draft from, and to keep these in.
+            namespace: Task and user, say: other namespaces' requests are not drafted from.
+            draft_model: The directory of a smaller bundle with the same tokenizer, which drafts
+                too.
+            lookup_table: A file that `coordgen warm-up` wrote.
+            switch: When the graphs for the prompt give way to those for the answer: "auto",
+                "resident", "sync", "async", "greedy", "just_in_time" or "single".
+            memory_budget: Most bytes that the blocks' graphs may hold; None for no limit.
+            profile: What the blocks cost here: a file that `coordgen profile` wrote, or the name of
+                a profile that comes with the package.
+            provider: What shall run it; None leaves all to the bundle.
+            on_progress: Called with what is being done, how much of it is, and how much there is;
+                only where a bundle is verified or tested.
+
+        Raises:
+            OptionError: An option is unknown or out of range, or two do not go together.
+            BundleError, BundleDamagedError: A bundle cannot be used; the message names the file.
+            DraftModelError: The draft model has another tokenizer or vocabulary.
+            LookupTableError: The look-up table cannot be used.
+            HistoryError, HistoryMismatchError: The history cannot be used.
+            ProfileError: The profile cannot be read, or is of other blocks.
+            MemoryBudgetError: The budget is too small; the least that would do is named.
+            ProviderError: The provider is missing, cannot run here, or refuses a graph.
+        """
+        if history is None and namespace is not None:
+            raise OptionError("a namespace needs a history, but there is none")
+        if history is not None and draft == PLAIN:
+            raise OptionError(f"a history needs drafts, but draft is {PLAIN!r}")
+        session = open_session(
+            path,
+            threads=threads,
+            width=width,
+            memory_budget=memory_budget,
+            profile=None if profile is None else Profile.find(str(profile)),
+            provider=provider,
+            on_progress=on_progress,
+        )
+        if draft == PLAIN:
+            return cls(session, switch=switch)
+        table = None if lookup_table is None else open_table(Path(lookup_table), session.bundle)
+        smaller = None if draft_model is None else DraftModel.open(draft_model, session)
+        with ExitStack() as opened:
+            kept = None
+            if history is not None:
+                kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
+                opened.enter_context(kept)
+            drafter = make_drafter(session, draft, commit, kept, table, smaller)
+            opened.pop_all()
+        return cls(session, drafter, kept, switch=switch)
+
+    def generate(
+        self,
+        text: str,
+        *,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        prediction: str | None = None,
+        drafts: bool = True,
+    ) -> Answer:
+        """Answer a text.
+
+        Args:
+            text: The prompt, as it is: a chat model's template is not put around it.
+            max_new_tokens: Most tokens of the answer; the model's context is another limit.
+            stop: The answer ends before the first of these strings that it would contain.
+            temperature: 0 takes the likeliest token each time; above, tokens are drawn.
+            top_k: Only so many of the likeliest are drawn from; 0 for all.
+            top_p: Only the fewest are drawn from whose probabilities reach this; 1 for all.
+            seed: The same seed draws the same answer.
+            prediction: How you expect the answer to read. Where it does, it is drafted from there.
+            drafts: False decodes plainly, to compare with: the same answer, later.
+
+        Raises:
+            OptionError: An option is out of range.
+            EmptyPromptError, PromptTooLongError: The prompt cannot be used.
+            MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
+            NonFiniteLogitsError: The model answered NaN.
+            CallOrderError: This thread has a stream of the model open.
+            SessionClosedError: The model is closed.
+        """
+        with self.stream(
+            text,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            prediction=prediction,
+            drafts=drafts,
+        ) as stream:
+            for _ in stream:
+                pass
+            return stream.answer
+
+    def stream(
+        self,
+        text: str,
+        *,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        prediction: str | None = None,
+        drafts: bool = True,
+    ) -> Stream:
+        """Answer a text piece by piece, each as soon as it is certain.
+
+        The request begins when the first piece is asked for, and other requests wait until the
+        stream is exhausted, closed or dropped. Text that may be the beginning of a stop string is
+        held back until it is known. Arguments and errors as of `generate`; some errors are raised
+        with the first piece.
+        """
+        self._opened()
+        sampling = None
+        if temperature != 0:
+            sampling = Sampling(temperature, top_k=top_k, top_p=top_p, seed=seed)
+        stats = Stats()
+        request = {
+            "prompt_ids": self._tokenizer.encode(text),
+            "max_new_tokens": max_new_tokens,
+            "sampling": sampling,
+            "switch": self._switch,
+            "stats": stats,
+        }
+        drafting = {}
+        if prediction is not None:
+            drafting["prediction"] = self._tokenizer.encode(prediction, special_tokens=False)
+        steps = self._steps(request, drafting if drafts else None)
+        return Stream(steps, stats, self._tokenizer.stream(), StopStrings(stop))
+
+    def close(self) -> None:
+        """Let go of the target, and of the history; an open stream of this thread ends."""
+        if self._owner == get_ident():
+            self._running.close()
+            self._let_go()
+        else:
+            with self._lock:
+                self._let_go()
+
+    def _steps(self, request: dict[str, Any], drafting: dict[str, Any] | None) -> Generator[Step]:
+        """The steps of a request, while nobody else's run; those of `plain` without `drafting`.
+
+        Raises:
+            CallOrderError: This thread has a stream of the model open.
+            SessionClosedError: The model is closed.
+        """
+        if self._owner == get_ident():
+            raise CallOrderError(
+                "this thread has a stream of the model open: exhaust it or close it first"
+            )
+        with self._lock:
+            session, drafter, history = self._opened()
+            self._owner = get_ident()
+            if drafter is None or drafting is None:
+                steps = plain(session, **request)
+            else:
+                steps = generate(session, drafter=drafter, history=history, **request, **drafting)
+            self._running = cast(Generator[Step], steps)
+            try:
+                yield from self._running
+            finally:
+                self._owner = None
+
+    def _opened(self) -> _Parts:
+        if self._parts is None:
+            raise SessionClosedError("the model is closed")
+        return self._parts
+
+    def _let_go(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.session.close()
+            if parts.history is not None:
+                parts.history.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
