@@ -1,0 +1,237 @@
+"""The door for people, on the embedded model: the same tokens as `generate`, and nobody in the way."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from checkpoints import ROOT
+from coordgen_rs import Model, Tokenizer, generate
+from coordgen_rs.errors import (
+    BundleError,
+    CallOrderError,
+    LookupTableError,
+    OptionError,
+    ProfileError,
+    PromptTooLongError,
+)
+from coordgen_rs.history.store import HistoryStore
+
+TEXT, OTHER = ((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui"))
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    return bundle_of("embedded", "fp32")
+
+
+@pytest.fixture(scope="module")
+def model(bundle):
+    with Model.open(bundle) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def answer(model):
+    return model.generate(TEXT)
+
+
+def test_the_tokens_are_those_of_generate(session_of, answer):
+    session = session_of("embedded", "fp32")
+    tokenizer = Tokenizer.of(session.bundle)
+    steps = generate(session, tokenizer.encode(TEXT))
+    assert list(answer.token_ids) == [token for step in steps for token in step.token_ids]
+    assert answer.text == tokenizer.decode(answer.token_ids)
+    assert answer.finish_reason == "stop"
+    assert answer.stats.new_tokens == len(answer.token_ids) == len(answer.sources)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "top_p": 0.9, "seed": 4}])
+def test_drafts_change_no_token(model, options):
+    drafted = model.generate(TEXT, max_new_tokens=24, **options)
+    plain = model.generate(TEXT, max_new_tokens=24, drafts=False, **options)
+    assert drafted.token_ids == plain.token_ids
+    assert set(plain.sources) == {"target"}
+    assert plain.stats.steps == len(plain.token_ids) > drafted.stats.steps
+
+
+def test_the_same_seed_draws_the_same_answer_and_another_seed_another(model):
+    options = {"temperature": 2, "max_new_tokens": 40}
+    one, again, other = (model.generate(TEXT, seed=seed, **options) for seed in (1, 1, 2))
+    assert one.token_ids == again.token_ids != other.token_ids
+
+
+def test_pieces_of_a_stream_join_to_the_answer(model, answer):
+    stream = model.stream(TEXT)
+    assert "".join(map(str, stream)) == answer.text
+    assert stream.answer.token_ids == answer.token_ids
+
+
+def test_spans_tell_for_every_character_where_it_came_from(answer):
+    ends = [span.end for span in answer.spans]
+    assert [span.start for span in answer.spans] == [0, *ends[:-1]]
+    assert ends[-1] == len(answer.text)
+    assert {"target", "automaton"} <= {span.source for span in answer.spans}
+    assert {span.source for span in answer.spans} <= {"target", *answer.stats.per_source}
+
+
+def test_an_answer_ends_before_a_stop_string(model, answer):
+    tokenizer = model._tokenizer
+    for start in range(4, len(answer.text) - 8, 20):
+        stop = answer.text[start : start + 5]
+        cut = model.generate(TEXT, stop=["no such text", stop])
+        assert cut.text == answer.text.partition(stop)[0]
+        assert cut.finish_reason == cut.stats.finish_reason == "stop"
+        assert cut.token_ids == answer.token_ids[: len(cut.token_ids)]
+        assert stop in tokenizer.decode(cut.token_ids)
+        assert stop not in tokenizer.decode(cut.token_ids[:-1])
+        assert cut.token_ids == model.generate(TEXT, stop=stop, drafts=False).token_ids
+    assert model.generate(TEXT, stop="no such text").text == answer.text
+
+
+def test_a_limit_is_told_as_the_reason(model, answer):
+    cut = model.generate(TEXT, max_new_tokens=5)
+    assert (cut.finish_reason, cut.token_ids) == ("length", answer.token_ids[:5])
+
+
+def test_a_right_prediction_saves_steps_and_is_named_in_spans(bundle, answer):
+    with Model.open(bundle, draft=()) as model:  # nothing else drafts
+        alone = model.generate(TEXT)
+        predicted = model.generate(TEXT, prediction=answer.text)
+    assert predicted.token_ids == alone.token_ids == answer.token_ids
+    assert predicted.stats.steps < alone.stats.steps
+    assert {span.source for span in predicted.spans} == {"target", "prediction"}
+
+
+def test_what_the_drafter_learned_is_kept(bundle):
+    with Model.open(bundle, draft=["earlier-requests"]) as model:
+        first, second = model.generate(TEXT), model.generate(TEXT)
+    assert first.token_ids == second.token_ids
+    assert second.stats.steps < first.stats.steps
+
+
+def test_threads_wait_for_each_other(model, answer):
+    other = model.generate(OTHER)
+    stream, is_asking = model.stream(TEXT), threading.Event()
+
+    def ask():
+        is_asking.set()
+        return model.generate(OTHER)
+
+    with ThreadPoolExecutor(4) as pool:
+        pieces = [next(stream)]
+        asked = [pool.submit(ask) for _ in range(4)]
+        is_asking.wait()
+        pieces += stream
+        assert [one.result().token_ids for one in asked] == [other.token_ids] * 4
+    assert "".join(map(str, pieces)) == answer.text
+
+
+def test_a_thread_with_an_open_stream_is_told_instead_of_waiting_for_itself(model, answer):
+    stream = model.stream(TEXT)
+    next(stream)
+    with pytest.raises(CallOrderError, match="stream"):
+        model.generate(TEXT)
+    stream.close()
+    assert model.generate(TEXT).text == answer.text
+    assert list(stream) == []
+    assert stream.answer.finish_reason is None
+    assert 0 < len(stream.answer.text) < len(answer.text)
+
+
+def test_a_stream_that_is_dropped_or_handed_on_gives_the_model_back(model, answer):
+    for _ in model.stream(TEXT):
+        break
+    assert model.generate(TEXT).text == answer.text
+    stream = model.stream(TEXT)
+    next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stream.close).result()
+        assert pool.submit(model.generate, TEXT).result().text == answer.text
+    assert model.generate(TEXT).text == answer.text
+
+
+def test_after_close_use_is_an_error_and_an_open_stream_has_ended(bundle):
+    with Model.open(bundle) as model:
+        stream, later = model.stream(TEXT), model.stream(OTHER)
+        first = next(stream)
+    assert list(stream) == []
+    assert stream.answer.text == str(first)
+    assert stream.answer.finish_reason is None
+    with pytest.raises(CallOrderError, match="closed"):
+        next(later)
+    with pytest.raises(CallOrderError, match="closed"):
+        model.generate(TEXT)
+    with pytest.raises(CallOrderError, match="closed"):
+        model.stream(TEXT)
+    model.close()
+
+
+def test_a_history_keeps_what_finished_and_drafts_from_it(bundle, answer, tmp_path):
+    options = {"history": tmp_path / "answers", "namespace": "rag"}
+    with Model.open(bundle, **options) as model:
+        model.generate(TEXT, stop=answer.text[40:48])  # a stop string finishes a request, too
+        for _ in model.stream(TEXT):
+            break  # given up
+    assert [request.namespace for request in HistoryStore(options["history"]).read()] == ["rag"]
+    with Model.open(bundle, **options) as model:
+        again = model.generate(TEXT)
+    assert again.token_ids == answer.token_ids
+    assert again.stats.per_source["recent"]["accepted"] > 0
+
+
+def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, answer):
+    with Model.open(
+        bundle, draft="edgellm", draft_model=bundle_of("embedded-draft", "fp32")
+    ) as model:
+        drafted = model.generate(TEXT)
+    assert drafted.token_ids == answer.token_ids
+    assert "draft-model" in drafted.sources
+    with Model.open(bundle, draft="off") as model:
+        assert model.generate(TEXT).token_ids == answer.token_ids
+        assert model.provider == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"namespace": "rag"}, "namespace needs a history"),
+        ({"history": "answers", "draft": "off"}, "history needs drafts"),
+        ({"draft": "guess"}, "guess"),
+        ({"draft": ["automaton", "guess"]}, "guess"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_at_opening(bundle, options, named, tmp_path):
+    if "history" in options:
+        options = options | {"history": tmp_path / options["history"]}
+    with pytest.raises(OptionError, match=named):
+        Model.open(bundle, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_not_there_are_named(bundle):
+    with pytest.raises(BundleError, match="nowhere"):
+        Model.open("nowhere")
+    with pytest.raises(BundleError, match="nowhere"):
+        Model.open(bundle, draft_model="nowhere")
+    with pytest.raises(LookupTableError, match="nowhere"):
+        Model.open(bundle, lookup_table="nowhere")
+    with pytest.raises(ProfileError, match="nowhere"):
+        Model.open(bundle, profile="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"stop": ""}, OptionError, "stop"),
+        ({"temperature": -1}, OptionError, "temperature"),
+        ({"temperature": 1, "top_p": 2}, OptionError, "top_p"),
+        ({"max_new_tokens": 0}, OptionError, "max_new_tokens"),
+        ({"text": "word " * 5000}, PromptTooLongError, "cache"),
+    ],
+)
+def test_a_refused_request_leaves_the_model_usable(model, answer, options, error, named):
+    with pytest.raises(error, match=named):
+        model.generate(**{"text": TEXT} | options)
+    assert model.generate(TEXT, max_new_tokens=4).token_ids == answer.token_ids[:4]
