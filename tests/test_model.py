@@ -1,4 +1,4 @@
-"""The door for people, on the embedded model: the same tokens as `generate`, and nobody in the way."""
+"""The door for people, with the embedded model: the tokens of `generate`, and threads that wait."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs import Model, Tokenizer, generate
+from coordgen_rs import Bundle, Model, Tokenizer, generate
 from coordgen_rs.errors import (
     BundleError,
     CallOrderError,
@@ -14,6 +14,7 @@ from coordgen_rs.errors import (
     OptionError,
     ProfileError,
     PromptTooLongError,
+    SessionClosedError,
 )
 from coordgen_rs.history.store import HistoryStore
 
@@ -75,8 +76,8 @@ def test_spans_tell_for_every_character_where_it_came_from(answer):
     assert {span.source for span in answer.spans} <= {"target", *answer.stats.per_source}
 
 
-def test_an_answer_ends_before_a_stop_string(model, answer):
-    tokenizer = model._tokenizer
+def test_an_answer_ends_before_a_stop_string(model, bundle, answer):
+    tokenizer = Tokenizer.of(Bundle.open(bundle))
     for start in range(4, len(answer.text) - 8, 20):
         stop = answer.text[start : start + 5]
         cut = model.generate(TEXT, stop=["no such text", stop])
@@ -158,11 +159,11 @@ def test_after_close_use_is_an_error_and_an_open_stream_has_ended(bundle):
     assert list(stream) == []
     assert stream.answer.text == str(first)
     assert stream.answer.finish_reason is None
-    with pytest.raises(CallOrderError, match="closed"):
+    with pytest.raises(SessionClosedError, match="closed"):
         next(later)
-    with pytest.raises(CallOrderError, match="closed"):
+    with pytest.raises(SessionClosedError, match="closed"):
         model.generate(TEXT)
-    with pytest.raises(CallOrderError, match="closed"):
+    with pytest.raises(SessionClosedError, match="closed"):
         model.stream(TEXT)
     model.close()
 

@@ -3,10 +3,12 @@
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ def test_json_holds_every_promised_field(bundle):
     assert set(report) == {
         "text",
         "token_ids",
+        "spans",
         "prompt_tokens",
         "new_tokens",
         "steps",
@@ -51,6 +54,8 @@ def test_json_holds_every_promised_field(bundle):
         report["new_tokens"] / report["steps"], abs=1e-3
     )
     assert set(report["draft_us"]) == {"p50", "p99"}
+    assert report["spans"][0].keys() == {"start", "end", "source"}
+    assert report["spans"][-1]["end"] == len(report["text"])
     for source in report["per_source"].values():
         assert 0 <= source["accepted"] <= source["proposed"]
 
@@ -79,15 +84,52 @@ def test_sampled_text_hangs_on_the_seed_and_not_on_drafts(bundle):
     assert "seed" in refused(*common, "--seed", -1)
 
 
-def test_drafted_tokens_are_coloured_on_a_terminal(bundle):
+def on_terminal(*arguments, **environment):
+    """Run a command whose output and errors go to a terminal; return what is shown there."""
     ours, theirs = pty.openpty()
-    command = [COORDGEN, "generate", "--model", bundle, "--prompt-file", PROMPT]
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment, check=True)
+    given = {name: value for name, value in os.environ.items() if not name.endswith("_COLOR")}
+    command = [COORDGEN, *map(str, arguments)]
+    subprocess.run(command, stdout=theirs, stderr=theirs, env=given | environment, check=True)
     os.close(theirs)
-    shown = os.read(ours, 1 << 16).decode()
+    shown = b""
+    with suppress(OSError):  # at the end of what was shown
+        while part := os.read(ours, 1 << 16):
+            shown += part
     os.close(ours)
-    assert "\x1b[32m" in shown
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_text_is_coloured_by_source_on_a_terminal_with_a_legend(bundle):
+    command = ("generate", "--model", bundle, "--prompt-file", PROMPT)
+    plain = coordgen(*command).stdout
+    text, legend, closing = on_terminal(*command).splitlines()[-3:]  # behind the progress bar
+    assert "\x1b[32m" in text
+    assert re.sub(r"\x1b\[[?\d]*[a-zA-Z]", "", text) == plain.removesuffix("\n")
+    assert "tokens_per_step" in closing
+    assert re.search(r"target \d+%", legend)  # its text is not coloured, nor is its name
+    assert re.search(r"\x1b\[32mautomaton\x1b\[0m \d+%", legend)
+    assert sum(map(int, re.findall(r"(\d+)%", legend))) == pytest.approx(100, abs=2)
+
+
+def test_colours_can_be_forbidden_and_forced(bundle):
+    command = ("generate", "--model", bundle, "--prompt-file", PROMPT)
+    assert "\x1b[32m" not in on_terminal(*command, NO_COLOR="1", FORCE_COLOR="1")
+    assert "\x1b[32m" in on_terminal(*command, NO_COLOR="")
+    given = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    assert "\x1b[32m" in coordgen(*command, env=given | {"FORCE_COLOR": "1"}).stdout
+
+
+def test_the_answer_ends_before_a_stop_string(bundle):
+    command = ("generate", "--model", bundle, "--prompt-file", PROMPT)
+    whole = coordgen(*command).stdout
+    first, second = whole[30:36], whole[60:66]
+    done = coordgen(*command, "--stop", second, "--stop", first)
+    assert done.stdout == whole.partition(first)[0] + "\n"
+    report = json.loads(coordgen(*command, "--stop", second, "--compare", "--json").stdout)
+    assert report["text"] == whole.partition(second)[0]
+    assert report["finish_reason"] == "stop"
+    assert report["identical"]
+    assert "stop" in refused(*command, "--stop", "")
 
 
 def test_piping_into_a_closed_reader_is_no_error(bundle):
