@@ -5,9 +5,10 @@ answer that they join to. It chooses nothing, and knows of no target.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple, Self
 
 from coordgen_rs.generate import Step
@@ -88,21 +89,21 @@ class Stream(Iterator[Piece]):
         decode: Callable[[int], str],
         stop: StopStrings,
     ) -> None:
-        # The generator must not refer to the stream: one that is dropped is then closed at once.
-        self._told = _Told(stats)
-        self._pieces = _pieces(steps, self._told, decode, stop)
+        self._stats, self._given = stats, list[Piece]()
+        self._tokens: list[tuple[int, str]] = []
+        # The generator does not refer to the stream: one that is dropped is closed at once.
+        self._pieces = _pieces(steps, stats, decode, stop, self._tokens)
 
     @property
     def answer(self) -> Answer:
         """The answer as far as it has been given."""
-        told = self._told
         return Answer(
-            "".join(told.text),
-            tuple(told.token_ids),
-            tuple(told.sources),
-            told.stats.finish_reason,
-            told.stats,
-            tuple(told.spans),
+            "".join(piece.text for piece in self._given),
+            tuple(token for token, _ in self._tokens),
+            tuple(source for _, source in self._tokens),
+            self._stats.finish_reason,
+            self._stats,
+            tuple(_spans(self._given)),
         )
 
     def close(self) -> None:
@@ -110,7 +111,8 @@ class Stream(Iterator[Piece]):
         self._pieces.close()
 
     def __next__(self) -> Piece:
-        return next(self._pieces)
+        self._given.append(next(self._pieces))
+        return self._given[-1]
 
     def __enter__(self) -> Self:
         return self
@@ -119,56 +121,49 @@ class Stream(Iterator[Piece]):
         self.close()
 
 
-@dataclass
-class _Told:
-    """What has been given out of an answer, and the characters that wait for being certain."""
+def _pieces(
+    steps: Generator[Step],
+    stats: Stats,
+    decode: Callable[[int], str],
+    stop: StopStrings,
+    tokens: list[tuple[int, str]],
+) -> Generator[Piece]:
+    """The text of the steps as it becomes certain; their tokens and sources go to `tokens`."""
+    waiting = deque[Piece]()
+    with closing(steps):
+        for token, source in _flat(steps):
+            tokens.append((token, source))
+            waiting.append(Piece(decode(token), source))
+            certain = stop.push(waiting[-1].text)
+            if stop.cut_at is not None:
+                break
+            yield from _taken(waiting, len(certain))
+        else:
+            certain = stop.finish()
+        if stop.cut_at is not None:
+            stats.finish_reason = "stop"  # so that closed steps count as finished
+    yield from _taken(waiting, len(certain))
 
-    stats: Stats
-    token_ids: list[int] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    waiting: deque[Piece] = field(default_factory=deque)
 
-    def give(self, certain: str) -> Iterator[Piece]:
-        """Give out so much of what waits, each part under its source."""
-        num_left = len(certain)
-        while num_left:
-            text, source = self.waiting.popleft()
-            if len(text) > num_left:
-                self.waiting.appendleft(Piece(text[num_left:], source))
-                text = text[:num_left]
-            num_left -= len(text)
-            self._add(text, source)
+def _flat(steps: Iterator[Step]) -> Iterator[tuple[int, str]]:
+    for step in steps:
+        yield from zip(step.token_ids, step.sources, strict=True)
+
+
+def _taken(waiting: deque[Piece], num_chars: int) -> Iterator[Piece]:
+    """Take so many characters away, each part under its source."""
+    while num_chars:
+        text, source = waiting.popleft()
+        if len(text) > num_chars:
+            waiting.appendleft(Piece(text[num_chars:], source))
+            text = text[:num_chars]
+        num_chars -= len(text)
+        if text:
             yield Piece(text, source)
 
-    def _add(self, text: str, source: str) -> None:
-        self.text.append(text)
-        start = end = self.spans[-1].end if self.spans else 0
-        if self.spans and self.spans[-1].source == source:
-            start = self.spans.pop().start
-        self.spans.append(Span(start, end + len(text), source))
 
-
-def _pieces(
-    steps: Generator[Step], told: _Told, decode: Callable[[int], str], stop: StopStrings
-) -> Generator[Piece]:
-    with closing(steps):
-        for step in steps:
-            for token, source in zip(step.token_ids, step.sources, strict=True):
-                told.token_ids.append(token)
-                told.sources.append(source)
-                text = decode(token)
-                if text:
-                    told.waiting.append(Piece(text, source))
-                certain = stop.push(text)
-                if stop.cut_at is not None:
-                    told.stats.finish_reason = "stop"  # so that it counts as finished when closed
-                    steps.close()
-                yield from told.give(certain)
-                if stop.cut_at is not None:
-                    return
-    certain = stop.finish()
-    if stop.cut_at is not None:
-        told.stats.finish_reason = "stop"
-    yield from told.give(certain)
+def _spans(pieces: Iterable[Piece]) -> Iterator[Span]:
+    end = 0
+    for source, parts in groupby(pieces, lambda piece: piece.source):
+        start, end = end, end + sum(len(part.text) for part in parts)
+        yield Span(start, end, source)

@@ -6,15 +6,14 @@ is drafted, how wide and when, it leaves to the layers below.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 from coordgen_rs._core import PLAIN, Sampling
 from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.draft_model import DraftModel
-from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
+from coordgen_rs.errors import CallOrderError, OptionError
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
@@ -26,14 +25,6 @@ from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.warm_up import open_table
-
-class _Parts(NamedTuple):
-    """What a model holds until it is closed; without a drafter it decodes plainly."""
-
-    session: OrtSession
-    drafter: Drafting | None
-    history: History | None
-
 
 class Model:
     """A model that is ready to answer; `Model.open` makes one.
@@ -60,7 +51,7 @@ class Model:
         switch: str = "auto",
     ) -> None:
         self.provider = session.device.provider
-        self._parts: _Parts | None = _Parts(session, drafter, history)
+        self._session, self._drafter, self._history = session, drafter, history
         self._tokenizer, self._switch = Tokenizer.of(session.bundle), switch
         self._lock = Lock()
         self._owner: int | None = None  # the thread whose request holds the lock
@@ -134,13 +125,10 @@ class Model:
             return cls(session, switch=switch)
         table = None if lookup_table is None else open_table(Path(lookup_table), session.bundle)
         smaller = None if draft_model is None else DraftModel.open(draft_model, session)
-        with ExitStack() as opened:
-            kept = None
-            if history is not None:
-                kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
-                opened.enter_context(kept)
-            drafter = make_drafter(session, draft, commit, kept, table, smaller)
-            opened.pop_all()
+        kept = None
+        if history is not None:
+            kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
+        drafter = make_drafter(session, draft, commit, kept, table, smaller)
         return cls(session, drafter, kept, switch=switch)
 
     def generate(
@@ -212,10 +200,9 @@ class Model:
         held back until it is known. Arguments and errors as of `generate`; some errors are raised
         with the first piece.
         """
-        self._opened()
-        sampling = None
-        if temperature != 0:
-            sampling = Sampling(temperature, top_k=top_k, top_p=top_p, seed=seed)
+        sampling = (
+            Sampling(temperature, top_k=top_k, top_p=top_p, seed=seed) if temperature else None
+        )
         stats = Stats()
         request = {
             "prompt_ids": self._tokenizer.encode(text),
@@ -224,56 +211,47 @@ class Model:
             "switch": self._switch,
             "stats": stats,
         }
-        drafting = {}
-        if prediction is not None:
-            drafting["prediction"] = self._tokenizer.encode(prediction, special_tokens=False)
-        steps = self._steps(request, drafting if drafts else None)
+        drafter = self._drafter if drafts else None
+        if prediction is not None and drafter is not None:
+            request["prediction"] = self._tokenizer.encode(prediction, special_tokens=False)
+        steps = self._steps(request, drafter)
         return Stream(steps, stats, self._tokenizer.stream(), StopStrings(stop))
 
     def close(self) -> None:
-        """Let go of the target, and of the history; an open stream of this thread ends."""
+        """Let go of the target and the history. An open stream of this thread ends."""
         if self._owner == get_ident():
             self._running.close()
-            self._let_go()
+            self._close()
         else:
             with self._lock:
-                self._let_go()
+                self._close()
 
-    def _steps(self, request: dict[str, Any], drafting: dict[str, Any] | None) -> Generator[Step]:
-        """The steps of a request, while nobody else's run; those of `plain` without `drafting`.
+    def _close(self) -> None:
+        self._session.close()
+        if self._history is not None:
+            self._history.close()
+
+    def _steps(self, request: dict[str, Any], drafter: Drafting | None) -> Generator[Step]:
+        """The steps of a request, while nobody else's run.
 
         Raises:
             CallOrderError: This thread has a stream of the model open.
-            SessionClosedError: The model is closed.
         """
         if self._owner == get_ident():
             raise CallOrderError(
                 "this thread has a stream of the model open: exhaust it or close it first"
             )
         with self._lock:
-            session, drafter, history = self._opened()
             self._owner = get_ident()
-            if drafter is None or drafting is None:
-                steps = plain(session, **request)
+            if drafter is None:
+                steps = plain(self._session, **request)
             else:
-                steps = generate(session, drafter=drafter, history=history, **request, **drafting)
+                steps = generate(self._session, drafter=drafter, history=self._history, **request)
             self._running = cast(Generator[Step], steps)
             try:
                 yield from self._running
             finally:
                 self._owner = None
-
-    def _opened(self) -> _Parts:
-        if self._parts is None:
-            raise SessionClosedError("the model is closed")
-        return self._parts
-
-    def _let_go(self) -> None:
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.session.close()
-            if parts.history is not None:
-                parts.history.close()
 
     def __enter__(self) -> Self:
         return self

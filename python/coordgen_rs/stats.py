@@ -26,8 +26,8 @@ class Stats:
         decode_s: Seconds from the prefill to the last token, the consumer's own time left out.
         switching: How the loads of the target's blocks went; None where nothing was loaded.
         drafting_us: Microseconds of `propose` and `accept` together, an entry a step.
-        finish_reason: "stop" (end token), "length" (token limit) or "capacity" (cache full);
-            None while running, and for good when the consumer stopped early.
+        finish_reason: "stop" (end token or stop string), "length" (token limit) or "capacity"
+            (cache full); None while running, and for good when the consumer stopped early.
     """
 
     prompt_tokens: int = 0
