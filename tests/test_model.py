@@ -186,7 +186,7 @@ def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, ans
         drafted = model.generate(TEXT)
     assert drafted.token_ids == answer.token_ids
     assert "draft-model" in drafted.sources
-    with Model.open(bundle, draft="off") as model:
+    with Model.open(bundle, draft="plain") as model:
         plain = model.generate(TEXT, prediction=answer.text)  # of no use without drafts
         assert plain.token_ids == answer.token_ids
         assert model.provider == "cpu"
@@ -196,7 +196,7 @@ def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, ans
     ("options", "named"),
     [
         ({"namespace": "rag"}, "namespace needs a history"),
-        ({"history": "answers", "draft": "off"}, "history needs drafts"),
+        ({"history": "answers", "draft": "plain"}, "history needs drafts"),
         ({"draft": "guess"}, "guess"),
         ({"draft": ["automaton", "guess"]}, "guess"),
         ({"threads": 0}, "threads"),

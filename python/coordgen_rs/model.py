@@ -13,8 +13,8 @@ from typing import Any, Self, cast
 from coordgen_rs._core import PLAIN, Sampling
 from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.draft_model import DraftModel
-from coordgen_rs.errors import CallOrderError, OptionError
 from coordgen_rs.drafting import Drafting, make_drafter
+from coordgen_rs.errors import CallOrderError, OptionError
 from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
 from coordgen_rs.profile.file import Profile
@@ -25,6 +25,7 @@ from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.warm_up import open_table
+
 
 class Model:
     """A model that is ready to answer; `Model.open` makes one.
