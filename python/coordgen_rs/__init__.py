@@ -1,17 +1,23 @@
 """Lossless speculative generation on fixed-shape graphs.
 
 Lookups draft what may come next, one run of the target verifies a whole tree of it, and exactly
-the tokens that plain greedy decoding would have said come out, sooner:
+the tokens that plain decoding would have said come out, sooner:
 
     from coordgen_rs import Model
 
     with Model.open("bundle") as model:
         for piece in model.stream("Once upon a time", max_new_tokens=64):
-            print(piece, end="", flush=True)
+            print(piece.text, end="", flush=True)
 
-`generate` is the engineers' door, tokens in, tokens out, and `plain` the baseline that it equals
-token for token. `coordgen export` makes bundles.
+`Model` takes and gives text. Engineers go one door further, to tokens: `open_session`, `generate`,
+and `plain`, the baseline that `generate` equals token for token. `coordgen export` makes bundles.
+
+Beyond the loop, names are loaded when they are first asked for: what a program does not use costs
+it nothing.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from coordgen_rs._core import (
     Accepted,
@@ -23,19 +29,21 @@ from coordgen_rs._core import (
     StepInputs,
     SuffixAutomaton,
 )
-from coordgen_rs.answer import Answer, Piece, Span
-from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.drafting import make_drafter
-from coordgen_rs.energy.meter import EnergyMeter
 from coordgen_rs.generate import Step, generate, plain
-from coordgen_rs.history.requests import History
-from coordgen_rs.model import Model
 from coordgen_rs.stats import Stats
-from coordgen_rs.target.open import open_session
-from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import Session
-from coordgen_rs.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from coordgen_rs.answer import Answer, Piece, Span, Stream
+    from coordgen_rs.bundle.directory import Bundle
+    from coordgen_rs.draft_model import DraftModel
+    from coordgen_rs.energy.meter import EnergyMeter
+    from coordgen_rs.history.requests import History
+    from coordgen_rs.model import Model
+    from coordgen_rs.target.open import open_session
+    from coordgen_rs.target.ort_session import OrtSession
+    from coordgen_rs.text.tokenizer import Tokenizer
 
 __all__ = [
     "Accepted",
@@ -57,6 +65,7 @@ __all__ = [
     "Stats",
     "Step",
     "StepInputs",
+    "Stream",
     "SuffixAutomaton",
     "Tokenizer",
     "generate",
@@ -64,3 +73,31 @@ __all__ = [
     "open_session",
     "plain",
 ]
+
+_LATER = {
+    "Answer": "answer",
+    "Bundle": "bundle.directory",
+    "DraftModel": "draft_model",
+    "EnergyMeter": "energy.meter",
+    "History": "history.requests",
+    "Model": "model",
+    "OrtSession": "target.ort_session",
+    "Piece": "answer",
+    "Span": "answer",
+    "Stream": "answer",
+    "Tokenizer": "text.tokenizer",
+    "open_session": "target.open",
+}
+"""The modules of the names that are loaded when they are first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

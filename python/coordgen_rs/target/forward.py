@@ -13,7 +13,8 @@ from coordgen_rs._core import StepInputs, Switcher
 from coordgen_rs.target.blocks import GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.device import Device
-from coordgen_rs.target.switching import GapWork, one_pass, running
+from coordgen_rs.target.session import GapWork
+from coordgen_rs.target.switching import one_pass, running
 
 
 class Forward:

@@ -15,8 +15,8 @@ from coordgen_rs.target.device import Device
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.session import OnLogits, StepCost
-from coordgen_rs.target.switching import GapWork, reading
+from coordgen_rs.target.session import GapWork, OnLogits, StepCost
+from coordgen_rs.target.switching import reading
 
 
 class OrtSession:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
-from coordgen_rs.target.switching import GapWork
 
 
 class StepCost(NamedTuple):
@@ -23,6 +22,10 @@ class StepCost(NamedTuple):
 
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None
+"""Reads logits, which are valid during the call only."""
+
+GapWork = Callable[[], bool] | None
+"""Some work, in small parts, for the time that loads take; returns whether there is more of it."""
 
 
 class Session(Protocol):

@@ -4,14 +4,12 @@ In: a switcher, and what runs in between. Out: prompts, passes and runs that are
 where an exception ends them. What is loaded when is decided and done by the switcher.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordgen_rs._core import Switcher
 from coordgen_rs.target.blocks import GraphName
-
-GapWork = Callable[[], bool] | None
-"""Some work, in small parts, for the time that loads take; returns whether there is more of it."""
+from coordgen_rs.target.session import GapWork
 
 
 @contextmanager

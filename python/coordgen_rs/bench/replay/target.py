@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, StepInputs, SwitchReport
-from coordgen_rs.target.session import OnLogits, StepCost
-from coordgen_rs.target.switching import GapWork
+from coordgen_rs.target.session import GapWork, OnLogits, StepCost
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 
