@@ -37,7 +37,6 @@ class Model:
         session: The target, for nobody else's use.
         drafter: Made for this session; None decodes plainly.
         history: Takes requests in when they finish; closed with the model.
-        switch: As in `Model.open`.
 
     Attributes:
         provider: What runs it, "cpu" or "qnn".
@@ -48,12 +47,10 @@ class Model:
         session: OrtSession,
         drafter: Drafting | None = None,
         history: History | None = None,
-        *,
-        switch: str = "auto",
     ) -> None:
         self.provider = session.device.provider
         self._session, self._drafter, self._history = session, drafter, history
-        self._tokenizer, self._switch = Tokenizer.of(session.bundle), switch
+        self._tokenizer = Tokenizer.of(session.bundle)
         self._lock = Lock()
         self._owner: int | None = None  # the thread whose request holds the lock
         self._running: Generator[Step]
@@ -90,8 +87,8 @@ class Model:
             draft_model: The directory of a smaller bundle with the same tokenizer, which drafts
                 too.
             lookup_table: A file that `coordgen warm-up` wrote.
-            switch: When the graphs for the prompt give way to those for the answer: "auto",
-                "resident", "sync", "async", "greedy", "just_in_time" or "single".
+            switch: When the graphs for the prompt give way to those for the answer: "auto" or
+                another strategy (`coordgen plan` compares them).
             memory_budget: Most bytes that the blocks' graphs may hold; None for no limit.
             profile: What the blocks cost here: a file that `coordgen profile` wrote, or the name of
                 a profile that comes with the package.
@@ -117,20 +114,21 @@ class Model:
             path,
             threads=threads,
             width=width,
+            switch=switch,
             memory_budget=memory_budget,
             profile=None if profile is None else Profile.find(str(profile)),
             provider=provider,
             on_progress=on_progress,
         )
         if draft == PLAIN:
-            return cls(session, switch=switch)
+            return cls(session)
         table = None if lookup_table is None else open_table(Path(lookup_table), session.bundle)
         smaller = None if draft_model is None else DraftModel.open(draft_model, session)
         kept = None
         if history is not None:
             kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
         drafter = make_drafter(session, draft, commit, kept, table, smaller)
-        return cls(session, drafter, kept, switch=switch)
+        return cls(session, drafter, kept)
 
     def generate(
         self,
@@ -209,7 +207,6 @@ class Model:
             "prompt_ids": self._tokenizer.encode(text),
             "max_new_tokens": max_new_tokens,
             "sampling": sampling,
-            "switch": self._switch,
             "stats": stats,
         }
         drafter = self._drafter if drafts else None
