@@ -727,8 +727,8 @@ class Switcher:
         prefill_rows: Tokens of a chunk.
         decode_rows: Tokens of a run of the decode graphs.
         is_shared: Whether a block's second graph costs nothing where the first is loaded.
-        strategy: As of `settle`.
-        memory_budget: As of `settle`.
+        strategy: Same as in `settle`.
+        memory_budget: Same as in `settle`.
 
     Raises:
         OptionError: No block, a figure is out of range, or there is no such strategy.
@@ -793,7 +793,7 @@ class Switcher:
         """Have this graph of all blocks in memory, and no other.
 
         Raises:
-            OptionError, BlockLoadError, CallOrderError: As of `ensure`.
+            OptionError, BlockLoadError, CallOrderError: Same as in `ensure`.
         """
 
     def step_graph(self, block: int) -> _GraphName:
@@ -847,7 +847,7 @@ class Switcher:
         """`enter` without waiting: None, and nothing entered, where it would wait.
 
         Raises:
-            CallOrderError, OptionError, BlockLoadError: As of `enter`.
+            CallOrderError, OptionError, BlockLoadError: Same as in `enter`.
         """
 
     def leave(self) -> None:
@@ -1188,7 +1188,7 @@ class SuffixAutomaton:
         Overlapping ones are counted, too.
 
         Raises:
-            ShapeError: As of `extend`.
+            ShapeError: Same as in `extend`.
         """
 
     def last_end(self, tokens: NDArray[np.uint32]) -> int | None:
@@ -1197,14 +1197,14 @@ class SuffixAutomaton:
         None without one. Of what occurs 256 times or more, some occurrence rather than the latest.
 
         Raises:
-            ShapeError: As of `extend`.
+            ShapeError: Same as in `extend`.
         """
 
     def contains(self, tokens: NDArray[np.uint32]) -> bool:
         """Whether `tokens`, `(tokens,) u32`, occur in the text; no tokens always do.
 
         Raises:
-            ShapeError: As of `extend`.
+            ShapeError: Same as in `extend`.
         """
 
     @property

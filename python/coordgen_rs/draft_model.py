@@ -55,7 +55,7 @@ class DraftModel:
         Args:
             path: The bundle's directory.
             target: What it is to draft for.
-            branches: As of the class.
+            branches: Same as in the class.
 
         Raises:
             DraftModelError: It has another tokenizer or vocabulary.

@@ -124,7 +124,7 @@ def plain(
 ) -> Iterator[Step]:
     """Plain decoding, a token a run of the narrowest decode graph: no drafts, no tree mask.
 
-    Arguments and errors are those of `generate`.
+    Arguments and errors are the same as in `generate`.
     """
     stats = Stats() if stats is None else stats
     request = admit(session, prompt_ids, max_new_tokens)

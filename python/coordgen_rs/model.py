@@ -8,23 +8,22 @@ is drafted, how wide and when, it leaves to the layers below.
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from coordgen_rs._core import PLAIN, Sampling
 from coordgen_rs.answer import Answer, Stream
-from coordgen_rs.draft_model import DraftModel
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, OptionError
 from coordgen_rs.generate import Step, generate, plain
-from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
-from coordgen_rs.profile.file import Profile
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.warm_up import open_table
+
+if TYPE_CHECKING:
+    from coordgen_rs.history.requests import History
 
 
 class Model:
@@ -46,7 +45,7 @@ class Model:
         self,
         session: OrtSession,
         drafter: Drafting | None = None,
-        history: History | None = None,
+        history: "History | None" = None,
     ) -> None:
         self.provider = session.device.provider
         self._session, self._drafter, self._history = session, drafter, history
@@ -110,22 +109,35 @@ class Model:
             raise OptionError("a namespace needs a history, but there is none")
         if history is not None and draft == PLAIN:
             raise OptionError(f"a history needs drafts, but draft is {PLAIN!r}")
+        measured = None
+        if profile is not None:
+            from coordgen_rs.profile.file import Profile
+
+            measured = Profile.find(str(profile))
         session = open_session(
             path,
             threads=threads,
             width=width,
             switch=switch,
             memory_budget=memory_budget,
-            profile=None if profile is None else Profile.find(str(profile)),
+            profile=measured,
             provider=provider,
             on_progress=on_progress,
         )
         if draft == PLAIN:
             return cls(session)
-        table = None if lookup_table is None else open_table(Path(lookup_table), session.bundle)
-        smaller = None if draft_model is None else DraftModel.open(draft_model, session)
-        kept = None
+        table = smaller = kept = None
+        if lookup_table is not None:
+            from coordgen_rs.warm_up import open_table
+
+            table = open_table(Path(lookup_table), session.bundle)
+        if draft_model is not None:
+            from coordgen_rs.draft_model import DraftModel
+
+            smaller = DraftModel.open(draft_model, session)
         if history is not None:
+            from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
+
             kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
         drafter = make_drafter(session, draft, commit, kept, table, smaller)
         return cls(session, drafter, kept)
@@ -196,8 +208,8 @@ class Model:
 
         The request begins when the first piece is asked for, and other requests wait until the
         stream is exhausted, closed or dropped. Text that may be the beginning of a stop string is
-        held back until it is known. Arguments and errors as of `generate`; some errors are raised
-        with the first piece.
+        held back until it is known. Arguments and errors are the same as in `generate`; some errors
+        are raised with the first piece.
         """
         sampling = (
             Sampling(temperature, top_k=top_k, top_p=top_p, seed=seed) if temperature else None

@@ -26,40 +26,40 @@ class WrappedDrafter:
         sampling: Sampling | None = None,
         prediction: NDArray[np.uint32] | None = None,
     ) -> None:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         self.drafter.begin(prompt_ids, max_new_tokens, sampling, prediction)
 
     @property
     def reads_prefill(self) -> bool:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         return self.drafter.reads_prefill
 
     def prefilled(self, logits: NDArray[np.float32]) -> None:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         self.drafter.prefilled(logits)
 
     def propose(self, past_len: int) -> StepInputs:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         return self.drafter.propose(past_len)
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         return self.drafter.accept(logits)
 
     def draft_on(self) -> bool:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         return self.drafter.draft_on()
 
     @property
     def accept_histogram(self) -> list[int]:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         return self.drafter.accept_histogram
 
     @property
     def per_source(self) -> dict[str, dict[str, int]]:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         return self.drafter.per_source
 
     def memory_bytes(self) -> int:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         return self.drafter.memory_bytes()

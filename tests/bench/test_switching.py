@@ -12,7 +12,7 @@ from coordgen_rs.bench.measuring.switching import STRATEGIES, bench_switching
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError, OptionError
 from coordgen_rs.export import export_checkpoint
-from coordgen_rs.target.costs import guessed_costs
+from coordgen_rs.target.ort_session import guessed_costs
 from switch_memory import resident_after
 
 

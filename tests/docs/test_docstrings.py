@@ -68,7 +68,7 @@ each = pytest.mark.parametrize("documented", list(functions()), ids=lambda given
 
 @each
 def test_every_parameter_is_told_about(documented):
-    if "as of `" in documented.text:  # another function's, which it names
+    if "ame as in `" in documented.text:  # another function's, which it names
         return
     for argument in arguments(documented.node):
         assert re.search(rf"\b{argument.arg}\b", documented.text), argument.arg
@@ -77,5 +77,5 @@ def test_every_parameter_is_told_about(documented):
 @each
 def test_every_array_has_its_shape(documented):
     arrays = [argument for argument in arguments(documented.node) if is_array(argument.annotation)]
-    if "as of `" not in documented.text and (arrays or is_array(documented.node.returns)):
+    if "ame as in `" not in documented.text and (arrays or is_array(documented.node.returns)):
         assert _SHAPE.search(documented.text)

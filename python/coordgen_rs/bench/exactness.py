@@ -79,7 +79,7 @@ class SideBranchDrafter(WrappedDrafter):
         sampling: Sampling | None = None,
         prediction: NDArray[np.uint32] | None = None,
     ) -> None:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         self._prompt, self._given = prompt_ids, 0
         super().begin(prompt_ids, max_new_tokens, sampling, prediction)
 
@@ -98,7 +98,7 @@ class SideBranchDrafter(WrappedDrafter):
         return tokens, parents
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         accepted = super().accept(logits)
         self._given += len(accepted.token_ids)
         return accepted

@@ -72,7 +72,7 @@ class Battery:
         self.name = f"battery {path.name}, {' x '.join(self._files)}"
 
     def read(self) -> Reading:
-        """As of `EnergySource`; no measurement while anything else supplies the machine.
+        """Same as in `EnergySource`; no measurement while anything else supplies the machine.
 
         Raises:
             ValueError: The battery is not discharging.
@@ -83,7 +83,7 @@ class Battery:
         return tuple(_number(self._path / name) for name in self._files)
 
     def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
-        """As of `EnergySource`; None also where the current turned round meanwhile."""
+        """Same as in `EnergySource`; None also where the current turned round meanwhile."""
         if self._files == ("energy_now",):
             return _drained([reading[0] for reading in readings])
         first = [reading[0] for reading in readings]
@@ -120,11 +120,11 @@ class Rapl:
         self.name = f"RAPL, {len(packages)} package{'s' if len(packages) > 1 else ''}"
 
     def read(self) -> Reading:
-        """As of `EnergySource`: microjoules of each package."""
+        """Same as in `EnergySource`: microjoules of each package."""
         return tuple(_number(zone / "energy_uj") for zone in self._packages)
 
     def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
-        """As of `EnergySource`; None also where no counter moved."""
+        """Same as in `EnergySource`; None also where no counter moved."""
         total_uj = 0.0
         for before, after in pairwise(readings):
             for start, end, span in zip(before, after, self._ranges, strict=True):
@@ -149,14 +149,14 @@ class PowerMonitor:
         self.name = f"hwmon {_text(path / 'name')}, {_label(path, channel) or f'rail {channel}'}"
 
     def read(self) -> Reading:
-        """As of `EnergySource`: watts."""
+        """Same as in `EnergySource`: watts."""
         if self._power.exists():
             return (_number(self._power) * 1e-6,)
         millivolts, milliamperes = map(_number, self._volts_amperes)
         return (millivolts * milliamperes * 1e-6,)
 
     def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
-        """As of `EnergySource`."""
+        """Same as in `EnergySource`."""
         return integral(times_s, [watts for (watts,) in readings])
 
 

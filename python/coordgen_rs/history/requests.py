@@ -100,10 +100,10 @@ class History:
         """A history of what a bundle's tokenizer writes.
 
         Args:
-            directory: As of the class.
+            directory: Same as in the class.
             bundle: Its tokenizer and vocabulary are those of the history.
-            namespace: As of the class.
-            max_tokens: As of the class.
+            namespace: Same as in the class.
+            max_tokens: Same as in the class.
 
         Raises:
             HistoryMismatchError: The history was written with another tokenizer or vocabulary.

@@ -56,7 +56,7 @@ def plan_by_all(
     """The plan of every strategy by its name, or why it has none within the budget.
 
     Raises:
-        OptionError: As of `plan_prompt`.
+        OptionError: Same as in `plan_prompt`.
     """
     plans: dict[str, Plan | MemoryBudgetError] = {}
     for strategy in strategies():

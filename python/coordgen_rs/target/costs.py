@@ -1,4 +1,4 @@
-"""What the blocks of a bundle cost, for plans: by a profile, or guessed.
+"""What the blocks of a bundle cost by a profile, for plans.
 
 In: a profile, a bundle, and how it will be run. Out: the costs of its blocks, with a warning where
 they may have changed, and an error where they are of other blocks. It measures nothing.
@@ -13,7 +13,7 @@ import onnxruntime
 
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import MANIFEST_NAME, Manifest
+from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
 from coordgen_rs.profile.file import Profile
 from coordgen_rs.target.onnx_runtime import usable_cores
@@ -29,7 +29,7 @@ def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockC
 
     Raises:
         ProfileError: The profile is of another number of blocks or rows.
-        ProviderError: As of `device_facts`.
+        ProviderError: Same as in `device_facts`.
     """
     manifest = bundle.manifest
     for name, measured, there in (
@@ -47,13 +47,6 @@ def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockC
             stacklevel=2,
         )
     return profile.block_costs()
-
-
-def guessed_costs(manifest: Manifest) -> list[BlockCost]:
-    """What blocks may cost where nobody measured it, from the sizes of their weights."""
-    sizes = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
-    rows = manifest.prefill_rows, manifest.decode_rows
-    return [BlockCost.guessed(num_bytes, *rows) for num_bytes in sizes]
 
 
 def bundle_facts(bundle: Bundle) -> dict[str, object]:
@@ -102,7 +95,7 @@ def stale_facts(profile: Profile, bundle: Bundle, threads: int) -> list[str]:
         threads: Compute threads that will be used.
 
     Raises:
-        ProviderError: As of `device_facts`.
+        ProviderError: Same as in `device_facts`.
     """
     pairs = {
         "bundle": (profile.bundle, bundle_facts(bundle)),

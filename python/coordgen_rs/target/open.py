@@ -9,14 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.profile.file import Profile
-from coordgen_rs.target.costs import fitting_costs
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.self_test import SelfTest, run_self_test
+
+if TYPE_CHECKING:
+    from coordgen_rs.profile.file import Profile
 
 
 def open_session(
@@ -26,7 +28,7 @@ def open_session(
     width: int | None = None,
     switch: str = "auto",
     memory_budget: int | None = None,
-    profile: Profile | None = None,
+    profile: "Profile | None" = None,
     provider: ProviderChoice | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> OrtSession:
@@ -65,7 +67,11 @@ def open_session(
     fresh = result is None or result.files != files
     if fresh:
         bundle.verify(on_progress)
-    costs = None if profile is None else fitting_costs(profile, bundle, set_threads(threads))
+    costs = None
+    if profile is not None:
+        from coordgen_rs.target.costs import fitting_costs
+
+        costs = fitting_costs(profile, bundle, set_threads(threads))
     session = OrtSession(
         provider.device(bundle),
         threads=threads,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import BlockCost, StepInputs, Switcher, SwitchReport
+from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import DeviceLostError, OptionError, SessionClosedError, ShapeError
 from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.costs import guessed_costs
 from coordgen_rs.target.device import Device
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
@@ -42,7 +42,7 @@ class OrtSession:
         head: The head of all decode widths.
         forward: The passes over the blocks.
         switcher: What decides which graphs of the blocks are in memory.
-        gap_work: As of `Session`.
+        gap_work: Same as in `Session`.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
         step_inputs: The input buffers of these widths.
         step_costs: Microseconds of a step of each; None until `select` is given them.
@@ -148,7 +148,7 @@ class OrtSession:
             graphs: "both" runs full chunks at the prefill width and the rest at decode widths,
                 because on CPU every row costs time; the others run all at the one or the other,
                 unless there is a memory budget.
-            on_logits: As of `Session`. An exception from it leaves its chunk uncommitted.
+            on_logits: Same as in `Session`. An exception from it leaves its chunk uncommitted.
 
         Raises:
             ShapeError: The tokens do not fit into the cache.
@@ -277,3 +277,10 @@ class OrtSession:
         except DeviceLostError as error:
             self._close(DeviceLostError(f"the session is closed: {error}"))
             raise
+
+
+def guessed_costs(manifest: Manifest) -> list[BlockCost]:
+    """What blocks may cost where nobody measured it, from the sizes of their weights."""
+    sizes = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    rows = manifest.prefill_rows, manifest.decode_rows
+    return [BlockCost.guessed(num_bytes, *rows) for num_bytes in sizes]

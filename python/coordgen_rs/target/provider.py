@@ -41,7 +41,7 @@ class ProviderChoice:
 
         Args:
             bundle: An opened bundle.
-            share_graphs: As of `CpuDevice`; for QNN graphs were compiled together or apart.
+            share_graphs: Same as in `CpuDevice`; for QNN graphs were compiled together or apart.
 
         Raises:
             BundleError: The bundle is for another provider or chip.

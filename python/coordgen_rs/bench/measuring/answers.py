@@ -27,7 +27,7 @@ class Answered:
 
     Attributes:
         tokens: Its tokens.
-        stats: Counts and times, as of `generate`.
+        stats: Counts and times, as `generate` fills them.
         arrivals: Of each step the seconds since the request, and the number of tokens given out.
         total_s: Seconds from the request to the last token.
     """
@@ -45,7 +45,7 @@ def answer(
     *,
     max_new_tokens: int,
 ) -> Answered:
-    """Answer a prompt, plainly where there is no drafter; arguments and errors as of `generate`."""
+    """Answer a prompt, plainly where there is no drafter; see `generate`."""
     stats = Stats()
     start = time.perf_counter()
     if drafter is None:

@@ -32,14 +32,14 @@ class ClockedHead:
         self._head, self.seconds = head, 0.0
 
     def step(self, rows: int) -> NDArray[np.float32]:
-        """As of `Head`."""
+        """Same as in `Head`."""
         start = time.perf_counter()
         logits = self._head.step(rows)
         self.seconds += time.perf_counter() - start
         return logits
 
     def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """As of `Head`; what the reader does between two parts does not count."""
+        """Same as in `Head`; what the reader does between two parts does not count."""
         parts = self._head.chunk(buffers, num_rows)
         while True:
             start = time.perf_counter()
@@ -50,7 +50,7 @@ class ClockedHead:
             yield part
 
     def release(self) -> None:
-        """As of `Head`."""
+        """Same as in `Head`."""
         self._head.release()
 
 
@@ -81,19 +81,19 @@ class ClockedDrafter(WrappedDrafter):
         sampling: Sampling | None = None,
         prediction: NDArray[np.uint32] | None = None,
     ) -> None:
-        """As of `Drafter`; all clocks start anew."""
+        """Same as in `Drafter`; all clocks start anew."""
         self.draft_s = self.verify_s = self.calibration_s = self._head.seconds = 0.0
         self._is_prompt_read = False
         with self._clock("draft_s"):
             super().begin(prompt_ids, max_new_tokens, sampling, prediction)
 
     def prefilled(self, logits: NDArray[np.float32]) -> None:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         with self._clock("calibration_s"):
             super().prefilled(logits)
 
     def propose(self, past_len: int) -> StepInputs:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         if not self._is_prompt_read:
             self._is_prompt_read = True
             self.calibration_s += self._head.seconds
@@ -104,7 +104,7 @@ class ClockedDrafter(WrappedDrafter):
         return inputs
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        """As of `Drafter`."""
+        """Same as in `Drafter`."""
         self.verify_s += time.perf_counter() - self._proposed_at
         with self._clock("draft_s"):
             return self.drafter.accept(logits)

@@ -150,7 +150,7 @@ class Workbench:
         Raises:
             OptionError: A setting cannot be, or no prompt leaves room for an answer.
             PromptsError: The file of prompts cannot be used.
-            BundleError, ProviderError, MemoryBudgetError, DraftModelError: As of `open_session` and
+            BundleError, ProviderError, MemoryBudgetError, DraftModelError: See `open_session`,
                 `DraftModel.open`.
         """
         settings.check()

@@ -76,7 +76,7 @@ def export_qnn(
     """Write the bundle `out` for a chip; it appears only when it is complete.
 
     Args:
-        checkpoint: As of `export_checkpoint`.
+        checkpoint: Same as in `export_checkpoint`.
         out: A directory that does not exist yet, or is empty.
         soc: Name of the chip (`coordgen_rs.target.qnn.options.SOCS`).
         weights: Precision of the blocks' weights; the head always has 8 bits.
@@ -91,7 +91,7 @@ def export_qnn(
 
     Raises:
         OptionError: An option is outside its range, or the calibration file cannot be used.
-        CheckpointError: As of `export_checkpoint`.
+        CheckpointError: Same as in `export_checkpoint`.
         ExportError: `out` exists, or cannot be written.
     """
     source = open_checkpoint(Path(checkpoint))

@@ -79,7 +79,7 @@ def block_graph(source: Checkpoint, model: ModelShape, layers: range) -> onnx.Mo
 
 
 def head_graph(source: Checkpoint, model: ModelShape) -> onnx.ModelProto:
-    """The graph from the last hidden rows to logits; CheckpointError as of `block_graph`."""
+    """The graph from the last hidden rows to logits; raises as `block_graph` does."""
     graph = _QnnGraph(source, model)
     normed = graph.norm("norm", "hidden", "model.norm")
     graph.linear("logits", normed, output_tensor(source).load())

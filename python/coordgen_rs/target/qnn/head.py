@@ -67,7 +67,7 @@ class QnnHead:
         return self._run(rows, self._blocks.hidden_out(self._steps[rows]))
 
     def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """Logits of the first rows of a chunk, in parts; DeviceLostError as of `step`."""
+        """Logits of the first rows of a chunk, in parts; raises DeviceLostError as `step` does."""
         rows = max(rows for rows in self._steps if rows <= buffers.rows)
         hidden = self._blocks.hidden_out(buffers)
         for start in range(0, num_rows, rows):

@@ -1,0 +1,52 @@
+"""What is loaded when: a program pays for what it uses."""
+
+import subprocess
+import sys
+
+import pytest
+
+APART = ("bench", "cli", "export", "target.qnn")
+"""Parts that no request on CPU needs."""
+
+ANSWER = """
+from coordgen_rs import Model
+with Model.open(sys.argv[1]) as model:
+    assert model.generate("Hello", max_new_tokens=2).token_ids
+"""
+
+
+def loaded_by(code, *arguments):
+    """Names of our modules that `code` loads, without that of the package."""
+    listing = """
+print(*(name for name in sys.modules if name.split(".")[0] in ("coordgen_rs", "onnxruntime")))
+"""
+    command = [sys.executable, "-c", f"import sys\n{code}{listing}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return set(done.stdout.split())
+
+
+def of_parts(modules, parts):
+    prefixes = tuple(f"coordgen_rs.{part}" for part in parts)
+    return {module for module in modules if module.startswith(prefixes)}
+
+
+def test_importing_the_package_loads_the_loop_and_no_runtime():
+    modules = loaded_by("import coordgen_rs")
+    assert len({module for module in modules if module.startswith("coordgen_rs")}) <= 18
+    assert not of_parts(modules, APART)
+    assert "onnxruntime" not in modules
+
+
+@pytest.mark.parametrize("code", ["from coordgen_rs import *", ANSWER], ids=["names", "answer"])
+def test_an_answer_on_cpu_loads_neither_bench_export_cli_nor_qnn(bundle_of, code):
+    assert not of_parts(loaded_by(code, bundle_of("embedded", "fp32")), APART)
+
+
+def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundle_of):
+    modules = loaded_by(ANSWER, bundle_of("embedded", "fp32"))
+    assert not of_parts(modules, ("history", "energy", "profile", "draft_model", "warm_up"))
+
+
+def test_every_exported_name_is_there():
+    code = "import coordgen_rs\nfor name in coordgen_rs.__all__: getattr(coordgen_rs, name)\n"
+    assert loaded_by(code + "assert set(coordgen_rs.__all__) <= set(dir(coordgen_rs))\n")
