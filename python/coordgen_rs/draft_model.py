@@ -72,7 +72,7 @@ class DraftModel:
         return DraftModel(self.session, least_that_pays=self.least_that_pays, branches=branches)
 
     def drafter(self, drafter: Drafter, max_tokens: int, *, in_gaps: bool = True) -> "ModelDrafter":
-        """`drafter`, which draws on this model, as one that lets it run; see `ModelDrafter`."""
+        """A `ModelDrafter` of this model; arguments are the same as in `ModelDrafter`."""
         return ModelDrafter(drafter, self, max_tokens, in_gaps=in_gaps)
 
     def draft(self, max_tokens: int) -> None:
