@@ -57,7 +57,7 @@ class MarkovSession:
     def __init__(self, real):
         self.step_inputs = real.step_inputs
         self.logits = np.random.default_rng(3).normal(0, 1.5, (8, 8)).astype(np.float32)
-        self.length = 0
+        self.length = self.request = 0
 
     def prefill(self, token_ids, **_):
         self.length += len(token_ids)

@@ -78,6 +78,7 @@ def generate(
     stats = Stats() if stats is None else stats
     drafter = make_drafter(session, history=history) if drafter is None else drafter
     request = admit(session, prompt_ids, max_new_tokens)
+    number = _begin(session)
     answer: list[int] = []
     if history is not None:
         history.refresh()
@@ -91,7 +92,7 @@ def generate(
         # A draft model goes on drafting where the target waits for its blocks (EdgeLLM III-D).
         session.gap_work = drafter.draft_on
         while stats.finish_reason is None:
-            _check_owner(session, request.prompt, answer)
+            _check_owner(session, number, len(request.prompt) - 1 + len(answer))
             stats.begin("draft")
             inputs = drafter.propose(session.length)
             if provisional:
@@ -108,7 +109,8 @@ def generate(
             stats.end_step(len(new_tokens), request.finish_reason(accepted.finish_reason))
             yield Step(new_tokens, accepted.accept_len, sources=accepted.sources)
     finally:
-        session.gap_work = None
+        if session.request == number:
+            session.gap_work = None
         stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
         if history is not None and answer and stats.finish_reason is not None:
             history.add(request.prompt, answer)
@@ -128,13 +130,14 @@ def plain(
     """
     stats = Stats() if stats is None else stats
     request = admit(session, prompt_ids, max_new_tokens)
+    number = _begin(session)
     answer: list[int] = []
     with stats.prefill(request.prompt):
         session.rewind(0)
         stats.switching = session.prefill(request.prompt[:-1])
     inputs, root, first_row = session.step_inputs[0], request.prompt[-1:], np.zeros(1, np.uint32)
     while stats.finish_reason is None:
-        _check_owner(session, request.prompt, answer)
+        _check_owner(session, number, len(request.prompt) - 1 + len(answer))
         stats.begin("verify")
         inputs.fill_chain(root, session.length)
         logits = session.step(inputs)[0]
@@ -168,10 +171,16 @@ def _choose(logits: NDArray[np.float32], sampling: Sampling | None, index: int) 
     return token
 
 
-def _check_owner(session: Session, prompt: NDArray[np.uint32], answer: list[int]) -> None:
-    expected_len = len(prompt) - 1 + len(answer)
-    if session.length != expected_len:
+def _begin(session: Session) -> int:
+    """Take the session over from whatever request had it."""
+    session.request += 1
+    return session.request
+
+
+def _check_owner(session: Session, number: int, expected_len: int) -> None:
+    if session.request != number or session.length != expected_len:
         raise CallOrderError(
-            f"the session holds {session.length} tokens, this request left {expected_len}: another "
-            "request has taken the session"
+            f"another request has taken the session: this is its request {number}, which left "
+            f"{expected_len} tokens in it; it is at request {session.request}, with "
+            f"{session.length} tokens"
         )

@@ -70,6 +70,29 @@ def test_a_second_request_takes_the_session_from_the_first(session, prompt):
         next(first)
 
 
+@pytest.mark.parametrize("answer", [plain, generate])
+def test_requests_of_one_length_that_take_turns_are_refused(session, prompt, answer):
+    first = answer(session, prompt, max_new_tokens=20)
+    next(first)
+    second = answer(session, prompt[::-1], max_new_tokens=20)
+    given = next(second).token_ids
+    with pytest.raises(CallOrderError, match="another request"):
+        next(first)
+    rest = tokens_of(second)
+    assert given + rest == tokens_of(plain(session, prompt[::-1], max_new_tokens=20))
+
+
+def test_a_request_that_ends_late_leaves_the_work_for_gaps_to_its_successor(session, prompt):
+    first = generate(session, prompt, max_new_tokens=20)
+    next(first)
+    second = generate(session, prompt, max_new_tokens=20)
+    next(second)
+    first.close()
+    assert session.gap_work is not None
+    second.close()
+    assert session.gap_work is None
+
+
 def test_statistics_add_up(session, prompt):
     stats = Stats()
     tokens = tokens_of(generate(session, prompt, max_new_tokens=40, stats=stats))

@@ -42,6 +42,7 @@ class OrtSession:
         head: The head of all decode widths.
         forward: The passes over the blocks.
         switcher: What decides which graphs of the blocks are in memory.
+        request: Same as in `Session`.
         gap_work: Same as in `Session`.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
         step_inputs: The input buffers of these widths.
@@ -68,6 +69,7 @@ class OrtSession:
         self.cache, self.blocks = device.cache, device.blocks
         self.forward = Forward(device)
         manifest = self.bundle.manifest
+        self.request = 0
         self.gap_work: GapWork = None
         self.switcher = Switcher(
             self.blocks,

@@ -32,11 +32,13 @@ class Session(Protocol):
     """A target with a cache. After any exception the cache holds exactly the committed tokens.
 
     Attributes:
+        request: Number of the request that owns the session, counted up by each that begins.
         gap_work: Work in small parts for the time in which a step waits for a block that is still
             being loaded: called again and again, until it returns False. It must not touch this
             session.
     """
 
+    request: int
     gap_work: GapWork
 
     @property

@@ -30,6 +30,7 @@ class RecordedSession:
 
     end_token_ids: Sequence[int] = ()
     allowed_commits = ("canonical", "compact")
+    request = 0
     gap_work: GapWork = None
 
     def __init__(
