@@ -1,8 +1,7 @@
 //! Where the graphs of blocks come from and go to: what a loader asks for. In: a block and a graph.
 //! Out: that it can run, or why not. When which is loaded is the switcher's and the loader's.
 
-use crate::ids::BlockId;
-use crate::load::profile::Graph;
+use crate::ids::{BlockId, Graph};
 
 /// Brings graphs of blocks into memory, and drops them.
 ///

@@ -15,9 +15,8 @@
 //! walked in order of time, and left where what remains is too long even if it never waits.
 
 use crate::error::{Error, Result};
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Graph};
 use crate::load::plan::{Held, Problem};
-use crate::load::profile::Graph;
 
 /// Most choices of windows.
 const MAX_CHOICES: u64 = 1 << 32;

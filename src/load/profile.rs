@@ -2,8 +2,7 @@
 //! the times and bytes that a plan reckons with. It measures nothing itself.
 
 use crate::error::{Error, Result};
-use crate::ids::BlockId;
-pub use crate::ids::Graph;
+use crate::ids::{BlockId, Graph};
 
 /// What one block costs under one graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,8 @@
 //! the blocks cost and what is in memory at the start. Out: figures to hold against the plan's own.
 //! It shares no code with the planner.
 
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Graph};
 use crate::load::plan::Problem;
-use crate::load::profile::Graph;
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
 
 /// What a timetable comes to.

@@ -7,8 +7,8 @@
 //! next one, so drafting hides loading too.
 
 use crate::error::{Error, Result};
-use crate::ids::BlockId;
-use crate::load::profile::{Graph, Profile};
+use crate::ids::{BlockId, Graph};
+use crate::load::profile::Profile;
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
 
 /// Which blocks are streamed, and how far ahead.

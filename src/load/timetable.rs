@@ -5,8 +5,7 @@
 //! There are two lanes. Compute does the runs one after another; the loader does the actions one
 //! after another. A run needs its graph loaded; an action waits until `after_runs` runs are over.
 
-use crate::ids::BlockId;
-use crate::load::profile::Graph;
+use crate::ids::{BlockId, Graph};
 
 /// One block computes one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,8 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::error::Error;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Graph};
 use crate::load::block_store::BlockStore;
-use crate::load::profile::Graph;
 
 /// Python's `load(block, graph)` and `release(block, graph)`, attached only while they are called.
 pub struct PyStore {

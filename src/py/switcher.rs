@@ -14,10 +14,9 @@ use super::convert::non_negative;
 use super::plan::PyPlan;
 use super::timetable::graph;
 use crate::error::Result;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Graph};
 use crate::load::block_store::BlockStore;
 use crate::load::plan::Strategy;
-use crate::load::profile::Graph;
 use crate::load::switcher::{SwitchReport, Switcher};
 
 /// How the loads of one prompt went.

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use super::errors::OptionError;
-use crate::load::profile::Graph;
+use crate::ids::Graph;
 use crate::load::timetable::{Action, Run, Timetable};
 
 /// One block computes one chunk.

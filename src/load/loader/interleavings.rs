@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::progress::Progress;
 use crate::error::{Error, Result};
 use crate::ids::BlockId;
-use crate::load::profile::Graph::{self, Decode, Prefill};
+use crate::ids::Graph::{self, Decode, Prefill};
 use crate::load::timetable::ActionKind::{self, Load, Release};
 use crate::load::timetable::{Action, Run, Timetable};
 

@@ -49,8 +49,8 @@ pub fn put_off(
 #[cfg(test)]
 mod tests {
     use crate::ids::BlockId;
+    use crate::ids::Graph::{Decode, Prefill};
     use crate::load::loader::progress::Progress;
-    use crate::load::profile::Graph::{Decode, Prefill};
     use crate::load::timetable::ActionKind::{Load, Release};
     use crate::load::timetable::{Action, Run, Timetable};
 

@@ -19,10 +19,9 @@ use std::time::{Duration, Instant};
 pub use self::account::LoadReport;
 use self::progress::Progress;
 use super::block_store::BlockStore;
-use super::profile::Graph;
 use super::timetable::{Action, ActionKind, Timetable};
 use crate::error::{Error, Result};
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Graph};
 
 /// How often a store is asked whether to go on waiting.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
@@ -53,10 +52,9 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// # Example
 /// ```
 /// use std::sync::Arc;
-/// use coordgen_rs::BlockId;
+/// use coordgen_rs::{BlockId, Graph};
 /// use coordgen_rs::load::block_store::BlockStore;
 /// use coordgen_rs::load::loader::Loader;
-/// use coordgen_rs::load::profile::Graph;
 /// use coordgen_rs::load::timetable::{ActionKind, Timetable};
 ///
 /// struct Nothing;

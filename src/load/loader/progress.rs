@@ -7,8 +7,7 @@ use std::collections::VecDeque;
 use super::account::{Account, Activity, LoadReport};
 use super::late;
 use crate::error::{Error, Result};
-use crate::ids::BlockId;
-use crate::load::profile::Graph;
+use crate::ids::{BlockId, Graph};
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
 
 /// Where a graph is.

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use super::*;
-use crate::load::profile::Graph::{Decode, Prefill};
+use crate::ids::Graph::{Decode, Prefill};
 use crate::load::timetable::ActionKind::{Load, Release};
 use crate::load::timetable::Run;
 

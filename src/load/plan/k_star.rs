@@ -11,7 +11,7 @@
 use super::fixed::asynchronous;
 use super::problem::{Costs, Held};
 use super::route::Route;
-use crate::load::profile::Graph;
+use crate::ids::Graph;
 
 /// From the first chunk on, the last block that is not switched loads beside the next `k*` runs;
 /// what is left after the prefill follows at once.

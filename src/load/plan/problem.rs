@@ -3,8 +3,8 @@
 //! and a bound below which no plan can come. It decides nothing.
 
 use crate::error::{Error, Result};
-use crate::ids::BlockId;
-use crate::load::profile::{BlockCost, Graph, Profile};
+use crate::ids::{BlockId, Graph};
+use crate::load::profile::{BlockCost, Profile};
 
 /// Most runs of a plan; a prompt that needs more is refused.
 const MAX_RUNS: usize = 1 << 20;

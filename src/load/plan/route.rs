@@ -7,8 +7,7 @@
 //! same order, so that swapping two loads which stand the other way round delays nothing.
 
 use super::problem::Costs;
-use crate::ids::BlockId;
-use crate::load::profile::Graph;
+use crate::ids::{BlockId, Graph};
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
 
 const G1: usize = Graph::Prefill as usize;

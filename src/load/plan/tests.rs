@@ -6,8 +6,9 @@ use proptest::strategy::Strategy as Generator;
 
 use super::route::Clock;
 use super::*;
+use crate::ids::Graph;
 use crate::load::exact::exact;
-use crate::load::profile::{BlockCost, Graph, GraphCost, Profile};
+use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::simulate::simulate;
 use crate::load::timetable::ActionKind;
 use crate::random::uniform;

@@ -4,7 +4,7 @@
 
 use super::problem::{Costs, Held};
 use super::route::Route;
-use crate::load::profile::Graph;
+use crate::ids::Graph;
 
 const G1: usize = Graph::Prefill as usize;
 const G2: usize = Graph::Decode as usize;

@@ -13,11 +13,11 @@ use self::policy::{Policy, Way};
 use super::block_store::BlockStore;
 use super::loader::{LoadReport, Loader};
 use super::plan::{Plan, Strategy};
-use super::profile::{BlockCost, Graph, Profile};
+use super::profile::{BlockCost, Profile};
 use super::stream::Streaming;
 use super::timetable::{ActionKind, Timetable};
 use crate::error::Result;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Graph};
 
 /// How the loads of one prompt went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,10 +58,10 @@ impl SwitchReport {
 /// # Example
 /// ```
 /// use std::sync::Arc;
-/// use coordgen_rs::BlockId;
+/// use coordgen_rs::{BlockId, Graph};
 /// use coordgen_rs::load::block_store::BlockStore;
 /// use coordgen_rs::load::plan::Strategy;
-/// use coordgen_rs::load::profile::{BlockCost, Graph, Profile};
+/// use coordgen_rs::load::profile::{BlockCost, Profile};
 /// use coordgen_rs::load::switcher::Switcher;
 ///
 /// struct Nothing;

@@ -3,9 +3,10 @@
 //! a way of streaming. No thread and no store: it loads nothing.
 
 use crate::error::{Error, Result};
+use crate::ids::Graph;
 use crate::load::loader::LoadReport;
 use crate::load::plan::{Held, Plan, Problem, Strategy, plan};
-use crate::load::profile::{BlockCost, Graph, GraphCost, Profile};
+use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::stream::Streaming;
 use crate::load::timetable::{ActionKind, Run};
 
