@@ -1,4 +1,5 @@
-//! A test that imports run one way, so that what a file needs stands below it.
+//! Tests of the layout: imports run one way, so that what a file needs stands below it, and a
+//! folder holds its own module.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,10 @@ const CRATE: &[&[&str]] = &[
 
 /// Those of `draft`.
 const DRAFT: &[&[&str]] = &[&["source"], &["sources"], &["choose"], &["methods"]];
+
+fn source_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -51,8 +56,15 @@ fn upward_imports(folder: &Path, prefix: &str, layers: &[&[&str]]) -> Vec<String
 
 #[test]
 fn imports_run_one_way() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let folder = source_folder();
     let mut found = upward_imports(&folder, "crate::", CRATE);
     found.extend(upward_imports(&folder.join("draft"), "crate::draft::", DRAFT));
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_folder_holds_its_own_module() {
+    let all = files(&source_folder());
+    let doubled: Vec<_> = all.iter().filter(|path| path.with_extension("").is_dir()).collect();
+    assert!(doubled.is_empty(), "{doubled:?}");
 }
