@@ -10,7 +10,6 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::block_cost::{PyBlockCost, profile};
 use super::block_store::PyStore;
-use super::convert::non_negative;
 use super::plan::PyPlan;
 use super::timetable::graph;
 use crate::error::Result;
@@ -18,6 +17,7 @@ use crate::ids::{BlockId, Graph};
 use crate::load::block_store::BlockStore;
 use crate::load::plan::Strategy;
 use crate::load::switcher::{SwitchReport, Switcher};
+use crate::py::convert::non_negative;
 
 /// How the loads of one prompt went.
 #[pyclass(name = "SwitchReport", module = "coordgen_rs._core", frozen, get_all)]

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-use super::convert::token_ids;
-use super::errors::OptionError;
 use crate::draft::source::DraftSource;
 use crate::draft::sources::history::History;
 use crate::draft::sources::history::format::{Key, TERMINATOR, write_index};
+use crate::py::convert::token_ids;
+use crate::py::errors::OptionError;
 
 /// Finished requests of one namespace, shared by the drafters of a process.
 #[pyclass(name = "SharedHistory", module = "coordgen_rs._core", frozen)]

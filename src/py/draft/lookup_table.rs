@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
-use super::convert::{matrix, to_array, token_ids};
-use super::errors::{OptionError, ShapeError};
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
 use crate::draft::sources::lookup_table::file::Owner;
 use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
 use crate::error::Error;
 use crate::ids::TokenId;
+use crate::py::convert::{matrix, to_array, token_ids};
+use crate::py::errors::{OptionError, ShapeError};
 use crate::top_k::top_k;
 
 /// What the target held likely after each token.

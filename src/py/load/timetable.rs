@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 
-use super::errors::OptionError;
 use crate::ids::Graph;
 use crate::load::timetable::{Action, Run, Timetable};
+use crate::py::errors::OptionError;
 
 /// One block computes one chunk.
 #[pyclass(name = "Run", module = "coordgen_rs._core", frozen, get_all)]

@@ -3,10 +3,10 @@
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-use super::convert::{to_array, token_ids};
 use crate::draft::source::Learn;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::prompt_lookup::PromptLookup;
+use crate::py::convert::{to_array, token_ids};
 
 /// Every substring of a growing text, with counts and last positions.
 #[pyclass(name = "SuffixAutomaton", module = "coordgen_rs._core")]

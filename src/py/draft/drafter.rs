@@ -6,15 +6,10 @@ use std::sync::Arc;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 
-use super::convert::{integers, matrix, to_array, token_ids};
-use super::errors::ShapeError;
 use super::history::PySharedHistory;
 use super::lookup_table::PyLookupTable;
 use super::methods::TreeOption;
-use super::model_draft::PyModelDraft;
-use super::sampling::PySampling;
-use super::shared_logits::NumpyLogits;
-use super::step_inputs::PyStepInputs;
+use super::model::PyModelDraft;
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
 use crate::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
@@ -22,6 +17,11 @@ use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::ids::TokenId;
 use crate::logits::SharedLogits;
+use crate::py::convert::{integers, matrix, to_array, token_ids};
+use crate::py::errors::ShapeError;
+use crate::py::sampling::PySampling;
+use crate::py::shared_logits::NumpyLogits;
+use crate::py::step_inputs::PyStepInputs;
 
 /// Two `(n,) uint32` arrays: token ids and parents.
 type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);

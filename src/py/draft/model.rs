@@ -3,14 +3,14 @@
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
-use super::convert::{matrix, to_array};
-use super::errors::ShapeError;
-use super::step_inputs::PyStepInputs;
 use crate::draft::sources::model::source::SharedModelDraft;
 use crate::draft::sources::model::{ModelDraft, ReadStep};
 use crate::error::Error;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
+use crate::py::convert::{matrix, to_array};
+use crate::py::errors::ShapeError;
+use crate::py::step_inputs::PyStepInputs;
 
 /// A draft model's tree, shared with the drafter that proposes it.
 #[pyclass(name = "ModelDraft", module = "coordgen_rs._core", frozen)]

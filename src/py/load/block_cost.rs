@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 
-use super::convert::non_negative;
 use crate::error::Result;
 use crate::load::profile::{BlockCost, GraphCost, Profile};
+use crate::py::convert::non_negative;
 
 /// What one block costs under its two graphs.
 #[pyclass(name = "BlockCost", module = "coordgen_rs._core", frozen, eq, from_py_object)]

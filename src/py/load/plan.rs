@@ -4,10 +4,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::block_cost::{PyBlockCost, profile};
-use super::convert::non_negative;
 use super::timetable::{PyAction, PyRun, actions, runs};
 use crate::error::Result;
 use crate::load::plan::{Held, Plan, Problem, Strategy, plan as plan_for};
+use crate::py::convert::non_negative;
 
 /// What is in memory at the start: one word for all blocks, or one for each.
 #[derive(FromPyObject)]

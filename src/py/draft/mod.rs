@@ -1,0 +1,23 @@
+//! Drafting for Python: the drafter, the registry of methods, and the sources that have a life
+//! outside a drafter.
+
+mod drafter;
+mod history;
+mod lookup_table;
+mod methods;
+mod model;
+mod sources;
+
+use pyo3::prelude::*;
+
+/// Adds the classes and functions of drafting.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    sources::register(module)?;
+    methods::register(module)?;
+    module.add_class::<history::PySharedHistory>()?;
+    module.add_class::<lookup_table::PyLookupTable>()?;
+    module.add_class::<lookup_table::PyDynamicTree>()?;
+    module.add_class::<model::PyModelDraft>()?;
+    module.add_class::<drafter::PyDrafter>()?;
+    module.add_class::<drafter::PyAccepted>()
+}
