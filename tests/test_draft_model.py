@@ -16,8 +16,9 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs._core import least_that_pays
 from coordgen_rs.cli.main import main
-from coordgen_rs.draft_model import ModelDrafter, least_that_pays
+from coordgen_rs.draft_model import ModelDrafter
 from coordgen_rs.errors import DraftModelError, OptionError
 from coordgen_rs.target.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
@@ -175,6 +176,12 @@ def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
         DraftModel.open(out, session_of("embedded", "fp32"))
 
 
+def share_that_pays(session, target):
+    return least_that_pays(
+        session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
+    )
+
+
 def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, monkeypatch):
     target = session_of("embedded", "fp32")
     path = bundle_of("embedded-draft", "fp32")
@@ -187,11 +194,11 @@ def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, mo
         model.session, "step_costs", [StepCost(1.0, 0.0)] * len(model.session.widths)
     )
     a_row = min((c.base - 10) / (w - 1) for c, w in zip(costs[1:], target.widths[1:], strict=True))
-    assert least_that_pays(model.session, target) == pytest.approx((1 + a_row) / 10)
+    assert share_that_pays(model.session, target) == pytest.approx((1 + a_row) / 10)
     monkeypatch.setattr(
         model.session, "step_costs", [StepCost(10.0, 0.0)] * len(model.session.widths)
     )
-    assert least_that_pays(model.session, target) == 1
+    assert share_that_pays(model.session, target) == 1
     never = DraftModel(model.session, least_that_pays=1.0)
     monkeypatch.setattr(model.session, "step", lambda *_: pytest.fail("the model was asked"))
     drafter = make_drafter(target, EVERYTHING, draft_model=never)

@@ -42,6 +42,7 @@ __all__ = [
     "draft_method",
     "draft_methods",
     "draft_sources",
+    "least_that_pays",
     "plan",
     "strategies",
     "top_k",
@@ -1130,10 +1131,33 @@ class ModelDraft:
 
     @property
     def threshold(self) -> float:
-        """alpha, the confidence below which the target verifies (Eq. 3)."""
+        """alpha, the confidence below which the target verifies (EdgeLLM, Eq. 3)."""
 
     def memory_bytes(self) -> int:
         """Bytes held on the heap, about."""
+
+def least_that_pays(
+    step_inputs: Sequence[StepInputs],
+    costs: Sequence[float | tuple[float, float]] | None,
+    target_step_inputs: Sequence[StepInputs],
+    target_costs: Sequence[float | tuple[float, float]] | None,
+) -> float:
+    """What a drafted token costs, as a share of the step of the target that it saves if right.
+
+    A step of the draft model, and the cheapest further row of the target.
+
+    Args:
+        step_inputs: One for each step of the draft model's session, narrowest first.
+        costs: What each of them costs, as in `Drafter`, in the same unit as `target_costs`.
+        target_step_inputs: Those of the target's session.
+        target_costs: What each of those costs.
+
+    Returns:
+        0 to 1, for `ModelDraft`: at 1 no token pays. 0 where either has no costs.
+
+    Raises:
+        OptionError: Steps or costs are unusable.
+    """
 
 @final
 class DynamicTree:

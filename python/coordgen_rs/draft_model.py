@@ -1,7 +1,7 @@
 """A draft model: a smaller model whose guesses the target verifies (EdgeLLM III-B, III-C).
 
-In: a session of the draft model. Out: a token tree in the core, grown a token a step. Which token
-is read next, and when it is enough, is the core's; the model's steps are run here.
+In: a session of the draft model. Out: a token tree in the core, grown a token a step. The core
+decides which token is read next, when it is enough and what pays; the model's steps are run here.
 """
 
 import time
@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from coordgen_rs._core import Drafter, ModelDraft, StepInputs
+from coordgen_rs._core import Drafter, ModelDraft, StepInputs, least_that_pays
 from coordgen_rs.errors import DraftModelError
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
@@ -63,7 +63,10 @@ class DraftModel:
         """
         session = open_session(path, threads=target.threads)
         _check_same_tokens(session, target)
-        return cls(session, least_that_pays=least_that_pays(session, target), branches=branches)
+        least = least_that_pays(
+            session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
+        )
+        return cls(session, least_that_pays=least, branches=branches)
 
     def shaped(self, *, branches: bool) -> "DraftModel":
         """The same model, drafting branches or a chain, with a tree of its own where it differs."""
@@ -164,20 +167,6 @@ class ModelDrafter(WrappedDrafter):
         drafted = self._in_gaps and self.model.step(2 * self._max_tokens)
         self.num_provisional += drafted
         return drafted
-
-
-def least_that_pays(session: Session, target: Session) -> float:
-    """What a drafted token costs, against the step of the target that it saves if it is right.
-
-    A step of the draft model, and the cheapest further row of the target.
-    """
-    costs, widths = target.step_costs, [inputs.rows for inputs in target.step_inputs]
-    if costs is None or session.step_costs is None:
-        return 0.0
-    first = costs[0].base
-    more = [(c.base - first) / (w - widths[0]) for c, w in zip(costs[1:], widths[1:], strict=True)]
-    a_row = max(min(more, default=0.0), 0.0)
-    return min((session.step_costs[0].base + a_row) / first, 1.0)
 
 
 def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:

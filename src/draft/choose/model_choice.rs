@@ -1,6 +1,6 @@
-//! Whether a draft model is to run before the next step. In: what steps brought that it ran for, what
-//! they cost, and the gain that is expected without it. Out: yes or no. Knows neither the model nor
-//! what it drafts.
+//! When a draft model pays. In: what its steps and the target's cost, and what the steps brought
+//! that it ran for. Out: how sure it must be of a token, and whether to run it before the next step.
+//! Knows neither the model nor what it drafts.
 
 use super::step_choice::StepChoice;
 
@@ -12,6 +12,15 @@ const FIRST_STEPS: u32 = 2;
 const FIRST_PAUSE: u32 = 16;
 /// Most of them: the pause doubles when a trial does not pay.
 const LONGEST_PAUSE: u32 = 512;
+
+/// What a drafted token costs, as a share of the step of the target that it saves if it is right:
+/// a step of the draft model, and the cheapest further row of the target. 0 to 1: at 1 no token
+/// pays. 0 where either has no costs. Both sets of costs have the same unit.
+pub fn least_that_pays(model: &StepChoice, target: &StepChoice) -> f32 {
+    let (Some(a_step), Some(plain)) = (model.cost(0, 0), target.cost(0, 0)) else { return 0.0 };
+    let a_row = target.further_row().unwrap_or(0.0);
+    ((a_step + a_row) / plain).min(1.0)
+}
 
 /// Means over the steps that the model ran for, and how long it has not.
 ///
@@ -67,10 +76,49 @@ impl ModelChoice {
 mod tests {
     use super::*;
     use crate::draft::choose::step_choice::{StepCost, StepShape};
+    use proptest::prelude::*;
+
+    /// Steps of so many rows at such costs.
+    fn costing(steps: &[(usize, f32)]) -> StepChoice {
+        let shapes = steps.iter().map(|&(rows, _)| StepShape { rows, attended: 64 }).collect();
+        let costs = steps.iter().map(|&(_, cost)| StepCost::from(cost)).collect();
+        StepChoice::new(shapes, Some(costs)).unwrap()
+    }
 
     fn steps() -> StepChoice {
-        let shapes = [1, 8].map(|rows| StepShape { rows, attended: 64 });
-        StepChoice::new(shapes.to_vec(), Some([1.0, 2.0].map(StepCost::from).to_vec())).unwrap()
+        costing(&[(1, 1.0), (8, 2.0)])
+    }
+
+    #[test]
+    fn a_token_costs_a_step_of_the_model_and_a_row_of_the_target() {
+        let target = costing(&[(1, 10.0), (4, 16.0), (8, 17.0)]);
+        assert_eq!(least_that_pays(&costing(&[(1, 1.0), (8, 90.0)]), &target), 0.2);
+        assert_eq!(least_that_pays(&costing(&[(1, 1.0)]), &costing(&[(1, 10.0)])), 0.1);
+    }
+
+    #[test]
+    fn a_model_that_costs_what_it_saves_never_pays() {
+        assert_eq!(least_that_pays(&costing(&[(1, 10.0)]), &steps()), 1.0);
+    }
+
+    #[test]
+    fn what_was_not_measured_costs_nothing() {
+        let shape = StepShape { rows: 1, attended: 64 };
+        let free = StepChoice::new(vec![shape], None).unwrap();
+        assert_eq!(least_that_pays(&free, &steps()), 0.0);
+        assert_eq!(least_that_pays(&steps(), &free), 0.0);
+    }
+
+    proptest! {
+        #[test]
+        fn wider_steps_that_cost_less_than_a_row_take_nothing_off(
+            a_step in 0.1f32..20.0,
+            costs in prop::array::uniform3(0.1f32..20.0),
+        ) {
+            let target: Vec<_> = [1, 4, 8].into_iter().zip(costs).collect();
+            let share = least_that_pays(&costing(&[(1, a_step)]), &costing(&target));
+            prop_assert!(share >= (a_step / costs[0]).min(1.0) && share <= 1.0);
+        }
     }
 
     /// Of `num_steps` steps the share that a model runs for, of which each then brings `tokens` at

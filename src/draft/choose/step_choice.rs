@@ -90,6 +90,16 @@ impl StepChoice {
         self.costs.as_ref().map(|costs| costs[step].at(past_len))
     }
 
+    /// What a row beyond those of the narrowest step costs behind no committed token, where it is
+    /// cheapest; not negative. `None` without costs or with one step only.
+    pub fn further_row(&self) -> Option<f32> {
+        let (costs, narrowest) = (self.costs.as_ref()?, self.steps[0].rows);
+        let wider = self.steps.iter().zip(costs).skip(1);
+        let a_row =
+            wider.map(|(step, cost)| (cost.base - costs[0].base) / (step.rows - narrowest) as f32);
+        a_row.reduce(f32::min).map(|cost| cost.max(0.0))
+    }
+
     /// The widest step that fits after `past_len` committed tokens. Fails when none does.
     pub fn widest(&self, past_len: usize) -> Result<usize> {
         let fits = |step: &StepShape| past_len + step.rows <= step.attended;

@@ -10,9 +10,9 @@ use super::history::PySharedHistory;
 use super::lookup_table::PyLookupTable;
 use super::methods::TreeOption;
 use super::model::PyModelDraft;
+use super::step_choice::{CostOption, step_choice};
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
-use crate::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::ids::TokenId;
@@ -25,22 +25,6 @@ use crate::py::step_inputs::PyStepInputs;
 
 /// Two `(n,) uint32` arrays: token ids and parents.
 type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);
-
-/// A number, or a pair of what a step costs behind nothing and for every token that it stands behind.
-#[derive(FromPyObject)]
-enum CostOption {
-    Growing(f32, f32),
-    Constant(f32),
-}
-
-impl From<CostOption> for StepCost {
-    fn from(cost: CostOption) -> Self {
-        match cost {
-            CostOption::Growing(base, per_token) => Self { base, per_token },
-            CostOption::Constant(base) => base.into(),
-        }
-    }
-}
 
 /// What one verification gave out.
 #[pyclass(name = "Accepted", module = "coordgen_rs._core", frozen)]
@@ -126,13 +110,8 @@ impl PyDrafter {
         model_draft: Option<PyRef<'_, PyModelDraft>>,
         tree: TreeOption,
     ) -> PyResult<Self> {
-        let shape = |inputs: &Py<PyStepInputs>| {
-            let inputs = &inputs.borrow(py).core;
-            StepShape { rows: inputs.rows(), attended: inputs.attended() }
-        };
-        let costs = costs.map(|costs| costs.into_iter().map(StepCost::from).collect());
         let options = DrafterOptions {
-            steps: StepChoice::new(step_inputs.iter().map(shape).collect(), costs)?,
+            steps: step_choice(py, &step_inputs, costs)?,
             vocab_size,
             commit: commit.parse::<CommitPolicy>()?,
             end_tokens: end_token_ids.into_iter().map(TokenId).collect(),

@@ -7,6 +7,7 @@ mod lookup_table;
 mod methods;
 mod model;
 mod sources;
+mod step_choice;
 
 use pyo3::prelude::*;
 
@@ -17,7 +18,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::PySharedHistory>()?;
     module.add_class::<lookup_table::PyLookupTable>()?;
     module.add_class::<lookup_table::PyDynamicTree>()?;
-    module.add_class::<model::PyModelDraft>()?;
+    model::register(module)?;
     module.add_class::<drafter::PyDrafter>()?;
     module.add_class::<drafter::PyAccepted>()
 }

@@ -1,8 +1,10 @@
-//! `ModelDraft` for Python: what a draft model is to read, and what it has read.
+//! `ModelDraft` for Python: what a draft model is to read, what it has read, and what pays.
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
+use super::step_choice::{CostOption, step_choice};
+use crate::draft::choose::model_choice;
 use crate::draft::sources::model::source::SharedModelDraft;
 use crate::draft::sources::model::{ModelDraft, ReadStep};
 use crate::error::Error;
@@ -98,4 +100,24 @@ impl PyModelDraft {
     fn memory_bytes(&self) -> usize {
         self.core.lock().memory_bytes()
     }
+}
+
+/// What a drafted token costs, as a share of a step of the target.
+#[pyfunction]
+fn least_that_pays(
+    py: Python<'_>,
+    step_inputs: Vec<Py<PyStepInputs>>,
+    costs: Option<Vec<CostOption>>,
+    target_step_inputs: Vec<Py<PyStepInputs>>,
+    target_costs: Option<Vec<CostOption>>,
+) -> PyResult<f32> {
+    let model = step_choice(py, &step_inputs, costs)?;
+    let target = step_choice(py, &target_step_inputs, target_costs)?;
+    Ok(model_choice::least_that_pays(&model, &target))
+}
+
+/// Adds the class and its function.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyModelDraft>()?;
+    module.add_function(wrap_pyfunction!(least_that_pays, module)?)
 }
