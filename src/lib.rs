@@ -1,10 +1,10 @@
 //! Lossless drafting and tree verification for text generation on fixed-shape graphs.
 //!
-//! A language model that answers from a context says again much of what stands there. This crate
-//! proposes such continuations from lookups alone, as a tree of draft tokens; one run of the
-//! model, the *target*, then verifies all of them; and exactly the tokens that plain greedy decoding
-//! would have said are given out, several a run. The crate runs no model: it prepares the inputs of
-//! a run, reads its logits, and says which rows of the key and value cache to keep.
+//! A language model that answers from a context repeats much of it. This crate proposes such
+//! continuations from lookups alone, as a tree of draft tokens; one run of the model, the *target*,
+//! verifies all of them; and the tokens given out, several a run, are exactly those of plain
+//! decoding. The crate runs no model: it prepares the inputs of a run, reads its logits, and says
+//! which rows of the key and value cache to keep.
 //!
 //! # The way of the data
 //!
@@ -31,7 +31,8 @@
 //! |---|---|
 //! | target | the model whose output is wanted |
 //! | draft, draft tree | proposed continuations; node 0, the root, is the last token given out; parents stand before children |
-//! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests, what the target expected in the prompt, what it held likely after a token, a draft model, parts of rejected drafts |
+//! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests in memory or on disk, the user's own prediction, what the target expected in the prompt, what it held likely after a token, parts of rejected drafts, a draft model |
+//! | method | a named choice of sources, tree shape and needs: ours, and those of the papers |
 //! | rows | number of tokens that a run takes, fixed by its graph; row `i` computes node `i` |
 //! | step | one run of the target over a draft tree, under the tree attention mask |
 //! | `past_len` | tokens whose keys and values are in the cache; row `i` is written to slot `past_len + i` |
@@ -41,12 +42,16 @@
 //! | commit | the accepted rows' keys and values join the cache, all others are dropped |
 //! | carried tokens | accepted on a side branch, so that their rows stand in wrong slots: fed again first |
 //! | worth | tokens that a draft node is expected to bring |
+//! | `least_that_pays` | what a token of a draft model costs, as a share of the target's step that it saves if right |
 //! | block | some consecutive layers of the target, with two graphs: G1 for chunks of a prompt, G2 for steps |
 //! | switch | to load a block's G2 in place of its G1, while other blocks compute |
+//! | k* | the fewest runs that hide a load, by which CoordGen's greedy rule spaces its switches |
+//! | strategy | a rule for making plans of loads and switches, by name |
+//! | stream | to load and release blocks in every pass, where not all of them fit into memory |
 //!
 //! # What it costs
 //!
-//! With `n` nodes in a tree of `rows` rows, `V` tokens in the vocabulary, `a` tokens accepted.
+//! With `n` nodes in a tree, `rows` rows in a step, `V` tokens in the vocabulary, `a` tokens accepted.
 //!
 //! | call | cost |
 //! |---|---|
@@ -61,8 +66,8 @@
 //! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on a thread where that is long |
 //! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
-//! | [`load::plan::plan`] | two to three hundred passes over the runs, those before the first load left out |
-//! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; its index opens by a thousandth of its bytes |
+//! | [`load::plan::plan`] | two to three hundred passes over the runs from the first load on |
+//! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //!
 //! # Key types, in reading order
@@ -96,21 +101,24 @@
 //!   [`fallback`](draft::sources::model::fallback), and
 //!   [`source`](draft::sources::model::source), how it drafts.
 //! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
-//!   [`grow`], one tree from all of them; [`step_choice`], how wide a step pays; [`model_choice`],
-//!   when a draft model does; [`origins`], who brought each token; and the [`Drafter`] above it all.
+//!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
+//!   [`model_choice`], when a draft model pays; [`origins`], who proposed each token; and the
+//!   [`Drafter`] above them all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
 //!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's,
 //!   [`static_tree`](draft::choose::tree_shape::static_tree), Token Recycling's;
 //!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
-//!   a device; [`load::timetable`], a plan written out; [`load::plan`], who makes it and how, the
-//!   strategies' registry and the paper's k* among it; [`load::simulate`], what it comes to, and
-//!   [`load::exact`], the best there is, to judge it by; [`load::stream`], a target larger than its
+//!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
+//!   registry of strategies (`strategy`) and the paper's k* (`k_star`); [`load::simulate`], what it
+//!   takes, and [`load::exact`], the best there is, to judge it by; [`load::stream`], a target larger than its
 //!   memory; [`load::block_store`], where graphs come from; [`load::loader`], which carries a
 //!   timetable out on a thread of its own; [`load::switcher`], which decides for each prompt
 //!   whether to plan or to stream, and learns what blocks cost.
 //!
-//! With feature `python` the crate is also the extension module `coordgen_rs._core`.
+//! With feature `python` the crate is also the extension module `coordgen_rs._core`: `py/` converts,
+//! in folders named like those above, and decides nothing. `random` and `replace_file` are small
+//! helpers; `layers` tests that imports run one way.
 //!
 //! # Example
 //!

@@ -1,7 +1,7 @@
 //! Reading logits: which token the target says. In: a row of scores. Out: its argmax.
 //!
 //! The tie rule stands here and nowhere else: of equal scores the lowest token id wins. Losslessness
-//! hangs on it, since plain decoding and verification must break ties alike.
+//! depends on it, since plain decoding and verification must break ties alike.
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};

@@ -87,7 +87,7 @@ impl Sampling {
             }
         };
         if self.top_p >= 1.0 {
-            // In the order of ids, so that the draw does not hang on how the selection moved them.
+            // In the order of ids, so that the draw does not depend on how the selection moved them.
             candidates.sort_unstable_by_key(|&(_, token)| token);
             return candidates;
         }

@@ -58,7 +58,7 @@ pub struct Verification<'a> {
     /// Cost: a pass over a row of logits.
     pub says: &'a mut dyn FnMut(NodeId) -> Option<TokenId>,
     /// What the target held likely after a node, also a rejected one; `None` where its row is
-    /// unusable. Of a recorded answer it is the recorded token alone. Cost: as of `says`.
+    /// unusable. In a recorded answer it is the recorded token alone. Cost: same as `says`.
     pub top_k: &'a mut dyn FnMut(NodeId) -> Option<TopK>,
     /// All rows, node `i` in row `i`, to be read on another thread; with the vocabulary's size.
     pub shared_logits: Option<(&'a Arc<dyn SharedLogits>, usize)>,
@@ -96,7 +96,7 @@ pub trait Learn {
     /// Appends committed tokens (the prompt first) to the text that the source draws on.
     fn extend(&mut self, tokens: &[TokenId]);
 
-    /// Hears how the user expects the next request to be answered; nothing where it is empty.
+    /// Takes the user's own prediction of the next answer; an empty one is ignored.
     fn predicted(&mut self, _prediction: &[TokenId]) {}
 
     /// Whether `prefilled` is of any use to it: reading the prompt's rows costs the target's time.

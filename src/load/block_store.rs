@@ -15,7 +15,7 @@ pub trait BlockStore: Send + Sync {
     /// Drops a loaded graph.
     fn release(&self, block: BlockId, graph: Graph);
 
-    /// Whether whoever waits for the loader is to go on waiting; if not, the wait fails with
+    /// Whether a wait for the loader goes on; if not, it fails with
     /// [`WaitInterrupted`](crate::Error::WaitInterrupted). Asked on the thread that waits, about
     /// twenty times a second.
     fn keep_waiting(&self) -> bool {

@@ -25,11 +25,11 @@ pub struct BlockCost {
 }
 
 impl BlockCost {
-    /// What a block may cost where nobody measured it, from the bytes of its weights.
+    /// A guess at what a block costs, from the bytes of its weights, where it was not measured.
     ///
     /// A gigabyte a second to load, and ten microseconds a row for a megabyte of weights: within a
     /// factor of three of what a CPU of two cores took for fp32, int8 and int4 weights of
-    /// Qwen2.5-0.5B's shape. Only plans hang on it, and they hold when loads are late.
+    /// Qwen2.5-0.5B's shape. Only plans depend on it, and a plan survives late loads.
     pub fn guessed(num_bytes: u64, prefill_rows: usize, decode_rows: usize) -> Self {
         let compute_us =
             |rows: usize| (num_bytes as f64 / 1e5 * rows as f64).round().max(1.0) as u64;
@@ -41,7 +41,7 @@ impl BlockCost {
         Self { prefill: graph(prefill_rows), decode: graph(decode_rows) }
     }
 
-    /// The same where each load takes so much longer.
+    /// The same with `delay_us` added to each load.
     pub fn with_load_delay(self, delay_us: u64) -> Self {
         let delayed =
             |cost: GraphCost| GraphCost { load_us: cost.load_us.saturating_add(delay_us), ..cost };

@@ -33,16 +33,15 @@ struct Record {
 /// The records of a source where nothing contests it, and where a draft model does.
 type BySource = [[Record; LONGEST_MATCH + 1]; 2];
 
-/// Learned trust in every source, by match length, and apart where a draft model contradicts it: what
-/// a long match is worth there hangs on the model, and is not what it is worth elsewhere. Kept
-/// across requests.
+/// Learned trust in every source, by match length, and kept separately for tokens that a draft
+/// model contradicts: what a long match is worth there depends on the model. Kept across requests.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
     records: Vec<BySource>,
 }
 
 impl Acceptance {
-    /// Nothing seen yet: long matches are taken at their word, short ones are partly chance.
+    /// Before anything is seen: long matches are trusted fully, short ones less.
     pub fn new(num_sources: usize) -> Self {
         Self { records: vec![priors(); num_sources] }
     }
@@ -73,7 +72,8 @@ impl Acceptance {
 }
 
 /// A short match is partly chance, more so in other texts than the request's own. Sources whose
-/// estimates know the length already are soon seen to, and lose less than 0.1 % of their steps by it.
+/// estimates already account for the length are soon corrected, and lose less than 0.1 % of their
+/// steps to it.
 fn prior(bucket: usize) -> Record {
     let share = 1.0 - 0.3 / bucket.max(1) as f32;
     Record { expected: PRIOR_WEIGHT, came_true: PRIOR_WEIGHT * share }

@@ -48,11 +48,11 @@ impl Origins {
         self.carried.clear();
     }
 
-    /// Follows an accepted path, of which, with the target's own token after it, `commit` gives out
-    /// the first tokens and carries the others.
+    /// Follows an accepted path and the target's own token after it: `commit` gives out the first
+    /// of these tokens and carries the others.
     ///
-    /// `proposals` are those of the tree's nodes. The nodes of nobody are the caller's where
-    /// `is_given`, else the carried tokens below the root.
+    /// `proposals` are those of the tree's nodes. A node without one is the caller's if
+    /// `is_given`, else a carried token below the root.
     pub fn follow(
         &mut self,
         path: &[NodeId],

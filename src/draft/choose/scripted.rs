@@ -3,7 +3,7 @@
 use crate::draft::source::{Cursor, DraftSource, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
-/// Which token is the likelier one hangs on the place and on `rule`.
+/// Which token is likeliest depends on the place and on `rule`.
 pub struct Scripted {
     rule: u64,
     text_len: u64,

@@ -11,7 +11,8 @@ use crate::ids::TokenId;
 /// An automaton over finished requests, prompts and answers, and where the current one
 /// matches it.
 ///
-/// Cost: that of a [`SuffixAutomaton`](crate::SuffixAutomaton), paid for a request when the next one begins.
+/// Cost: that of a [`SuffixAutomaton`](crate::SuffixAutomaton); a request is added when the next one
+/// begins.
 ///
 /// ```
 /// use coordgen_rs::draft::sources::earlier_requests::EarlierRequests;

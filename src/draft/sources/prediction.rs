@@ -5,7 +5,7 @@ use super::automaton::other_text::{BORDER, OtherText};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
-/// The beginning is trusted as a match of so many tokens is.
+/// The beginning is trusted as much as a match of this length.
 const TRUSTED_LEN: u32 = 8;
 
 /// A predicted answer: the edited file, the form to fill in, last time's answer.

@@ -29,7 +29,7 @@ const START_PROBABILITY: f32 = 0.2;
 /// says it in other words (*synonym*), and then goes on as drafted. The rows behind the rejection
 /// are computed anyway. Eq. 3: keep the longest segment of which each token is what the target
 /// said after the tokens of the draft before it. The token before the segment is kept as its anchor,
-/// and, beyond the paper, what the target said after the segment: the only word there that is its
+/// and, beyond the paper, what the target said after the segment: the only token there that is its
 /// own. Without it reuse gained far less on the embedded model.
 ///
 /// Kept segments are proposed after an agreement with their own tokens, as a lookup in a text
@@ -205,9 +205,9 @@ fn rejected_path(tree: &DraftTree, accepted: &[NodeId]) -> Vec<NodeId> {
     path
 }
 
-/// CoordGen, section 3.4, Eq. 3: the longest run of nodes of a rejected `path` that hold what the target says after
-/// their parents, behind the node before it and before what the target says next; `None` when there
-/// is no such node. The first run among equals.
+/// The longest run of nodes of a rejected `path` that hold what the target says after their parents
+/// (CoordGen, section 3.4, Eq. 3), with the node before it and what the target says next; `None`
+/// where there is no such node. The first run among equals.
 fn agreeing_segment(
     tree: &DraftTree,
     path: &[NodeId],
@@ -293,7 +293,7 @@ mod tests {
         chain_step(&mut reuse, &[T, 1, 2, 3, 4], &[9, 2, 3, 4, 5]);
         assert_eq!(reuse.segments().next().unwrap(), [1, 2, 3, 4, 5].map(TokenId));
         assert!(proposes(&reuse, &[1, 2, 3, 4, 5]));
-        // Another word is missing too: "9 8 1 2 3 4". Whoever drafts 8, the segment goes on.
+        // Another word is missing too: "9 8 1 2 3 4". Whichever source drafts 8, the segment goes on.
         let after_8 = reuse.advance(reuse.cursor().unwrap(), TokenId(8)).unwrap();
         let mut found = Vec::new();
         reuse.successors(after_8, &mut found);

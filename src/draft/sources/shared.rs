@@ -1,4 +1,5 @@
-//! What several drafters, or a drafter and its caller, hold together. Out: one of them at a time has it.
+//! A value that several drafters, or a drafter and its caller, share. Out: exclusive use of it, one
+//! owner at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,7 @@ impl<T> Shared<T> {
         Self(Arc::new(Mutex::new(value)))
     }
 
-    /// The value, for as long as nobody else needs it.
+    /// The value, locked until the guard is dropped.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

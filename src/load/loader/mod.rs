@@ -162,7 +162,7 @@ impl Loader {
     }
 
     /// Forgets the runs that are left and the actions that have not begun. The one under way is
-    /// carried out and counts; whoever waits for another gets an error.
+    /// carried out and counts; a wait for another one fails.
     pub fn cancel(&self) {
         self.shared.lock().progress.cancel(self.shared.now_us());
         self.shared.done.notify_all();

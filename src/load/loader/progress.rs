@@ -46,7 +46,7 @@ struct Pending {
     action: Action,
     /// Of a release: what `late::hidden_switch_us` says.
     switch_us: Option<u64>,
-    /// Put off until so many runs are over, or compute waits.
+    /// Put off until this many runs are over, or compute waits.
     put_off_until: usize,
 }
 

@@ -1,5 +1,5 @@
 //! The registry of strategies: their order, names, and what each does in one line. In: a name. Out:
-//! a strategy. Python, options and tables read it; what a strategy plans stands in files of its own.
+//! a strategy. Options and tables read it; each strategy's planning has its own file.
 
 use crate::error::{Error, Result};
 

@@ -35,9 +35,9 @@ impl SwitchReport {
     }
 }
 
-/// Decides when graphs of blocks are loaded and released, and has it done beside compute.
+/// Decides when graphs of blocks are loaded and released, and has that done beside compute.
 ///
-/// How is settled by a [`Strategy`] and a memory budget. One prompt after another goes like this:
+/// A [`Strategy`] and a memory budget say how. Each prompt goes like this:
 ///
 /// 1. [`begin`](Self::begin) plans its loads from what is in memory, or finds that blocks are to be
 ///    streamed; [`stand_by`](Self::stand_by) instead where no token has to be computed.
@@ -49,7 +49,7 @@ impl SwitchReport {
 ///    elsewhere each block under its [`step_graph`](Self::step_graph).
 ///
 /// After an error in between, [`cancel`](Self::cancel): what is in memory stays usable, and the next
-/// prompt starts from it. Whatever waits fails with `WaitInterrupted` where the store says so.
+/// prompt starts from it. A wait fails with `WaitInterrupted` when the store says so.
 ///
 /// # Cost
 /// `begin` makes a plan. `step_graph`, `try_enter`, `enter` and `leave`: a lock, and a wake-up where

@@ -10,8 +10,8 @@ use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::stream::Streaming;
 use crate::load::timetable::{ActionKind, Run};
 
-/// Plans reckon with loads that take so many times what the profile says: compute waits for what
-/// comes late, not for what comes early, and a plan that loads as late as it can leaves no room.
+/// Plans assume that a load takes this many times what the profile says: compute waits for a load
+/// that is late, never for an early one, and a plan that loads as late as it can leaves no slack.
 const LOAD_MARGIN: f64 = 1.2;
 
 /// How a prompt and its answer get their graphs.

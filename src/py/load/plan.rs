@@ -23,7 +23,7 @@ pub struct PyPlan {
 }
 
 impl PyPlan {
-    /// What it comes to, without the timetable.
+    /// Its figures, without the timetable.
     pub(super) fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let figures = PyDict::new(py);
         for (name, figure) in [

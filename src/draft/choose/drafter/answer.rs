@@ -14,12 +14,12 @@ pub(super) enum Answer<'a> {
     Computed {
         /// Of the step's rows.
         logits: Logits<'a>,
-        /// How tokens are drawn from them; `None` for greedily.
+        /// How tokens are drawn from them; `None` for greedy choice.
         sampling: Option<Sampling>,
-        /// Tokens that the request gave out before.
+        /// Number of tokens that the request gave out before.
         num_given: usize,
     },
-    /// The tokens that were once said, from the next one on.
+    /// A recorded answer, from its next token on.
     Recorded(&'a [TokenId]),
 }
 

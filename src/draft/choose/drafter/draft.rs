@@ -29,8 +29,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Nothing drafted, and nothing learned of so many sources. Fails when an option of the shape
-    /// is out of its range.
+    /// Nothing drafted, and nothing learned yet of `num_sources` sources. Fails when an option of the
+    /// shape is out of its range.
     pub fn new(num_sources: usize, shape: TreeShape) -> Result<Self> {
         Ok(Self {
             acceptance: Acceptance::new(num_sources),

@@ -120,7 +120,7 @@ impl Drafter {
         Ok(())
     }
 
-    /// How the target's tokens are chosen from its logits: drawn, or greedily without a sampling.
+    /// How the target's tokens are chosen from its logits: drawn by `sampling`, or greedily without one.
     pub fn set_sampling(&mut self, sampling: Option<Sampling>) {
         self.sampling = sampling;
     }
@@ -143,7 +143,7 @@ impl Drafter {
         Ok(self.model_choice.pays(steps, past_len, gain))
     }
 
-    /// Hears that the draft model has run for the next step, at this cost, in the unit of the steps'.
+    /// Records what the draft model's run for the next step cost, in the unit of the steps' costs.
     pub fn model_ran(&mut self, cost: f32) -> Result<()> {
         self.request.as_mut().ok_or(Error::NoRequest)?.model_cost = Some(cost);
         Ok(())

@@ -76,7 +76,7 @@ impl Request {
         Ok(self.num_prefilled)
     }
 
-    /// How large the next tree may grow, in a step of so many rows.
+    /// How large the next tree may grow, in a step of `num_nodes` rows.
     pub fn limits(&self, num_nodes: usize, commit: CommitPolicy) -> GrowthLimits {
         let side_worth = match commit {
             CommitPolicy::Canonical => CANONICAL_SIDE_WORTH,

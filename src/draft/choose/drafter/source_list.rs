@@ -1,5 +1,5 @@
 //! The sources of a drafter, in their order, told together. In: requests, and what the target made
-//! of them. Out: the sources, up to date, to be asked by who grows the trees.
+//! of them. Out: the sources, up to date, ready to be asked.
 
 use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::draft::sources::prediction::Prediction;

@@ -20,7 +20,7 @@ pub struct SourceStatistics {
 }
 
 impl Statistics {
-    /// Nothing counted yet, for so many sources.
+    /// Nothing counted yet.
     pub(super) fn new(num_sources: usize) -> Self {
         let sources = vec![SourceStatistics::default(); num_sources];
         Self { accept_histogram: Vec::new(), sources }

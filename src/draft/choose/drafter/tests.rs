@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const VOCAB_SIZE: usize = Scripted::VOCAB_SIZE;
 const ATTENDED: usize = 64;
 
-/// A target whose next token hangs on the last three.
+/// A target whose next token depends on the last three.
 fn says(text: &[TokenId]) -> TokenId {
     let recent = text.iter().rev().take(3);
     TokenId(recent.fold(1, |sum, token| (sum * 5 + token.0 + 1) % 7) % VOCAB_SIZE as u32)

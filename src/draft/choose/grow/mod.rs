@@ -13,7 +13,7 @@ const MAX_PROBABILITY: f32 = 0.98;
 
 /// Sources are asked for nothing below this share of an even worth of all nodes, unless rows stay
 /// empty for it. Without it `coordgen replay` counts as many steps (within 0.4 %), each of which
-/// takes up to a third longer to draft; half and twice of it served less well.
+/// takes up to a third longer to draft; half and twice as much were worse.
 const EXPECTED_SHARE: f32 = 1.0 / 6.0;
 
 /// How large a tree may grow.
@@ -48,7 +48,7 @@ struct Node {
     path_probability: f32,
     worth: f32,
     on_first_path: bool,
-    /// `None` for the root and for carried tokens, which are nobody's guess.
+    /// `None` for the root and for carried tokens, which no source guessed.
     guess: Option<Guess>,
 }
 
@@ -76,9 +76,9 @@ impl TreeGrower {
     /// Grows a tree below `root`: first the carried tokens as a chain, since the target has said
     /// them already, then what the sources propose after them, the worthiest first.
     ///
-    /// Cost: a look at each source for every node whose children could still be among the
-    /// worthiest, and a sorted list of what they answered; all of it twice where too little of worth
-    /// is known to fill the rows at once.
+    /// Cost: a call to each source for every node whose children could still be among the
+    /// worthiest, and a sorted list of the answers; twice that where the first pass leaves rows
+    /// empty.
     pub fn grow(
         &mut self,
         sources: &[Box<dyn DraftSource>],
@@ -260,7 +260,7 @@ impl TreeGrower {
     /// Collects the guesses of all sources after the newest node, the likeliest first.
     ///
     /// A token that several sources name keeps its largest probability. Sources read much the
-    /// same text, so their agreement is no independent evidence, as adding up would take it.
+    /// same text, so their agreement is not independent evidence, and probabilities are not added up.
     fn ask(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance, at_least: f32) {
         self.guesses.clear();
         let model_says = self.model_says(sources);

@@ -61,8 +61,8 @@ impl DynamicTreeOptions {
         Ok(self)
     }
 
-    /// s of a path (DIAA, Eq. 2), of which `path_probability` is the product, `depth` the number of tokens,
-    /// and `rank` the last token's, from 0.
+    /// The score s of a path (DIAA, Eq. 2): `path_probability` is the product of its probabilities,
+    /// `depth` its number of tokens, `rank` that of its last token, from 0.
     fn score(&self, path_probability: f32, depth: usize, rank: usize) -> f32 {
         let deep = self.depth_decay.powi(depth as i32 - 1);
         path_probability * deep * self.width_decay.powi(rank as i32)
@@ -249,7 +249,7 @@ mod tests {
                 let score = naive_score(&source, &options, path);
                 prop_assert!(path.len() == 1 || score >= options.threshold);
             }
-            // Whoever was expanded scores no less than who stood in the queue then and was not.
+            // A path that was expanded scores no less than any left in the queue at that time.
             let score = |path: &[usize]| naive_score(&source, &options, path);
             for (index, path) in paths.iter().enumerate().filter(|(_, path)| path.len() > 1) {
                 let parent = &path[..path.len() - 1];

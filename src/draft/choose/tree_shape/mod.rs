@@ -1,4 +1,4 @@
-//! What shape a drafter's trees have: as blended from all sources, or as a method of its own has it.
+//! Which shape a drafter's trees have: blended from all sources, or that of one published method.
 //!
 //! In: the choice, a source. Out: a draft tree of that method. The blended tree is grown elsewhere.
 

@@ -1,7 +1,7 @@
 //! A tree by ranks: which of its parent's successors each node is, whatever tokens they turn out to
 //! be. In: a source. Out: a draft tree of that shape.
 //!
-//! The shape of a method that keeps one for several steps. What shape it is, is said elsewhere.
+//! The shape of a method that keeps one for several steps. What shape it is, others decide.
 
 use crate::draft::choose::acceptance::Proposal;
 use crate::draft::source::{Cursor, Propose, Successor};
@@ -24,7 +24,7 @@ pub struct RankedTree {
     pub nodes: Vec<RankedNode>,
 }
 
-/// A node of the shape with the token that it has here.
+/// A node of the shape, with its token.
 #[derive(Clone, Copy, Debug)]
 struct Filled {
     successor: Successor,
@@ -35,7 +35,7 @@ struct Filled {
 
 impl RankedTree {
     /// Appends the nodes of the shape to `tree`, which is a chain so far, below its last node.
-    /// `start` is where `source`, number `source_index` of a drafter, stands there.
+    /// `start` is the cursor of `source` at that node, `source_index` its number in the drafter.
     ///
     /// Nodes whose rank the source does not reach are left out, and what is below them; and so are
     /// nodes below `depth`, and from the last on those that exceed `max_nodes` of the whole tree.

@@ -4,7 +4,7 @@
 use super::ranked_tree::{RankedNode, RankedTree};
 
 /// Children of the nodes of the published tree of 80 nodes, breadth first from the root on; the
-/// nodes after the last entry have none. The children are the likeliest so many.
+/// nodes after the last entry have none. A node with n children has the n likeliest.
 const NUM_CHILDREN: [usize; 74] = [
     8, 8, 4, 3, 2, 1, 1, 1, 1, 8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0, 5, 2,
     1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 3, 1, 1, 0, 0, 1, 0, 0, 0,
@@ -13,8 +13,7 @@ const NUM_CHILDREN: [usize; 74] = [
 
 /// The published tree of 80 nodes below the root.
 ///
-/// Its nodes stand in an order in which they can be cut to fewer rows, which the paper has no tree
-/// for: by the sum of the ranks on the path, each counted from 1, and of equals breadth first.
+/// The paper has no tree for fewer rows, so the nodes stand in an order that can be cut anywhere: by the sum of the ranks on the path, each counted from 1, and of equals breadth first.
 pub fn static_tree() -> RankedTree {
     // (the node breadth first, its parent, rank, and the sum on its path)
     let mut nodes: Vec<(Option<usize>, usize, usize)> = Vec::new();

@@ -48,12 +48,12 @@ impl OtherText {
         self.place
     }
 
-    /// The place after `token`, as of `Propose`.
+    /// The place after `token`, as in `Propose`.
     pub fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         self.automaton.advance(cursor, token)
     }
 
-    /// What came next in the text, as of `Propose`; never a border.
+    /// What came next in the text, as in `Propose`; never a border.
     pub fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let start = out.len();
         self.automaton.successors_above(cursor, at_least, out);

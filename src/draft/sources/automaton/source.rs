@@ -14,8 +14,8 @@ const MAX_SUCCESSORS: usize = 8;
 /// eight, `coordgen replay` counts as many steps (within 0.3 %), and drafting takes longer.
 const MAX_LEVELS: usize = 4;
 
-/// With so many continuations at hand no shorter suffix is asked: it is the rows that would else
-/// stay empty which need them.
+/// With this many continuations no shorter suffix is asked: those are for rows that would otherwise
+/// stay empty.
 const ENOUGH_SUCCESSORS: usize = 4;
 
 /// Most continuations that a shorter suffix is asked for. With eight, `coordgen replay` counts as
@@ -135,7 +135,7 @@ impl SuffixAutomaton {
         let mut num_found = 0;
         let only = num_different == 1 && is_longest;
         let limit = if is_longest { MAX_LIKELY } else { MAX_FROM_SHORTER };
-        // No more than so many can be that likely, and the likely ones stand in front.
+        // No more than this many can be that likely, and the likely ones stand in front.
         let limit = limit.min(((weight * known / at_least) as usize).saturating_add(1));
         self.edges.for_each_likely(state.edges, limit, |Edge { token, target }| {
             let count = if only { num_continued } else { self.state(target).count };

@@ -13,9 +13,9 @@ use crate::ids::TokenId;
 const MAX_SUCCESSORS: usize = 8;
 /// Suffixes of the text that are followed from token to token.
 pub(super) const MAX_LEVELS: usize = 8;
-/// Of many tokens that are given out at once only the last so many start levels of their own.
-/// Those of the others would end up long, and long ones are there already; following all of them
-/// made such steps up to twice as slow.
+/// Of many tokens given out at once only the last ones start levels of their own. The others would
+/// add long suffixes, which are there already; following all of them made such steps up to twice
+/// as slow.
 const NUM_STARTS: usize = 4;
 /// Suffixes whose continuations are blended.
 const MAX_BLENDED: usize = 4;

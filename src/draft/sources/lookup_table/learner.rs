@@ -23,7 +23,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Whether learning from so many rows should be left to a thread.
+    /// Whether learning from this many rows should be left to a thread.
     pub fn pays(num_rows: usize, vocab_size: usize) -> bool {
         num_rows * vocab_size >= MIN_SCORES
     }

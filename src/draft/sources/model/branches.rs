@@ -191,7 +191,7 @@ pub(super) mod tests {
     use crate::top_k::TOP_K;
     use proptest::prelude::*;
 
-    /// A model whose row after a token hangs on that token and on `rule`.
+    /// A model whose row after a token depends on that token and on `rule`.
     pub(in crate::draft::sources::model) fn likely(rule: u32, token: TokenId) -> TopK {
         let mut seen = TopK { token_ids: [TokenId(0); TOP_K], probabilities: [0.0; TOP_K] };
         let first = (token.0 * 3 + rule) % 5;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 const FIRST_THRESHOLD: f32 = 0.01;
 /// What alpha is multiplied by when all of a draft was right, the paper's.
 const ALL_RIGHT: f32 = 0.5;
-/// Least alpha: below, a tree ends with its rows long before.
+/// Least alpha: long before a tree falls below it, its rows are full.
 const LEAST_THRESHOLD: f32 = 1e-6;
 
 /// The self-adaptive threshold alpha on the tree-cumulative confidence `T_c`, which is the largest
@@ -19,8 +19,8 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    /// alpha at its first value. A branch less sure than `least_that_pays` is never followed: where
-    /// a token drafted costs a share of a step of the target, it pays if it is right at least as often.
+    /// alpha at its first value. A branch less sure than `least_that_pays` is never followed: a
+    /// token that costs this share of a target's step pays only if it is right at least as often.
     ///
     /// Fails when that is not 0 to 1.
     pub fn new(least_that_pays: f32) -> Result<Self> {
@@ -41,8 +41,8 @@ impl Fallback {
         tree_confidence < self.threshold.max(self.least_that_pays)
     }
 
-    /// Learns from a verification (EdgeLLM, Eq. 3): of the branch that agreed furthest, `num_right` of
-    /// `num_drafted` tokens were right, when the tree's confidence was `tree_confidence`.
+    /// Learns from a verification (EdgeLLM, Eq. 3): in the branch that agreed furthest, `num_right`
+    /// of `num_drafted` tokens were right; the tree's confidence had been `tree_confidence`.
     ///
     /// Beyond the paper alpha stays within 1e-6 and 1: from 0 it would never come back.
     pub fn verified(&mut self, num_right: usize, num_drafted: usize, tree_confidence: f32) {

@@ -58,7 +58,7 @@ pub struct ModelDraft {
     has_branches: bool,
     /// What is certain: the text, and the tokens carried behind it.
     context: Vec<TokenId>,
-    /// Of which so many are text.
+    /// Number of tokens of the context that are text.
     text_len: usize,
     /// Slots that hold the first tokens of the context; the tree's nodes follow them.
     base: usize,
@@ -72,7 +72,7 @@ pub struct ModelDraft {
 
 impl ModelDraft {
     /// For a model whose answers end with `end_tokens`. `least_that_pays` is the share of a step of
-    /// the target that a token costs to draft; 0 where that is no matter, as in the paper.
+    /// the target that it costs to draft a token; 0, as in the paper, where that is negligible.
     ///
     /// Fails when that is not 0 to 1.
     pub fn new(end_tokens: Vec<TokenId>, least_that_pays: f32) -> Result<Self> {
@@ -136,7 +136,8 @@ impl ModelDraft {
         if self.num_read > 0 { &[] } else { &self.context[self.base..] }
     }
 
-    /// Hears that the model has read the next `num_tokens` tokens of the context, which are not all.
+    /// Skips the next `num_tokens` tokens of the context, which the session has read by itself; the
+    /// last one is always left.
     pub fn skip(&mut self, num_tokens: usize) {
         self.base += num_tokens.min(self.unread().len().saturating_sub(1));
     }

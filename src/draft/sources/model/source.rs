@@ -9,7 +9,7 @@ use crate::ids::{NodeId, TokenId};
 /// Places from here on are nodes of the tree; those before, tokens of the context.
 const NODES: u64 = 1 << 32;
 
-/// A model's draft, shared by a drafter and by whoever runs the model in between.
+/// A model's draft, shared by a drafter and the code that runs the model in between.
 pub type SharedModelDraft = Shared<ModelDraft>;
 
 /// Proposes all that the model holds likely after what it has read.
