@@ -1,5 +1,6 @@
 //! The strategies that follow one fixed rule and search nothing: all loads at the end, both graphs
-//! resident, and one graph only. In: the costs. Out: a route a block. The paper's greedy rule is in `k_star`.
+//! resident, and one graph only. In: the costs. Out: a route a block. The paper's greedy rule is in
+//! `k_star`.
 
 use super::problem::{Costs, Held};
 use super::route::Route;

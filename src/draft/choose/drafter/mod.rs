@@ -120,7 +120,7 @@ impl Drafter {
         Ok(())
     }
 
-    /// How the target's tokens are chosen from its logits: drawn by `sampling`, or greedily without one.
+    /// How the target's tokens are chosen from its logits: by `sampling`, or greedily without one.
     pub fn set_sampling(&mut self, sampling: Option<Sampling>) {
         self.sampling = sampling;
     }

@@ -13,7 +13,8 @@ const NUM_CHILDREN: [usize; 74] = [
 
 /// The published tree of 80 nodes below the root.
 ///
-/// The paper has no tree for fewer rows, so the nodes stand in an order that can be cut anywhere: by the sum of the ranks on the path, each counted from 1, and of equals breadth first.
+/// The paper has no tree for fewer rows, so the nodes stand in an order that can be cut anywhere:
+/// by the sum of the ranks on the path, each counted from 1, and of equals breadth first.
 pub fn static_tree() -> RankedTree {
     // (the node breadth first, its parent, rank, and the sum on its path)
     let mut nodes: Vec<(Option<usize>, usize, usize)> = Vec::new();
