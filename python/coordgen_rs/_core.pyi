@@ -44,6 +44,7 @@ __all__ = [
     "draft_sources",
     "least_that_pays",
     "plan",
+    "prompt_rows",
     "strategies",
     "top_k",
 ]
@@ -499,6 +500,24 @@ def plan(
         OptionError: A word is unknown, a figure is out of range, or there is no block or no token.
         ShapeError: `start` has another length than `blocks`.
         MemoryBudgetError: The strategy has no plan within the budget; the message tells the least.
+    """
+
+def prompt_rows(
+    remaining: int, decode_rows: Sequence[int], prefill_rows: int | None, *, every_row_costs: bool
+) -> int | None:
+    """The rows of the decode graph that computes the next tokens of a prompt.
+
+    Args:
+        remaining: Tokens of the prompt that are left.
+        decode_rows: Rows of the decode graphs, narrowest first.
+        prefill_rows: Rows of the prefill graph; None where it is not to be used.
+        every_row_costs: Whether a run takes longer with every row, as on a CPU.
+
+    Returns:
+        None for the prefill graph.
+
+    Raises:
+        OptionError: There is no decode graph.
     """
 
 def strategies() -> dict[str, str]:

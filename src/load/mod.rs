@@ -5,6 +5,7 @@ pub mod exact;
 pub mod loader;
 pub mod plan;
 pub mod profile;
+pub mod prompt_rows;
 pub mod simulate;
 pub mod stream;
 pub mod switcher;

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import BlockCost, StepInputs, Switcher, SwitchReport
+from coordgen_rs._core import BlockCost, StepInputs, Switcher, SwitchReport, prompt_rows
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import DeviceLostError, OptionError, SessionClosedError, ShapeError
 from coordgen_rs.target.buffers import Buffers
@@ -206,13 +206,15 @@ class OrtSession:
         self.cache.commit(np.arange(num_rows, dtype=np.uint32))
 
     def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
-        """The widest buffers that pay for so many tokens."""
-        chunk, widest = self.forward.chunk, self.widths[-1]
-        enough = chunk.rows if self.device.is_host else widest + 1
-        if graphs == "prefill" or (graphs == "both" and remaining >= enough):
+        """The buffers for the next of so many tokens."""
+        chunk = self.forward.chunk
+        if graphs == "prefill":
             return chunk
-        fitting = (rows for rows in self.widths if rows >= remaining)
-        return self.forward.steps[next(fitting, widest)]
+        prefill_rows = None if graphs == "decode" else chunk.rows
+        rows = prompt_rows(
+            remaining, self.widths, prefill_rows, every_row_costs=self.device.is_host
+        )
+        return chunk if rows is None else self.forward.steps[rows]
 
     def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
         """The first rows of logits of the last run, in parts."""

@@ -7,7 +7,9 @@ use super::block_cost::{PyBlockCost, profile};
 use super::timetable::{PyAction, PyRun, actions, runs};
 use crate::error::Result;
 use crate::load::plan::{Held, Plan, Problem, Strategy, plan as plan_for};
+use crate::load::prompt_rows::prompt_rows as rows_for;
 use crate::py::convert::non_negative;
+use crate::py::errors::OptionError;
 
 /// What is in memory at the start: one word for all blocks, or one for each.
 #[derive(FromPyObject)]
@@ -143,9 +145,25 @@ fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(all)
 }
 
+/// The rows of the decode graph that computes the next tokens of a prompt.
+#[pyfunction]
+#[pyo3(signature = (remaining, decode_rows, prefill_rows, *, every_row_costs))]
+fn prompt_rows(
+    remaining: usize,
+    decode_rows: Vec<usize>,
+    prefill_rows: Option<usize>,
+    every_row_costs: bool,
+) -> PyResult<Option<usize>> {
+    if decode_rows.is_empty() {
+        return Err(OptionError::new_err("decode_rows is empty, but must hold a width"));
+    }
+    Ok(rows_for(remaining, &decode_rows, prefill_rows, every_row_costs))
+}
+
 /// Adds the class and the functions to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyPlan>()?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
+    module.add_function(wrap_pyfunction!(prompt_rows, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)
 }
