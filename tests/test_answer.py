@@ -102,6 +102,7 @@ def test_a_stop_string_ends_the_steps_before_the_last_piece_is_given_out():
     stream = stream_of([(1, "target"), (3, "target"), (0, "target")], stop="d", closed=closed)
     assert list(map(str, (next(stream), next(stream)))) == ["b", "c"]
     assert closed == ["stop"]
+    assert list(stream) == []
     assert stream.answer.finish_reason == "stop"
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs import Bundle, Model, Tokenizer, generate
+from coordgen_rs import Bundle, Model, OrtSession, Tokenizer, generate
 from coordgen_rs.errors import (
     BundleError,
     CallOrderError,
@@ -152,6 +152,54 @@ def test_a_stream_that_is_dropped_or_handed_on_gives_the_model_back(model, answe
     assert model.generate(TEXT).text == answer.text
 
 
+def test_a_stream_belongs_to_the_thread_that_last_asked_for_a_piece(model, answer):
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        stream = model.stream(TEXT)
+        first.submit(next, stream).result()
+        second.submit(next, stream).result()
+        with pytest.raises(CallOrderError, match="stream"):
+            second.submit(model.generate, TEXT).result(timeout=60)
+        waiting = first.submit(model.generate, TEXT, max_new_tokens=4)
+        second.submit(stream.close).result()
+        assert waiting.result(timeout=60).token_ids == answer.token_ids[:4]
+
+
+def test_close_ends_a_stream_that_is_still_referred_to_and_tells_all_threads(bundle):
+    model = Model.open(bundle)
+    stream = model.stream(TEXT)
+    next(stream)
+    model.close()
+    with pytest.raises(SessionClosedError, match="closed"):
+        model.generate(TEXT)
+    with ThreadPoolExecutor(1) as other, pytest.raises(SessionClosedError, match="closed"):
+        other.submit(model.generate, TEXT).result(timeout=60)
+    assert list(stream) == []
+
+
+def test_an_answer_that_is_given_up_has_no_finish_reason(model, answer):
+    for kept in range(1, len(answer.token_ids), 5):
+        stream = model.stream(TEXT, prediction=answer.text)
+        for _, _piece in zip(range(kept), stream, strict=False):
+            assert stream.answer.finish_reason is None
+        stream.close()
+        assert stream.answer.finish_reason is None
+    with model.stream(TEXT, prediction=answer.text) as stream:
+        assert "".join(map(str, stream)) == answer.text
+    assert stream.answer.finish_reason == answer.finish_reason
+
+
+def test_closing_lets_go_of_the_draft_model_too(bundle, bundle_of, monkeypatch):
+    closed, real = [], OrtSession.close
+    monkeypatch.setattr(OrtSession, "close", lambda self: (closed.append(self), real(self)))
+    smaller = bundle_of("embedded-draft", "fp32")
+    Model.open(bundle, draft_model=smaller).close()
+    assert len(closed) == 2
+    closed.clear()
+    with pytest.raises(OptionError, match="guess"):  # refused after all was opened
+        Model.open(bundle, draft="guess", draft_model=smaller)
+    assert len(closed) == 2
+
+
 def test_after_close_use_is_an_error_and_an_open_stream_has_ended(bundle):
     with Model.open(bundle) as model:
         stream, later = model.stream(TEXT), model.stream(OTHER)
@@ -197,6 +245,8 @@ def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, ans
     [
         ({"namespace": "rag"}, "namespace needs a history"),
         ({"history": "answers", "draft": "plain"}, "history needs drafts"),
+        ({"draft_model": "smaller", "draft": "plain"}, "draft model needs drafts"),
+        ({"lookup_table": "table", "draft": "plain"}, "look-up table needs drafts"),
         ({"draft": "guess"}, "guess"),
         ({"draft": ["automaton", "guess"]}, "guess"),
         ({"threads": 0}, "threads"),

@@ -213,10 +213,11 @@ class DraftSource:
 
     @property
     def needs(self) -> str:
-        """What it cannot draft without, or "nothing".
+        """What it cannot draft without, or "nothing"."""
 
-        "a history" and "a prediction" bring their sources along, so that nobody names them.
-        """
+    @property
+    def can_be_asked_for(self) -> bool:
+        """Whether its name may be given to `Drafter`; others come with what they need."""
 
 @final
 class DraftMethod:

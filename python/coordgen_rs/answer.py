@@ -90,6 +90,7 @@ class Stream(Iterator[Piece]):
         stop: StopStrings,
     ) -> None:
         self._stats, self._given = stats, list[Piece]()
+        self._is_whole = self._is_given_up = False
         self._tokens: list[tuple[int, str]] = []
         # The generator does not refer to the stream: one that is dropped is closed at once.
         self._pieces = _pieces(steps, stats, decode, stop, self._tokens)
@@ -101,18 +102,23 @@ class Stream(Iterator[Piece]):
             "".join(piece.text for piece in self._given),
             tuple(token for token, _ in self._tokens),
             tuple(source for _, source in self._tokens),
-            self._stats.finish_reason,
+            self._stats.finish_reason if self._is_whole else None,
             self._stats,
             tuple(_spans(self._given)),
         )
 
     def close(self) -> None:
         """End the request where it stands; the model is free for the next."""
+        self._is_given_up = True
         self._pieces.close()
 
     def __next__(self) -> Piece:
-        self._given.append(next(self._pieces))
-        return self._given[-1]
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._is_whole = self._is_whole or not self._is_given_up
+            raise StopIteration
+        self._given.append(piece)
+        return piece
 
     def __enter__(self) -> Self:
         return self

@@ -68,6 +68,10 @@ class DraftModel:
         )
         return cls(session, least_that_pays=least, branches=branches)
 
+    def close(self) -> None:
+        """Release what the draft model holds."""
+        self.session.close()
+
     def shaped(self, *, branches: bool) -> "DraftModel":
         """The same model, drafting branches or a chain, with a tree of its own where it differs."""
         if branches == self._branches:

@@ -1,6 +1,6 @@
 """The whole algorithm on one screen: `generate`, and `plain`, the baseline that it must equal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -45,7 +45,7 @@ def generate(
     prediction: ArrayLike | None = None,
     provisional: bool = False,
     stats: Stats | None = None,
-) -> Iterator[Step]:
+) -> Generator[Step]:
     """Yield the tokens that `plain` would yield, several at a time.
 
     Lookups draft a tree, one run of a decode graph verifies it, and what agrees with the target's
@@ -78,11 +78,12 @@ def generate(
     stats = Stats() if stats is None else stats
     drafter = make_drafter(session, history=history) if drafter is None else drafter
     request = admit(session, prompt_ids, max_new_tokens)
+    expected_answer = predicted(session, prediction)
     number = _begin(session)
     answer: list[int] = []
     if history is not None:
         history.refresh()
-    drafter.begin(request.prompt, request.limit, sampling, predicted(session, prediction))
+    drafter.begin(request.prompt, request.limit, sampling, expected_answer)
     with stats.prefill(request.prompt):
         session.rewind(0)
         # The last prompt token is the root of the first draft.
@@ -109,9 +110,9 @@ def generate(
             stats.end_step(len(new_tokens), request.finish_reason(accepted.finish_reason))
             yield Step(new_tokens, accepted.accept_len, sources=accepted.sources)
     finally:
-        if session.request == number:
+        if session.request == number:  # else they are another request's by now
             session.gap_work = None
-        stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
+            stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
         if history is not None and answer and stats.finish_reason is not None:
             history.add(request.prompt, answer)
 
@@ -123,7 +124,7 @@ def plain(
     max_new_tokens: int = 256,
     sampling: Sampling | None = None,
     stats: Stats | None = None,
-) -> Iterator[Step]:
+) -> Generator[Step]:
     """Plain decoding, a token a run of the narrowest decode graph: no drafts, no tree mask.
 
     Arguments and errors are the same as in `generate`.
@@ -174,6 +175,7 @@ def _choose(logits: NDArray[np.float32], sampling: Sampling | None, index: int) 
 def _begin(session: Session) -> int:
     """Take the session over from whatever request had it."""
     session.request += 1
+    session.gap_work = None
     return session.request
 
 

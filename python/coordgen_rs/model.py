@@ -6,14 +6,16 @@ is drafted, how wide and when, it leaves to the layers below.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, Self, cast
+from threading import Lock, Thread, current_thread
+from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 from coordgen_rs._core import PLAIN, Sampling
 from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.drafting import Drafting, make_drafter
-from coordgen_rs.errors import CallOrderError, OptionError
+from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
 from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
@@ -30,7 +32,8 @@ class Model:
     """A model that is ready to answer; `Model.open` makes one.
 
     Requests run one at a time: another thread's waits until the one before has ended. A stream ends
-    when it is exhausted, closed or dropped. What the drafter learned stays for the next request.
+    when it is exhausted, closed or dropped; it belongs to the thread that last asked for a piece.
+    What the drafter learned stays for the next request.
 
     Args:
         session: The target, for nobody else's use.
@@ -51,8 +54,13 @@ class Model:
         self._session, self._drafter, self._history = session, drafter, history
         self._tokenizer = Tokenizer.of(session.bundle)
         self._lock = Lock()
-        self._owner: int | None = None  # the thread whose request holds the lock
-        self._running: Generator[Step]
+        self._owner: Thread | None = None  # who asked the request that holds the lock for a step
+        self._running: list[ref[Generator[Step]]] = []  # that request
+        self._is_closed = False
+        self._closing = ExitStack()
+        self._closing.callback(session.close)
+        if history is not None:
+            self._closing.callback(history.close)
 
     @classmethod
     def open(
@@ -70,7 +78,7 @@ class Model:
         switch: str = "auto",
         memory_budget: int | None = None,
         profile: str | Path | None = None,
-        provider: ProviderChoice | None = None,
+        provider: ProviderChoice | str | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Self:
         """Open a bundle. The first time on a machine it is tested, which takes some seconds.
@@ -91,7 +99,8 @@ class Model:
             memory_budget: Most bytes that the blocks' graphs may hold; None for no limit.
             profile: What the blocks cost here: a file that `coordgen profile` wrote, or the name of
                 a profile that comes with the package.
-            provider: What shall run it; None leaves all to the bundle.
+            provider: What shall run it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
+                None leaves all to the bundle.
             on_progress: Called with what is being done, how much of it is, and how much there is;
                 only where a bundle is verified or tested.
 
@@ -107,8 +116,13 @@ class Model:
         """
         if history is None and namespace is not None:
             raise OptionError("a namespace needs a history, but there is none")
-        if history is not None and draft == PLAIN:
-            raise OptionError(f"a history needs drafts, but draft is {PLAIN!r}")
+        for what, given in (
+            ("history", history),
+            ("draft model", draft_model),
+            ("look-up table", lookup_table),
+        ):
+            if given is not None and draft == PLAIN:
+                raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
         measured = None
         if profile is not None:
             from coordgen_rs.profile.file import Profile
@@ -121,26 +135,32 @@ class Model:
             switch=switch,
             memory_budget=memory_budget,
             profile=measured,
-            provider=provider,
+            provider=ProviderChoice(provider) if isinstance(provider, str) else provider,
             on_progress=on_progress,
         )
         if draft == PLAIN:
             return cls(session)
         table = smaller = kept = None
-        if lookup_table is not None:
-            from coordgen_rs.warm_up import open_table
+        with ExitStack() as opened:  # closes what was opened, should something fail
+            opened.callback(session.close)
+            if lookup_table is not None:
+                from coordgen_rs.warm_up import open_table
 
-            table = open_table(Path(lookup_table), session.bundle)
-        if draft_model is not None:
-            from coordgen_rs.draft_model import DraftModel
+                table = open_table(Path(lookup_table), session.bundle)
+            if draft_model is not None:
+                from coordgen_rs.draft_model import DraftModel
 
-            smaller = DraftModel.open(draft_model, session)
-        if history is not None:
-            from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
+                smaller = DraftModel.open(draft_model, session)
+                opened.callback(smaller.close)
+            if history is not None:
+                from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
 
-            kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
-        drafter = make_drafter(session, draft, commit, kept, table, smaller)
-        return cls(session, drafter, kept)
+                kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
+                opened.callback(kept.close)
+            drafter = make_drafter(session, draft, commit, kept, table, smaller)
+            model = cls(session, drafter, kept)
+            model._closing = opened.pop_all()
+        return model
 
     def generate(
         self,
@@ -224,44 +244,63 @@ class Model:
         drafter = self._drafter if drafts else None
         if prediction is not None and drafter is not None:
             request["prediction"] = self._tokenizer.encode(prediction, special_tokens=False)
-        steps = self._steps(request, drafter)
+        running: list[ref[Generator[Step]]] = []
+        steps = self._steps(request, drafter, running)
+        running.append(ref(steps))
         return Stream(steps, stats, self._tokenizer.stream(), StopStrings(stop))
 
     def close(self) -> None:
-        """Let go of the target and the history. An open stream of this thread ends."""
-        if self._owner == get_ident():
-            self._running.close()
-            self._close()
-        else:
-            with self._lock:
-                self._close()
+        """Let go of the target and of what drafts for it. An open stream of this thread ends.
 
-    def _close(self) -> None:
-        self._session.close()
-        if self._history is not None:
-            self._history.close()
+        Another thread's request ends first.
+        """
+        if self._owner is current_thread():
+            running = self._running[0]()
+            if running is not None:
+                running.close()
+        with self._lock:
+            self._is_closed = True
+            self._closing.close()
 
-    def _steps(self, request: dict[str, Any], drafter: Drafting | None) -> Generator[Step]:
+    def _steps(
+        self,
+        request: dict[str, Any],
+        drafter: Drafting | None,
+        running: list[ref[Generator[Step]]],
+    ) -> Generator[Step]:
         """The steps of a request, while nobody else's run.
+
+        Args:
+            request: Arguments of `generate`.
+            drafter: None decodes plainly.
+            running: The generator itself, so that `close` can end it.
 
         Raises:
             CallOrderError: This thread has a stream of the model open.
+            SessionClosedError: The model is closed.
         """
-        if self._owner == get_ident():
+        if self._owner is current_thread():
             raise CallOrderError(
                 "this thread has a stream of the model open: exhaust it or close it first"
             )
         with self._lock:
-            self._owner = get_ident()
+            if self._is_closed:
+                raise SessionClosedError("the model is closed")
             if drafter is None:
                 steps = plain(self._session, **request)
             else:
                 steps = generate(self._session, drafter=drafter, history=self._history, **request)
-            self._running = cast(Generator[Step], steps)
             try:
-                yield from self._running
+                self._running = running
+                while True:
+                    self._owner = current_thread()
+                    step = next(steps, None)
+                    if step is None:
+                        return
+                    yield step
             finally:
                 self._owner = None
+                steps.close()
 
     def __enter__(self) -> Self:
         return self

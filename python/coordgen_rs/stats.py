@@ -57,7 +57,7 @@ class Stats:
     @contextmanager
     def prefill(self, prompt: Sized) -> Iterator[None]:
         """While this lasts the prompt is read."""
-        self.prompt_tokens = len(prompt)
+        self.prompt_tokens, self._part = len(prompt), None
         start = time.perf_counter()
         try:
             yield

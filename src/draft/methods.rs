@@ -75,6 +75,13 @@ pub struct Source {
     pub needs: Needs,
 }
 
+impl Source {
+    /// Whether its name may be given to a drafter: others come with a history or a prediction.
+    pub fn can_be_asked_for(&self) -> bool {
+        !matches!(self.needs, Needs::History | Needs::Prediction)
+    }
+}
+
 const fn source(name: &'static str, needs: Needs, about: &'static str) -> Source {
     Source { name, about, needs }
 }
@@ -173,10 +180,9 @@ fn without_a_model(name: &str) -> Error {
     Error::BadOption { what: "sources", got, must: "given what they draw on" }
 }
 
-/// The names of the sources that no history or prediction brings along.
+/// The names of the sources that can be asked for.
 fn names_to_ask_for() -> String {
-    let brought = |source: &&Source| matches!(source.needs, Needs::History | Needs::Prediction);
-    let asked_for = SOURCES.iter().filter(|source| !brought(source));
+    let asked_for = SOURCES.iter().filter(|source| source.can_be_asked_for());
     asked_for.map(|source| source.name).collect::<Vec<_>>().join(", ")
 }
 

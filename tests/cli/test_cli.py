@@ -89,7 +89,13 @@ def on_terminal(*arguments, **environment):
     ours, theirs = pty.openpty()
     given = {name: value for name, value in os.environ.items() if not name.endswith("_COLOR")}
     command = [COORDGEN, *map(str, arguments)]
-    subprocess.run(command, stdout=theirs, stderr=theirs, env=given | environment, check=True)
+    subprocess.run(
+        command,
+        stdout=theirs,
+        stderr=theirs,
+        env=given | {"TERM": "xterm"} | environment,
+        check=True,
+    )
     os.close(theirs)
     shown = b""
     with suppress(OSError):  # at the end of what was shown
@@ -115,6 +121,7 @@ def test_colours_can_be_forbidden_and_forced(bundle):
     command = ("generate", "--model", bundle, "--prompt-file", PROMPT)
     assert "\x1b[32m" not in on_terminal(*command, NO_COLOR="1", FORCE_COLOR="1")
     assert "\x1b[32m" in on_terminal(*command, NO_COLOR="")
+    assert "\x1b[32m" not in on_terminal(*command, TERM="dumb")
     given = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     assert "\x1b[32m" in coordgen(*command, env=given | {"FORCE_COLOR": "1"}).stdout
 

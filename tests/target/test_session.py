@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import Stats, Tokenizer, generate, make_drafter, open_session, plain
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
     NonFiniteLogitsError,
     OptionError,
     PromptTooLongError,
+    SessionClosedError,
     ShapeError,
     TokenOutOfRangeError,
 )
@@ -91,6 +92,42 @@ def test_a_request_that_ends_late_leaves_the_work_for_gaps_to_its_successor(sess
     assert session.gap_work is not None
     second.close()
     assert session.gap_work is None
+
+
+def test_a_request_closed_late_does_not_take_its_successors_statistics(session, prompt):
+    drafter, early, late = make_drafter(session), Stats(), Stats()
+    first = generate(session, prompt, max_new_tokens=20, drafter=drafter, stats=early)
+    next(first)
+    tokens_of(generate(session, prompt, max_new_tokens=20, drafter=drafter, stats=late))
+    first.close()
+    assert sum(early.accept_histogram) <= early.steps
+    assert sum(late.accept_histogram) == late.steps
+
+
+def test_plain_decoding_does_no_work_of_an_abandoned_request(session, prompt):
+    abandoned = generate(session, prompt, max_new_tokens=20)
+    next(abandoned)
+    next(plain(session, prompt))
+    assert session.gap_work is None
+
+
+def test_a_refused_prediction_leaves_the_session_to_its_request(session, prompt):
+    first = generate(session, prompt, max_new_tokens=20)
+    next(first)
+    with pytest.raises(TokenOutOfRangeError, match="prediction"):
+        next(generate(session, prompt, prediction=[session.vocab_size]))
+    next(first)
+
+
+def test_a_closed_session_says_so_each_time_anew(bundle_of, prompt):
+    closed = open_session(bundle_of("embedded", "fp32"))
+    closed.close()
+    raised = []
+    for _ in range(2):
+        with pytest.raises(SessionClosedError) as caught:
+            next(plain(closed, prompt))
+        raised.append(caught.value)
+    assert raised[0] is not raised[1]
 
 
 def test_statistics_add_up(session, prompt):

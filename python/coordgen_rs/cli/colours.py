@@ -19,7 +19,9 @@ def wants_colours(stream: IO[str]) -> bool:
     """Whether to colour what goes there: NO_COLOR says no, FORCE_COLOR yes, else terminals do."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class SourceColours:
@@ -34,9 +36,9 @@ class SourceColours:
         code = self._codes.setdefault(piece.source, _COLOURS[number % len(_COLOURS)])
         return piece.text if code is None else f"\x1b[{code}m{piece.text}\x1b[0m"
 
-    def legend(self, sources: Sequence[str]) -> str:
-        """The sources of an answer's tokens, each in its colour and with its share of them."""
+    def legend(self, sources: Sequence[str], *, painted: bool) -> str:
+        """The sources of an answer's tokens, with the share of each, in its colour if `painted`."""
         counts = Counter(sources).most_common()
-        names = (self.painted(Piece(name, name)) for name, _ in counts)
+        names = (self.painted(Piece(name, name)) if painted else name for name, _ in counts)
         shares = (f"{count / len(sources):.0%}" for _, count in counts)
         return ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))

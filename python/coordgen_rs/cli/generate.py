@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sources",
         type=lambda names: names.split(","),
         metavar="NAME,..",
-        help=f"exactly these sources, of {', '.join(source.name for source in draft_sources())}",
+        help="exactly these sources, of "
+        + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for),
     )
     parser.add_argument(
         "--draft-model",
@@ -174,7 +175,7 @@ def _show(stream: Stream) -> Answer:
     print(flush=True)
     answer = stream.answer
     if colours is not None:
-        print(colours.legend(answer.sources), file=sys.stderr)
+        print(colours.legend(answer.sources, painted=wants_colours(sys.stderr)), file=sys.stderr)
     return answer
 
 

@@ -275,7 +275,7 @@ class OrtSession:
             SessionClosedError: The session was closed.
         """
         if self._closed is not None:
-            raise self._closed.with_traceback(None)
+            raise type(self._closed)(*self._closed.args)  # a traceback of its own
         try:
             yield
         except DeviceLostError as error:

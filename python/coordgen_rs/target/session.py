@@ -102,3 +102,6 @@ class Session(Protocol):
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens."""
+
+    def close(self) -> None:
+        """Release what it holds; later runs raise SessionClosedError."""

@@ -62,7 +62,8 @@ class Tokenizer:
     def stream(self) -> Callable[[int], str]:
         """A function that takes one id after another and returns the text that became certain.
 
-        A character of several tokens appears with its last one, so pieces join to `decode`.
+        A character of several tokens appears with its last one, so pieces join to `decode`, but for
+        a last character that the tokens leave incomplete.
         """
         decoder = DecodeStream(skip_special_tokens=True)
         return lambda token_id: decoder.step(self._tokenizer, token_id) or ""

@@ -71,6 +71,11 @@ impl PyDraftSource {
         self.core.needs.name()
     }
 
+    #[getter]
+    fn can_be_asked_for(&self) -> bool {
+        self.core.can_be_asked_for()
+    }
+
     fn __repr__(&self) -> String {
         format!("DraftSource({:?})", self.core.name)
     }

@@ -65,6 +65,9 @@ class RecordedSession:
         """Forget all but the first `length` committed tokens."""
         self.length = length
 
+    def close(self) -> None:
+        """Nothing: it holds nothing."""
+
 
 class RecordedDrafter(WrappedDrafter):
     """A drafter that verifies against a recorded answer instead of logits."""
