@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from coordgen_rs.bench.measuring.own_process import OwnProcessError, in_own_process
 from coordgen_rs.bench.measuring.repeats import Summary
+from coordgen_rs.bench.own_process import OwnProcessError, in_own_process
 from coordgen_rs.bench.reporting.condition import commit_of
 from coordgen_rs.bench.reporting.plots import FORMATS, middle, plot_section, rows_by_word
 from coordgen_rs.bench.reporting.section import Across, Chart, Column, Section

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coordgen_rs.bench.measuring.answers import answer, check_same
-from coordgen_rs.bench.measuring.own_process import in_own_process
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.repeats import rotated, summarize
 from coordgen_rs.bench.measuring.workbench import Settings, Workbench
+from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import GraphName
