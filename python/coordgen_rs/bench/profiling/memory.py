@@ -5,16 +5,13 @@ resident memory, since memory that was in use before is taken again without grow
 the system does not tell, or an NPU has memory of its own, as sizes of files.
 """
 
-import json
 import os
-import pickle
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.blocks import GRAPHS, Blocks, GraphName
@@ -44,12 +41,11 @@ def block_bytes(
         return {graph: _file_sizes(bundle, graph) for graph in GRAPHS}, "sizes of files"
     grown: dict[GraphName, list[int]] = {}
     for graph in GRAPHS:
-        task = pickle.dumps((bundle.path, graph, threads, provider))
-        done = subprocess.run([sys.executable, "-m", __name__], input=task, capture_output=True)
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise BundleError(f"{bundle.path}: its {graph} graphs cannot be run: {said}")
-        grown[graph] = json.loads(done.stdout)
+        try:
+            grown[graph] = in_own_process(grown_bytes, bundle.path, graph, threads, provider)
+        except Exception as error:
+            message = f"{bundle.path}: its {graph} graphs cannot be run: {error}"
+            raise BundleError(message) from error
     return grown, "growth of resident memory"
 
 
@@ -76,10 +72,9 @@ def peak_resident_bytes() -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def grown_bytes(
-    bundle: Bundle, graph: GraphName, threads: int, provider: ProviderChoice
-) -> list[int]:
+def grown_bytes(path: Path, graph: GraphName, threads: int, provider: ProviderChoice) -> list[int]:
     """Growth of this process as each block is loaded and run once, one after another."""
+    bundle = Bundle.open(path)
     manifest = bundle.manifest
     rows = manifest.prefill_rows if graph == "prefill" else manifest.decode_rows
 
@@ -116,8 +111,3 @@ def _file_sizes(bundle: Bundle, graph: GraphName) -> list[int]:
         binaries = (n for n in manifest.files if n.startswith(stems) and n.endswith(".bin"))
         sizes.append(sum(manifest.files[name].num_bytes for name in binaries))
     return sizes
-
-
-if __name__ == "__main__":
-    _path, _graph, _threads, _provider = pickle.load(sys.stdin.buffer)
-    print(json.dumps(grown_bytes(Bundle.open(_path), _graph, _threads, _provider)))
