@@ -9,15 +9,12 @@ threads has a process of its own.
 
 import argparse
 import json
-import subprocess
-import sys
+from itertools import product
 from pathlib import Path
 
-import numpy as np
-
-from coordgen_rs import Tokenizer, open_session
 from coordgen_rs._core import draft_method
-from coordgen_rs.bench.measuring.never_slower import ADVERSARIAL, measure, random_prompts
+from coordgen_rs.bench.measuring.never_slower import measure_bundle
+from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.text.tables import show_table
 
@@ -43,41 +40,6 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def figures_of(options: argparse.Namespace) -> list[dict[str, object]]:
-    """Those of one bundle on one number of threads."""
-    session = open_session(options.bundles[0], threads=options.threads[0])
-    tokenizer = Tokenizer.of(session.bundle)
-    prompts: dict[str, list[np.ndarray]] = {}
-    for line in options.data.read_text("utf-8").splitlines():
-        fields = json.loads(line)
-        of_task = prompts.setdefault(fields["task"], [])
-        if len(of_task) < options.limit:
-            of_task.append(tokenizer.encode(fields["prompt"]))
-    prompts[ADVERSARIAL] = random_prompts(session, options.limit)
-    with progress() as on_progress:
-        found = measure(
-            session,
-            prompts,
-            options.sources,
-            max_new_tokens=options.max_new_tokens,
-            repeats=options.repeats,
-            on_progress=on_progress,
-        )
-    where = {"weights": session.bundle.manifest.weights, "threads": session.threads}
-    return [where | task.to_json() for task in found]
-
-
-def figures_apart(
-    options: argparse.Namespace, bundle: Path, threads: int
-) -> list[dict[str, object]]:
-    """`figures_of` in a process of its own."""
-    command = [sys.executable, __file__, bundle, "--json", "--threads", threads]
-    command += ["--data", options.data, "--limit", options.limit, "--repeats", options.repeats]
-    command += ["--max-new-tokens", options.max_new_tokens, "--sources", *options.sources]
-    done = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE)
-    return json.loads(done.stdout)
-
-
 def cells(row: dict[str, object]) -> list[str]:
     """One line of the table."""
     return [
@@ -93,11 +55,14 @@ def cells(row: dict[str, object]) -> list[str]:
 def main() -> None:
     """Print the table, or the JSON."""
     options = parser().parse_args()
-    if len(options.bundles) == len(options.threads) == 1:
-        rows = figures_of(options)
-    else:
-        pairs = [(bundle, number) for bundle in options.bundles for number in options.threads]
-        rows = [row for pair in pairs for row in figures_apart(options, *pair)]
+    asked = {name: getattr(options, name) for name in ("limit", "max_new_tokens", "repeats")}
+    pairs = list(product(options.bundles, options.threads))
+    rows = []
+    with progress() as on_progress:
+        for done, (bundle, threads) in enumerate(pairs):
+            on_progress(f"{bundle.name}, {threads} threads", done, len(pairs))
+            where = bundle, options.data, options.sources
+            rows += in_own_process(measure_bundle, *where, threads=threads, **asked)
     if options.json:
         print(json.dumps(rows))
     else:

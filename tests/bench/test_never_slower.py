@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from coordgen_rs import StepInputs
 from coordgen_rs.bench.measuring.never_slower import Recorded, Replay, measure, random_prompts
 from coordgen_rs.errors import OptionError
 from coordgen_rs.target.session import StepCost
@@ -17,11 +16,8 @@ WIDTHS = (1, 4, 8)
 
 
 def replay(costs):
-    inputs = [
-        StepInputs(np.zeros(w, np.int64), np.zeros(w, np.int64), np.zeros((1, 1, w, 900), "f4"))
-        for w in WIDTHS
-    ]
-    return Replay(inputs, [StepCost(cost, 0.001) for cost in costs], VOCAB_SIZE, ["automaton"])
+    by_width = {w: StepCost(cost, 0.001) for w, cost in zip(WIDTHS, costs, strict=True)}
+    return Replay(by_width, VOCAB_SIZE, 900, ["automaton"])
 
 
 def records(random, repeating):
@@ -38,7 +34,7 @@ def test_the_choice_is_never_slower_than_plain_and_never_beats_the_adaptive_orac
 ):
     replayed = replay(costs)
     of_task = records(np.random.default_rng(3), repeating)
-    fixed = [replayed.fixed(step, of_task) for step in range(len(WIDTHS))]
+    fixed = [replayed.fixed(width, of_task) for width in WIDTHS]
     chosen, adaptive = replayed.chosen(of_task), replayed.adaptive(of_task)
     assert chosen <= fixed[0] / 0.97
     assert adaptive <= min(*fixed, chosen) * (1 + 1e-9)
@@ -49,7 +45,7 @@ def test_the_choice_is_never_slower_than_plain_and_never_beats_the_adaptive_orac
 def test_plain_costs_a_narrow_step_a_token():
     (record,) = records(np.random.default_rng(0), repeating=True)[:1]
     expected = sum(1 + 0.001 * (59 + place) for place in range(40))
-    assert replay((1, 2, 3)).fixed(0, [record]) == pytest.approx(expected)
+    assert replay((1, 2, 3)).fixed(1, [record]) == pytest.approx(expected)
 
 
 def test_every_task_gets_its_figures(session_of):

@@ -19,7 +19,7 @@ class OwnProcessError(CoordgenError):
     """A process that measured something ended without a result; the message holds its last line."""
 
 
-def in_own_process(function: Callable[..., _T], *arguments: Any) -> _T:
+def in_own_process(function: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
     """Call a function in another process of this Python.
 
     Raises:
@@ -27,7 +27,7 @@ def in_own_process(function: Callable[..., _T], *arguments: Any) -> _T:
         Exception: Whatever the function raises.
     """
     main = f"from {__name__} import answer; answer()"
-    task = pickle.dumps((function, arguments))
+    task = pickle.dumps((function, arguments, options))
     done = subprocess.run([sys.executable, "-c", main], input=task, capture_output=True)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
@@ -44,9 +44,9 @@ def in_own_process(function: Callable[..., _T], *arguments: Any) -> _T:
 def answer() -> None:
     """Read a call from stdin, and write its result or its error on stdout."""
     outcome: tuple[Any, Exception | None]
-    function, arguments = pickle.load(sys.stdin.buffer)
+    function, arguments, options = pickle.load(sys.stdin.buffer)
     try:
-        outcome = function(*arguments), None
+        outcome = function(*arguments, **options), None
     except Exception as error:
         outcome = None, error
     sys.stdout.buffer.write(pickle.dumps(outcome))

@@ -8,16 +8,21 @@ machine.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Drafter, Sampling, StepInputs
+from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.bench.replay.target import RecordedDrafter, RecordedSession
+from coordgen_rs.drafting import make_drafter
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import Step, generate, plain
+from coordgen_rs.target.open import open_session
 from coordgen_rs.target.session import Session, StepCost
 
 ADVERSARIAL = "random"
@@ -75,6 +80,40 @@ class _Options(NamedTuple):
     sampling: Sampling | None
 
 
+def measure_bundle(
+    bundle: Path,
+    data: Path,
+    sources: Sequence[str],
+    *,
+    threads: int,
+    limit: int,
+    max_new_tokens: int,
+    repeats: int,
+) -> list[dict[str, Any]]:
+    """Figures of every task of a file, and of random prompts, as JSON types.
+
+    Args:
+        bundle: The target's directory.
+        data: A file of prompts.
+        sources: Same as in `measure`.
+        threads: Compute threads; a process has only one number of them.
+        limit: Prompts of each task, at most.
+        max_new_tokens: Longest answer; a prompt that leaves no room for it is left out.
+        repeats: Times that each prompt is answered.
+
+    Raises:
+        BundleError: The bundle cannot be used.
+        PromptsError: The file of prompts cannot be used.
+        OptionError: Same as in `measure`.
+    """
+    session = open_session(bundle, threads=threads)
+    prompts = encode_prompts(session, read_prompts(data, limit=limit), max_new_tokens)
+    prompts[ADVERSARIAL] = random_prompts(session, limit)
+    found = measure(session, prompts, sources, max_new_tokens=max_new_tokens, repeats=repeats)
+    where = {"weights": session.bundle.manifest.weights, "threads": session.threads}
+    return [where | figures.to_json() for figures in found]
+
+
 def measure(
     session: Session,
     prompts: Mapping[str, Sequence[Tokens]],
@@ -82,7 +121,6 @@ def measure(
     *,
     max_new_tokens: int = 64,
     repeats: int = 3,
-    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[TaskFigures]:
     """Figures of every task.
 
@@ -93,7 +131,6 @@ def measure(
             prompts of a task.
         max_new_tokens: Longest answer.
         repeats: Times that each prompt is answered; the fastest counts.
-        on_progress: Called with a task, the tasks done and those in all.
 
     Raises:
         OptionError: The session tells no step costs, or `repeats` is below 1.
@@ -103,14 +140,17 @@ def measure(
     if repeats < 1:
         raise OptionError(f"repeats is {repeats}, but must be at least 1")
     figures = []
-    for done, (task, of_task) in enumerate(prompts.items()):
-        on_progress(task, done, len(prompts))
+    for task, of_task in prompts.items():
         options = _Options(max_new_tokens, _EVEN if task == ADVERSARIAL else None)
         records, plain_s, drafting_s = _timed(session, of_task, sources, options, repeats)
-        replay = Replay(session.step_inputs, session.step_costs, session.vocab_size, sources)
-        by_width = {w: replay.fixed(step, records) for step, w in enumerate(replay.widths)}
+        costs = {
+            inputs.rows: cost
+            for inputs, cost in zip(session.step_inputs, session.step_costs, strict=True)
+        }
+        replay = Replay(costs, session.vocab_size, session.capacity, sources)
+        by_width = {width: replay.fixed(width, records) for width in costs}
         width = min(by_width, key=lambda width: by_width[width])
-        plain_cost = by_width[replay.widths[0]]
+        plain_cost = next(iter(by_width.values()))
         figures.append(
             TaskFigures(
                 task,
@@ -145,7 +185,7 @@ def _timed(
     fastest = np.full((2, len(prompts)), np.inf)
     records: dict[int, Recorded] = {}
     for _ in range(repeats):
-        drafter = _drafter(session, sources)
+        drafter = make_drafter(session, sources)
         for index, prompt in enumerate(prompts):
             runs = (
                 plain(session, prompt, **options._asdict()),
@@ -168,55 +208,64 @@ def _decoded(steps: Iterator[Step]) -> tuple[Tokens, float]:
     return np.array(tokens, np.uint32), time.perf_counter() - start
 
 
-def _drafter(session: Session, sources: Sequence[str]) -> Drafter:
-    return Drafter(
-        session.step_inputs,
-        session.vocab_size,
-        sources=sources,
-        costs=session.step_costs,
-        end_token_ids=session.end_token_ids,
-    )
+class PricedSession(RecordedSession):
+    """Recorded answers whose steps cost what they do on a real target.
+
+    Args:
+        costs: Of a step of each width, narrowest first.
+        vocab_size: Number of ids.
+        capacity: Tokens of the longest prompt and answer together.
+
+    Attributes:
+        spent: What all steps cost so far.
+    """
+
+    def __init__(self, costs: Mapping[int, StepCost], vocab_size: int, capacity: int) -> None:
+        super().__init__(list(costs), vocab_size, capacity)
+        self._costs, self.spent = costs, 0.0
+
+    def step(self, inputs: StepInputs) -> NDArray[Any]:
+        """Same as in `RecordedSession`."""
+        self.spent += _cost(self._costs[inputs.rows], self.length)
+        return super().step(inputs)
 
 
 class Replay:
     """What recorded answers cost, without a model.
 
     Args:
-        step_inputs: Of each width, narrowest first.
-        costs: Of a step of each.
+        costs: Of a step of each width, narrowest first.
         vocab_size: Number of ids.
+        capacity: Tokens of the longest prompt and answer together.
         sources: What drafts.
-
-    Attributes:
-        widths: Rows of each step.
     """
 
     def __init__(
         self,
-        step_inputs: Sequence[StepInputs],
-        costs: Sequence[StepCost],
+        costs: Mapping[int, StepCost],
         vocab_size: int,
+        capacity: int,
         sources: Sequence[str],
     ) -> None:
-        self._inputs, self._costs = step_inputs, costs
-        self._vocab_size, self._sources = vocab_size, sources
-        self.widths = [inputs.rows for inputs in step_inputs]
+        self._costs, self._vocab_size, self._capacity = costs, vocab_size, capacity
+        self._sources = sources
 
     def chosen(self, records: Sequence[Recorded]) -> float:
         """The cost where the drafter chooses."""
-        drafter = Drafter(self._inputs, self._vocab_size, sources=self._sources, costs=self._costs)
-        return self._walk(drafter, records)
+        session = self._session(self._costs)
+        return _spent(session, self._drafter(session, [*self._costs.values()]), records)
 
-    def fixed(self, step: int, records: Sequence[Recorded]) -> float:
+    def fixed(self, width: int, records: Sequence[Recorded]) -> float:
         """The cost where every step has the same width."""
-        return self._walk(self._of_width(step), records)
+        session = self._session({width: self._costs[width]})
+        return _spent(session, self._drafter(session), records)
 
     def adaptive(self, records: Sequence[Recorded]) -> float:
         """The least cost where the width of each step is chosen by who knows the answer.
 
         An optimistic bound: what is accepted on a side branch counts as if it were kept.
         """
-        drafters = [self._of_width(step) for step in range(len(self.widths))]
+        drafters = [self._drafter(self._session({w: cost})) for w, cost in self._costs.items()]
         total = 0.0
         for record in records:
             gains = np.stack([_gains(drafter, record) for drafter in drafters])
@@ -230,28 +279,29 @@ class Replay:
         for place in reversed(range(num_tokens)):
             past_len = prompt_len - 1 + place
             least[place] = min(
-                self._cost(step, past_len) + least[place + gain]
-                for step, gain in enumerate(gains[:, place])
+                _cost(cost, past_len) + least[place + gain]
+                for cost, gain in zip(self._costs.values(), gains[:, place], strict=True)
             )
         return float(least[0])
 
-    def _walk(self, drafter: Drafter, records: Sequence[Recorded]) -> float:
-        total = 0.0
-        for record in records:
-            drafter.begin(record.prompt, len(record.answer))
-            given, end = 0, len(record.answer)
-            while given < end:
-                past_len = len(record.prompt) - 1 + given
-                rows = drafter.propose(past_len).rows
-                total += self._cost(self.widths.index(rows), past_len)
-                given += len(drafter.accept_recorded(record.answer[given:]).token_ids)
-        return total
+    def _session(self, costs: Mapping[int, StepCost]) -> PricedSession:
+        return PricedSession(costs, self._vocab_size, self._capacity)
 
-    def _of_width(self, step: int) -> Drafter:
-        return Drafter([self._inputs[step]], self._vocab_size, sources=self._sources)
+    def _drafter(self, session: PricedSession, costs: Sequence[StepCost] | None = None) -> Drafter:
+        return Drafter(session.step_inputs, self._vocab_size, sources=self._sources, costs=costs)
 
-    def _cost(self, step: int, past_len: int) -> float:
-        return self._costs[step].base + self._costs[step].per_token * past_len
+
+def _cost(cost: StepCost, past_len: int) -> float:
+    return cost.base + cost.per_token * past_len
+
+
+def _spent(session: PricedSession, drafter: Drafter, records: Sequence[Recorded]) -> float:
+    """What it costs to say the records."""
+    for record in records:
+        session.answer = record.answer
+        recorded = RecordedDrafter(drafter)
+        list(generate(session, record.prompt, max_new_tokens=len(record.answer), drafter=recorded))
+    return session.spent
 
 
 def _gains(drafter: Drafter, record: Recorded) -> NDArray[np.int64]:

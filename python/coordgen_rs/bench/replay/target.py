@@ -22,7 +22,6 @@ class RecordedSession:
         widths: Rows of its steps, narrowest first.
         vocab_size: Number of ids.
         capacity: Tokens of the longest prompt and answer together.
-        step_costs: Of a step of each width, in microseconds; None where all cost the same.
 
     Attributes:
         answer: `(tokens,) u32`, what it says to the next prompt.
@@ -31,16 +30,11 @@ class RecordedSession:
     end_token_ids: Sequence[int] = ()
     allowed_commits = ("canonical", "compact")
     request = 0
+    step_costs: Sequence[StepCost] | None = None
     gap_work: GapWork = None
 
-    def __init__(
-        self,
-        widths: Sequence[int],
-        vocab_size: int,
-        capacity: int,
-        step_costs: Sequence[StepCost] | None = None,
-    ) -> None:
-        self.vocab_size, self.capacity, self.step_costs = vocab_size, capacity, step_costs
+    def __init__(self, widths: Sequence[int], vocab_size: int, capacity: int) -> None:
+        self.vocab_size, self.capacity = vocab_size, capacity
         self.step_inputs = [_inputs(rows, capacity + widths[-1]) for rows in widths]
         self.length = self._prompt_len = 0
         self.answer: NDArray[np.uint32] = np.zeros(0, np.uint32)
