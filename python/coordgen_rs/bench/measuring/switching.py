@@ -11,19 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import BlockCost, Switcher, SwitchReport
 from coordgen_rs._core import strategies as known_strategies
-from coordgen_rs.bench.measuring.answers import NotLosslessError
+from coordgen_rs.bench.measuring.answers import Answered, NotLosslessError, answer
 from coordgen_rs.bench.profiling.memory import peak_resident_bytes, reset_peak
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
-from coordgen_rs.generate import plain
-from coordgen_rs.stats import Stats
 from coordgen_rs.target.blocks import Blocks, GraphName
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
@@ -53,25 +51,18 @@ class DelayedStore:
         self._blocks.release(block, graph)
 
 
-@dataclass(frozen=True)
-class Answer:
+class Switched(NamedTuple):
     """One request.
 
     Attributes:
-        first_token_s: Seconds until the first token, waiting for the last loads included.
-        total_s: Seconds until the last token.
-        prefill_s: Seconds of the prefill, the last loads included.
-        peak_bytes: Most resident memory meanwhile; 0 where the system does not tell.
+        answered: Its tokens and times; the first token waits for the last loads, too.
         report: How the loads went.
-        tokens: The answer.
+        peak_bytes: Most resident memory meanwhile; 0 where the system does not tell.
     """
 
-    first_token_s: float
-    total_s: float
-    prefill_s: float
-    peak_bytes: int
+    answered: Answered
     report: SwitchReport
-    tokens: tuple[int, ...]
+    peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,7 @@ class SwitchBench:
         largest_block_bytes: What the largest graph of a block takes.
     """
 
-    answers: dict[str, list[Answer]]
+    answers: dict[str, list[Switched]]
     prompt_tokens: int
     load_delay_s: float
     memory_budget: int
@@ -100,7 +91,6 @@ class SwitchBench:
         facts = {name: value for name, value in vars(self).items() if name != "answers"}
         return facts | {
             "rounds": len(next(iter(self.answers.values()))),
-            "identical": True,
             "strategies": {name: self.figures(name) for name in self.answers},
         }
 
@@ -112,36 +102,28 @@ class SwitchBench:
         """
         answers = self.answers[strategy]
         exposed_us = self._median(strategy, "exposed_us")
-        prefill_us = 1e6 * statistics.median(answer.prefill_s for answer in answers)
         load_us = self._median(strategy, "load_us")
-        first_tokens_us = [1e6 * answer.first_token_s for answer in answers]
-        exposed_all_us = [answer.report.exposed_us for answer in answers]
+        prefill_us = 1e6 * statistics.median(one.answered.stats.prefill_s for one in answers)
+        first_tokens_us = [1e6 * one.answered.arrivals[0][0] for one in answers]
+        exposed_all_us = [one.report.exposed_us for one in answers]
         figures = {
             "chosen": answers[-1].report.strategy,
             "first_token_us": statistics.median(first_tokens_us),
             "first_token_range_us": [min(first_tokens_us), max(first_tokens_us)],
-            "total_us": 1e6 * statistics.median(answer.total_s for answer in answers),
-            "prefill_us": prefill_us,
             "exposed_us": exposed_us,
             "exposed_range_us": [min(exposed_all_us), max(exposed_all_us)],
             "load_us": load_us,
             "overlap_us": self._median(strategy, "overlap_us"),
             "parts_us": prefill_us - exposed_us + load_us,
-            "num_under_other_graph": self._median(strategy, "num_under_other_graph"),
-            "peak_bytes": max(answer.peak_bytes for answer in answers),
+            "peak_bytes": max(one.peak_bytes for one in answers),
             "planned": answers[-1].report.to_json()["planned"],
         }
         if "sync" in self.answers:
             figures["exposed_of_sync"] = exposed_us / (self._median("sync", "exposed_us") or 1)
-        if self.one_graph_bytes:
-            reference = self.one_graph_bytes + self.largest_block_bytes
-            peak_bytes = max(answer.peak_bytes for answer in answers)
-            figures["peak_of_one_graph_and_block"] = peak_bytes / reference
         return figures
 
     def _median(self, strategy: str, name: str) -> float:
-        of_each = (float(getattr(answer.report, name)) for answer in self.answers[strategy])
-        return statistics.median(of_each)
+        return statistics.median(float(getattr(one.report, name)) for one in self.answers[strategy])
 
 
 def bench_switching(
@@ -199,34 +181,26 @@ def bench_switching(
         memory_budget = largest + sum(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)
     prompt = np.random.default_rng(0).integers(session.vocab_size, size=prompt_len)
 
-    def answer(strategy: str) -> Answer:
+    def answer_under(strategy: str) -> Switched:
         budget = None if strategy == "resident" else memory_budget
         session.switcher.settle(strategy, budget)
         session.switcher.only("prefill")
-        return _answer(session, prompt, max_new_tokens)
+        return _answer(session, prompt.astype(np.uint32), max_new_tokens)
 
-    first = answer("sync")  # warms up, too
-    expected, one_graph_bytes = first.tokens, first.peak_bytes
-    answers: dict[str, list[Answer]] = {strategy: [] for strategy in strategies}
+    first = answer_under("sync")  # warms up, too
+    answers: dict[str, list[Switched]] = {strategy: [] for strategy in strategies}
     for number in range(rounds):
         for index, strategy in enumerate(strategies):
             on_progress(strategy, number * len(strategies) + index, rounds * len(strategies))
-            given = answer(strategy)
-            if given.tokens != expected:
+            given = answer_under(strategy)
+            if given.answered.tokens != first.answered.tokens:
                 raise NotLosslessError(f"{strategy} gave other tokens than sync")
             answers[strategy].append(given)
-    return SwitchBench(answers, prompt_len, load_delay_s, memory_budget, one_graph_bytes, largest)
+    return SwitchBench(answers, prompt_len, load_delay_s, memory_budget, first.peak_bytes, largest)
 
 
-def _answer(session: OrtSession, prompt: NDArray[np.int64], max_new_tokens: int) -> Answer:
-    stats = Stats()
-    steps = plain(session, prompt, max_new_tokens=max_new_tokens, stats=stats)
+def _answer(session: OrtSession, prompt: NDArray[np.uint32], max_new_tokens: int) -> Switched:
     reset_peak()
-    start = time.perf_counter()
-    tokens = list(next(steps).token_ids)
-    first_token_s = time.perf_counter() - start
-    tokens += [token for step in steps for token in step.token_ids]
-    total_s = time.perf_counter() - start
-    report = cast(SwitchReport, stats.switching)
-    peak_bytes = peak_resident_bytes()
-    return Answer(first_token_s, total_s, stats.prefill_s, peak_bytes, report, tuple(tokens))
+    answered = answer(session, prompt, None, max_new_tokens=max_new_tokens)
+    report = cast(SwitchReport, answered.stats.switching)
+    return Switched(answered, report, peak_resident_bytes())
