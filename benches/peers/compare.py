@@ -22,8 +22,8 @@ import contest
 import genai
 import ours
 import transformers_lookup
-from coordgen_rs import Tokenizer, open_session
-from coordgen_rs.bench.measuring.prompts import read_prompts
+from coordgen_rs import open_session
+from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.replay.run import replay
 from coordgen_rs.bench.replay.templates import TokenizedRecord
 from coordgen_rs.cli.progress import progress
@@ -38,7 +38,9 @@ def main(arguments=None):
     """Measure, and print the table or JSON; 1 where an engine gave other tokens than plain did."""
     options = _parser().parse_args(arguments)
     session = open_session(options.bundle, threads=options.threads)
-    prompts = _encoded(session, options)
+    prompts = encode_prompts(
+        session, read_prompts(options.data, limit=options.limit), options.max_new_tokens
+    )
     versions, contestants = {}, ours.contestants(session)
     with tempfile.TemporaryDirectory() as directory, progress() as on_progress:
         for engine in ENGINES:
@@ -70,16 +72,6 @@ def _parser():
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N lines")
     parser.add_argument("--json", action="store_true")
     return parser
-
-
-def _encoded(session, options):
-    """Prompts that leave room for an answer, by task."""
-    tokenizer, encoded = Tokenizer.of(session.bundle), {}
-    for task, text in read_prompts(options.data, limit=options.limit):
-        prompt = tokenizer.encode(text)
-        if len(prompt) + options.max_new_tokens <= session.capacity:
-            encoded.setdefault(task, []).append(prompt)
-    return encoded
 
 
 def _opened(peer, versions, open_peer, *arguments):

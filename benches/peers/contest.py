@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from coordgen_rs.bench.measuring.repeats import rotated
+
 
 class Answer(NamedTuple):
     """What one contestant did with one prompt.
@@ -120,8 +122,7 @@ def hold(contestants: Sequence[Contestant], prompts, rounds, max_new_tokens, on_
             for contestant in contestants:
                 contestant.begin()
             for index, prompt in enumerate(of_task):
-                first = (number + index) % len(contestants)
-                for contestant in (*contestants[first:], *contestants[:first]):
+                for contestant in rotated(contestants, number + index):
                     answer = contestant.answer(prompt, max_new_tokens)
                     contest.answers[contestant.name][task][index].append(answer)
                 done += 1
