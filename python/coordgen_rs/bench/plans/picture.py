@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import Plan
+from coordgen_rs.bench.reporting.plots import check_matplotlib
 from coordgen_rs.errors import OptionError
 
 _COLOURS = {"prefill": "#4878a8", "decode": "#e08a3c"}
@@ -32,13 +33,7 @@ def plot_plans(plans: Mapping[str, Plan], path: Path, *, title: str = "") -> Non
         OptionError: matplotlib is not installed, or cannot write such a file.
         OSError: The file cannot be written.
     """
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            "the picture needs matplotlib: pip install 'coordgen-rs[plots]'"
-        ) from error
-    matplotlib.use("agg")
+    check_matplotlib()
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(13, 1.5 + 0.95 * len(plans)), layout="constrained")
