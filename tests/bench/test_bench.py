@@ -259,7 +259,7 @@ def test_other_tokens_are_an_error_that_names_the_method(session_of, monkeypatch
     workbench = made_workbench(session_of)
     monkeypatch.setattr("coordgen_rs.bench.measuring.answers.generate", lambda *_, **__: iter([]))
     with pytest.raises(NotLosslessError, match="sam gave other tokens"):
-        list(workbench.answers(["plain", "sam"]))
+        list(workbench.answers(["plain", "sam"], workbench.drafter))
 
 
 def made_workbench(session_of, **settings):
@@ -270,7 +270,8 @@ def made_workbench(session_of, **settings):
 
 
 def test_methods_take_turns_within_each_repeat(session_of):
-    given = list(made_workbench(session_of).answers(["plain", "sam"]))
+    workbench = made_workbench(session_of)
+    given = list(workbench.answers(["plain", "sam"], workbench.drafter))
     assert [(one.repeat, one.method) for one in given] == [
         (0, "plain"),
         (0, "sam"),

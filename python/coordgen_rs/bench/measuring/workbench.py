@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,10 @@ class Settings:
             raise OptionError(f"load_delay_s is {self.load_delay_s}, but must be at least 0")
 
 
-class Given(NamedTuple):
+_D = TypeVar("_D", bound=Drafting | None)
+
+
+class Given(NamedTuple, Generic[_D]):
     """One answer of one method.
 
     Attributes:
@@ -111,7 +114,7 @@ class Given(NamedTuple):
     repeat: int
     task: str
     method: str
-    drafter: Drafter | ModelDrafter | None
+    drafter: _D
     answered: Answered
 
 
@@ -205,11 +208,21 @@ class Workbench:
             remembering=self.settings.remembering,
         )
 
-    def answers(self, names: Sequence[str]) -> Iterator[Given]:
+    def answers(
+        self,
+        names: Sequence[str],
+        drafter_of: Callable[[str], _D],
+        before: Callable[[str], object] = lambda name: None,
+    ) -> Iterator[Given[_D]]:
         """Answer every prompt by every method, in turns, so that a slow moment slows all.
 
         A method has a new drafter for each task and repeat, which serves all prompts of the task,
         one after another: it learns, and remembers where it may.
+
+        Args:
+            names: Of the methods.
+            drafter_of: Makes the drafter of one; `drafter` where nothing is to be added.
+            before: Called with the method before each of its answers.
 
         Raises:
             NotLosslessError: A method gave other tokens than the one before it.
@@ -220,10 +233,11 @@ class Workbench:
         self.warm_up()
         for repeat in range(self.settings.repeats):
             for task, prompts in self.prompts.items():
-                drafters = {name: self.drafter(name) for name in names}
+                drafters = {name: drafter_of(name) for name in names}
                 for number, prompt in enumerate(prompts):
                     self.on_progress(f"{task}, {', '.join(names):.40}", done, total)
                     for name in rotated(names, repeat + number):
+                        before(name)
                         answered = self.answer(prompt, drafters[name])
                         same = expected.setdefault((task, number), answered.tokens)
                         check_same(answered.tokens, same, name, task, number)

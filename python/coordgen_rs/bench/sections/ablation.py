@@ -6,11 +6,11 @@ rows cost nothing.
 
 from typing import NamedTuple
 
-from coordgen_rs._core import Drafter
 from coordgen_rs.bench.measuring.answers import check_same
 from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.reporting.section import Across, Cell, Chart, Column, Section
 from coordgen_rs.bench.sections.methods import ALL
+from coordgen_rs.drafting import make_drafter
 
 COLUMNS = (
     Column("task"),
@@ -59,7 +59,7 @@ def measure_ablation(bench: Workbench) -> Section:
     counts = {row: dict.fromkeys((*bench.prompts, ALL), (0, 0)) for row in ROWS}
     total = sum(bench.num_prompts.values())
     for task, prompts in bench.prompts.items():
-        drafters = {row: _drafter(bench, row) for row in ROWS}
+        drafters = {row: make_drafter(bench.session, row.sources, free_rows=True) for row in ROWS}
         for number, prompt in enumerate(prompts):
             bench.on_progress(f"ablation, {task}", number, total)
             expected = bench.answer(prompt, None).tokens
@@ -92,14 +92,3 @@ def _cells(counts: dict[Row, Counts], row: Row, task: str) -> tuple[Cell, ...]:
 
     adds = " + ".join(row.ours) or "nothing"
     return task, row.base, adds, rate(row), rate(row) / rate(Row(row.base, ()))
-
-
-def _drafter(bench: Workbench, row: Row) -> Drafter:
-    """A drafter that fills the widest step: no costs."""
-    session = bench.session
-    return Drafter(
-        session.step_inputs,
-        session.vocab_size,
-        sources=row.sources,
-        end_token_ids=session.end_token_ids,
-    )

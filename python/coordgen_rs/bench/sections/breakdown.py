@@ -3,9 +3,9 @@
 from collections import defaultdict
 
 from coordgen_rs._core import Drafter
-from coordgen_rs.bench.measuring.answers import Answered, check_same
+from coordgen_rs.bench.measuring.answers import Answered
 from coordgen_rs.bench.measuring.clocks import ClockedDrafter, ClockedHead
-from coordgen_rs.bench.measuring.repeats import rotated, summarize
+from coordgen_rs.bench.measuring.repeats import summarize
 from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 
@@ -46,42 +46,27 @@ def measure_breakdown(bench: Workbench) -> Section:
 
 
 def _rows(bench: Workbench, head: ClockedHead) -> list[tuple[Cell, ...]]:
-    settings = bench.settings
-    rows: list[tuple[Cell, ...]] = []
-    bench.warm_up()
-    for task, prompts in bench.prompts.items():
-        sums: dict[str, list[Seconds]] = {name: [] for name in SHOWN}
-        for repeat in range(settings.repeats):
-            bench.on_progress(f"breakdown, {task}", repeat, settings.repeats)
-            drafters = {name: _clocked(bench, name, head) for name in SHOWN}
-            for name in SHOWN:
-                sums[name].append(defaultdict(float))
-            for number, prompt in enumerate(prompts):
-                expected: list[int] | None = None
-                for name in rotated(SHOWN, repeat + number):
-                    answered = bench.answer(prompt, drafters[name])
-                    expected = answered.tokens if expected is None else expected
-                    check_same(answered.tokens, expected, name, task, number)
-                    for part, seconds in parts(answered, drafters[name]).items():
-                        sums[name][-1][part] += seconds
-        to_ms = 1e3 / len(prompts)
-        rows += [
-            (
-                task,
-                name,
-                *(
-                    summarize([to_ms * sums_of[part] for sums_of in sums[name]])
-                    for part in (*PARTS, "total")
-                ),
-            )
-            for name in SHOWN
-        ]
-    return rows
+    def clocked(name: str) -> ClockedDrafter | None:
+        drafter = bench.drafter(name)
+        return ClockedDrafter(drafter, head) if isinstance(drafter, Drafter) else None
 
-
-def _clocked(bench: Workbench, name: str, head: ClockedHead) -> ClockedDrafter | None:
-    drafter = bench.drafter(name)
-    return ClockedDrafter(drafter, head) if isinstance(drafter, Drafter) else None
+    sums: dict[tuple[str, str], dict[int, Seconds]]
+    sums = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
+    for given in bench.answers(SHOWN, clocked):
+        for part, seconds in parts(given.answered, given.drafter).items():
+            sums[given.task, given.method][given.repeat][part] += seconds
+    return [
+        (
+            task,
+            name,
+            *(
+                summarize([1e3 / num_prompts * of[part] for of in sums[task, name].values()])
+                for part in (*PARTS, "total")
+            ),
+        )
+        for task, num_prompts in bench.num_prompts.items()
+        for name in SHOWN
+    ]
 
 
 def parts(answered: Answered, drafter: ClockedDrafter | None) -> Seconds:

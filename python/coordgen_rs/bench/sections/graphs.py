@@ -1,11 +1,13 @@
 """Section `graphs`: drafting and the switching of graphs, each on and off (CoordGen, Table 3)."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordgen_rs.bench.measuring.answers import answer, check_same
+from coordgen_rs.bench.measuring.answers import Answered
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
-from coordgen_rs.bench.measuring.repeats import rotated, summarize
+from coordgen_rs.bench.measuring.repeats import summarize
 from coordgen_rs.bench.measuring.workbench import Settings, Workbench
 from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
@@ -101,40 +103,38 @@ def time_variants(
     session.select(widths, costs)
     data = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)
     bench = Workbench(settings, session, encode_prompts(session, data, settings.max_new_tokens))
-    times = Times({name: [] for name in VARIANTS}, {name: [] for name in VARIANTS})
     session.switcher.ensure("prefill", "decode")
-    bench.warm_up()
-    for repeat in range(settings.repeats):
-        for name, (seconds, num_tokens, exposed_us) in _time_repeat(bench, repeat).items():
-            times.per_token_ms[name].append(1e3 * seconds / num_tokens)
-            times.exposed_ms[name].append(exposed_us / 1e3 / sum(bench.num_prompts.values()))
-    return times
+
+    def start(name: str) -> None:
+        session.switcher.settle(VARIANTS[name].switch)
+        session.switcher.only(VARIANTS[name].start)
+
+    sums: dict[str, dict[int, Sums]] = {name: defaultdict(Sums) for name in VARIANTS}
+    for given in bench.answers(
+        list(VARIANTS), lambda name: bench.drafter(VARIANTS[name].method), start
+    ):
+        sums[given.method][given.repeat].add(given.answered)
+    num_prompts = sum(bench.num_prompts.values())
+    return Times(
+        {name: [1e3 * s.seconds / s.tokens for s in of.values()] for name, of in sums.items()},
+        {
+            name: [s.exposed_us / 1e3 / num_prompts for s in of.values()]
+            for name, of in sums.items()
+        },
+    )
 
 
-def _time_repeat(bench: Workbench, repeat: int) -> dict[str, tuple[float, int, int]]:
-    """Seconds, tokens and microseconds of exposed loads of all answers, by variant."""
-    sums = dict.fromkeys(VARIANTS, (0.0, 0, 0))
-    for task, prompts in bench.prompts.items():
-        drafters = {name: bench.drafter(variant.method) for name, variant in VARIANTS.items()}
-        for number, prompt in enumerate(prompts):
-            expected: list[int] | None = None
-            for name in rotated(list(VARIANTS), repeat + number):
-                variant = VARIANTS[name]
-                bench.session.switcher.settle(variant.switch)
-                bench.session.switcher.only(variant.start)
-                answered = answer(
-                    bench.session,
-                    prompt,
-                    drafters[name],
-                    max_new_tokens=bench.settings.max_new_tokens,
-                )
-                expected = answered.tokens if expected is None else expected
-                check_same(answered.tokens, expected, name, task, number)
-                seconds, num_tokens, exposed_us = sums[name]
-                report = answered.stats.switching
-                sums[name] = (
-                    seconds + answered.total_s,
-                    num_tokens + len(answered.tokens),
-                    exposed_us + (0 if report is None else report.exposed_us),
-                )
-    return sums
+@dataclass
+class Sums:
+    """Of all answers of a variant in one repeat: seconds, tokens, exposed loads."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    exposed_us: int = 0
+
+    def add(self, answered: Answered) -> None:
+        """Count an answer in."""
+        report = answered.stats.switching
+        self.seconds += answered.total_s
+        self.tokens += len(answered.tokens)
+        self.exposed_us += 0 if report is None else report.exposed_us

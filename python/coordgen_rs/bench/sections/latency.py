@@ -23,7 +23,7 @@ def measure_latency(bench: Workbench) -> Section:
     first: dict[tuple[str, str], list[float]] = defaultdict(list)
     waits: dict[tuple[str, str], list[float]] = defaultdict(list)
     rates: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for given in bench.answers(SHOWN):
+    for given in bench.answers(SHOWN, bench.drafter):
         key, answered = (given.task, given.method), given.answered
         first[key].append(1e3 * answered.arrivals[0][0])
         waits[key] += gaps_ms(answered.arrivals)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bench.measuring.repeats import ratio, summarize
@@ -48,7 +49,7 @@ class Tally:
     total_s: float = 0.0
     host_s: float = 0.0
 
-    def add(self, given: Given, model_s: float) -> None:
+    def add(self, given: Given[Any], model_s: float) -> None:
         """Count an answer in, in which a draft model ran for `model_s` seconds."""
         stats = given.answered.stats
         self.tokens += stats.new_tokens
@@ -69,7 +70,7 @@ def measure_methods(bench: Workbench) -> Section:
     tallies: Tallies = defaultdict(lambda: defaultdict(Tally))
     held: dict[tuple[str, str], int] = defaultdict(int)
     model_s: dict[int, float] = defaultdict(float)
-    for given in bench.answers(bench.methods):
+    for given in bench.answers(bench.methods, bench.drafter):
         drafter = given.drafter
         ran_s = drafter.model_s if isinstance(drafter, ModelDrafter) else 0.0
         for task in (given.task, ALL):
