@@ -10,8 +10,9 @@ from jsonschema import Draft202012Validator, ValidationError
 from command_line import COORDGEN, coordgen, refused
 from coordgen_rs.bench.measuring.answers import NotLosslessError
 from coordgen_rs.bench.measuring.prompts import PromptsError, encode_prompts, read_prompts
+from coordgen_rs.bench.measuring.settings import Settings
 from coordgen_rs.bench.measuring.switching import STRATEGIES
-from coordgen_rs.bench.measuring.workbench import SHOWN, Settings, Workbench
+from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
 from coordgen_rs.bench.methods import KNOWN, check_methods, needs_draft_model
 from coordgen_rs.bench.reporting.report import chosen_sections, schema
 from coordgen_rs.bench.sections import SECTIONS

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bench.measuring.workbench import Settings, Workbench
+from coordgen_rs.bench.measuring.settings import Settings
+from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.methods import KNOWN, check_methods
 from coordgen_rs.bench.reporting.condition import Condition
 from coordgen_rs.bench.reporting.plots import check_matplotlib, plot_section

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from coordgen_rs.bench.measuring.workbench import Settings
+from coordgen_rs.bench.measuring.settings import Settings
 from coordgen_rs.bench.reporting.condition import Condition
 from coordgen_rs.bench.reporting.section import Section
 from coordgen_rs.bench.sections import SECTIONS

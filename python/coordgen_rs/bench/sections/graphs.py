@@ -8,7 +8,8 @@ from typing import NamedTuple
 from coordgen_rs.bench.measuring.answers import Answered
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.repeats import summarize
-from coordgen_rs.bench.measuring.workbench import Settings, Workbench
+from coordgen_rs.bench.measuring.settings import Settings
+from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.bundle.directory import Bundle

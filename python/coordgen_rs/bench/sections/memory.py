@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from coordgen_rs.bench.measuring.repeats import Summary, summarize
-from coordgen_rs.bench.measuring.workbench import SHOWN, Settings, Workbench
+from coordgen_rs.bench.measuring.settings import Settings
+from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
 from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.bench.profiling.memory import peak_resident_bytes, reset_peak
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section

@@ -3,8 +3,9 @@
 from typing import Any
 
 from coordgen_rs.bench.measuring.repeats import Summary
+from coordgen_rs.bench.measuring.settings import Settings
 from coordgen_rs.bench.measuring.switching import bench_switching
-from coordgen_rs.bench.measuring.workbench import Settings, Workbench
+from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.bench.profiling.blocks import measure
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section

@@ -1,0 +1,73 @@
+"""What was asked for of the bench: settings that travel to other processes, too.
+
+In: the options of `coordgen bench`. Out: `Settings`, which refuse what cannot be. They open nothing.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordgen_rs.bench.measuring.switching import STRATEGIES
+from coordgen_rs.errors import OptionError
+from coordgen_rs.target.provider import ProviderChoice
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for.
+
+    Attributes:
+        bundle: The target's directory.
+        data: A file of prompts; None where only sections are wanted that need none.
+        repeats: Times that everything is measured; medians are of so many.
+        max_new_tokens: Longest answer.
+        limit: Prompts of each task, at most; None for all.
+        methods: Of the section `methods`; empty for all that can run.
+        draft_model: A bundle, for the methods that have one.
+        lookup_table: What a table starts with; None starts with none.
+        remembering: Whether earlier prompts of a task may be drawn on.
+        is_free: Whether drafts are made as if rows cost nothing, as on an NPU.
+        width: Rows of a step, at most; None for all widths of the bundle.
+        threads: Compute threads; None takes one a core.
+        provider: What shall run it.
+        memory_budget: Bytes of graphs: the target keeps to it and is streamed. In the section
+            `switching` it binds the strategies.
+        prompt_len: Tokens of the prompt of the sections that have one of their own.
+        strategies: Of the section `switching`.
+        load_delay_s: Seconds added to each load there.
+        profile: What the blocks cost, for plans; None measures it.
+        power_root: Where the system tells of its power.
+    """
+
+    bundle: Path
+    data: Path | None = None
+    repeats: int = 5
+    max_new_tokens: int = 96
+    limit: int | None = None
+    methods: tuple[str, ...] = ()
+    draft_model: Path | None = None
+    lookup_table: Path | None = None
+    remembering: bool = True
+    is_free: bool = False
+    width: int | None = None
+    threads: int | None = None
+    provider: ProviderChoice = field(default_factory=ProviderChoice)
+    memory_budget: int | None = None
+    prompt_len: int = 512
+    strategies: tuple[str, ...] = STRATEGIES
+    load_delay_s: float = 0.0
+    profile: str | None = None
+    power_root: Path = Path("/sys")
+
+    def check(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            OptionError: A number is out of its range; it is named.
+        """
+        least = {"repeats": 1, "max_new_tokens": 1, "limit": 1, "width": 1, "prompt_len": 2}
+        for name, number in least.items():
+            value = getattr(self, name)
+            if value is not None and value < number:
+                raise OptionError(f"{name} is {value}, but must be at least {number}")
+        if not self.load_delay_s >= 0:
+            raise OptionError(f"load_delay_s is {self.load_delay_s}, but must be at least 0")
