@@ -10,10 +10,9 @@ from jsonschema import Draft202012Validator, ValidationError
 from command_line import COORDGEN, coordgen, refused
 from coordgen_rs.bench.measuring.answers import NotLosslessError
 from coordgen_rs.bench.measuring.prompts import PromptsError, encode_prompts, read_prompts
-from coordgen_rs.bench.measuring.settings import Settings
+from coordgen_rs.bench.measuring.settings import METHODS, Settings, needs_draft_model
 from coordgen_rs.bench.measuring.switching import STRATEGIES
 from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
-from coordgen_rs.bench.methods import KNOWN, check_methods, needs_draft_model
 from coordgen_rs.bench.reporting.report import chosen_sections, schema
 from coordgen_rs.bench.sections import SECTIONS
 from coordgen_rs.bench.sections.ablation import BASES, ROWS
@@ -141,7 +140,7 @@ def test_the_condition_names_data_and_options(whole_run):
 
 def test_methods_stand_beside_plain(whole_run):
     _, document, _ = whole_run
-    names = [name for name in KNOWN if not needs_draft_model(name)]
+    names = [name for name in METHODS if not needs_draft_model(name)]
     for task in ("rag", "ui", "all"):
         assert [row["method"] for row in rows(document, "methods", task=task)] == names
         (plain,) = rows(document, "methods", task=task, method="plain")
@@ -219,7 +218,7 @@ def test_the_same_methods_with_free_rows_and_a_draft_model(bundle_of, data, caps
     arguments = [bundle_of("embedded", "fp32"), data, *TINY, "--sections", "methods", "--json", "-"]
     arguments += ["--draft-model", bundle_of("embedded-draft", "fp32"), "--costs", "free"]
     document = json.loads(bench(capsys, *arguments, "--methods", "all"))
-    assert [row["method"] for row in rows(document, "methods", task="all")] == list(KNOWN)
+    assert [row["method"] for row in rows(document, "methods", task="all")] == list(METHODS)
     held = {row["method"]: row["extra_memory"] for row in rows(document, "methods", task="all")}
     assert held["edgellm"] > 1 > held["diaa"] > 0
     assert document["condition"]["options"]["is_free"]
@@ -312,11 +311,11 @@ def test_energy_is_what_the_meter_says(session_of, monkeypatch):
     assert "a made-up meter" in section.notes[0]
 
 
-def test_unknown_methods_and_a_missing_model_are_refused():
+def test_unknown_methods_and_a_missing_model_are_refused(tmp_path):
     with pytest.raises(OptionError, match="magic"):
-        check_methods(["plain", "magic"], has_draft_model=False)
+        Settings(tmp_path, methods=("plain", "magic")).check()
     with pytest.raises(OptionError, match="draft model"):
-        check_methods(["edgellm"], has_draft_model=False)
+        Settings(tmp_path, methods=("edgellm",)).check()
 
 
 def test_wrong_options_are_one_line(bundle_of, data):

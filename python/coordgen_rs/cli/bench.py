@@ -6,9 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bench.measuring.settings import Settings
+from coordgen_rs.bench.measuring.settings import METHODS, Settings
 from coordgen_rs.bench.measuring.workbench import Workbench
-from coordgen_rs.bench.methods import KNOWN, check_methods
 from coordgen_rs.bench.reporting.condition import Condition
 from coordgen_rs.bench.reporting.plots import check_matplotlib, plot_section
 from coordgen_rs.bench.reporting.report import chosen_sections, document
@@ -75,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_drafting(group: Any) -> None:
     group.add_argument(
         "--methods",
-        type=lambda text: [*KNOWN] if text == "all" else _names(text),
+        type=lambda text: [*METHODS] if text == "all" else _names(text),
         metavar="NAME,..",
-        help=f"some of {', '.join(KNOWN)}; or all; default: those that can run",
+        help=f"some of {', '.join(METHODS)}; or all; default: those that can run",
     )
     group.add_argument(
         "--draft-model", type=Path, metavar="BUNDLE", help="for methods with a draft model"
@@ -135,7 +134,6 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print, write and draw; what was measured before an interruption or error is kept."""
     settings = settings_of(options)
     names = chosen_sections(options.sections, settings)
-    check_methods(settings.methods, has_draft_model=settings.draft_model is not None)
     if options.plots is not None:
         check_matplotlib()
     with progress() as on_progress:

@@ -1,14 +1,23 @@
 """What was asked for of the bench: settings that travel to other processes, too.
 
-In: the options of `coordgen bench`. Out: `Settings`, which refuse what cannot be. They open nothing.
+In: the options of `coordgen bench`. Out: `Settings`, which refuse what cannot be, and open nothing.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coordgen_rs._core import PLAIN, draft_method, draft_methods
 from coordgen_rs.bench.measuring.switching import STRATEGIES
 from coordgen_rs.errors import OptionError
 from coordgen_rs.target.provider import ProviderChoice
+
+METHODS = (PLAIN, *(method.name for method in draft_methods()))
+"""Every method that can be measured, plain decoding first."""
+
+
+def needs_draft_model(name: str) -> bool:
+    """Whether one of `METHODS` drafts from nothing but a draft model."""
+    return name != PLAIN and draft_method(name).needs_draft_model
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,8 @@ class Settings:
         """Refuse what cannot be.
 
         Raises:
-            OptionError: A number is out of its range; it is named.
+            OptionError: A number is out of its range, or there is no such method, or one needs a
+                draft model where there is none; it is named.
         """
         least = {"repeats": 1, "max_new_tokens": 1, "limit": 1, "width": 1, "prompt_len": 2}
         for name, number in least.items():
@@ -71,3 +81,8 @@ class Settings:
                 raise OptionError(f"{name} is {value}, but must be at least {number}")
         if not self.load_delay_s >= 0:
             raise OptionError(f"load_delay_s is {self.load_delay_s}, but must be at least 0")
+        for name in self.methods:
+            if name not in METHODS:
+                raise OptionError(f"method is {name!r}, but must be one of {', '.join(METHODS)}")
+            if self.draft_model is None and needs_draft_model(name):
+                raise OptionError(f"method {name!r} needs a draft model")

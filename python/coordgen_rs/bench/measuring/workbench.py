@@ -15,11 +15,10 @@ from coordgen_rs._core import PLAIN, Drafter, LookupTable
 from coordgen_rs.bench.measuring.answers import Answered, answer, check_same
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.repeats import rotated
-from coordgen_rs.bench.measuring.settings import Settings
-from coordgen_rs.bench.methods import KNOWN, method_drafter, needs_draft_model
+from coordgen_rs.bench.measuring.settings import METHODS, Settings, needs_draft_model
 from coordgen_rs.bench.reporting.section import How
 from coordgen_rs.draft_model import DraftModel, ModelDrafter
-from coordgen_rs.drafting import Drafting
+from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import OptionError
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
@@ -122,7 +121,7 @@ class Workbench:
     @property
     def methods(self) -> tuple[str, ...]:
         """Plain decoding, and what was asked for beside it, or else all that can run."""
-        fitting = (n for n in KNOWN if self.draft_model is not None or not needs_draft_model(n))
+        fitting = (n for n in METHODS if self.draft_model is not None or not needs_draft_model(n))
         return tuple(dict.fromkeys((PLAIN, *(self.settings.methods or fitting))))
 
     @property
@@ -134,13 +133,16 @@ class Workbench:
         """A new drafter of a method; None for plain decoding."""
         if name == PLAIN:
             return None
-        return method_drafter(
+        model = self.draft_model
+        if model is not None:  # a tree of its own for each method, which learns when it is enough
+            model = DraftModel(model.session, least_that_pays=model.least_that_pays)
+        return make_drafter(
             self.session,
             name,
+            lookup_table=self._open_table(),
+            draft_model=model,
+            earlier_requests=self.settings.remembering,
             free_rows=self.settings.is_free,
-            table=self._open_table(),
-            model=self.draft_model,
-            remembering=self.settings.remembering,
         )
 
     def answers(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coordgen_rs._core import Drafter, LookupTable, StepInputs
+from coordgen_rs._core import Drafter, StepInputs
 from coordgen_rs.bench.measuring.clocks import ClockedDrafter, ClockedHead
 from coordgen_rs.bench.measuring.repeats import in_turns, summarize
 from coordgen_rs.bench.measuring.workbench import Workbench
-from coordgen_rs.bench.methods import method_drafter
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
+from coordgen_rs.drafting import make_drafter
 from coordgen_rs.target.ort_session import OrtSession
 
 DRAFTING = ("prompt-lookup", "coordgen")
@@ -91,7 +91,7 @@ def _shares(bench: Workbench, name: str) -> Sequence[float | None]:
     """Percent of the steps whose tree, root included, fits into a width and no narrower one."""
     widths, counts = bench.session.widths, Counter[int]()
     for prompts in bench.prompts.values():
-        drafter = method_drafter(bench.session, name, free_rows=True, table=LookupTable())
+        drafter = make_drafter(bench.session, name, earlier_requests=True, free_rows=True)
         if isinstance(drafter, Drafter):
             clocked = ClockedDrafter(drafter, ClockedHead(bench.session.head))
             for prompt in prompts:

@@ -20,7 +20,7 @@ _MOST_PROCESSES = 3
 
 def measure_memory(bench: Workbench) -> Section:
     """Answer all prompts by each shown method, in processes that have done nothing else."""
-    settings = replace(bench.settings, draft_model=None)
+    settings = replace(bench.settings, methods=(), draft_model=None)
     repeats = min(bench.settings.repeats, _MOST_PROCESSES)
     peaks: dict[str, list[dict[str, int]]] = {name: [] for name in SHOWN}
     for repeat in range(repeats):

@@ -4,12 +4,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from coordgen_rs._core import PLAIN
+from coordgen_rs._core import PLAIN, Drafter
 from coordgen_rs.bench.measuring.repeats import ratio, summarize
 from coordgen_rs.bench.measuring.workbench import Given, Workbench
-from coordgen_rs.bench.methods import extra_bytes
 from coordgen_rs.bench.reporting.section import Across, Cell, Chart, Column, Section
 from coordgen_rs.draft_model import ModelDrafter
+from coordgen_rs.target.ort_session import OrtSession
 
 ALL = "all"
 """The task of the rows over all tasks."""
@@ -92,6 +92,18 @@ def measure_methods(bench: Workbench) -> Section:
         _notes(bench),
         Across("task", "tokens_per_step", "speedup"),
     )
+
+
+def extra_bytes(drafter: Drafter | ModelDrafter | None) -> int:
+    """What a method holds beside the target, a draft model's weights and cache included."""
+    if drafter is None:
+        return 0
+    held = drafter.memory_bytes()
+    if isinstance(drafter, ModelDrafter) and isinstance(drafter.model.session, OrtSession):
+        session = drafter.model.session
+        held += session.cache.nbytes
+        held += sum(file.num_bytes for file in session.bundle.manifest.files.values())
+    return held
 
 
 def _figures(tallies: Tallies, task: str, method: str) -> tuple[Cell, ...]:
