@@ -8,6 +8,6 @@ For Qualcomm's HTP `qnn/exporter.py` takes the same checkpoint through `qnn/grap
 and `quantize.py` (fixed point), and ends with a `report.py`.
 """
 
-from coordgen_rs.export.exporter import export_checkpoint
+from coordgen_rs.export.cpu.exporter import export_checkpoint
 
 __all__ = ["export_checkpoint"]

@@ -28,7 +28,7 @@ from coordgen_rs.bundle.manifest import (
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
-from coordgen_rs.export.exporter import TOKENIZER_NAME, cut_layers, model_shape, no_progress
+from coordgen_rs.export.cpu.exporter import TOKENIZER_NAME, cut_layers, model_shape, no_progress
 from coordgen_rs.export.layers import embedding_tensor
 from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
 from coordgen_rs.export.qnn.calibration_texts import CalibrationTexts, read_texts
