@@ -3,25 +3,23 @@
 In: the path of a checkpoint and what the bundle shall be. Out: a directory for `Bundle.open`.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from coordgen_rs.bundle.manifest import (
-    MANIFEST_NAME,
-    SCHEMA_VERSION,
-    BlockFiles,
-    EmbeddingFile,
-    HeadFiles,
-    Manifest,
-    ModelShape,
-    WeightKind,
-)
+from coordgen_rs.bundle.manifest import BlockFiles, EmbeddingFile, HeadFiles, WeightKind
 from coordgen_rs.errors import OptionError
+from coordgen_rs.export.bundle import (
+    TOKENIZER_NAME,
+    BundleOptions,
+    Progress,
+    cut_layers,
+    model_shape,
+    no_progress,
+    write_manifest,
+)
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
@@ -38,7 +36,6 @@ _BITS: dict[str, tuple[int | None, int | None]] = {
     "int4": (4, 8),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
-TOKENIZER_NAME = "tokenizer.json"
 
 
 def export_checkpoint(
@@ -50,7 +47,7 @@ def export_checkpoint(
     prefill_rows: int = 256,
     decode_rows: int = 32,
     context: int | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> None:
     """Write the bundle `out` from a checkpoint.
 
@@ -83,14 +80,8 @@ def export_checkpoint(
 
 
 @dataclass(frozen=True)
-class _Options:
+class _Options(BundleOptions):
     """What the bundle shall be; see `export_checkpoint`."""
-
-    weights: WeightKind
-    blocks: int
-    prefill_rows: int
-    decode_rows: int
-    context: int
 
     def check(self, config: ModelConfig) -> None:
         """Refuse what the exporter or the model cannot do.
@@ -100,19 +91,11 @@ class _Options:
         """
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
-        limits = {
-            "blocks": config.num_layers,
-            "prefill_rows": _MAX_ROWS,
-            "decode_rows": _MAX_ROWS,
-            "context": config.max_positions,
-        }
-        for name, most in limits.items():
-            value = getattr(self, name)
-            if not 1 <= value <= most:
-                raise OptionError(f"{name} is {value}, expected 1 to {most}")
+        self.check_limits(config, _MAX_ROWS, _MAX_ROWS)
 
+    @property
     def widths(self) -> list[int]:
-        """The numbers of rows for which graphs are made, ascending."""
+        """Same as in `BundleOptions`, and narrow ones."""
         narrow = {width for width in _NARROW_WIDTHS if width <= self.decode_rows}
         return sorted(narrow | {self.decode_rows, self.prefill_rows})
 
@@ -125,15 +108,12 @@ class _Exporter:
         source: Checkpoint,
         staging: Staging,
         options: _Options,
-        on_progress: Callable[[str, int, int], None],
+        on_progress: Progress,
     ) -> None:
         self._source = source
         self._staging = staging
         self._options = options
         self._on_progress = on_progress
-        self._widths = options.widths()
-        # A graph of any width may start at the last slot of the context.
-        self._slots = options.context + self._widths[-1]
         self._model = model_shape(source.config)
 
     def run(self) -> None:
@@ -144,26 +124,10 @@ class _Exporter:
         cuts = cut_layers(config.num_layers, options.blocks)
         blocks = [self._write_block(index, layers) for index, layers in enumerate(cuts)]
         head = self._write_head(embedding)
-        manifest = Manifest(
-            schema_version=SCHEMA_VERSION,
-            tool=f"coordgen-rs {metadata.version('coordgen-rs')}",
-            model=self._model,
-            weights=options.weights,
-            context=options.context,
-            slots=self._slots,
-            widths=self._widths,
-            prefill_rows=options.prefill_rows,
-            decode_rows=options.decode_rows,
-            bos_token_id=config.bos_token_id,
-            end_token_ids=config.end_token_ids,
-            inv_freq=config.inv_freq,
-            blocks=blocks,
-            head=head,
-            embedding=embedding,
-            tokenizer=TOKENIZER_NAME,
-            files=dict(self._staging.records),
-        )
-        self._staging.write(MANIFEST_NAME, manifest.to_json().encode())
+        # A graph of any width may start at the last slot of the context.
+        slots = options.context + options.widths[-1]
+        parts = {"blocks": blocks, "head": head, "embedding": embedding}
+        write_manifest(self._staging, config, options, slots=slots, **parts)
         self._progress("done", config.num_layers + 2)
 
     def _write_embedding(self) -> EmbeddingFile:
@@ -206,32 +170,7 @@ class _Exporter:
     def _write_graph(self, name: str, model: onnx.ModelProto) -> dict[int, str]:
         """One graph for all widths, which its rows being symbolic makes possible."""
         self._staging.write(f"{name}.onnx", model.SerializeToString())
-        return dict.fromkeys(self._widths, f"{name}.onnx")
+        return dict.fromkeys(self._options.widths, f"{name}.onnx")
 
     def _progress(self, what: str, done: int) -> None:
         self._on_progress(what, done, self._model.num_layers + 2)
-
-
-def model_shape(config: ModelConfig) -> ModelShape:
-    """The sizes that the manifest holds."""
-    return ModelShape(
-        family=config.family,
-        hidden_size=config.hidden_size,
-        ffn_size=config.ffn_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        vocab_size=config.vocab_size,
-        rms_norm_eps=config.rms_norm_eps,
-    )
-
-
-def cut_layers(num_layers: int, num_blocks: int) -> Iterator[range]:
-    """`num_layers` layers in `num_blocks` runs whose lengths differ by at most one."""
-    for index in range(num_blocks):
-        yield range(num_layers * index // num_blocks, num_layers * (index + 1) // num_blocks)
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""

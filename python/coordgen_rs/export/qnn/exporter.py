@@ -6,9 +6,8 @@ here (`target/qnn/compile.py`).
 Memory: all float graphs at once, and their quantised forms.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -18,17 +17,23 @@ from tokenizers import Tokenizer
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import (
     MANIFEST_NAME,
-    SCHEMA_VERSION,
     BlockFiles,
     EmbeddingFile,
     HeadFiles,
-    Manifest,
     QnnTarget,
 )
 from coordgen_rs.errors import OptionError
+from coordgen_rs.export.bundle import (
+    TOKENIZER_NAME,
+    BundleOptions,
+    Progress,
+    cut_layers,
+    model_shape,
+    no_progress,
+    write_manifest,
+)
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
-from coordgen_rs.export.cpu.exporter import TOKENIZER_NAME, cut_layers, model_shape, no_progress
 from coordgen_rs.export.layers import embedding_tensor
 from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
 from coordgen_rs.export.qnn.calibration_texts import CalibrationTexts, read_texts
@@ -55,8 +60,6 @@ _HEAD_BITS: Literal[8] = 8
 """The head is more sensitive."""
 _LEAST_EXTERNAL_BYTES = 1024
 """Smaller initializers stay in the graph."""
-
-Progress = Callable[[str, int, int], None]
 
 
 def export_qnn(
@@ -97,7 +100,7 @@ def export_qnn(
     source = open_checkpoint(Path(checkpoint))
     if context is None:
         context = min(source.config.max_positions, _DEFAULT_CONTEXT)
-    options = _Options(soc, weights, cache_type, blocks, prefill_rows, decode_rows, context)
+    options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
     options.check(source.config)
     tokenizer = Tokenizer.from_str(source.read_tokenizer())
     texts = read_texts(
@@ -110,16 +113,11 @@ def export_qnn(
 
 
 @dataclass(frozen=True)
-class _Options:
+class _Options(BundleOptions):
     """What the bundle shall be; see `export_qnn`."""
 
     soc: str
-    weights: Literal["int8", "int4"]
     cache_type: CacheType
-    blocks: int
-    prefill_rows: int
-    decode_rows: int
-    context: int
 
     def check(self, config: ModelConfig) -> None:
         """Refuse what the exporter or the model cannot do.
@@ -132,21 +130,7 @@ class _Options:
             raise OptionError(f"weights is {self.weights!r}, expected int8 or int4 for QNN")
         if self.cache_type not in ("uint8", "uint16"):
             raise OptionError(f"cache_type is {self.cache_type!r}, expected uint8 or uint16")
-        limits = {
-            "blocks": config.num_layers,
-            "prefill_rows": _MOST_ROWS,
-            "decode_rows": self.prefill_rows,
-            "context": config.max_positions,
-        }
-        for name, most in limits.items():
-            value = getattr(self, name)
-            if not 1 <= value <= most:
-                raise OptionError(f"{name} is {value}, expected 1 to {most}")
-
-    @property
-    def widths(self) -> list[int]:
-        """The numbers of rows for which graphs are made, ascending."""
-        return sorted({self.decode_rows, self.prefill_rows})
+        self.check_limits(config, _MOST_ROWS, self.prefill_rows)
 
 
 class _QnnExporter:
@@ -210,7 +194,7 @@ class _QnnExporter:
         return TextModel(self._model, pairs, head, self._embedding, inv_freq)
 
     def _write(self, graphs: Sequence[onnx.ModelProto], shared: SharedEncodings) -> None:
-        options, config = self._options, self._source.config
+        options = self._options
         *blocks, head = graphs
         self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
         self._staging.write("embedding.bin", shared.hidden[0].quantize(self._embedding).tobytes())
@@ -220,27 +204,16 @@ class _QnnExporter:
             files = self._write_graph(name, graph, options.context)
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
         head_files = HeadFiles(["head.weights"], self._write_graph("head", head, None))
-        manifest = Manifest(
-            schema_version=SCHEMA_VERSION,
-            tool=f"coordgen-rs {metadata.version('coordgen-rs')}",
-            model=self._model,
-            weights=options.weights,
-            context=options.context,
+        write_manifest(
+            self._staging,
+            self._source.config,
+            options,
             slots=options.context,
-            widths=options.widths,
-            prefill_rows=options.prefill_rows,
-            decode_rows=options.decode_rows,
-            bos_token_id=config.bos_token_id,
-            end_token_ids=config.end_token_ids,
-            inv_freq=config.inv_freq,
             blocks=block_files,
             head=head_files,
             embedding=EmbeddingFile("embedding.bin", "uint16"),
-            tokenizer=TOKENIZER_NAME,
-            files=dict(self._staging.records),
             qnn=_target(soc_named(options.soc), shared),
         )
-        self._staging.write(MANIFEST_NAME, manifest.to_json().encode())
 
     def _write_graph(self, name: str, graph: onnx.ModelProto, past: int | None) -> dict[int, str]:
         """The weights in a file, and a small graph of every width that refers to it."""
