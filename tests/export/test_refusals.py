@@ -26,6 +26,7 @@ from checkpoints import (
 from coordgen_rs.errors import CheckpointError, ExportError, OptionError, UnsupportedModelError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.export.checkpoints.config import parse_config
+from json_values import JSON_VALUES
 
 
 def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **options: Any) -> None:
@@ -59,17 +60,6 @@ def test_what_the_graphs_cannot_do_is_refused_by_name(tmp_path, options, name):
     config = json.loads((checkpoint / "config.json").read_text()) | options
     (checkpoint / "config.json").write_text(json.dumps(config))
     refuse(checkpoint, tmp_path / "out", CheckpointError, name)
-
-
-JSON_VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
-    st.just([]),
-    st.just({}),
-)
 
 
 @settings(max_examples=300, deadline=None)
@@ -152,6 +142,15 @@ def test_missing_and_misshaped_tensors_are_named(tmp_path):
     refuse(checkpoint, tmp_path / "out", CheckpointError, r"model\.layers\.2\.")
     (checkpoint / "config.json").write_text(json.dumps(config | {"intermediate_size": 99}))
     refuse(checkpoint, tmp_path / "out", CheckpointError, r"gate_proj\.weight .*99")
+
+
+def test_an_infinite_offset_is_a_damaged_header(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    file = checkpoint / "model.safetensors"
+    fields = {"dtype": "F32", "shape": [1], "data_offsets": [0, float("inf")]}
+    header = json.dumps({"model.norm.weight": fields}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    refuse(checkpoint, tmp_path / "out", CheckpointError, "damaged header at model.norm.weight")
 
 
 @settings(max_examples=100, deadline=None)

@@ -94,7 +94,7 @@ def _entry(path: Path, name: str, fields: Any, data_start: int, file_bytes: int)
         stored_type = str(fields["dtype"])
         shape = tuple(int(size) for size in fields["shape"])
         begin, end = (int(offset) for offset in fields["data_offsets"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{path} has a damaged header at {name}") from error
     dtype = _STORED_TYPES.get(stored_type)
     is_sized = dtype is None or end - begin == math.prod(shape) * dtype.itemsize
