@@ -17,6 +17,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.export import export_checkpoint
+from json_values import JSON_VALUES
 
 
 @pytest.fixture(scope="module")
@@ -154,17 +155,6 @@ def paths_into(document: Any) -> list[list[Any]]:
     else:
         return [[]]
     return [[]] + [[key, *path] for key, value in items for path in paths_into(value)]
-
-
-JSON_VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
-    st.just([]),
-    st.just({}),
-)
 
 
 @settings(max_examples=300, deadline=None)

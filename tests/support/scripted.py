@@ -1,44 +1,42 @@
 """A drafter that drafts what a test tells it, so that every kind of draft can be tried."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 Tree = tuple[list[int], list[int]]
 """Draft nodes below the root: tokens, and parents by node (0 is the root, 1 the first of them)."""
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(WrappedDrafter):
     """Verifies and commits as `drafter` does, but drafts `script(number of tokens given out)`."""
 
     def __init__(self, drafter: Drafter, script: Callable[[int], Tree]) -> None:
-        self._drafter, self._script = drafter, script
+        super().__init__(drafter)
+        self._script = script
         self._root, self._given = 0, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._drafter, name)
 
     def begin(
         self,
-        prompt: NDArray[np.uint32],
+        prompt_ids: NDArray[np.uint32],
         max_new_tokens: int,
         sampling: Sampling | None = None,
         prediction: NDArray[np.uint32] | None = None,
     ) -> None:
-        self._root, self._given = int(prompt[-1]), 0
-        self._drafter.begin(prompt, max_new_tokens, sampling, prediction)
+        self._root, self._given = int(prompt_ids[-1]), 0
+        super().begin(prompt_ids, max_new_tokens, sampling, prediction)
 
     def propose(self, past_len: int) -> StepInputs:
         tokens, parents = self._script(self._given)
         draft = np.array([self._root, *tokens], np.uint32), np.array([0, *parents], np.uint32)
-        return self._drafter.propose(past_len, draft)
+        return self.drafter.propose(past_len, draft)
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        accepted = self._drafter.accept(logits)
+        accepted = super().accept(logits)
         self._given += len(accepted.token_ids)
         self._root = int(accepted.token_ids[-1])
         return accepted

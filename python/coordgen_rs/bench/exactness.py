@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generate import Step, generate, plain
@@ -61,27 +61,14 @@ class SideBranchDrafter(WrappedDrafter):
     compact commit differ.
 
     Args:
-        drafter: The drafter that verifies and commits.
-        answer: Tokens that the target is going to say, `(tokens,) u32`.
+        drafter: The drafter that verifies and commits; it serves one request.
+        text: The last token of the prompt, and what the target is going to say, `(tokens,) u32`.
         vocab_size: Number of token ids, at least 2.
     """
 
-    def __init__(self, drafter: Drafter, answer: NDArray[np.uint32], vocab_size: int) -> None:
+    def __init__(self, drafter: Drafter, text: NDArray[np.uint32], vocab_size: int) -> None:
         super().__init__(drafter)
-        self._answer, self._vocab_size = answer, vocab_size
-        self._prompt: NDArray[np.uint32] = answer[:0]
-        self._given = 0
-
-    def begin(
-        self,
-        prompt_ids: NDArray[np.uint32],
-        max_new_tokens: int,
-        sampling: Sampling | None = None,
-        prediction: NDArray[np.uint32] | None = None,
-    ) -> None:
-        """Same as in `Drafter`."""
-        self._prompt, self._given = prompt_ids, 0
-        super().begin(prompt_ids, max_new_tokens, sampling, prediction)
+        self._text, self._vocab_size, self._given = text, vocab_size, 0
 
     def propose(self, past_len: int) -> StepInputs:
         """The answer's next tokens as a side branch; what a canonical step carries goes first."""
@@ -90,9 +77,8 @@ class SideBranchDrafter(WrappedDrafter):
         return self.drafter.propose(past_len, self._tree())
 
     def _tree(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        root = self._answer[self._given - 1] if self._given else self._prompt[-1]
-        coming = self._answer[self._given : self._given + 3]
-        wrong = [(coming[0] + 1) % self._vocab_size] if len(coming) else []
+        root, *coming = self._text[self._given : self._given + 4]
+        wrong = [(coming[0] + 1) % self._vocab_size] if coming else []
         tokens = np.array([root, *wrong, *coming], np.uint32)
         parents = np.array([0, 0, 0, 2, 3][: len(tokens)], np.uint32)
         return tokens, parents
@@ -131,7 +117,7 @@ def check(
             commit=commit,
             end_token_ids=session.end_token_ids,
         )
-        side = SideBranchDrafter(verifying, answer, session.vocab_size)
+        side = SideBranchDrafter(verifying, np.append(prompt[-1], answer), session.vocab_size)
         same = []
         used: Drafting
         for name, used in (("lookups", drafter), ("side branches", side)):
