@@ -1,18 +1,12 @@
-"""Parts of the bench without a model: tables, gaps between tokens, calls in another process."""
-
-import os
-import signal
+"""Sections without a model: tables, plots, gaps between tokens, the commit of a checkout."""
 
 import pytest
 
 from coordgen_rs.bench.measuring.repeats import Summary
-from coordgen_rs.bench.own_process import OwnProcessError, in_own_process
 from coordgen_rs.bench.reporting.condition import commit_of
 from coordgen_rs.bench.reporting.plots import FORMATS, middle, plot_section, rows_by_word
 from coordgen_rs.bench.reporting.section import Across, Chart, Column, Section
 from coordgen_rs.bench.sections.latency import gaps_ms
-from coordgen_rs.errors import OptionError
-from coordgen_rs.text.byte_size import parse_bytes
 
 COLUMNS = (Column("task"), Column("method"), Column("time", "ms", 1), Column("steps"))
 ROWS = [
@@ -109,18 +103,6 @@ def test_tokens_of_one_step_come_at_once():
     assert gaps_ms([(0.5, 3)]) == [0, 0]
     assert gaps_ms([(0.5, 1), (0.75, 2)]) == [250, 0]
     assert gaps_ms([]) == []
-
-
-def test_another_process_returns_and_raises_what_the_call_does():
-    assert in_own_process(os.getpid) != os.getpid()
-    assert in_own_process(parse_bytes, "2K") == parse_bytes("2K")
-    with pytest.raises(OptionError, match="much"):
-        in_own_process(parse_bytes, "much")
-
-
-def test_a_process_that_dies_is_named():
-    with pytest.raises(OwnProcessError, match="raise_signal ended with -9"):
-        in_own_process(signal.raise_signal, signal.SIGKILL)
 
 
 def test_files_outside_a_checkout_have_no_commit(tmp_path):

@@ -1,0 +1,22 @@
+"""Calls in a process of their own return, raise or die by name."""
+
+import os
+import signal
+
+import pytest
+
+from coordgen_rs.bench.own_process import OwnProcessError, in_own_process
+from coordgen_rs.errors import OptionError
+from coordgen_rs.text.byte_size import parse_bytes
+
+
+def test_another_process_returns_and_raises_what_the_call_does():
+    assert in_own_process(os.getpid) != os.getpid()
+    assert in_own_process(parse_bytes, "2K") == parse_bytes("2K")
+    with pytest.raises(OptionError, match="much"):
+        in_own_process(parse_bytes, "much")
+
+
+def test_a_process_that_dies_is_named():
+    with pytest.raises(OwnProcessError, match="raise_signal ended with -9"):
+        in_own_process(signal.raise_signal, signal.SIGKILL)
