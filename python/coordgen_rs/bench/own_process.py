@@ -1,4 +1,4 @@
-"""A call in a process of its own, whose memory goes with it.
+"""A call in a process of its own, whose memory is freed when it ends.
 
 In: a function of a module and its arguments, all of which can be pickled. Out: what it returns, or
 the error that it raises.

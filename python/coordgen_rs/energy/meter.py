@@ -1,4 +1,4 @@
-"""Energy of a run, measured where the machine tells it, and None where it does not.
+"""Energy of a run, measured where the machine reports it, and None where it does not.
 
 In: a source (see `sources.py`), or an object of zeus or codecarbon. Out: joules between
 `start` and `stop`. A figure is never guessed: no source, a charger plugged in meanwhile, or a run

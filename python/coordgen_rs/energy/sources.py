@@ -1,4 +1,4 @@
-"""Where a Linux machine tells its energy: battery, RAPL, and INA power monitors, through sysfs.
+"""Where a Linux machine reports its energy: battery, RAPL, and INA power monitors, through sysfs.
 
 In: the root of sysfs. Out: the sources that can measure now, and the joules between samples that a
 meter took of one. A source that is absent, or may not be read, is no source; a run in which
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 Reading = tuple[float, ...]
-"""What a source told at one moment, in its own units."""
+"""One sample of a source, in its own units."""
 
 _PACKAGE = re.compile(r"intel-rapl:\d+")
 _JOULES_PER_UWH = 3600e-6

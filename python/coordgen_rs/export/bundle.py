@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class BundleOptions:
-    """What a bundle shall be; see `export_checkpoint`."""
+    """What a bundle is to be; see `export_checkpoint`."""
 
     weights: WeightKind
     blocks: int
@@ -114,4 +114,4 @@ def cut_layers(num_layers: int, num_blocks: int) -> Iterator[range]:
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Ignore progress."""

@@ -1,6 +1,6 @@
 """Writing a directory that appears complete or not at all.
 
-In: the path that shall exist at the end. Out: a `Staging` that collects files, with their sizes and
+In: the path that is to exist at the end. Out: a `Staging` that collects files, with their sizes and
 SHA-256, in a hidden directory beside that path, and renames it when everything is written.
 """
 

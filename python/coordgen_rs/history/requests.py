@@ -1,4 +1,4 @@
-"""What was said before, as a source of drafts: finished requests of one namespace.
+"""Earlier requests as a source of drafts: the finished requests of one namespace.
 
 In: the tokens of each request that finished. Out: a `SharedHistory` that drafters read from.
 The requests are kept in a database (`store.py`), and an index over them in a file beside
@@ -55,7 +55,7 @@ class History:
 
     Args:
         directory: Of the database and its indexes, made where absent; None keeps all in memory.
-        namespace: Task and user, say; any text.
+        namespace: Any text, such as a task and a user.
         fingerprint: Of tokenizer and vocabulary, see `fingerprint_of`.
         vocab_size: Number of ids in the vocabulary.
         max_tokens: Of all namespaces of the directory together; beyond it the oldest requests are
@@ -164,7 +164,7 @@ class History:
         self._merge_in_background()
 
     def close(self) -> None:
-        """Bring the index up to date where that pays, and give the database back."""
+        """Bring the index up to date where that pays, and close the database."""
         if self._merging is not None:
             self._merging.join()
         with self._lock:

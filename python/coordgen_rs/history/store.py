@@ -49,11 +49,11 @@ class Request:
     """A finished request.
 
     Attributes:
-        namespace: Of which task and user it is.
+        namespace: The task and user that it belongs to.
         finished_at: Seconds since 1970.
         prompt_len: How many of the tokens are the prompt; the others are the answer.
         token_ids: `uint32`, little-endian.
-        number: In which order it was stored; 0 before.
+        number: Its place in the order of storing; 0 before it is stored.
     """
 
     namespace: str
@@ -286,7 +286,7 @@ class HistoryStore:
             yield Request(*row)
 
     def namespaces(self) -> list[NamespaceSummary]:
-        """What is there, by name."""
+        """What each namespace holds, by name."""
         query = (
             "SELECT name, COUNT(*), SUM(num_tokens), MIN(finished_at), MAX(finished_at) "
             "FROM requests JOIN namespaces ON id = namespace GROUP BY name ORDER BY name"
@@ -311,5 +311,5 @@ class HistoryStore:
         return cleared
 
     def close(self) -> None:
-        """Give the database back; nothing can be asked any more."""
+        """Close the database; the store cannot be used afterwards."""
         self._connection.close()

@@ -1,1 +1,1 @@
-"""What a device's blocks cost, as a file, and plans made by it."""
+"""What the blocks of a bundle cost on a device, as a file, and plans made from it."""

@@ -70,7 +70,7 @@ class Profile:
     schema_version: int
     source: Literal["measured", "paper"]
     note: str
-    """How it came about; for people."""
+    """How it was made; for people."""
     bundle: dict[str, object]
     """What was measured."""
     device: dict[str, object]

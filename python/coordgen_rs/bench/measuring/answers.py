@@ -1,4 +1,4 @@
-"""One answer, and all that can be told of it from outside: tokens, when they came, the whole time.
+"""One answer, and what can be seen from outside: its tokens, when they came, the total time.
 
 In: a session, a prompt, and a drafter or none. Out: an `Answered`. What is measured inside a step
 is `clocks.py`'s.
@@ -28,7 +28,7 @@ class Answered:
     Attributes:
         tokens: Its tokens.
         stats: Counts and times, as `generate` fills them.
-        arrivals: Of each step the seconds since the request, and the number of tokens given out.
+        arrivals: For each step, the seconds since the request and the number of tokens given out.
         total_s: Seconds from the request to the last token.
     """
 
@@ -45,7 +45,7 @@ def answer(
     *,
     max_new_tokens: int,
 ) -> Answered:
-    """Answer a prompt, plainly where there is no drafter; see `generate`."""
+    """Answer a prompt, by plain decoding if there is no drafter; see `generate`."""
     stats = Stats()
     start = time.perf_counter()
     if drafter is None:

@@ -1,7 +1,7 @@
-"""Repeated measurements: whose turn it is, and what is said of the values.
+"""Repeated measurements: whose turn it is, and how the values are summarised.
 
-In: names, or values of repeats. Out: an order in which a machine that drifts harms nobody more than
-the others; a median with its spread; percentiles. It measures nothing.
+In: names, or values of repeats. Out: an order in which a machine that slows down hurts all of them
+alike; a median with its spread; percentiles. It measures nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ _T = TypeVar("_T")
 
 
 class Summary(NamedTuple):
-    """Values of repeats in short; their spread is the whole range, which few values have, too.
+    """A summary of repeats. The spread is the whole range, which makes sense for few values, too.
 
     Attributes:
         median: The middle value, or the mean of the middle two.
-        low: The least.
+        low: The smallest.
         high: The largest.
     """
 
@@ -54,6 +54,6 @@ def rotated(items: Sequence[_T], turn: int) -> list[_T]:
 
 
 def in_turns(items: Sequence[_T], num_rounds: int) -> Iterator[_T]:
-    """Every item once a round; each round begins with the item that came second in the last."""
+    """Every item once a round; each round starts one item further than the last."""
     for turn in range(num_rounds):
         yield from rotated(items, turn)

@@ -1,6 +1,6 @@
 """What was asked for of the bench: settings that travel to other processes, too.
 
-In: the options of `coordgen bench`. Out: `Settings`, which refuse what cannot be, and open nothing.
+In: the options of `coordgen bench`. Out: `Settings`, which refuse what cannot work.
 """
 
 from dataclasses import dataclass, field
@@ -30,21 +30,21 @@ class Settings:
         repeats: Times that everything is measured; medians are of so many.
         max_new_tokens: Longest answer.
         limit: Prompts of each task, at most; None for all.
-        methods: Of the section `methods`; empty for all that can run.
+        methods: For the section `methods`; empty for all that can run.
         draft_model: A bundle, for the methods that have one.
-        lookup_table: What a table starts with; None starts with none.
+        lookup_table: What a look-up table starts with; None for an empty one.
         remembering: Whether earlier prompts of a task may be drawn on.
         is_free: Whether drafts are made as if rows cost nothing, as on an NPU.
         width: Rows of a step, at most; None for all widths of the bundle.
         threads: Compute threads; None takes one a core.
-        provider: What shall run it.
+        provider: What runs it.
         memory_budget: Bytes of graphs: the target keeps to it and is streamed. In the section
             `switching` it binds the strategies.
         prompt_len: Tokens of the prompt of the sections that have one of their own.
-        strategies: Of the section `switching`.
+        strategies: For the section `switching`.
         load_delay_s: Seconds added to each load there.
         profile: What the blocks cost, for plans; None measures it.
-        power_root: Where the system tells of its power.
+        power_root: Where sysfs is mounted, which tells the power.
     """
 
     bundle: Path
@@ -68,7 +68,7 @@ class Settings:
     power_root: Path = Path("/sys")
 
     def check(self) -> None:
-        """Refuse what cannot be.
+        """Refuse settings that cannot work.
 
         Raises:
             OptionError: A number is out of its range, or there is no such method, or one needs a

@@ -153,7 +153,7 @@ def bench_switching(
         memory_budget: Bytes that graphs may hold, but for `resident`; None takes one graph of each
             block and the largest graph.
         threads: Compute threads of the process; None takes one a core.
-        provider: What shall run it; None leaves all to the bundle.
+        provider: What runs it; None leaves that to the bundle.
         on_progress: Called with the strategy, the answers done, and those in all.
 
     Raises:

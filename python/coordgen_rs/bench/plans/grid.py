@@ -1,4 +1,4 @@
-"""All strategies against the lower bound, over a grid of made-up profiles.
+"""All strategies against the lower bound, over a grid of synthetic profiles.
 
 Blocks are alike, and memory holds one graph a block, as in CoordGen; `resident` alone has no limit.
 In: nothing. Out: for each point of the grid each strategy's makespan as a multiple of the bound.

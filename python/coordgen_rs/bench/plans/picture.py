@@ -78,7 +78,7 @@ class _Picture:
         self._finish(title)
 
     def _draw_gaps(self, runs: list[_Bar], makespan_us: int, lane: float) -> None:
-        """The times in which nothing computes: before and between runs, and after the last."""
+        """The times when nothing computes: before and between runs, and after the last."""
         starts = [*(start for *_, start, _ in runs), makespan_us]
         ends = [0, *(end for *_, end in runs)]
         gaps = [(end, start) for end, start in zip(ends, starts, strict=True) if start > end]

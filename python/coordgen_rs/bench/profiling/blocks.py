@@ -55,7 +55,7 @@ def measure(
 
     Args:
         path: The bundle's directory.
-        provider: What shall run it; None leaves all to the bundle.
+        provider: What runs it; None leaves that to the bundle.
         threads: Compute threads of the process; None takes one a core.
         repeats: Least number of loads and of runs that a median is of; one more warms up.
         on_progress: Called with what is being done, how much of it is, and how much there is.

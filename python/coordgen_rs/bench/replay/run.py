@@ -35,7 +35,7 @@ DRAFTERS = tuple(method.name for method in draft_methods() if _can_replay(method
 
 @dataclass
 class ReplayResult:
-    """What a drafter made of some records.
+    """What a drafter achieved on some records.
 
     Attributes:
         drafter: Its name.
@@ -90,7 +90,7 @@ def replay(
     commit: str = "compact",
     vocab_size: int,
 ) -> ReplayResult:
-    """Let a drafter say recorded answers, one record after the other.
+    """Replay recorded answers through a drafter, one record after another.
 
     Args:
         records: What to say.

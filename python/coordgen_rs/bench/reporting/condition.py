@@ -1,4 +1,4 @@
-"""The condition that figures were taken under: without it they say nothing.
+"""The condition that figures were measured under; without it they mean nothing.
 
 In: a session, and what was asked for. Out: machine, provider, versions, commit, bundle, data and
 options, as JSON types and as one line for captions. It measures nothing.
@@ -22,7 +22,7 @@ _SHOWN_DIGITS = 12
 
 @dataclass(frozen=True)
 class Condition:
-    """What a figure hangs on.
+    """What the figures depend on.
 
     Attributes:
         device: Provider, processor, cores, threads, system and ONNX Runtime's version; for QNN its

@@ -1,4 +1,4 @@
-"""A section of the bench: a table whose columns have units, and what is needed to read it.
+"""A section of the bench: a table whose columns have units, and the notes needed to read it.
 
 In: rows of figures. Out: the same as JSON types, and as text for a terminal. It knows neither what
 is measured nor under which condition (`condition.py`).
@@ -23,9 +23,9 @@ class Column(NamedTuple):
     """A column.
 
     Attributes:
-        name: In JSON, and at its head.
+        name: Its key in JSON, and its heading.
         unit: Of its figures; "" for words, counts and ratios.
-        digits: Behind the decimal point, in a terminal.
+        digits: After the decimal point, when printed.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Chart(NamedTuple):
 
 
 class Across(NamedTuple):
-    """How a long table is printed wide, as papers have it: a column for each word of one.
+    """How a long table is printed wide, as in papers: one column for each word of a given column.
 
     Attributes:
-        by: The column of these words; the last of them stands for all.
+        by: The column whose words become columns; the last word stands for all.
         figure: The column that is printed under each word.
-        factor: The column that is printed behind it.
+        factor: The column that is printed after it.
     """
 
     by: str
@@ -74,10 +74,10 @@ class Section:
         title: What it shows.
         how: Where its times come from.
         columns: Those of words first.
-        rows: Of each a cell a column.
-        notes: What a reader must know to read it right.
+        rows: One cell per column in each.
+        notes: What a reader must know to read it correctly.
         chart: How it is drawn.
-        across: How it is printed where it is long; the JSON stays as it is.
+        across: How it is printed when it is long; the JSON does not change.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Section:
 def _wide(
     heads: list[str], cells: list[list[str]], places: tuple[int, int, int], num_words: int
 ) -> tuple[list[str], list[list[str]]]:
-    """A long table as a wide one; what is not across is that of the last word.
+    """Turn a long table into a wide one; other figures are those of the last word.
 
     Args:
         heads: Of the long table.

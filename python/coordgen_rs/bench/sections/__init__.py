@@ -21,10 +21,10 @@ from coordgen_rs.bench.sections.switching import measure_switching
 
 
 class Measurement(NamedTuple):
-    """How a section comes about.
+    """How a section is measured.
 
     Attributes:
-        measure: Does it.
+        measure: Measures it.
         about: What it shows, for `--help`.
         needs_data: Whether it needs prompts.
         may_stream: Whether it can be measured on a target that is streamed.

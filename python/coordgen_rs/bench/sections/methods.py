@@ -125,8 +125,8 @@ def _notes(bench: Workbench) -> list[str]:
     return [
         f"median (least to most) of {bench.settings.repeats} repeats; methods answered in turns; "
         "all gave the same tokens",
-        "by task tokens_per_step, and behind x the speedup of decoding over plain; behind `all` "
-        "what is of all tasks",
+        "each cell: tokens_per_step, then the decoding speedup over plain; the columns after `all` "
+        "are over all tasks",
         "answer_speedup: of whole answers over plain, prefill included",
         "accepted_share: of the draft tokens; host_share: propose and accept in the decoding time",
         f"drafts are made {rows}; earlier prompts of a task {earlier} be drawn on",

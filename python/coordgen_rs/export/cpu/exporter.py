@@ -1,6 +1,6 @@
 """Writing a whole bundle.
 
-In: the path of a checkpoint and what the bundle shall be. Out: a directory for `Bundle.open`.
+In: the path of a checkpoint and what the bundle is to be. Out: a directory for `Bundle.open`.
 """
 
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ def export_checkpoint(
 
 @dataclass(frozen=True)
 class _Options(BundleOptions):
-    """What the bundle shall be; see `export_checkpoint`."""
+    """What the bundle is to be; see `export_checkpoint`."""
 
     def check(self, config: ModelConfig) -> None:
         """Refuse what the exporter or the model cannot do.

@@ -1,6 +1,6 @@
 """Writing a bundle for Qualcomm's HTP.
 
-In: the path of a checkpoint, a chip, and what the bundle shall be. Out: a directory for
+In: the path of a checkpoint, a chip, and what the bundle is to be. Out: a directory for
 `Bundle.open`, and a report on what quantisation cost. Needs no QNN provider: nothing is compiled
 here (`target/qnn/compile.py`).
 Memory: all float graphs at once, and their quantised forms.
@@ -114,7 +114,7 @@ def export_qnn(
 
 @dataclass(frozen=True)
 class _Options(BundleOptions):
-    """What the bundle shall be; see `export_qnn`."""
+    """What the bundle is to be; see `export_qnn`."""
 
     soc: str
     cache_type: CacheType
