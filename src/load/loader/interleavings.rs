@@ -83,6 +83,8 @@ enum Move {
     Loader,
     /// Compute enters the next run, or leaves it.
     Compute,
+    /// Compute gives up the run that it is within.
+    Abandon,
     Cancel,
 }
 
@@ -141,6 +143,10 @@ impl Machine {
         match next {
             Move::Loader => self.loader(),
             Move::Compute => self.compute(),
+            Move::Abandon => {
+                self.progress.abandon(self.moment);
+                self.running.take().is_some()
+            }
             Move::Cancel => {
                 self.progress.cancel(self.moment);
                 self.timetable.runs.truncate(self.num_over);
@@ -374,6 +380,7 @@ proptest! {
         for next in moves {
             machine.apply(match next {
                 39 => Move::Cancel,
+                38 => Move::Abandon,
                 _ if next % 2 == 0 => Move::Loader,
                 _ => Move::Compute,
             });

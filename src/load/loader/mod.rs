@@ -13,7 +13,7 @@ mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 pub use self::account::LoadReport;
@@ -92,7 +92,19 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     progress: Progress,
+    /// Who entered a block last.
+    compute: Option<ThreadId>,
     is_closed: bool,
+}
+
+impl State {
+    fn enter(&mut self, block: BlockId, now_us: u64) -> Result<Option<Graph>> {
+        let graph = self.progress.enter(block, now_us)?;
+        if graph.is_some() {
+            self.compute = Some(std::thread::current().id());
+        }
+        Ok(graph)
+    }
 }
 
 impl Loader {
@@ -100,7 +112,8 @@ impl Loader {
     /// holds under G1 and G2, for the report, or 0. Nothing is loaded yet. Fails where the system
     /// gives no thread.
     pub fn new(store: Arc<dyn BlockStore>, num_bytes: Vec<[u64; 2]>) -> Result<Self> {
-        let state = State { progress: Progress::new(num_bytes), is_closed: false };
+        let progress = Progress::new(num_bytes);
+        let state = State { progress, compute: None, is_closed: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -136,35 +149,50 @@ impl Loader {
     /// Fails when another block is running or due, when the block has no graph and none will come,
     /// and when what it waits for is cancelled.
     pub fn enter(&self, block: BlockId) -> Result<Graph> {
-        self.wait(|progress, now_us| progress.enter(block, now_us))
+        self.wait(|state, now_us| state.enter(block, now_us))
     }
 
     /// [`enter`](Self::enter) for a caller who does not wait: none, and nothing entered, where it
     /// would.
     pub fn try_enter(&self, block: BlockId) -> Result<Option<Graph>> {
-        self.wait_within(Duration::ZERO, |progress, now_us| progress.enter(block, now_us))
+        self.wait_within(Duration::ZERO, |state, now_us| state.enter(block, now_us))
     }
 
-    /// Says that the run is over. Fails when nothing was entered.
+    /// Says that the run is over. Fails when nothing was entered; a run that was given up may be
+    /// left once.
     pub fn leave(&self) -> Result<()> {
         let mut state = self.shared.lock();
         state.progress.leave(self.shared.now_us())?;
-        if state.progress.has_pending() {
-            self.shared.work.notify_one();
-        }
+        self.compute_is_through(&state);
         Ok(())
+    }
+
+    /// Gives up the run that was entered, if there is one: it does not take place, and its block is
+    /// the next to enter.
+    pub fn abandon(&self) {
+        let mut state = self.shared.lock();
+        state.progress.abandon(self.shared.now_us());
+        self.compute_is_through(&state);
     }
 
     /// Waits until nothing is left to load, and reports on all since the last report. Fails while
     /// runs are left.
     pub fn finish(&self) -> Result<LoadReport> {
-        self.wait(Progress::finish)
+        self.wait(|state, now_us| state.progress.finish(now_us))
     }
 
     /// Forgets the runs that are left and the actions that have not begun. The one under way is
     /// carried out and counts; a wait for another one fails.
+    ///
+    /// A thread that cancels while it is within a run gives that run up, too. A run on another
+    /// thread goes on, and its graph stays until it is left.
     pub fn cancel(&self) {
-        self.shared.lock().progress.cancel(self.shared.now_us());
+        let mut state = self.shared.lock();
+        let now_us = self.shared.now_us();
+        state.progress.cancel(now_us);
+        if state.compute == Some(std::thread::current().id()) {
+            state.progress.abandon(now_us);
+        }
         self.shared.done.notify_all();
     }
 
@@ -189,7 +217,14 @@ impl Loader {
         }
     }
 
-    fn wait<T>(&self, ask: impl Fn(&mut Progress, u64) -> Result<Option<T>>) -> Result<T> {
+    /// What waited for a run to be over has its turn.
+    fn compute_is_through(&self, state: &State) {
+        if state.progress.has_pending() {
+            self.shared.work.notify_one();
+        }
+    }
+
+    fn wait<T>(&self, ask: impl Fn(&mut State, u64) -> Result<Option<T>>) -> Result<T> {
         loop {
             if let Some(answer) = self.wait_within(ASK_INTERVAL, &ask)? {
                 return Ok(answer);
@@ -203,14 +238,14 @@ impl Loader {
     fn wait_within<T>(
         &self,
         patience: Duration,
-        ask: impl Fn(&mut Progress, u64) -> Result<Option<T>>,
+        ask: impl Fn(&mut State, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let shared = &self.shared;
         let until_us = shared.now_us() + patience.as_micros() as u64;
         let mut state = shared.lock();
         loop {
             let now_us = shared.now_us();
-            if let Some(answer) = ask(&mut state.progress, now_us)? {
+            if let Some(answer) = ask(&mut state, now_us)? {
                 return Ok(Some(answer));
             }
             if now_us >= until_us {

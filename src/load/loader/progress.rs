@@ -74,6 +74,8 @@ pub struct Progress {
     runs: Vec<Run>,
     num_over: usize,
     running: Option<Running>,
+    /// A run was abandoned, and compute may still leave it.
+    was_abandoned: bool,
     pending: VecDeque<Pending>,
     current: Option<Current>,
     is_waiting: bool,
@@ -92,6 +94,7 @@ impl Progress {
             runs: Vec::new(),
             num_over: 0,
             running: None,
+            was_abandoned: false,
             pending: VecDeque::new(),
             current: None,
             is_waiting: false,
@@ -106,7 +109,7 @@ impl Progress {
         check(&timetable, self.blocks.len())?;
         self.sweep(now_us);
         self.account.begin(now_us);
-        self.is_cancelled = false;
+        (self.is_cancelled, self.was_abandoned) = (false, false);
         for left in &mut self.pending {
             left.action.after_runs = 0;
             (left.switch_us, left.put_off_until) = (None, 0);
@@ -239,7 +242,10 @@ impl Progress {
         let graph = [wanted, wanted.other()].into_iter().find(|&graph| state.is_loaded(graph));
         self.is_waiting = graph.is_none() && self.is_coming(block);
         match graph {
-            Some(graph) => self.running = Some(Running { block, graph, start_us: now_us, planned }),
+            Some(graph) => {
+                self.running = Some(Running { block, graph, start_us: now_us, planned });
+                self.was_abandoned = false;
+            }
             None if self.is_waiting => {}
             None => return Err(self.why_absent(block, wanted)),
         }
@@ -263,16 +269,25 @@ impl Progress {
         failure.unwrap_or_else(|| Error::LoadFailed { block, graph, reason: reason() })
     }
 
-    /// The run that was entered is over.
+    /// The run that was entered is over. Leaving one that was abandoned is nothing to do.
     pub fn leave(&mut self, now_us: u64) -> Result<()> {
         self.sweep(now_us);
-        let run = self.running.take().ok_or(Error::NothingRunning)?;
+        let Some(run) = self.running.take() else {
+            let was_abandoned = std::mem::take(&mut self.was_abandoned);
+            return was_abandoned.then_some(()).ok_or(Error::NothingRunning);
+        };
         if let Some(planned) = run.planned {
             self.num_over = self.runs.len().min(self.num_over + 1); // there is none after a cancel
             let (graph, start_us, end_us) = (run.graph, run.start_us, now_us);
             self.account.ran(&planned, Run { graph, start_us, end_us, ..planned });
         }
         Ok(())
+    }
+
+    /// The run that was entered, if there is one, does not take place: its block is due again.
+    pub fn abandon(&mut self, now_us: u64) {
+        self.sweep(now_us);
+        self.was_abandoned |= self.running.take().is_some();
     }
 
     /// The report, once all is over; none where it must be waited for.
@@ -293,7 +308,7 @@ impl Progress {
         self.is_waiting = false;
     }
 
-    /// Forgets all runs, and all actions that have not begun.
+    /// Forgets all runs but the one that compute is at, and all actions that have not begun.
     pub fn cancel(&mut self, now_us: u64) {
         self.sweep(now_us);
         self.pending.clear();

@@ -86,6 +86,10 @@ fn plan(actions: &[(ActionKind, u32, Graph, usize)]) -> Timetable {
     Timetable { num_blocks: 2, runs: vec![run(0), run(1)], actions }
 }
 
+fn cancel_elsewhere(loader: &Loader) {
+    thread::scope(|scope| scope.spawn(|| loader.cancel()).join().unwrap());
+}
+
 const SWITCH_0: [(ActionKind, u32, Graph, usize); 2] =
     [(Release, 0, Prefill, 0), (Load, 0, Decode, 0)];
 
@@ -110,7 +114,7 @@ fn a_switch_begins_between_runs_and_compute_waits_for_it() {
     let (loader, teller) = on_g1();
     loader.begin(plan(&[])).unwrap();
     assert_eq!(loader.enter(BlockId(0)), Ok(Prefill));
-    loader.cancel();
+    cancel_elsewhere(&loader);
     assert_eq!(loader.begin(plan(&SWITCH_0)), Err(Error::StillRunning { block: BlockId(0) }));
     loader.leave().unwrap();
     loader.begin(plan(&SWITCH_0)).unwrap();
@@ -122,6 +126,47 @@ fn a_switch_begins_between_runs_and_compute_waits_for_it() {
         teller.answers.send(Ok(())).unwrap();
         assert_eq!(compute.join().unwrap(), Ok(Decode));
     });
+}
+
+#[test]
+fn a_thread_that_cancels_gives_up_its_own_run_and_no_other() {
+    let (loader, _teller) = on_g1();
+    let still_running = Err(Error::StillRunning { block: BlockId(0) });
+    loader.begin(plan(&[])).unwrap();
+    loader.enter(BlockId(0)).unwrap();
+    cancel_elsewhere(&loader);
+    assert_eq!(loader.begin(plan(&[])), still_running);
+    loader.cancel();
+    assert_eq!(loader.begin(plan(&[])), Ok(()));
+    for leave_after in [true, false] {
+        loader.enter(BlockId(0)).unwrap();
+        loader.cancel();
+        if leave_after {
+            assert_eq!(loader.leave(), Ok(()));
+            assert_eq!(loader.leave(), Err(Error::NothingRunning));
+        }
+        loader.begin(plan(&[])).unwrap();
+        assert_eq!(loader.leave(), Err(Error::NothingRunning));
+    }
+    loader.cancel();
+    assert_eq!(loader.finish().unwrap().actual.runs, []);
+}
+
+#[test]
+fn a_run_that_is_abandoned_is_due_again() {
+    let (loader, teller) = on_g1();
+    loader.begin(plan(&SWITCH_0)).unwrap();
+    teller.answer((Release, 0, Prefill), Ok(()));
+    teller.answer((Load, 0, Decode), Ok(()));
+    loader.enter(BlockId(0)).unwrap();
+    loader.abandon();
+    assert_eq!(loader.enter(BlockId(0)), Ok(Decode));
+    loader.leave().unwrap();
+    loader.enter(BlockId(1)).unwrap();
+    loader.leave().unwrap();
+    let report = loader.finish().unwrap();
+    assert_eq!(report.actual.runs.iter().map(|run| run.block.0).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(loader.resident(), [[false, true], [true, false]]);
 }
 
 #[test]

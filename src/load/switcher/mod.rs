@@ -255,12 +255,20 @@ impl Switcher {
         self.loader.try_enter(block)
     }
 
-    /// Says that the run is over. Fails when nothing was entered.
+    /// Says that the run is over. Fails when nothing was entered; a run that was given up may be
+    /// left once.
     pub fn leave(&self) -> Result<()> {
         self.loader.leave()
     }
 
-    /// Gives a prompt or pass up: loads that have not begun are left out.
+    /// Gives up the run that was entered, if there is one: it does not take place, and its block is
+    /// the next to enter.
+    pub fn abandon(&self) {
+        self.loader.abandon();
+    }
+
+    /// Gives a prompt or pass up, with the run that this thread is within: loads that have not
+    /// begun are left out. A run on another thread goes on until it is left.
     pub fn cancel(&self) {
         self.state().is_streaming_ready = false;
         self.loader.cancel();
