@@ -737,7 +737,7 @@ class Switcher:
     A plan's order holds, its clock need not. A run whose planned graph is not there goes on under
     the block's other graph; it waits only while the block has none. When a load fails, the graph
     that was released for it is loaded again, and all else takes place. Whatever waits gives signal
-    handlers their turn; they may raise.
+    handlers their turn; they may raise, and then nothing was entered.
 
     Args:
         store: Its `load(block, graph)` and `release(block, graph)` are called on a thread of its
@@ -872,14 +872,17 @@ class Switcher:
         """
 
     def leave(self) -> None:
-        """The run is over.
+        """The run is over. One that was given up by `cancel` may be left, too.
 
         Raises:
             CallOrderError: Nothing was entered.
         """
 
     def cancel(self) -> None:
-        """Give a prompt or pass up: loads that have not begun are left out."""
+        """Give a prompt or pass up: loads that have not begun are left out.
+
+        The run that this thread is within is given up, too; one on another thread goes on.
+        """
 
     def finish(self) -> SwitchReport:
         """Wait for the loads that a prompt has left, learn from what they took, and report.

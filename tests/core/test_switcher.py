@@ -1,6 +1,7 @@
 """The switcher through the binding: stores in Python, signals, exceptions, and real sessions."""
 
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from coordgen_rs.target.blocks import CpuBlocks
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.target.switching import one_pass as passing
+from coordgen_rs.target.switching import reading, running
 
 PREFILL_ROWS, DECODE_ROWS = 8, 4
 COST = BlockCost(
@@ -223,6 +226,75 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+class CtrlC:
+    """A store; once armed, a load ends with a Ctrl-C whose handler runs only after the wait."""
+
+    def __init__(self):
+        self.store = TellingStore(self._before_load)
+        self.is_loading, self._is_armed, self._may_end = (threading.Event() for _ in range(3))
+
+    def arm(self):
+        self._is_armed.set()
+
+    def at_next_wait(self):
+        self._may_end.set()
+
+    def _before_load(self, block, graph):
+        if self._is_armed.is_set():
+            self.is_loading.set()
+            self._may_end.wait()
+            self._is_armed.clear()
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def ctrl_c():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)  # a load goes on only once the main thread waits
+    yield CtrlC()
+    sys.setswitchinterval(interval)
+
+
+def read(switcher, num_blocks, before_block=lambda block: None):
+    with reading(switcher, PREFILL_ROWS):
+        with passing(switcher):
+            for block in range(num_blocks):
+                before_block(block)
+                with running(switcher, block):
+                    pass
+        return switcher.finish()
+
+
+def test_ctrl_c_at_the_end_of_a_wait_enters_nothing(ctrl_c):
+    switcher = over(ctrl_c.store, 1, strategy="single")
+    ctrl_c.arm()
+    switcher.begin(PREFILL_ROWS)
+    ctrl_c.at_next_wait()
+    with pytest.raises(KeyboardInterrupt):
+        switcher.enter(0)
+    assert switcher.enter(0) == "decode"
+    switcher.leave()
+    assert not switcher.finish().failures
+
+
+def test_after_ctrl_c_in_a_streamed_pass_the_next_prompt_is_read(ctrl_c):
+    switcher = over(ctrl_c.store, 3, memory_budget=3)
+    read(switcher, 3)
+    seen = []
+
+    def before_block(block):
+        seen.append(block)
+        if block == 0:
+            ctrl_c.arm()
+        else:
+            ctrl_c.at_next_wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        read(switcher, 3, before_block)
+    assert seen == [0, 1]
+    assert read(switcher, 3).strategy == "streaming"
 
 
 def test_dropping_it_while_the_store_wants_the_interpreter_does_not_deadlock():

@@ -84,6 +84,13 @@ impl PySwitcher {
     ) -> PyResult<T> {
         py.detach(|| call(&self.core)).map_err(|error| self.store.exception(py, error))
     }
+
+    /// The name of the graph that a block was entered under. A signal that came meanwhile has its
+    /// turn here: once this returns, its handler would raise before the caller can leave the block.
+    fn entered(&self, py: Python<'_>, graph: Graph) -> PyResult<&'static str> {
+        py.check_signals().inspect_err(|_| self.core.abandon())?;
+        Ok(graph.name())
+    }
 }
 
 fn settled(strategy: &str, memory_budget: Option<i128>) -> Result<(Strategy, Option<u64>)> {
@@ -186,14 +193,17 @@ impl PySwitcher {
     fn enter(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {
         match self.try_enter(py, block)? {
             Some(graph) => Ok(graph),
-            None => Ok(self.wait(py, |core| core.enter(BlockId(block)))?.name()),
+            None => {
+                let graph = self.wait(py, |core| core.enter(BlockId(block)))?;
+                self.entered(py, graph)
+            }
         }
     }
 
     fn try_enter(&self, py: Python<'_>, block: u32) -> PyResult<Option<&'static str>> {
         let entered = self.core.try_enter(BlockId(block));
         let graph = entered.map_err(|error| self.store.exception(py, error))?;
-        Ok(graph.map(Graph::name))
+        graph.map(|graph| self.entered(py, graph)).transpose()
     }
 
     fn leave(&self) -> PyResult<()> {
