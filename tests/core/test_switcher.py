@@ -297,6 +297,28 @@ def test_after_ctrl_c_in_a_streamed_pass_the_next_prompt_is_read(ctrl_c):
     assert read(switcher, 3).strategy == "streaming"
 
 
+def test_after_ctrl_c_as_a_prompt_begins_the_next_is_read(ctrl_c):
+    switcher = over(ctrl_c.store, 2, strategy="single")
+    ctrl_c.arm()
+    switcher.begin(PREFILL_ROWS)
+    ctrl_c.is_loading.wait()
+    switcher.cancel()
+    ctrl_c.at_next_wait()
+    with pytest.raises(KeyboardInterrupt), reading(switcher, PREFILL_ROWS):
+        pytest.fail("nothing is read after Ctrl-C")
+    assert read(switcher, 2).strategy == "single"
+
+
+def test_after_ctrl_c_as_a_pass_begins_the_next_prompt_is_read(ctrl_c):
+    switcher = over(ctrl_c.store, 3, memory_budget=3)
+    switcher.begin(PREFILL_ROWS)
+    ctrl_c.arm()
+    ctrl_c.at_next_wait()
+    with pytest.raises(KeyboardInterrupt), passing(switcher):
+        pytest.fail("nothing runs after Ctrl-C")
+    assert read(switcher, 3).strategy == "streaming"
+
+
 def test_dropping_it_while_the_store_wants_the_interpreter_does_not_deadlock():
     began, go_on = threading.Event(), threading.Event()
 

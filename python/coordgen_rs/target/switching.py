@@ -19,8 +19,8 @@ def reading(switcher: Switcher, num_tokens: int) -> Iterator[None]:
     Raises:
         MemoryBudgetError: The budget is too small; the least that would do is named.
     """
-    switcher.begin(num_tokens)
     with _cancelled_by_errors(switcher):
+        switcher.begin(num_tokens)
         yield
 
 
@@ -31,8 +31,8 @@ def one_pass(switcher: Switcher) -> Iterator[None]:
     Raises:
         BlockLoadError: A block that streaming starts with cannot be loaded.
     """
-    switcher.begin_pass()
     with _cancelled_by_errors(switcher):
+        switcher.begin_pass()
         yield
 
 
@@ -61,6 +61,7 @@ def running(switcher: Switcher, block: int, gap_work: GapWork = None) -> Iterato
 
 @contextmanager
 def _cancelled_by_errors(switcher: Switcher) -> Iterator[None]:
+    """Around what begins something, too: a signal's handler may raise as that returns."""
     try:
         yield
     except BaseException:

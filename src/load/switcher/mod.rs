@@ -217,12 +217,13 @@ impl Switcher {
     /// leave it. Fails as [`begin`](Self::begin), and with `LoadFailed` where a block cannot be
     /// loaded.
     pub fn stand_by(&self) -> Result<()> {
-        match self.decide(1)? {
+        let stands_by = self.decide(1).and_then(|way| match way {
             Way::Streamed(_) => Ok(()),
             Way::Planned(_) => self.blocks().try_for_each(|block| {
                 self.at_once(&[(block, Graph::Prefill)], &[(block, Graph::Decode)])
             }),
-        }
+        });
+        stands_by.inspect_err(|_| self.cancel())
     }
 
     /// Begins a pass: all blocks run once, in order. Where blocks are streamed, its loads begin

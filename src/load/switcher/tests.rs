@@ -198,6 +198,19 @@ fn standing_by_leaves_what_a_prompt_would_leave() {
 }
 
 #[test]
+fn runs_that_are_left_keep_an_answer_waiting_once_at_most() {
+    let (switcher, _store) = switcher(false);
+    let requests: [fn(&Switcher) -> Result<()>; 3] =
+        [Switcher::stand_by, |it| it.begin(PREFILL_ROWS), |it| it.ensure(&[Decode])];
+    for request in requests {
+        switcher.begin(PREFILL_ROWS).unwrap();
+        assert_eq!(switcher.stand_by(), Err(Error::RunsLeft { num_runs: NUM_BLOCKS }));
+        assert_eq!(request(&switcher), Ok(()));
+        switcher.cancel();
+    }
+}
+
+#[test]
 fn auto_streams_what_does_not_fit_and_stops_when_all_are_asked_for() {
     let (switcher, store) = switcher(false);
     switcher.settle(Strategy::Auto, Some(10));
