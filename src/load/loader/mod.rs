@@ -42,8 +42,8 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// Compute is one lane: it enters a block, runs it, and leaves it. A run behind the timetable's last
 /// is a decode step: planned under G2.
 ///
-/// Dropping it waits for the action under way; what is loaded stays with the store. Whatever waits
-/// here fails with `WaitInterrupted` where the store says so; the loader goes on.
+/// Dropping it closes it, see [`close`](Self::close). Whatever waits here fails with
+/// `WaitInterrupted` where the store says so; the loader goes on.
 ///
 /// # Cost
 /// `begin`: a pass over the runs for each release. `enter` and `leave`: a lock, and a wake-up where
@@ -201,8 +201,8 @@ impl Loader {
         self.shared.lock().progress.resident()
     }
 
-    /// Cancels, and ends the thread when the action under way is over. What is loaded stays with the
-    /// store, and can be run.
+    /// Cancels, and ends the thread when the action under way is over; waits for that unless called
+    /// within that action. What is loaded stays with the store, and can be run.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.progress.cancel(self.shared.now_us());
@@ -210,8 +210,13 @@ impl Loader {
         drop(state);
         self.shared.work.notify_one();
         self.shared.done.notify_all();
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(worker) = worker {
+        // A store, or a garbage collector within it, may close on the thread itself.
+        let is_elsewhere =
+            |worker: &mut JoinHandle<()>| worker.thread().id() != std::thread::current().id();
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = worker.take_if(is_elsewhere);
+        drop(worker); // the action under way may close, too
+        if let Some(worker) = ended {
             // Its own panics are caught; there is nothing to learn from the result.
             let _ = worker.join();
         }

@@ -250,6 +250,34 @@ fn dropping_the_loader_waits_for_the_action_under_way() {
     assert_eq!(teller.calls.recv(), Err(std::sync::mpsc::RecvError));
 }
 
+/// Drops its own loader in the middle of a load, as a garbage collector may.
+struct Dropping {
+    loader: Mutex<Receiver<Loader>>,
+    dropped: Sender<()>,
+}
+
+impl BlockStore for Dropping {
+    fn load(&self, _: BlockId, _: Graph) -> Answer {
+        drop(self.loader.lock().unwrap().recv().unwrap());
+        self.dropped.send(()).unwrap();
+        Ok(())
+    }
+
+    fn release(&self, _: BlockId, _: Graph) {}
+}
+
+#[test]
+fn a_loader_that_is_dropped_on_its_own_thread_ends_after_the_action_under_way() {
+    let ((to_store, loader), (dropped, was_dropped)) = (channel(), channel());
+    let store = Dropping { loader: Mutex::new(loader), dropped };
+    let loader = Loader::new(Arc::new(store), vec![[1, 1]; 2]).unwrap();
+    let both = [(BlockId(0), Decode), (BlockId(1), Decode)];
+    loader.begin(Timetable::immediate(2, Load, &both)).unwrap();
+    to_store.send(loader).unwrap();
+    // One load was carried out to its end; then the store went with the thread.
+    assert_eq!(was_dropped.iter().count(), 1);
+}
+
 #[test]
 fn a_closed_loader_begins_nothing_and_runs_what_it_has() {
     let (loader, _teller) = on_g1();
