@@ -4,8 +4,8 @@
 
 DATA is lines with `task` and `prompt` (`python models/corpus.py --jsonl N`), BUNDLE is float32. Two
 kinds of rows: engines answer end to end, in turns, and their tokens must be those of plain
-decoding; drafting rules replay those answers. A peer whose package is absent is left out, and
-named; `pip install --group peers` installs them, but for ArcticInference (see `arctic.py`).
+decoding; drafting rules replay those answers. A peer whose package is absent is named and
+left out; `pip install --group peers` installs them, but for ArcticInference (see `arctic.py`).
 """
 
 import argparse
@@ -129,29 +129,52 @@ def _report(held, replayed, prompts, options, versions):
 
 
 def _show(report):
-    engines, tasks = report["engines"], list(report["num_prompts"])
+    tasks = list(report["num_prompts"])
+    engines = {
+        name: [*(figures["per_task"][task] for task in tasks), figures["all"]]
+        for name, figures in report["engines"].items()
+    }
     plain = next(iter(engines.values()))
-    rows = []
-    for name, figures in engines.items():
-        cells = [
-            f"{of['tokens_per_step']:.2f}  {of['tokens_per_s']:.0f}/s "
-            f"(x{of['tokens_per_s'] / base['tokens_per_s']:.2f})"
-            for of, base in (
-                *((figures["per_task"][task], plain["per_task"][task]) for task in tasks),
-                (figures["all"], plain["all"]),
-            )
-        ]
-        whole = f"{figures['all']['whole_tokens_per_s']:.0f}/s"
-        rows.append([name, *cells, whole, str(figures["all"]["different"])])
+    steps = [
+        [name, *(f"{of['tokens_per_step']:.2f}" for of in figures)]
+        for name, figures in engines.items()
+    ]
     for name, figures in report["replayed"].items():
-        cells = [f"{figures['per_task'][task]:.2f}" for task in tasks]
-        draft = " + ".join(f"{figures[call]['p50']:.1f}" for call in ("propose_us", "accept_us"))
-        rows.append([f"replay: {name}", *cells, f"{figures['tokens_per_step']:.2f}", draft, ""])
-    columns = ["", *tasks, "all", "with the prompt, or draft us", "different"]
+        cells = [*(figures["per_task"][task] for task in tasks), figures["tokens_per_step"]]
+        steps.append([f"replay: {name}", *(f"{cell:.2f}" for cell in cells)])
+    speeds = [
+        [name, *(f"{of['tokens_per_s']:.0f}" for of in figures)]
+        for name, figures in engines.items()
+    ]
+    speedups = [
+        [
+            name,
+            *(
+                f"{of['tokens_per_s'] / base['tokens_per_s']:.2f}"
+                for of, base in zip(figures, plain, strict=True)
+            ),
+        ]
+        for name, figures in engines.items()
+    ]
+    threads = f"{report['threads']} threads"
+    show_table("tokens per step", ["", *tasks, "all"], steps)
+    show_table(f"decoding, tokens/s, {threads}", ["", *tasks, "all"], speeds)
+    show_table(f"decoding, speedup over plain, {threads}", ["", *tasks, "all"], speedups)
     show_table(
-        f"tokens a step, tokens/s of decoding (of plain), {report['threads']} threads",
-        columns,
-        rows,
+        "whole answers",
+        ["", "tokens/s, prefill included", "answers unlike plain"],
+        [
+            [name, f"{whole['whole_tokens_per_s']:.0f}", str(whole["different"])]
+            for name, (*_, whole) in engines.items()
+        ],
+    )
+    show_table(
+        "drafting a step in a replay, median",
+        ["", "propose, us", "accept, us"],
+        [
+            [name, *(f"{figures[call]['p50']:.1f}" for call in ("propose_us", "accept_us"))]
+            for name, figures in report["replayed"].items()
+        ],
     )
     print(f"identical to plain decoding: {'yes' if report['identical'] else 'NO'}")
     for package, version in report["versions"].items():

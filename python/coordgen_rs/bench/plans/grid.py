@@ -24,7 +24,7 @@ _COMPUTE_US = 10_000
 
 
 def plan_grid(on_progress: Callable[[str, int, int], None]) -> list[dict[str, Any]]:
-    """One entry a point: its coordinates and `ratios {strategy: makespan / lower bound}`."""
+    """One entry per point: its coordinates and `ratios {strategy: makespan / lower bound}`."""
     points = list(product(NUM_BLOCKS, NUM_CHUNKS, LOADS, DECODE_FACTORS))
     grid = []
     for done, (num_blocks, num_chunks, load, factor) in enumerate(points):
@@ -64,19 +64,22 @@ def plan_grid(on_progress: Callable[[str, int, int], None]) -> list[dict[str, An
 
 def show_grid(grid: list[dict[str, Any]]) -> None:
     """Print a summary by number of chunks, and every point."""
-    rows = []
-    for num_chunks in (*NUM_CHUNKS, None):
-        part = [point for point in grid if num_chunks in (None, point["num_chunks"])]
-        ratios = {name: [point["ratios"][name] for point in part] for name in strategies()}
-        cells = [f"{fmean(ratios[name]):.3f} / {max(ratios[name]):.3f}" for name in strategies()]
-        rows.append(["all" if num_chunks is None else f"{num_chunks}", *cells])
-    show_table("makespan / lower bound, mean / worst", ["chunks", *strategies()], rows)
+    for title, summed_up in (("mean", fmean), ("worst", max)):
+        rows = []
+        for num_chunks in (*NUM_CHUNKS, None):
+            part = [point for point in grid if num_chunks in (None, point["num_chunks"])]
+            ratios = [[point["ratios"][name] for point in part] for name in strategies()]
+            cells = [f"{summed_up(of_strategy):.3f}" for of_strategy in ratios]
+            rows.append(["all" if num_chunks is None else f"{num_chunks}", *cells])
+        show_table(f"makespan / lower bound, {title}", ["chunks", *strategies()], rows)
     show_table(
-        "every point",
-        ["blocks x chunks, load, G2 / G1", *strategies()],
+        "makespan / lower bound, every point",
+        ["blocks", "chunks", "load, chunks", "decode / prefill", *strategies()],
         [
             [
-                f"{point['num_blocks']} x {point['num_chunks']}, {point['load']:g}, "
+                f"{point['num_blocks']}",
+                f"{point['num_chunks']}",
+                f"{point['load']:g}",
                 f"{point['decode_factor']:g}",
                 *(f"{point['ratios'][name]:.3f}" for name in strategies()),
             ]

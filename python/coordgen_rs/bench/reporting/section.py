@@ -4,6 +4,7 @@ In: rows of figures. Out: the same as JSON types, and as text for a terminal. It
 is measured nor under which condition (`condition.py`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -52,17 +53,15 @@ class Chart(NamedTuple):
 
 
 class Across(NamedTuple):
-    """How a long table is printed wide, as in papers: one column for each word of a given column.
+    """How a long table is printed wide, as papers have it: one table per figure.
 
     Attributes:
-        by: The column whose words become columns; the last word stands for all.
-        figure: The column that is printed under each word.
-        factor: The column that is printed after it.
+        by: The column whose words become columns; the last of them stands for all.
+        figures: Columns that are printed as a table each. The others of the last word share one.
     """
 
     by: str
-    figure: str
-    factor: str
+    figures: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ class Section:
         title: What it shows.
         how: Where its times come from.
         columns: Those of words first.
-        rows: One cell per column in each.
-        notes: What a reader must know to read it correctly.
+        rows: One cell per column.
+        notes: What a reader must know to read it right.
         chart: How it is drawn.
         across: How it is printed when it is long; the JSON does not change.
     """
@@ -93,11 +92,6 @@ class Section:
         """The cells of a column."""
         index = [column.name for column in self.columns].index(name)
         return [row[index] for row in self.rows]
-
-    def _places(self, across: Across) -> tuple[int, int, int]:
-        names = [column.name for column in self.columns]
-        by, figure, factor = (names.index(name) for name in across)
-        return by, figure, factor
 
     def to_json(self) -> dict[str, Any]:
         """The section as JSON types; rows are objects by the columns' names."""
@@ -118,38 +112,50 @@ class Section:
             for row in self.rows
         ]
         num_words = sum(isinstance(cell, str) for cell in self.rows[0]) if self.rows else 1
-        if self.across is not None and self.rows:
-            heads, cells = _wide(heads, cells, self._places(self.across), num_words)
-            num_words -= 1
-        show_table(f"{self.name}: {self.title} ({self.how})", heads, cells, num_words=num_words)
+        title = f"{self.name}: {self.title} ({self.how})"
+        if self.across is None or not self.rows:
+            show_table(title, heads, cells, num_words=num_words)
+        else:
+            print(f"{title}\n")
+            names = [column.name for column in self.columns]
+            by = names.index(self.across.by)
+            figures = [names.index(name) for name in self.across.figures]
+            for table in _wide(heads, cells, by, figures, num_words):
+                show_table(*table, num_words=num_words - 1)
         for line in (*self.notes, caption):
             print(line)
         print()
 
 
+Table = tuple[str, list[str], list[list[str]]]
+"""Title, heads and rows."""
+
+
 def _wide(
-    heads: list[str], cells: list[list[str]], places: tuple[int, int, int], num_words: int
-) -> tuple[list[str], list[list[str]]]:
-    """Turn a long table into a wide one; other figures are those of the last word.
+    heads: list[str], cells: list[list[str]], by: int, figures: list[int], num_words: int
+) -> Iterator[Table]:
+    """A long table as wide ones, a figure in each; then what else is known of the last word.
 
     Args:
         heads: Of the long table.
         cells: Of the long table.
-        places: The columns of `Across`.
-        num_words: Columns of words, the one across included.
+        by: The column whose words become columns.
+        figures: The columns that have a table each.
+        num_words: Columns of words, that of `by` included.
     """
-    by, figure, factor = places
     kept = [place for place in range(num_words) if place != by]
-    rest = [place for place in range(num_words, len(heads)) if place not in places]
     words = list(dict.fromkeys(row[by] for row in cells))
-    lines: dict[tuple[str, ...], list[str]] = {}
-    for row in cells:
-        line = lines.setdefault(tuple(row[place] for place in kept), [])
-        line.append(f"{row[figure]} x{row[factor]}")
-        if row[by] == words[-1]:
-            line += [row[place] for place in rest]
-    wide_heads = [heads[place] for place in kept] + words + [heads[place] for place in rest]
-    return wide_heads, [[*kept_words, *line] for kept_words, line in lines.items()]
+    for figure in figures:
+        lines: dict[tuple[str, ...], list[str]] = {}
+        for row in cells:
+            lines.setdefault(tuple(row[place] for place in kept), []).append(row[figure])
+        rows = [[*names, *line] for names, line in lines.items()]
+        yield heads[figure], [*(heads[place] for place in kept), *words], rows
+    rest = [place for place in range(num_words, len(heads)) if place not in figures]
+    if rest:
+        places = kept + rest
+        rows = [[row[place] for place in places] for row in cells if row[by] == words[-1]]
+        yield f"{heads[by]}: {words[-1]}", [heads[place] for place in places], rows
 
 
 def _json_cell(cell: Cell) -> Any:

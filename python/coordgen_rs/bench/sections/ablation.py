@@ -78,10 +78,10 @@ def measure_ablation(bench: Workbench) -> Section:
         [_cells(counts, row, task) for task in (*bench.prompts, ALL) for row in ROWS],
         Chart("bars", "base", ("tokens_per_step",), "adds", "task"),
         [
-            "each cell: tokens_per_step, then the gain over the base alone",
+            "gain: tokens_per_step over those of the base alone",
             "counts, not times: steps are as wide as they can be, whatever a row costs here",
         ],
-        Across("task", "tokens_per_step", "gain"),
+        Across("task", ("tokens_per_step", "gain")),
     )
 
 

@@ -90,7 +90,7 @@ def measure_methods(bench: Workbench) -> Section:
         rows,
         Chart("bars", "task", ("tokens_per_s", "tokens_per_step"), "method"),
         _notes(bench),
-        Across("task", "tokens_per_step", "speedup"),
+        Across("task", ("tokens_per_step", "speedup")),
     )
 
 
@@ -125,9 +125,7 @@ def _notes(bench: Workbench) -> list[str]:
     return [
         f"median (least to most) of {bench.settings.repeats} repeats; methods answered in turns; "
         "all gave the same tokens",
-        "each cell: tokens_per_step, then the decoding speedup over plain; the columns after `all` "
-        "are over all tasks",
-        "answer_speedup: of whole answers over plain, prefill included",
+        "speedup: of decoding over plain; answer_speedup: of whole answers, prefill included",
         "accepted_share: of the draft tokens; host_share: propose and accept in the decoding time",
-        f"drafts are made {rows}; earlier prompts of a task {earlier} be drawn on",
+        f"drafts are made {rows}; methods {earlier} draft from earlier prompts of a task",
     ]
