@@ -100,7 +100,7 @@ def _replayed(session, prompts, held, budget, versions):
         for prompt, (task, answer) in zip(flat, held.recorded(), strict=True)
     ]
     results = {
-        "coordgen's automaton": replay(records, budget=budget, vocab_size=session.vocab_size)
+        "auto": replay(records, budget=budget, vocab_size=session.vocab_size)
     }
     for peer in RULES:
         rule = _opened(peer, versions, peer.open_rule)

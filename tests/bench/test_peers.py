@@ -81,7 +81,7 @@ def test_report_has_every_row_and_task(
     assert compare.main([*options, "--json", "--max-new-tokens", "4"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report["engines"]) == ["plain", "auto", "auto, earlier answers"]
-    assert list(report["replayed"]) == ["coordgen's automaton"]
+    assert list(report["replayed"]) == ["auto"]
     assert report["versions"] == {}
     for figures in report["engines"].values():
         assert figures["per_task"].keys() == report["num_prompts"].keys()
