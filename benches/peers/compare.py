@@ -99,9 +99,7 @@ def _replayed(session, prompts, held, budget, versions):
         TokenizedRecord(task, prompt, np.array(answer.tokens, np.uint32))
         for prompt, (task, answer) in zip(flat, held.recorded(), strict=True)
     ]
-    results = {
-        "auto": replay(records, budget=budget, vocab_size=session.vocab_size)
-    }
+    results = {"auto": replay(records, budget=budget, vocab_size=session.vocab_size)}
     for peer in RULES:
         rule = _opened(peer, versions, peer.open_rule)
         if rule is not None:

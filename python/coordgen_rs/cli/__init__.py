@@ -1,1 +1,1 @@
-"""The command `coordgen`, a file a command: parse, call, print."""
+"""The command `coordgen`, one file per command: parse, call, print."""

@@ -17,11 +17,11 @@ from coordgen_rs.cli import provider_options
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.text.byte_size import parse_bytes
 
-ABOUT = "measure everything with a real model: tables, JSON, plots"
+ABOUT = "run benchmarks with a real model, as tables, JSON and plots"
 _ABOUT_SECTIONS = "\n".join(f"  {name:14}{entry.about}" for name, entry in SECTIONS.items())
 EXAMPLES = f"""\
-DATA holds one JSON object a line, with `task` and `prompt`. Methods answer the same prompts in
-turns, and all answers are compared; each figure is a median with the least and the most.
+DATA has one JSON object per line, with `task` and `prompt`. Methods take turns on the same prompts,
+and all answers are compared. Each figure is a median, with the lowest and highest repeat.
 
 sections:
 {_ABOUT_SECTIONS}
@@ -37,38 +37,48 @@ examples:
   coordgen bench bundle --sections switching --threads 1 --load-delay 0.5
 """
 QUICK: dict[str, int] = {"repeats": 2, "limit": 2, "max_new_tokens": 40, "prompt_len": 256}
-"""What `--quick` takes where nothing else is asked for."""
+"""What `--quick` sets, unless an option says otherwise."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
     parser.add_argument(
-        "data", type=Path, nargs="?", metavar="DATA", help="prompts, one JSON object a line"
+        "data", type=Path, nargs="?", metavar="DATA", help="prompts, one JSON object per line"
     )
     parser.add_argument(
-        "--sections", type=_names, metavar="NAME,..", help="only these; default: all"
+        "--sections", type=_names, metavar="NAME,..", help="only these sections; default: all"
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="a few minutes: "
+        help="take a few minutes: "
         + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in QUICK.items()),
     )
     parser.add_argument(
         "--json",
         metavar="FILE",
-        help="write all figures and their condition; - for stdout, without tables",
+        help="write all figures and conditions to FILE; - prints them instead of tables",
     )
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw a PNG and an SVG a section")
-    parser.add_argument("--repeats", type=int, metavar="N", help="of every figure, default 5")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of a task")
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="default 96")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
-    parser.add_argument("--width", type=int, metavar="N", help="rows of a step, at most")
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="draw each section as PNG and SVG"
+    )
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="repeats of each measurement; default 5"
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="only the first N prompts of each task"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="most tokens per answer; default 96"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+    )
+    parser.add_argument("--width", type=int, metavar="N", help="most rows per step")
     provider_options.add_arguments(parser)
-    _add_drafting(parser.add_argument_group("of the sections that draft"))
-    _add_switching(parser.add_argument_group("of switching and streaming"))
+    _add_drafting(parser.add_argument_group("options of sections that draft"))
+    _add_switching(parser.add_argument_group("options for switching and streaming"))
 
 
 def _add_drafting(group: Any) -> None:
@@ -76,29 +86,32 @@ def _add_drafting(group: Any) -> None:
         "--methods",
         type=lambda text: [*METHODS] if text == "all" else _names(text),
         metavar="NAME,..",
-        help=f"some of {', '.join(METHODS)}; or all; default: those that can run",
+        help=f"any of {', '.join(KNOWN)}; or all; default: those that can run",
     )
     group.add_argument(
-        "--draft-model", type=Path, metavar="BUNDLE", help="for methods with a draft model"
+        "--draft-model",
+        type=Path,
+        metavar="BUNDLE",
+        help="the draft model, for methods that need one",
     )
     group.add_argument(
         "--lookup-table",
         type=Path,
         metavar="FILE",
-        help="what the methods diaa and blend start with, from `coordgen warm-up`",
+        help="initial table of the methods diaa and blend, from `coordgen warm-up`",
     )
     group.add_argument(
         "--history",
         choices=["none", "earlier-requests"],
         default="earlier-requests",
-        help="whether earlier prompts of a task may be drawn on; default %(default)s",
+        help="whether methods may draft from earlier prompts of a task; default %(default)s",
     )
     group.add_argument(
         "--costs",
         choices=["free", "measured"],
         default="measured",
         help="measured: draft only where it pays on this machine; free: rows cost nothing, as on "
-        "an NPU, and steps are as wide as --width; default %(default)s",
+        "an NPU, and every step is as wide as possible; default %(default)s",
     )
 
 
@@ -106,23 +119,29 @@ def _add_switching(group: Any) -> None:
     group.add_argument(
         "--memory-budget",
         metavar="SIZE",
-        help="of graphs, such as 800M: what the target is to keep to, streaming what does not fit",
+        help="most memory for the target's graphs, e.g. 800M; blocks that do not fit are streamed",
     )
     group.add_argument(
-        "--profile", metavar="FILE", help="of `coordgen profile`; measured now where not given"
+        "--profile", metavar="FILE", help="a profile from `coordgen profile`; default: measured now"
     )
     group.add_argument(
-        "--prompt-len", type=int, metavar="L", help="tokens of made-up prompts, default 512"
+        "--prompt-len",
+        type=int,
+        metavar="L",
+        help="length of made-up prompts in tokens; default 512",
     )
     group.add_argument(
-        "--strategies", type=_names, metavar="NAME,..", help="of switching; default: all"
+        "--strategies",
+        type=_names,
+        metavar="NAME,..",
+        help="strategies for the section switching; default: all",
     )
     group.add_argument(
         "--load-delay",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="added to each load in the section switching",
+        help="delay added to each load in the section switching",
     )
 
 
@@ -131,7 +150,7 @@ def _names(text: str) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print, write and draw; what was measured before an interruption or error is kept."""
+    """Measure, print, write and draw; what was measured before an error is kept."""
     settings = settings_of(options)
     names = chosen_sections(options.sections, settings)
     if options.plots is not None:
@@ -157,7 +176,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The options as settings; those of `--quick` where nothing else was asked for.
+    """The options as settings; those of `--quick` unless an option says otherwise.
 
     Raises:
         OptionError: An option is outside its range.
@@ -187,7 +206,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def _asked(settings: Settings) -> dict[str, object]:
-    """What of the settings changes figures, as JSON types; what else does is in the condition."""
+    """The settings that change figures, as JSON types, without those in the condition."""
     elsewhere = {"bundle", "data", "threads", "provider", "power_root"}
     shown = {name: value for name, value in asdict(settings).items() if name not in elsewhere}
     return {name: value.name if isinstance(value, Path) else value for name, value in shown.items()}

@@ -1,4 +1,4 @@
-"""`coordgen check`: verify a bundle's files and its exactness on this machine."""
+"""`coordgen check`: verify a bundle's files, and that it is exact on this machine."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from coordgen_rs.cli.opening import opened
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.text.tokenizer import Tokenizer
 
-ABOUT = "verify a bundle's files and its exactness on this machine"
+ABOUT = "verify a bundle's files, and that it is exact on this machine"
 EXAMPLES = """\
 examples:
   coordgen check bundle
@@ -22,15 +22,19 @@ _PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox slee
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
+    parser.add_argument(
+        "--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file with a prompt to use"
+    )
     provider_options.add_arguments(parser)
-    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check the bundle; 1 where it is not lossless here."""
+    """Check the bundle; exit code 1 if it is not lossless here."""
     session = opened(options, options.bundle)
     with progress() as on_progress:
         session.bundle.verify(on_progress)
@@ -40,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.to_json()))
     else:
-        print(f"files: {len(session.bundle.manifest.files)}, all sums right")
+        print(f"files: {len(session.bundle.manifest.files)}, all checksums match")
         for item in report.comparisons:
             by = "" if item.largest_difference is None else f" (by {item.largest_difference:.1e})"
             print(f"{item.what}: {'identical' if item.identical else f'different{by}'}")

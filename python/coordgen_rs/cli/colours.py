@@ -1,6 +1,6 @@
-"""Colours on a terminal: of each source its own, told in a legend.
+"""Colours on a terminal: each source has its own, explained in a legend.
 
-In: the pieces of an answer. Out: their text in the colour of their source. What the target said
+In: the pieces of an answer. Out: their text in the colour of their source. Text of the target
 itself is not coloured.
 """
 
@@ -12,11 +12,11 @@ from typing import IO
 from coordgen_rs.answer import Piece
 
 _COLOURS = (32, 36, 33, 35, 34, 31, 92, 96, 93, 95, 94, 91)
-"""Codes of foregrounds: green, cyan, yellow, magenta, blue, red, and their bright forms."""
+"""Foreground codes: green, cyan, yellow, magenta, blue, red, and their bright forms."""
 
 
 def wants_colours(stream: IO[str]) -> bool:
-    """Whether to colour what goes there: NO_COLOR says no, FORCE_COLOR yes, else terminals do."""
+    """Whether to colour output: never with NO_COLOR, always with FORCE_COLOR, else on terminals."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -25,7 +25,7 @@ def wants_colours(stream: IO[str]) -> bool:
 
 
 class SourceColours:
-    """Colours of sources, given out in the order in which they first appear."""
+    """Colours of sources, assigned in the order in which they first appear."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int | None] = {"target": None}

@@ -1,4 +1,4 @@
-"""`coordgen compile`: context binaries for a bundle that was exported for QNN."""
+"""`coordgen compile`: write context binaries for a bundle that was exported for QNN."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ examples:
 
 
 def add_option_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare `--qnn-option`, which several commands have."""
+    """Declare `--qnn-option`, which several commands share."""
     parser.add_argument(
         "--qnn-option",
         action="append",
@@ -26,26 +26,28 @@ def add_option_argument(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "
         "context_priority, shared_memory, spill_fill, offload_io_quantization, profiling, "
-        "profiling_file, or one by the provider's own name",
+        "profiling_file, or any other by the provider's own name",
     )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
     parser.add_argument(
-        "--soc", metavar="NAME", help=f"another chip than the bundle's: {', '.join(SOCS)}"
+        "--soc",
+        metavar="NAME",
+        help=f"compile for this chip instead of the bundle's: {', '.join(SOCS)}",
     )
     parser.add_argument(
         "--shared",
         action="store_true",
-        help="also write one binary a block for all its graphs, which share their weights in it",
+        help="also write one binary per block that holds all its graphs, with shared weights",
     )
     add_option_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compile, and print what was written."""
+    """Compile the bundle, and print what was written."""
     with progress() as on_progress:
         report = compile_bundle(
             options.bundle,
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         share = report.shared_bytes / report.apart_bytes
         print(
             f"weight-shared binaries of the blocks: {report.shared_bytes / 1e6:.2f} MB, "
-            f"{share:.2f} of the {report.apart_bytes / 1e6:.2f} MB that they take apart",
+            f"{share:.2f} times the {report.apart_bytes / 1e6:.2f} MB of separate ones",
             file=sys.stderr,
         )
     return 0

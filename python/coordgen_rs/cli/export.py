@@ -1,4 +1,4 @@
-"""`coordgen export`: from a checkpoint to a bundle, for CPU or for QNN."""
+"""`coordgen export`: convert a checkpoint to a bundle, for CPU or for QNN."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.target.provider import PROVIDERS
 from coordgen_rs.target.qnn.options import SOCS
 
-ABOUT = "turn a checkpoint into a bundle"
+ABOUT = "convert a checkpoint to a bundle"
 EXAMPLES = """\
 examples:
   coordgen export Llama-3.2-1B-Instruct bundle --weights int4 --context 4096
@@ -26,47 +26,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="Hugging Face directory (Llama or Qwen2 family), or llama2.c legacy checkpoint",
+        help="a Hugging Face directory (Llama or Qwen2 family), or a llama2.c legacy checkpoint",
     )
-    parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
+    parser.add_argument(
+        "out", type=Path, metavar="OUT", help="the bundle's directory; must not exist yet"
+    )
     parser.add_argument(
         "--provider",
         choices=PROVIDERS,
         default="cpu",
-        help="what shall run it; default %(default)s",
+        help="the provider that will run it; default %(default)s",
     )
     parser.add_argument(
         "--weights",
         choices=["fp32", "int8", "int4"],
         help="default: fp32 for cpu, int8 for qnn, where activations have 16 bits",
     )
-    parser.add_argument("--blocks", type=int, default=1, metavar="N", help="default %(default)s")
-    parser.add_argument("--prefill-rows", type=int, default=256, metavar="N")
-    parser.add_argument("--decode-rows", type=int, default=32, metavar="N")
+    parser.add_argument(
+        "--blocks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="parts to split the layers into; default %(default)s",
+    )
+    parser.add_argument(
+        "--prefill-rows",
+        type=int,
+        default=256,
+        metavar="N",
+        help="tokens per chunk of a prompt; default %(default)s",
+    )
+    parser.add_argument(
+        "--decode-rows",
+        type=int,
+        default=32,
+        metavar="N",
+        help="rows of the widest step; default %(default)s",
+    )
     parser.add_argument(
         "--context",
         type=int,
         metavar="N",
-        help="tokens of the cache; default: the model's, <= 4096 for cpu, <= 1024 for qnn",
+        help="cache size in tokens; default: the model's, at most 4096 for cpu, 1024 for qnn",
     )
-    qnn = parser.add_argument_group("for qnn")
+    qnn = parser.add_argument_group("options for qnn")
     qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
     qnn.add_argument(
         "--calibration",
         type=Path,
         metavar="FILE",
-        help="text like that which the model is to read: UTF-8, or a text a line (.jsonl); "
+        help="text similar to what the model will read: UTF-8, or JSON lines (.jsonl); "
         "default: four short English texts",
     )
-    qnn.add_argument("--kv-cache", choices=["uint8", "uint16"], help="default: uint8")
+    qnn.add_argument(
+        "--kv-cache",
+        choices=["uint8", "uint16"],
+        help="type of cached keys and values; default: uint8",
+    )
     qnn.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the bundle, and tell what was written.
+    """Write the bundle, and print what was written.
 
     Raises:
-        OptionError: Options that do not go together, or a package that is missing.
+        OptionError: Two options exclude each other, or a package is missing.
     """
     from_qnn = {"--soc": options.soc, "--calibration": options.calibration}
     from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}

@@ -1,4 +1,4 @@
-"""`coordgen generate`: answer a prompt, text streaming."""
+"""`coordgen generate`: answer a prompt, printing text as it comes."""
 
 import argparse
 import json
@@ -15,8 +15,11 @@ from coordgen_rs.cli.progress import progress
 from coordgen_rs.model import Model
 from coordgen_rs.text.byte_size import parse_bytes
 
-ABOUT = "answer a prompt, text streaming"
+ABOUT = "answer a prompt, printing text as it comes"
 EXAMPLES = """\
+On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from
+the model without a draft. NO_COLOR=1 turns colours off, FORCE_COLOR=1 turns them on.
+
 examples:
   coordgen generate --model bundle --prompt "Once upon a time" --max-new-tokens 64
   coordgen generate --model bundle --prompt-file question.txt --compare
@@ -27,64 +30,86 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--model", required=True, type=Path, metavar="BUNDLE")
+    parser.add_argument(
+        "--model", required=True, type=Path, metavar="BUNDLE", help="from `coordgen export`"
+    )
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT")
-    prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file")
+    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt itself")
+    prompt.add_argument(
+        "--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file with the prompt"
+    )
     prompt.add_argument("stdin", nargs="?", choices=["-"], help="read the prompt from stdin")
-    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=256,
+        metavar="N",
+        help="most tokens of the answer; default %(default)s",
+    )
     parser.add_argument(
         "--stop",
         action="append",
         default=[],
         metavar="TEXT",
-        help="end the answer before this text; may be given several times",
+        help="end the answer before this text; can be given more than once",
     )
     drafts = parser.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",
         choices=[*(method.name for method in draft_methods()), PLAIN],
         default="auto",
-        help="how to draft: auto (default), a published method, or plain for none at all; "
-        "docs/sources-and-methods.md tells what each is",
+        help="how to draft: auto (default), another method, or plain for no drafts; see "
+        "docs/sources-and-methods.md",
     )
     drafts.add_argument(
         "--sources",
         type=lambda names: names.split(","),
         metavar="NAME,..",
-        help="exactly these sources, of "
+        help="draft from these sources only: "
         + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for),
     )
     parser.add_argument(
         "--draft-model",
         type=Path,
         metavar="BUNDLE",
-        help="a smaller model with the same tokenizer, which drafts too; needed by --draft edgellm",
+        help="a smaller model with the same tokenizer that also drafts; edgellm needs it",
     )
     parser.add_argument(
         "--lookup-table",
         type=Path,
         metavar="FILE",
-        help="a table that `coordgen warm-up` wrote, for --draft diaa and blend",
+        help="a table written by `coordgen warm-up`, for --draft diaa and blend",
     )
     parser.add_argument(
-        "--budget", type=int, metavar="N", help="verify at most N draft tokens a step"
+        "--budget", type=int, metavar="N", help="verify at most N draft tokens per step"
     )
     parser.add_argument(
         "--commit",
         choices=["canonical", "compact"],
         default="canonical",
-        help="canonical is exact everywhere; compact is exact only where `coordgen check` says so",
+        help="canonical (default) is always exact; compact only where `coordgen check` says so",
     )
     parser.add_argument(
         "--temperature",
         type=float,
         default=0,
         metavar="T",
-        help="draw tokens at this temperature; 0, the default, takes the likeliest",
+        help="sample at this temperature; 0 (default) always takes the most likely token",
     )
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="default: all tokens")
-    parser.add_argument("--top-p", type=float, default=1, metavar="P", help="default: all tokens")
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="sample from the K most likely tokens; default: all",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1,
+        metavar="P",
+        help="sample from the fewest tokens whose probabilities add up to P; default: all",
+    )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="the same seed gives the same tokens"
     )
@@ -93,29 +118,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--switch",
         choices=list(strategies()),
         default="auto",
-        help="when the graphs for the prompt give way to those for the answer; default %(default)s",
+        help="when to switch from the prefill graphs to the decode graphs; default %(default)s",
     )
     parser.add_argument(
         "--memory-budget",
         metavar="BYTES",
-        help="most that the graphs of the blocks may hold (500M, 2G); what does not fit is loaded "
-        "anew in every pass, while others compute",
+        help="most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
+        "again in every pass, while others compute",
     )
     parser.add_argument(
         "--profile",
         metavar="FILE",
-        help="what the blocks cost here, from `coordgen profile`, for --switch and --memory-budget",
+        help="a profile from `coordgen profile`, for --switch and --memory-budget",
     )
     provider_options.add_arguments(parser)
-    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     parser.add_argument(
-        "--compare", action="store_true", help="decode again without drafts, and compare"
+        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="also decode without drafts, and compare"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer the prompt, and report what it cost."""
+    """Answer the prompt, and print what it took."""
     if options.prompt is not None:
         text = options.prompt
     else:
@@ -166,7 +193,7 @@ def _opened(options: argparse.Namespace) -> Model:
 
 
 def _show(stream: Stream) -> Answer:
-    """Print the text as it comes; where there are colours, they tell the source."""
+    """Print the text as it comes, coloured by source on a terminal."""
     colours = SourceColours() if wants_colours(sys.stdout) else None
     with stream:
         for piece in stream:
@@ -192,6 +219,6 @@ def _closing_line(report: dict[str, Any]) -> str:
         f"{report['tokens_per_s']:.0f} tokens/s"
     )
     if "identical" in report:
-        same = "the same tokens" if report["identical"] else "OTHER TOKENS"
+        same = "the same tokens" if report["identical"] else "DIFFERENT TOKENS"
         line += f" with drafting, {report['plain_tokens_per_s']:.0f} without: {same}"
     return line

@@ -1,6 +1,6 @@
 """`coordgen history`: list, export, import and clear finished requests.
 
-Beside it the options of `coordgen generate` that have to do with them.
+Also the options of `coordgen generate` that concern the history.
 """
 
 import argparse
@@ -44,19 +44,19 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         "--history",
         type=Path,
         metavar="DIR",
-        help="draft from earlier requests kept there, too, and keep this one; made where absent",
+        help="also draft from earlier requests kept here, and keep this one; created if missing",
     )
     parser.add_argument(
         "--namespace",
         metavar="NAME",
-        help="task and user, say: others' requests are not drafted from; "
-        f"default {DEFAULT_NAMESPACE}",
+        help="e.g. task and user; requests of other namespaces are not drafted from; "
+        f"default: {DEFAULT_NAMESPACE}",
     )
 
 
 @contextmanager
 def warnings_told() -> Iterator[None]:
-    """Print the warnings of a history as a line each on stderr."""
+    """Print each warning of a history as one line on stderr."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", HistoryWarning)
         warnings.showwarning = _show_warning
@@ -74,24 +74,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="print one JSON array instead")
     export = _command(commands, "export", _export, "print requests as JSON lines")
     importing = _command(commands, "import", _import, "store requests from JSON lines")
-    importing.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: stdin")
+    importing.add_argument(
+        "file",
+        nargs="?",
+        default="-",
+        metavar="FILE",
+        help="a file from `history export`; default: stdin",
+    )
     importing.add_argument(
         "--max-tokens",
         type=int,
         default=DEFAULT_MAX_TOKENS,
         metavar="N",
-        help="evict the oldest requests beyond; default %(default)s",
+        help="evict the oldest requests beyond this; default %(default)s",
     )
     clear = _command(commands, "clear", _clear, "erase requests")
     for narrowed in (export, clear):
-        narrowed.add_argument("--namespace", metavar="NAME", help="default: all of them")
+        narrowed.add_argument(
+            "--namespace", metavar="NAME", help="only this namespace; default: all"
+        )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the chosen command.
 
     Raises:
-        HistoryError: The directory, or what is to be imported, cannot be used.
+        HistoryError: The directory or the file to import cannot be used.
     """
     try:
         code: int = options.run_history(options)
@@ -131,7 +139,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _opened_to_read(directory: Path) -> HistoryStore:
-    """Whether or not this user may write there."""
+    """The store, read-only if this user cannot write there."""
     try:
         return HistoryStore(directory)
     except sqlite3.OperationalError:
@@ -165,10 +173,10 @@ def _import_lines(options: argparse.Namespace, lines: Iterable[str]) -> int:
     try:
         _, header = next(objects)
         if header["format"] != _FORMAT:
-            raise HistoryError(f"line 1 names format {header['format']!r}, not {_FORMAT!r}")
+            raise HistoryError(f"line 1 has format {header['format']!r}, not {_FORMAT!r}")
         fingerprint, vocab_size = str(header["fingerprint"]), int(header["vocab_size"])
     except (StopIteration, KeyError, TypeError, ValueError) as error:
-        raise HistoryError("line 1 is no header of an exported history") from error
+        raise HistoryError("line 1 is not the header of an exported history") from error
     requests = [_request(number, line, vocab_size) for number, line in objects]
     store = HistoryStore(options.directory, fingerprint=fingerprint, vocab_size=vocab_size)
     store.add(requests, options.max_tokens)
@@ -181,7 +189,7 @@ def _objects(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
         try:
             yield number, json.loads(line)
         except ValueError as error:
-            raise HistoryError(f"line {number} is no JSON: {error}") from error
+            raise HistoryError(f"line {number} is not JSON: {error}") from error
 
 
 def _request(number: int, line: Any, vocab_size: int) -> Request:
@@ -196,7 +204,7 @@ def _request(number: int, line: Any, vocab_size: int) -> Request:
             token_ids.astype("<u4").tobytes(),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise HistoryError(f"line {number} is no request: {error}") from error
+        raise HistoryError(f"line {number} is not a request: {error}") from error
 
 
 def _clear(options: argparse.Namespace) -> int:

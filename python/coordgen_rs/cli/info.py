@@ -14,8 +14,8 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("--json", action="store_true", help="print the manifest instead")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON instead")
 
 
 def run(options: argparse.Namespace) -> int:

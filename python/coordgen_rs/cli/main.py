@@ -1,4 +1,4 @@
-"""The command `coordgen`: parse, call, print. Errors are one line on stderr and exit code 2."""
+"""The command `coordgen`: parse, call, print. An error is one line on stderr and exit code 2."""
 
 import argparse
 import os
@@ -35,21 +35,21 @@ _COMMANDS: dict[str, ModuleType] = {
     "warm-up": warm_up,
     "plan": plan,
 }
-"""A module a command, with `ABOUT`, `EXAMPLES`, `add_arguments` and `run`."""
+"""One module per command, with `ABOUT`, `EXAMPLES`, `add_arguments` and `run`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0; 1 where `check` finds a bundle not lossless; 2 after an error or an interruption, told
-        in one line on stderr.
+        0; 1 if `check` finds that a bundle is not lossless; 2 after an error or an interruption,
+        printed as one line on stderr.
     """
     options = make_parser().parse_args(arguments)
     try:
         code: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` say, has had enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -67,10 +67,10 @@ def _fail(message: str) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; each command sets `run`."""
+    """The parser for the whole command line; each command sets `run`."""
     parser = argparse.ArgumentParser(
         prog="coordgen",
-        description="Text generation on device, faster without changing one token.",
+        description="Faster text generation on device, without changing a single token.",
     )
     parser.add_argument("--version", action="version", version=version("coordgen-rs"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -11,7 +11,7 @@ from coordgen_rs.target.ort_session import OrtSession
 
 
 def opened(options: argparse.Namespace, bundle: Path, **more: Any) -> OrtSession:
-    """The session of a bundle under the options `--threads` and those of `provider_options`."""
+    """Open a bundle under `--threads` and the options of `provider_options`."""
     with progress() as on_progress:
         return open_session(
             bundle,

@@ -16,10 +16,10 @@ from coordgen_rs.profile.plan import STARTS, plan_by_all, plan_prompt, plan_to_j
 from coordgen_rs.text.byte_size import parse_bytes, show_bytes
 from coordgen_rs.text.tables import show_table
 
-ABOUT = "when to load which graph during a prefill, by every strategy"
+ABOUT = "plan when to load which graph during a prefill, by every strategy"
 EXAMPLES = """\
-A profile is a file written by `coordgen profile`, or the name of one taken from CoordGen's own
-figures, such as redmi-k60-pro-qwen2.5-1.5b; a wrong name lists them all.
+A profile is a file written by `coordgen profile`, or the name of one with figures from the CoordGen
+paper, such as redmi-k60-pro-qwen2.5-1.5b; an unknown name lists them all.
 
 examples:
   coordgen plan --profile profile.json --prompt-len 1024
@@ -32,46 +32,58 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--profile", metavar="FILE", help="what the blocks cost; a file or a name")
-    parser.add_argument("--prompt-len", type=int, metavar="N", help="tokens of the prompt")
+    parser.add_argument("--profile", metavar="FILE", help="what the blocks cost: a file or a name")
     parser.add_argument(
-        "--strategy", choices=[*strategies(), "all"], default="all", help="default: all"
+        "--prompt-len", type=int, metavar="N", help="length of the prompt in tokens"
+    )
+    parser.add_argument(
+        "--strategy", choices=[*strategies(), "all"], default="all", help="default: %(default)s"
     )
     parser.add_argument(
         "--memory-budget",
         metavar="BYTES",
-        help="most that the graphs may hold at once, such as 800M or 2G; default: no limit",
+        help="most memory for the graphs, such as 800M or 2G; default: no limit",
     )
     parser.add_argument(
         "--start",
         choices=STARTS,
         default="prefill",
-        help="what is in memory when the prompt comes; default: prefill",
+        help="what is in memory when the prompt arrives; default: %(default)s",
     )
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the plans, too")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw the plans")
     parser.add_argument(
         "--simulate-decode",
         action="store_true",
-        help="instead: the expected time a token with graphs of some widths",
+        help="instead, compute the expected time per token for graphs of several widths",
     )
     parser.add_argument(
-        "--acceptance-rate", type=float, metavar="P", help="chance that a draft token is right"
+        "--acceptance-rate",
+        type=float,
+        metavar="P",
+        help="probability that a draft token is accepted",
     )
     parser.add_argument(
         "--tokens-per-step",
         metavar="ROWS=N,..",
-        help="measured instead, for each width: 8=3.3,16=3.6",
+        help="instead of --acceptance-rate, measured for each width: 8=3.3,16=3.6",
     )
     parser.add_argument(
-        "--widths", default="1,4,8,16,32", metavar="ROWS,..", help="default: %(default)s"
+        "--widths",
+        default="1,4,8,16,32",
+        metavar="ROWS,..",
+        help="widths to simulate; default: %(default)s",
     )
     parser.add_argument(
-        "--drafting-us", type=float, default=0.0, metavar="US", help="drafting a step, default 0"
+        "--drafting-us",
+        type=float,
+        default=0.0,
+        metavar="US",
+        help="time to draft a step; default 0",
     )
     parser.add_argument(
         "--grid",
         action="store_true",
-        help="instead: all strategies against the lower bound over 180 made-up profiles",
+        help="instead, compare all strategies with the lower bound over 180 made-up profiles",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -80,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     """Plan, or simulate, and print the figures.
 
     Raises:
-        OptionError: Options that do not go together.
+        OptionError: An option is missing, or outside its range.
     """
     if options.grid:
         with progress() as on_progress:
@@ -91,14 +103,14 @@ def run(options: argparse.Namespace) -> int:
             show_grid(grid)
         return 0
     if options.profile is None:
-        raise OptionError("--profile is missing: what do the blocks cost?")
+        raise OptionError("--profile is missing: it says what the blocks cost")
     profile = Profile.find(options.profile)
     return _simulate(options, profile) if options.simulate_decode else _plan(options, profile)
 
 
 def _plan(options: argparse.Namespace, profile: Profile) -> int:
     if options.prompt_len is None:
-        raise OptionError("--prompt-len is missing: how many tokens are computed?")
+        raise OptionError("--prompt-len is missing: it says how many tokens are computed")
     budget = None if options.memory_budget is None else parse_bytes(options.memory_budget)
     request = {"start": options.start, "memory_budget": budget}
     if options.strategy == "all":
@@ -123,7 +135,7 @@ def _plan(options: argparse.Namespace, profile: Profile) -> int:
 
 def _title(options: argparse.Namespace, profile: Profile) -> str:
     budget = f", at most {options.memory_budget}" if options.memory_budget else ""
-    marked = "figures of a paper, " if profile.source == "paper" else ""
+    marked = "figures from a paper, " if profile.source == "paper" else ""
     return (
         f"{marked}{len(profile.blocks)} blocks, prompt of {options.prompt_len} tokens, "
         f"{-(-options.prompt_len // profile.prefill_rows)} chunks of {profile.prefill_rows}, "
@@ -132,7 +144,14 @@ def _title(options: argparse.Namespace, profile: Profile) -> str:
 
 
 def _show(options: argparse.Namespace, profile: Profile, plans: dict[str, Plan]) -> None:
-    columns = ["strategy", "makespan", "prefill", "exposed load", "peak memory", "/ lower bound"]
+    columns = [
+        "strategy",
+        "makespan",
+        "prefill",
+        "exposed load",
+        "peak memory",
+        "makespan / lower bound",
+    ]
     rows = [
         [
             name if name == plan.strategy else f"{name} ({plan.strategy})",
@@ -164,7 +183,7 @@ def _simulate(options: argparse.Namespace, profile: Profile) -> int:
         widths = {width.rows: _width_to_json(width) for width in figures}
         print(json.dumps({"widths": widths, "best": best.rows}))
         return 0
-    columns = ["rows", "step", "tokens_per_step", "time a token"]
+    columns = ["rows", "step", "tokens_per_step", "time per token"]
     rows = [
         [
             f"{width.rows}{' (best)' if width is best else ''}",
@@ -188,7 +207,7 @@ def _width_to_json(width: WidthFigures) -> dict[str, float]:
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-        raise OptionError(f"{text!r} is no number of rows")
+        raise OptionError(f"{text!r} is not a number of rows")
     return int(text)
 
 

@@ -14,8 +14,8 @@ from coordgen_rs.text.tables import show_table
 
 ABOUT = "measure what each block of a bundle costs on this machine"
 EXAMPLES = """\
-Times are medians; +- is half the range from the first to the third quartile. Compute on fewer
-threads than there are cores, or loads and runs that plans put side by side take each other's time.
+Times are medians; the spread is half the interquartile range. Use fewer threads than there are
+cores: otherwise loads and runs that a plan puts side by side slow each other down.
 
 examples:
   coordgen profile bundle --out profile.json
@@ -26,13 +26,21 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="written, or replaced")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
     parser.add_argument(
-        "--repeats", type=int, default=5, metavar="N", help="of each load and run, default 5"
+        "--out", type=Path, metavar="FILE", help="write the profile here, replacing what is there"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=5,
+        metavar="N",
+        help="repeats of each load and run; default 5",
     )
     provider_options.add_arguments(parser)
-    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
@@ -69,7 +77,8 @@ def _show(profile: Profile) -> None:
     if device["provider"] == "qnn":
         machine = f"{device['soc']}{f', emulated by {machine}' if device['is_emulator'] else ''}"
     title = f"{profile.bundle['name']} on {machine}"
-    show_table(title, ["", "graph", "rows", "load", "run", "memory"], rows)
+    heads = ["", "graph", "rows", "load, ms", "spread", "run, ms", "spread", "memory, MB"]
+    show_table(title, heads, rows, num_words=2)
     if profile.head is not None:
         print(f"head: load {profile.head.load_us / 1e3:.1f} ms, weights ", end="")
         print(show_bytes(profile.head.num_bytes))
@@ -78,10 +87,6 @@ def _show(profile: Profile) -> None:
 
 
 def _row(block: str, graph: str, num_rows: int, figures: GraphFigures) -> list[str]:
-    load = _time(figures.load_us, figures.load_spread_us)
-    compute = _time(figures.compute_us, figures.compute_spread_us)
-    return [block, graph, str(num_rows), load, compute, show_bytes(figures.num_bytes)]
-
-
-def _time(median_us: float, spread_us: float) -> str:
-    return f"{median_us / 1e3:.1f} +- {spread_us / 2e3:.1f} ms"
+    load = [f"{figures.load_us / 1e3:.1f}", f"{figures.load_spread_us / 2e3:.1f}"]
+    run = [f"{figures.compute_us / 1e3:.1f}", f"{figures.compute_spread_us / 2e3:.1f}"]
+    return [block, graph, str(num_rows), *load, *run, f"{figures.num_bytes / 1e6:,.1f}"]

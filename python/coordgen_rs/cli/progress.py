@@ -1,4 +1,4 @@
-"""Progress of long work, for commands."""
+"""A progress bar for commands."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on stderr, where a person may be looking and rich is installed.
+    """A progress bar on stderr, if that is a terminal and rich is installed.
 
     Yields:
-        To be called with what is being done, the part done, and the whole.
+        A function to call with what is being done, how much of it is done, and how much there is.
     """
     try:
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""The options by which commands say what shall run a bundle: `--provider` and those of QNN."""
+"""The options that choose what runs a bundle: `--provider`, and those of QNN."""
 
 import argparse
 
@@ -10,25 +10,29 @@ from coordgen_rs.target.qnn.options import parse_options
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--provider", choices=PROVIDERS, help="refuse a bundle that was made for another"
+        "--provider", choices=PROVIDERS, help="require a bundle made for this provider"
     )
-    parser.add_argument("--soc", metavar="NAME", help="refuse a bundle for another chip")
+    parser.add_argument("--soc", metavar="NAME", help="require a bundle made for this chip")
     parser.add_argument(
         "--recompile",
         action="store_true",
-        help="compile again where context binaries are of another version or chip",
+        help="compile again if context binaries are for another version or chip",
     )
     compile_command.add_option_argument(parser)
 
 
 def chosen(options: argparse.Namespace) -> ProviderChoice:
-    """What was asked for; raises OptionError where an option of QNN is none."""
+    """What the options ask for.
+
+    Raises:
+        OptionError: An option of QNN is unknown or has a wrong value.
+    """
     qnn_options = parse_options(options.qnn_option)
     return ProviderChoice(options.provider, options.soc, qnn_options, options.recompile)
 
 
 def given(options: argparse.Namespace) -> list[str]:
-    """The options as they were typed, for another command that has them."""
+    """The options as they were typed, to pass on to another command."""
     typed = [f"--qnn-option={option}" for option in options.qnn_option]
     typed += ["--recompile"] if options.recompile else []
     return typed + [

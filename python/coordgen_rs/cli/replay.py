@@ -11,9 +11,10 @@ from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokeni
 
 ABOUT = "measure a drafter on recorded answers, without a model"
 EXAMPLES = """\
-A recorded answer plays the target. A step gives out the accepted draft tokens and the target's own
-next token, as peers count it (commit compact); under canonical commit, which generation uses by
-default, tokens accepted on a side branch are fed again, in a step that verifies new drafts too.
+A recorded answer plays the target. With --commit compact, a step yields the accepted draft tokens
+and the target's own next token, as in the literature. With --commit canonical, the default of
+`coordgen generate`, tokens accepted on a side branch are fed again in the next step, along with new
+drafts.
 
 examples:
   coordgen replay specbench.jsonl --tokenizer llama2 --template vicuna --drafter prompt-lookup
@@ -25,31 +26,40 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("data", type=Path, metavar="DATA", help="records, one JSON object a line")
+    parser.add_argument("data", type=Path, metavar="DATA", help="records, one JSON object per line")
     parser.add_argument(
         "--tokenizer",
         type=Path,
         required=True,
         metavar="DIR",
-        help="holds the tokenizer.json of the model that answered",
+        help="directory with the tokenizer.json of the model that answered",
     )
     parser.add_argument(
-        "--template", choices=list(TEMPLATES), required=True, help="its chat format"
+        "--template", choices=list(TEMPLATES), required=True, help="chat format of that model"
     )
     parser.add_argument(
-        "--output-of", metavar="MODEL", help="answers of one of several models (default: `output`)"
+        "--output-of",
+        metavar="MODEL",
+        help="use the answers of this model; default: the field `output`",
     )
-    parser.add_argument("--drafter", choices=list(DRAFTERS), default="auto")
     parser.add_argument(
-        "--budget", type=int, default=16, metavar="B", help="draft tokens a step, default 16"
+        "--drafter",
+        choices=list(DRAFTERS),
+        default="auto",
+        help="the method to measure; default %(default)s",
+    )
+    parser.add_argument(
+        "--budget", type=int, default=16, metavar="B", help="draft tokens per step; default 16"
     )
     parser.add_argument(
         "--history",
         choices=HISTORIES,
         default="none",
-        help="earlier-requests: earlier records draft for later ones, by the methods that can",
+        help="earlier-requests: methods that can also draft from earlier records; default none",
     )
-    parser.add_argument("--commit", choices=["compact", "canonical"], default="compact")
+    parser.add_argument(
+        "--commit", choices=["compact", "canonical"], default="compact", help="default compact"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N records")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 

@@ -1,4 +1,4 @@
-"""`coordgen warm-up`: let a model read texts, and keep what it learned as a table."""
+"""`coordgen warm-up`: let a model read texts, and save what it expects as a look-up table."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from coordgen_rs.target.open import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.warm_up import save_table, table_path, warm_up
 
-ABOUT = "let a model read texts, and keep what it holds likely after each token"
+ABOUT = "let a model read texts, and save which tokens it expects after each token"
 EXAMPLES = """\
 examples:
   coordgen warm-up bundle mails/*.txt
@@ -20,12 +20,14 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
     parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT", help="UTF-8 text files")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: BUNDLE.lookup-table, beside the bundle"
+        "--out", type=Path, metavar="FILE", help="default: BUNDLE.lookup-table, next to the bundle"
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,5 +46,5 @@ def run(options: argparse.Namespace) -> int:
         table = warm_up(session, (encode(text) for text in texts), on_text=on_text)
     out = options.out or table_path(session.bundle)
     save_table(table, out, session.bundle)
-    print(f"{out}: {table.num_rows} tokens, {table.k} entries each at most", file=sys.stderr)
+    print(f"{out}: {table.num_rows} tokens, at most {table.k} entries each", file=sys.stderr)
     return 0
