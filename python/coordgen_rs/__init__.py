@@ -1,7 +1,7 @@
 """Lossless speculative generation on fixed-shape graphs.
 
-Lookups draft what may come next, one run of the target verifies a whole tree of it, and exactly
-the tokens that plain decoding would have said come out, sooner:
+Lookups draft what may come next, one run of the target verifies a whole tree of drafts, and the
+output is exactly the tokens of plain decoding, sooner:
 
     from coordgen_rs import Model
 
@@ -9,11 +9,10 @@ the tokens that plain decoding would have said come out, sooner:
         for piece in model.stream("Once upon a time", max_new_tokens=64):
             print(piece.text, end="", flush=True)
 
-`Model` takes and gives text. Engineers go one door further, to tokens: `open_session`, `generate`,
-and `plain`, the baseline that `generate` equals token for token. `coordgen export` makes bundles.
+`Model` takes and returns text. The lower level works with tokens: `open_session`, `generate`, and
+the baseline `plain`, which returns the same tokens. `coordgen export` makes bundles.
 
-Beyond the loop, names are loaded when they are first asked for: what a program does not use costs
-it nothing.
+Apart from the loop, names are loaded on first use: what a program does not use costs it nothing.
 """
 
 from importlib import import_module
@@ -88,7 +87,7 @@ _LATER = {
     "Tokenizer": "text.tokenizer",
     "open_session": "target.open",
 }
-"""The modules of the names that are loaded when they are first asked for."""
+"""The modules of names that are loaded on first use."""
 
 
 def __getattr__(name: str) -> Any:

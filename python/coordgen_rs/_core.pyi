@@ -70,13 +70,13 @@ class ShapeError(CoordgenError):
     """An array has the wrong shape, or a step does not fit."""
 
 class CallOrderError(CoordgenError):
-    """Calls came out of their order."""
+    """Calls came in the wrong order."""
 
 class HistoryIndexError(CoordgenError):
     """The index of a history cannot be used or written."""
 
 class LookupTableError(CoordgenError):
-    """A saved look-up table cannot be used, or a table not be written."""
+    """A saved look-up table cannot be used, or a table cannot be written."""
 
 class BlockLoadError(CoordgenError):
     """A graph of a block cannot be loaded (the message names it), or loading was cancelled."""
@@ -91,9 +91,9 @@ class OptionError(CoordgenError):
 class StepInputs:
     """The input buffers of one decode graph, owned by the caller and filled in place.
 
-    Row `i` holds node `i` of a draft tree. It is written to cache slot `past_len + i`, stands at
-    position `past_len + depth`, and sees the committed slots, its ancestors' and its own. Other
-    rows are padding: token 0 at position 0, which sees the committed slots and its own.
+    Row `i` is node `i` of a draft tree. It is written to cache slot `past_len + i`, has position
+    `past_len + depth`, and sees the committed slots, those of its ancestors and its own. Other rows
+    are padding: token 0 at position 0, which sees the committed slots and its own.
 
     A fill rewrites only the part of the mask that differs from the last fill, so nobody else may
     write to the mask.
@@ -123,7 +123,7 @@ class StepInputs:
 
     @property
     def num_nodes(self) -> int:
-        """Rows that the last fill gave a node to; the others are padding."""
+        """Rows that hold a node since the last fill; the others are padding."""
 
     @property
     def input_ids(self) -> NDArray[np.int64]:
@@ -144,11 +144,11 @@ class StepInputs:
 
         Args:
             token_ids: `(nodes,) u32`; node 0 is the root.
-            parents: `(nodes,) u32`; the root's is 0, every other stands before its child.
+            parents: `(nodes,) u32`; the root's is 0; every parent comes before its children.
             past_len: Committed tokens before the root.
 
         Raises:
-            InvalidDraftError: More nodes than rows, or a parent behind its child.
+            InvalidDraftError: More nodes than rows, or a parent after its child.
             ShapeError: The arrays differ in length, or the step reaches beyond the slots.
         """
 
@@ -166,7 +166,7 @@ class StepInputs:
 
 @final
 class Accepted:
-    """What one verification gave out."""
+    """The result of one verification."""
 
     @property
     def token_ids(self) -> NDArray[np.uint32]:
@@ -182,7 +182,7 @@ class Accepted:
 
     @property
     def num_drafted(self) -> int:
-        """How many of `token_ids`, from the first, stood in the draft.
+        """How many of `token_ids`, from the first, were in the draft.
 
         One more than `accept_len` where the target's own token was drafted too, on a side branch.
         """
@@ -191,17 +191,17 @@ class Accepted:
     def sources(self) -> list[str]:
         """Who put each of `token_ids` into the draft.
 
-        The name of a source, "given" for a caller's own draft, or "target" for what nobody drafted.
+        The name of a source, "given" for a caller's own draft, or "target" if nobody drafted it.
         A token that was accepted on a side branch and fed again keeps its first source.
         """
 
     @property
     def finish_reason(self) -> Literal["stop", "length"] | None:
-        """Why the answer ends with these tokens; None while it goes on."""
+        """Why the answer ends with these tokens; None while it continues."""
 
 @final
 class DraftSource:
-    """Something that proposes what may come next, as it stands in the registry."""
+    """An entry of the registry: something that proposes what may come next."""
 
     @property
     def name(self) -> str:
@@ -209,7 +209,7 @@ class DraftSource:
 
     @property
     def about(self) -> str:
-        """What it proposes, in a line."""
+        """A one-line description of what it proposes."""
 
     @property
     def needs(self) -> str:
@@ -221,7 +221,7 @@ class DraftSource:
 
 @final
 class DraftMethod:
-    """A choice of sources, ours or a paper's, and what is done with what they say."""
+    """A choice of sources, ours or a paper's, and how their proposals are used."""
 
     @property
     def name(self) -> str:
@@ -229,7 +229,7 @@ class DraftMethod:
 
     @property
     def about(self) -> str:
-        """What it is, in a line."""
+        """A one-line description."""
 
     @property
     def needs_draft_model(self) -> bool:
@@ -245,7 +245,7 @@ class DraftMethod:
 
     @property
     def in_gaps(self) -> bool:
-        """Whether its draft model goes on while the target waits for its blocks."""
+        """Whether its draft model keeps drafting while the target waits for its blocks."""
 
     def sources(
         self,
@@ -260,11 +260,11 @@ class DraftMethod:
         Args:
             free_rows: Rows cost nothing: the drafter is given no costs.
             draft_model: There is a draft model.
-            earlier_requests: Earlier requests may be drawn on.
+            earlier_requests: Whether to draft from earlier requests.
             recorded: A recorded answer plays the target, so that there are no logits.
 
         Raises:
-            OptionError: What all of its sources need is missing; the message says what.
+            OptionError: All of its sources need something that is missing; the message says what.
         """
 
 PLAIN: Final[str]
@@ -283,7 +283,7 @@ def draft_method(name: str) -> DraftMethod:
         name: As in options: "auto", "coordgen", ...
 
     Raises:
-        OptionError: There is none; the message lists all.
+        OptionError: The name is unknown; the message lists all.
     """
 
 @final
@@ -295,20 +295,19 @@ class Drafter:
     Args:
         step_inputs: One for each step that the session can run, narrowest first.
         vocab_size: Number of columns of the logits.
-        sources: Names of what drafts, see `draft_sources`. None of them: nothing is drafted.
-        costs: What each step costs, in any unit: a number, or a pair of what it costs behind no
-            token and for every committed token more. A step is run, and a draft made, only
-            where it pays. Without costs rows are free, and filled as far as the sources reach.
+        sources: Names from `draft_sources`. If empty, nothing is drafted.
+        costs: What each step costs, in any unit: a number, or a pair of its cost with an empty cache
+            and its additional cost per committed token. Wider steps and drafts are only used
+            where they pay. Without costs rows are free, and the sources fill as many as they can.
         commit: "canonical" (only the tree's first path is committed; exact wherever equal
             slots give equal bits) or "compact" (all accepted rows are).
         end_token_ids: Tokens that end an answer.
         history: Finished requests to draft from; adds the sources "history" (its index) and
             "recent" (what the index does not cover yet).
-        lookup_table: What "lookup-table" draws on and teaches; a new one by default.
+        lookup_table: The table that "lookup-table" reads and updates; a new one by default.
         model_draft: What "draft-model" proposes: a draft model's tree.
-        tree: "best-first", the default, blends all sources. A method with trees of its own draws on
-            the first source alone, and knows no costs: "static" is Token Recycling's, a
-            `DynamicTree` DIAA's.
+        tree: "best-first", the default, blends all sources. The other trees use only the first source,
+            and no costs: "static" is Token Recycling's, a `DynamicTree` is DIAA's.
 
     Raises:
         OptionError: A source, commit or tree is unknown, steps or costs are unusable, or the
@@ -336,25 +335,25 @@ class Drafter:
         sampling: Sampling | None = None,
         prediction: NDArray[np.uint32] | None = None,
     ) -> None:
-        """Start a request, and drop what ran before; the learned trust in the sources stays.
+        """Start a request, and drop the one before; the learned trust in the sources stays.
 
         Args:
             prompt_ids: `(tokens,) u32`. The last one is the root of the first tree: the session
                 has computed the others.
-            max_new_tokens: Tokens to give out at most.
+            max_new_tokens: Most new tokens.
             sampling: How the target's tokens are drawn from its logits; None for greedy choice.
-            prediction: `(tokens,) u32`, how the caller expects the answer to read. It becomes one
-                more source, "prediction".
+            prediction: `(tokens,) u32`, the answer as the caller expects it. It becomes one more
+                source, "prediction".
 
         Raises:
-            EmptyPromptError: There is no token.
+            EmptyPromptError: The prompt has no token.
             TokenOutOfRangeError: A token is not in the vocabulary.
             OptionError: `max_new_tokens` is 0.
         """
 
     @property
     def reads_prefill(self) -> bool:
-        """Whether a source asks for the logits of the prompt's rows, see `prefilled`."""
+        """Whether a source needs the logits of the prompt's rows, see `prefilled`."""
 
     def prefilled(self, logits: NDArray[np.float32]) -> None:
         """Tell the sources what the target expects after the prompt's next tokens.
@@ -380,11 +379,11 @@ class Drafter:
 
         Raises:
             CallOrderError: No request is running.
-            ShapeError: No step fits behind `past_len` tokens.
+            ShapeError: No step fits after `past_len` tokens.
         """
 
     def model_ran(self, cost: float) -> None:
-        """Hear that the draft model has run for the next step.
+        """Report that the draft model has run for the next step.
 
         Args:
             cost: Of all its runs, in the unit of the steps' costs.
@@ -401,21 +400,21 @@ class Drafter:
         Args:
             past_len: Committed tokens before the root.
             draft: Token ids and parents of the caller's own tree, `(nodes,) u32` each, node 0
-                being the last token given out. Nodes that do not fit, or lie deeper than may
-                still be given out, are left out.
+                being the last token of the answer so far. Nodes that do not fit, or are deeper
+                than the answer may still grow, are left out.
 
         Returns:
             The one of `step_inputs` to run.
 
         Raises:
             CallOrderError: No request is running.
-            ShapeError: No step fits behind `past_len` tokens.
+            ShapeError: No step fits after `past_len` tokens.
             InvalidDraftError: `draft` is malformed or has another root.
             TokenOutOfRangeError: `draft` holds an unknown token.
         """
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        """Verify the proposed tree, and tell the sources what was given out.
+        """Verify the proposed tree, and let the sources learn from the new tokens.
 
         Args:
             logits: `(rows, vocab_size) f32` of the step that `propose` chose; leading axes of
@@ -445,7 +444,7 @@ class Drafter:
         """Use a pause of the target to draft further.
 
         Returns:
-            Whether there was something to do: never, for a drafter without a model.
+            Whether there was something to do; always False without a draft model.
         """
 
     @property
@@ -489,18 +488,18 @@ def plan(
 
     Args:
         blocks: What each block costs.
-        prefill_rows: Tokens of a chunk.
+        prefill_rows: Tokens per chunk.
         decode_rows: Tokens of a run of the decode graph; a chunk takes as many as its tokens fill.
         num_tokens: Tokens of the prompt that are computed.
         strategy: One of `strategies()`.
         start: What is in memory: "prefill", "decode", "both" or "nothing"; one word for all blocks,
             or one for each.
-        memory_budget: Most bytes that the graphs may hold at once; None for no limit.
+        memory_budget: Most bytes that the graphs may take at once; None for no limit.
 
     Raises:
-        OptionError: A word is unknown, a figure is out of range, or there is no block or no token.
+        OptionError: A name is unknown, a number is out of range, or there is no block or token.
         ShapeError: `start` has another length than `blocks`.
-        MemoryBudgetError: The strategy has no plan within the budget; the message tells the least.
+        MemoryBudgetError: No plan fits into the budget; the message says how much is needed.
     """
 
 def prompt_rows(
@@ -522,12 +521,12 @@ def prompt_rows(
     """
 
 def strategies() -> dict[str, str]:
-    """What each strategy does, in a line, by its name; in the order of tables."""
+    """A one-line description of each strategy, by name; in the order used in tables."""
 
 def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """Token ids and probabilities, `(rows, 8)` each, of the likeliest tokens of each row.
+    """Token ids and probabilities, `(rows, 8)` each, of the most likely tokens of each row.
 
-    Of equal scores the lowest id comes first. In rows of more than 32,768 scores the softmax
+    Among equal scores the lowest id comes first. In rows of more than 32,768 scores the softmax
     denominator is estimated. Entries that a row is too short for have probability 0.
 
     Args:
@@ -614,7 +613,7 @@ class SharedHistory:
     ) -> None:
         """Sort documents, and replace the index at `path` by theirs.
 
-        Linear time, without the interpreter's lock; 16 bytes of memory a token.
+        Linear time, without the interpreter's lock; 16 bytes of memory per token.
 
         Args:
             path: The file.
@@ -692,13 +691,13 @@ class BlockCost:
     def __eq__(self, other: object, /) -> bool: ...
     @staticmethod
     def guessed(num_bytes: int, prefill_rows: int, decode_rows: int) -> BlockCost:
-        """What a block may cost where nobody measured it.
+        """An estimate of what a block costs, if it was not measured.
 
         Within a factor of three of what a CPU of two cores took. Only plans hang on it.
 
         Args:
             num_bytes: The size of its weights.
-            prefill_rows: Tokens of a chunk.
+            prefill_rows: Tokens per chunk.
             decode_rows: Tokens of a run of its decode graph.
 
         Raises:
@@ -727,7 +726,7 @@ class BlockCost:
 
 @final
 class Switcher:
-    """Decides when graphs of blocks are loaded and released, and has it done beside compute.
+    """Decides when graphs of blocks are loaded and released, and does it alongside compute.
 
     A prompt goes like this: `begin`; for each chunk `begin_pass`, then for each block in order
     `enter`, its run, `leave`; at last `finish`. A decode step is a pass of its own where blocks are
@@ -745,14 +744,14 @@ class Switcher:
             `__cause__` of the error; what `release` raises goes to `sys.unraisablehook`.
         costs: What each block costs, measured or guessed: an unfit figure makes plans worse, never
             results, and is mended prompt by prompt. None of their graphs is loaded yet.
-        prefill_rows: Tokens of a chunk.
+        prefill_rows: Tokens per chunk.
         decode_rows: Tokens of a run of the decode graphs.
-        is_shared: Whether a block's second graph costs nothing where the first is loaded.
+        is_shared: Whether a block's second graph costs nothing once the first is loaded.
         strategy: Same as in `settle`.
         memory_budget: Same as in `settle`.
 
     Raises:
-        OptionError: No block, a figure is out of range, or there is no such strategy.
+        OptionError: No block, a figure is out of range, or the strategy is unknown.
         BlockLoadError: The system gives no thread.
     """
 
@@ -773,10 +772,10 @@ class Switcher:
         Args:
             strategy: One of `strategies()`.
             memory_budget: Most bytes that the graphs may hold; None for no limit. With "auto",
-                blocks that do not fit are loaded anew in every pass.
+                blocks that do not fit are loaded again in every pass.
 
         Raises:
-            OptionError: There is no such strategy, or the budget is negative.
+            OptionError: The strategy is unknown, or the budget is negative.
         """
 
     @property
@@ -821,7 +820,7 @@ class Switcher:
         """A graph that the block can run a decode step under: its own if it is there, or can be.
 
         Raises:
-            OptionError: There is no such block.
+            OptionError: The block does not exist.
             BlockLoadError: It has no graph, and the decode graph cannot be loaded.
             CallOrderError: A block is running, or runs are left.
         """
@@ -833,7 +832,7 @@ class Switcher:
 
         Raises:
             OptionError: No token, or too many.
-            MemoryBudgetError: The budget is too small; the least that would do is named.
+            MemoryBudgetError: The budget is too small; the message says how much is needed.
             CallOrderError: A block is running, or runs are left.
             BlockLoadError: It is closed.
         """
@@ -842,7 +841,7 @@ class Switcher:
         """Make ready for an answer where no token is to be computed, as a prompt would leave it.
 
         Raises:
-            MemoryBudgetError: The budget is too small; the least that would do is named.
+            MemoryBudgetError: The budget is too small; the message says how much is needed.
             BlockLoadError: A block cannot be loaded.
             CallOrderError: A block is running, or runs are left.
         """
@@ -860,7 +859,7 @@ class Switcher:
 
         Raises:
             CallOrderError: Another block is running, or is the next to run.
-            OptionError: There is no such block.
+            OptionError: The block does not exist.
             BlockLoadError: The block has no graph, and none will come; or loading was cancelled.
         """
 
@@ -1024,7 +1023,7 @@ class LookupTable:
     Several drafters may share one. Memory grows with the tokens seen, up to 12 bytes an entry.
 
     Args:
-        k: Entries a token, 1 to 8.
+        k: Entries per token, 1 to 8.
         keep: What remains of an entry's probability each time that it is not confirmed; 1 leaves
             entries as they are, 0 forgets them.
 
@@ -1081,7 +1080,7 @@ class LookupTable:
 
     @property
     def k(self) -> int:
-        """Entries a token."""
+        """Entries per token."""
 
     @property
     def num_rows(self) -> int:
@@ -1094,7 +1093,7 @@ class LookupTable:
 class ModelDraft:
     """A draft model's tree (EdgeLLM): what the model is to read next, and when it is enough.
 
-    A drafter with the source "draft-model" proposes it and tells it what was given out; in between,
+    A drafter with the source "draft-model" proposes it and updates it with new tokens; in between,
     whoever runs the model takes the realignment, then alternates `next_step` and `read`.
 
     Args:
@@ -1122,7 +1121,7 @@ class ModelDraft:
         """What the session must do with its cache first, once; None where it is as it should be.
 
         Returns:
-            The length to rewind to, and the rows behind it to commit then, `(rows,) u32`.
+            The length to rewind to, and the rows after it to commit then, `(rows,) u32`.
         """
 
     def unread(self) -> NDArray[np.uint32]:
@@ -1212,7 +1211,7 @@ class DynamicTree:
 class SuffixAutomaton:
     """Every substring of a growing text, with counts and last positions.
 
-    Extending costs constant time a token, amortised; a question costs its own length.
+    Extending takes constant time per token, amortised; a query takes time by its own length.
     """
 
     def __new__(cls) -> SuffixAutomaton: ...
@@ -1232,14 +1231,14 @@ class SuffixAutomaton:
     def count(self, tokens: NDArray[np.uint32]) -> int:
         """Number of occurrences of `tokens`, `(tokens,) u32`, up to 256; 0 for none.
 
-        Overlapping ones are counted, too.
+        Overlapping ones also count.
 
         Raises:
             ShapeError: Same as in `extend`.
         """
 
     def last_end(self, tokens: NDArray[np.uint32]) -> int | None:
-        """Index behind the last token of the latest occurrence of `tokens`, `(tokens,) u32`.
+        """Index after the last token of the latest occurrence of `tokens`, `(tokens,) u32`.
 
         None without one. Of what occurs 256 times or more, some occurrence rather than the latest.
 

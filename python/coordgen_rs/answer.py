@@ -1,7 +1,7 @@
-"""Answers: their text with what each part of it came from, whole or while it is being given.
+"""Answers: text and where each part of it came from, as a whole or as a stream.
 
 In: the steps of one request. Out: pieces of whole characters as they become certain, and the
-answer that they join to. It chooses nothing, and knows of no target.
+answer that they add up to. It chooses nothing, and does not know the target.
 """
 
 from collections import deque
@@ -47,18 +47,18 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said, and how it came about.
+    """A model's answer, where it came from, and what it took.
 
     Attributes:
         text: Whole characters: without the stop string and what follows it, and without a last
             character that a limit cut in two.
-        token_ids: The tokens given out, the end token included. Where a stop string ended the
-            answer, those up to and including the one that completed it: more than `text` shows.
-        sources: Of each token "target", or the name of the source that drafted it.
+        token_ids: All tokens, including the end token. If a stop string ended the answer, those up
+            to and including the one that completed it: more than `text` shows.
+        sources: For each token "target", or the name of the source that drafted it.
         finish_reason: "stop" (end token or stop string), "length" (token limit) or "capacity"
-            (cache full); None while the answer is being given, and where it was given up.
+            (cache full); None while the answer is incomplete, also if it was abandoned.
         stats: Counts and times. They count whole steps, so `new_tokens` may include a few tokens
-            that a step gave behind the stop string.
+            that a step yielded after the stop string.
         spans: Where `text` came from, part by part, without gaps; neighbours differ in source.
     """
 
@@ -73,12 +73,12 @@ class Answer:
 class Stream(Iterator[Piece]):
     """The pieces of an answer, made as they are asked for; `Model.stream` makes it.
 
-    Close it, or leave its `with` block, to give the answer up half-way.
+    Close it, or leave its `with` block, to abandon the answer half-way.
 
     Args:
-        steps: Of one request; begun with the first piece, and closed with the stream.
+        steps: Those of one request; begun with the first piece, closed with the stream.
         stats: Filled by the steps.
-        decode: Takes one token after another, returns the text that became certain.
+        decode: Takes one token at a time, returns the text that is now certain.
         stop: Where the text is to end.
     """
 
@@ -134,7 +134,7 @@ def _pieces(
     stop: StopStrings,
     tokens: list[tuple[int, str]],
 ) -> Generator[Piece]:
-    """The text of the steps as it becomes certain; their tokens and sources go to `tokens`."""
+    """The text of the steps as it becomes certain; appends tokens and sources to `tokens`."""
     waiting = deque[Piece]()
     with closing(steps):
         for token, source in _flat(steps):
@@ -157,7 +157,7 @@ def _flat(steps: Iterator[Step]) -> Iterator[tuple[int, str]]:
 
 
 def _taken(waiting: deque[Piece], num_chars: int) -> Iterator[Piece]:
-    """Take so many characters away, each part under its source."""
+    """Remove that many characters, split by source."""
     while num_chars:
         text, source = waiting.popleft()
         if len(text) > num_chars:

@@ -1,7 +1,8 @@
 """A draft model: a smaller model whose guesses the target verifies (EdgeLLM III-B, III-C).
 
-In: a session of the draft model. Out: a token tree in the core, grown a token a step. The core
-decides which token is read next, when it is enough and what pays; the model's steps are run here.
+In: a session of the draft model. Out: a token tree in the core, which grows by one token per step.
+The core decides which token is read next, when to stop and what pays; the model's steps are run
+here.
 """
 
 import time
@@ -20,14 +21,14 @@ from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 
 class DraftModel:
-    """A model that drafts for one target. What it has read stays in its own session's cache.
+    """A model that drafts for one target. What it has read stays in the cache of its session.
 
     Args:
-        session: The draft model, for nobody else's use.
-        least_that_pays: Share of a target's step that it costs to draft and verify a token: a
-            branch less sure than that is not followed, and with 1 the model is not asked at all. 0,
-            as in the paper, where it costs nothing that counts.
-        branches: False for a chain of the likeliest tokens, to compare with.
+        session: The draft model; nothing else may use it.
+        least_that_pays: Cost of drafting and verifying a token, as a share of a target's step. A
+            branch less likely than that is not followed, and with 1 the model is never run. 0, as
+            in the paper, if the cost does not matter.
+        branches: False for a chain of the most likely tokens, for comparison.
 
     Attributes:
         session: As given.
@@ -50,11 +51,11 @@ class DraftModel:
 
     @classmethod
     def open(cls, path: Path | str, target: OrtSession, *, branches: bool = True) -> Self:
-        """Open a bundle as the draft model of `target`; its measured costs say what pays.
+        """Open a bundle as the draft model of `target`; measured costs decide what pays.
 
         Args:
             path: The bundle's directory.
-            target: What it is to draft for.
+            target: The target it will draft for.
             branches: Same as in the class.
 
         Raises:
@@ -73,7 +74,7 @@ class DraftModel:
         self.session.close()
 
     def shaped(self, *, branches: bool) -> "DraftModel":
-        """The same model, drafting branches or a chain, with a tree of its own where it differs."""
+        """The same model, drafting branches or a chain; with a new tree if that differs."""
         if branches == self._branches:
             return self
         return DraftModel(self.session, least_that_pays=self.least_that_pays, branches=branches)
@@ -83,20 +84,20 @@ class DraftModel:
         return ModelDrafter(drafter, self, max_tokens, in_gaps=in_gaps)
 
     def draft(self, max_tokens: int) -> None:
-        """Grow the tree until it is enough, or holds `max_tokens` tokens."""
+        """Grow the tree until it is good enough, or holds `max_tokens` tokens."""
         while self.step(max_tokens):
             pass
 
     def step(self, max_tokens: int) -> bool:
-        """Read one token more, or what the request has that the model has not read.
+        """Read one more token, or what the model has not yet read of the request.
 
-        Between two steps anything may happen: the next goes on from there.
+        Anything may happen between two steps; the next one continues from there.
 
         Args:
             max_tokens: Most tokens that the tree may hold.
 
         Returns:
-            False where nothing was done, since it is enough, or never pays.
+            False if nothing was done, because the tree is good enough, or drafting never pays.
         """
         session = self.session
         if self.least_that_pays >= 1:
@@ -118,7 +119,7 @@ class DraftModel:
         return True
 
     def _read_prompt(self) -> bool:
-        """Read what is too long for a step; False where it is too long for the cache."""
+        """Read what is too long for a step; False if it is too long for the cache."""
         unread = self.core.unread()
         if len(unread) > self.session.step_inputs[-1].rows:
             if self.session.length + len(unread) > self.session.capacity:
@@ -129,18 +130,18 @@ class DraftModel:
 
 
 class ModelDrafter(WrappedDrafter):
-    """A drafter with a draft model, to be used as a drafter is.
+    """A drafter with a draft model; used like any drafter.
 
     Args:
-        drafter: Has the source "draft-model", over the same tree.
+        drafter: A drafter with the source "draft-model" over the same tree.
         model: Runs before each proposal.
-        max_tokens: Tokens that it drafts for a proposal, at most.
-        in_gaps: Whether it goes on while the target waits for its blocks.
+        max_tokens: Most tokens that the model drafts per proposal.
+        in_gaps: Whether it keeps drafting while the target waits for its blocks.
 
     Attributes:
         model: As given.
-        model_s: Seconds that the model has run for proposals, in all.
-        num_provisional: Steps of the model while the target waited, in all.
+        model_s: Seconds that the model has run for proposals, in total.
+        num_provisional: Steps of the model while the target waited, in total.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class ModelDrafter(WrappedDrafter):
         self.model_s, self.num_provisional = 0.0, 0
 
     def propose(self, past_len: int) -> StepInputs:
-        """Let the model draft where that pays, then propose as `Drafter` does."""
+        """Let the model draft if that pays, then propose as `Drafter` does."""
         start = time.perf_counter()
         if self.drafter.model_pays(past_len):
             self.model.draft(self._max_tokens)
@@ -161,12 +162,12 @@ class ModelDrafter(WrappedDrafter):
         return super().propose(past_len)
 
     def draft_on(self) -> bool:
-        """Draft a token more while the target waits for its blocks (EdgeLLM III-D).
+        """Draft one more token while the target waits for its blocks (EdgeLLM III-D).
 
-        What the target then says keeps the part of it that follows, and drops the rest.
+        When the target answers, the part of the tree that follows its token is kept.
 
         Returns:
-            False where there is nothing more to draft.
+            False if there is nothing more to draft.
         """
         drafted = self._in_gaps and self.model.step(2 * self._max_tokens)
         self.num_provisional += drafted
@@ -174,7 +175,7 @@ class ModelDrafter(WrappedDrafter):
 
 
 def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
-    """Check that every id means the same to the two models.
+    """Check that every id means the same to both models.
 
     Raises:
         DraftModelError: One does not; the message names the first.
@@ -182,7 +183,7 @@ def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
     path = session.bundle.path
     if session.vocab_size != target.vocab_size:
         raise DraftModelError(
-            f"{path} has a vocabulary of {session.vocab_size} tokens, the target one of "
+            f"{path} has a vocabulary of {session.vocab_size} tokens, but the target has "
             f"{target.vocab_size}: it cannot draft for it"
         )
     tokenizer, targets = Tokenizer.of(session.bundle), Tokenizer.of(target.bundle)
@@ -190,6 +191,6 @@ def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
         one, other = tokenizer.token(token_id), targets.token(token_id)
         if one != other:
             raise DraftModelError(
-                f"{path} has another tokenizer than the target: id {token_id} is {one!r} to it, "
-                f"{other!r} to the target"
+                f"{path} has a different tokenizer from the target: id {token_id} is {one!r}, "
+                f"but {other!r} in the target"
             )

@@ -1,7 +1,7 @@
 """What drafts for a target: the `Drafting` protocol, and `make_drafter`, from the core's registry.
 
 In: a session, and the name of a method or of sources. Out: a drafter for `generate`. Which sources
-a method has where is the core's matter (`src/draft/methods.rs`).
+a method has, and when, is decided in the core (`src/draft/methods.rs`).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Drafting(Protocol):
-    """What the loop needs of a drafter; `Drafter` has it, and so has whatever stands in for one."""
+    """What the loop needs from a drafter; `Drafter` implements it."""
 
     def begin(
         self,
@@ -46,13 +46,13 @@ class Drafting(Protocol):
         """Learn what the target expects after the prompt's next tokens."""
 
     def propose(self, past_len: int) -> StepInputs:
-        """Draft a tree, and fill the inputs of the step that is to verify it."""
+        """Draft a tree, and fill the inputs of the step that will verify it."""
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """Verify the tree against the step's logits."""
 
     def draft_on(self) -> bool:
-        """Draft a little more while the target waits; False where there is nothing to do."""
+        """Draft a little more while the target waits; False if there is nothing to do."""
 
     @property
     def accept_histogram(self) -> list[int]:
@@ -80,20 +80,20 @@ def make_drafter(
         session: The target; its measured step costs decide how wide a draft pays.
         draft: The name of a method (`_core.draft_methods`), or the names of any sources
             (`_core.draft_sources`). "auto" has calibration and the look-up table where rows are
-            free: elsewhere the head's rows over the prompt cost more than calibration brought
+            free: elsewhere, running the head over the prompt costs more than calibration gains
             (`coordgen generate --sources` shows both: `prefill_s`, `tokens_per_step`).
         commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is);
-            a session that allows no compact commit takes the canonical one.
-        history: Finished requests to draft from, too.
-        lookup_table: What the source "lookup-table" draws on and teaches, see `coordgen warm-up`; a
-            new one by default.
-        draft_model: A smaller model that drafts, too; what `draft` "edgellm" needs.
-        earlier_requests: Whether a method that can draws on earlier requests of this drafter.
+            a session that does not allow compact uses canonical.
+        history: Finished requests that are also drafted from.
+        lookup_table: The table that the source "lookup-table" reads and updates, see `coordgen
+            warm-up`; a new one by default.
+        draft_model: A smaller model that also drafts; `draft` "edgellm" needs it.
+        earlier_requests: Whether methods that can also draft from earlier requests of this drafter.
         free_rows: Draft as if rows cost nothing, as on an NPU; None asks the session.
 
     Raises:
-        OptionError: No such method, source or commit; a method lacks what it needs; or the history
-            is of another vocabulary.
+        OptionError: A method, source or commit is unknown; a method lacks what it needs; or the
+            history has another vocabulary.
     """
     costs = None if free_rows else session.step_costs
     in_gaps, sources = True, draft

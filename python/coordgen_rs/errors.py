@@ -1,4 +1,4 @@
-"""Named errors: those of the Rust core, and those of files and checkpoints, below one base."""
+"""All errors, with one base class: those of the Rust core, and those of files and checkpoints."""
 
 from coordgen_rs._core import (
     BlockLoadError,
@@ -29,7 +29,7 @@ class BundleDamagedError(BundleError):
 
 
 class DraftModelError(CoordgenError):
-    """A draft model has another tokenizer or vocabulary than its target."""
+    """A draft model has a different tokenizer or vocabulary from its target."""
 
 
 class CheckpointError(CoordgenError):
@@ -37,7 +37,7 @@ class CheckpointError(CoordgenError):
 
 
 class UnsupportedModelError(CheckpointError):
-    """A checkpoint is of an architecture, or has an option, that the exporter does not know."""
+    """A checkpoint has an architecture or option that the exporter does not support."""
 
 
 class ExportError(CoordgenError):
@@ -45,11 +45,11 @@ class ExportError(CoordgenError):
 
 
 class ProfileError(CoordgenError):
-    """A profile is not valid JSON, lacks a field, or holds a figure that cannot be."""
+    """A profile is not valid JSON, lacks a field, or has an impossible value."""
 
 
 class ProviderError(CoordgenError):
-    """A provider of ONNX Runtime is not installed, cannot run here, or refuses a graph."""
+    """A provider of ONNX Runtime is not installed, cannot run here, or rejects a graph."""
 
 
 class DeviceLostError(ProviderError):
@@ -57,7 +57,7 @@ class DeviceLostError(ProviderError):
 
 
 class SessionClosedError(CoordgenError):
-    """The session, or the model above it, was closed."""
+    """The session or model is closed."""
 
 
 class HistoryError(CoordgenError):
@@ -69,11 +69,11 @@ class HistoryMismatchError(HistoryError):
 
 
 class StaleProfileWarning(UserWarning):
-    """A profile was measured on another bundle, machine or version; plans by it may be worse."""
+    """A profile is of another bundle, machine or version; plans based on it may be worse."""
 
 
 class HistoryWarning(UserWarning):
-    """A history cannot be written, or its index had to be rebuilt; generation goes on."""
+    """A history cannot be written, or its index had to be rebuilt; generation continues."""
 
 
 __all__ = [

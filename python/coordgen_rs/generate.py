@@ -1,4 +1,4 @@
-"""The whole algorithm on one screen: `generate`, and `plain`, the baseline that it must equal."""
+"""The whole algorithm on one screen: `generate`, and `plain`, the baseline it must equal."""
 
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """What one verification gave out.
+    """The result of one verification.
 
     Attributes:
         token_ids: The new tokens, in order.
         accept_len: How many of them, from the first, are accepted draft tokens; the target's own
             comes after them.
         provisional: Tokens that are likely to come next; the target may say others.
-        sources: Who drafted each token: the name of a source, or "target" for nobody.
+        sources: Who drafted each token: the name of a source, or "target" if nobody did.
     """
 
     token_ids: list[int]
@@ -49,30 +49,30 @@ def generate(
     """Yield the tokens that `plain` would yield, several at a time.
 
     Lookups draft a tree, one run of a decode graph verifies it, and what agrees with the target's
-    own choice is given out (CoordGen, section 2.2). Stopping early leaves `session`
-    holding exactly the committed tokens.
+    own choice is accepted (CoordGen, section 2.2). After stopping early, `session` holds exactly
+    the committed tokens.
 
     Args:
         session: The target.
         prompt_ids: `(tokens,)` integers, at least one.
-        max_new_tokens: Upper limit of new tokens; the cache's capacity is another.
+        max_new_tokens: Most new tokens; the cache's capacity is another limit.
         drafter: Made by `make_drafter` for this session; keep one to keep what it learned.
         sampling: How the target's tokens are drawn; None for greedy choice. The same seed gives the
             same tokens, with and without drafts.
-        history: Takes the request in when it finishes; to be drafted from it must also have been
-            given to `make_drafter`, unless there is no `drafter`.
-        prediction: `(tokens,)` integers, how you expect the answer to read. Wherever it does, its
-            tokens are drafted; elsewhere it costs nothing but rows.
-        provisional: Yield before each verification, too: a step without tokens, but with those
-            that are about to be verified, to be shown where the target is slow.
-        stats: Filled as generation goes.
+        history: Stores the request when it finishes. To draft from it, pass it to `make_drafter` as
+            well, unless there is no `drafter`.
+        prediction: `(tokens,)` integers, the answer as you expect it. Where the answer follows it,
+            tokens are drafted from it; elsewhere it costs only rows.
+        provisional: Also yield before each verification: a step without tokens, but with those that
+            are about to be verified, to show early where the target is slow.
+        stats: Filled during generation.
 
     Raises:
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
         TokenOutOfRangeError: The prediction holds an unknown token.
-        MemoryBudgetError: The session's budget is too small; the least that would do is named.
+        MemoryBudgetError: The session's budget is too small; the message says how much is needed.
         BlockLoadError: A block of the target has no graph that can be loaded.
-        NonFiniteLogitsError: The target answered NaN, while it read the prompt or in a step.
+        NonFiniteLogitsError: The target returned NaN, for the prompt or in a step.
         CallOrderError: Another request took the session before this one had ended.
     """
     stats = Stats() if stats is None else stats
@@ -90,7 +90,7 @@ def generate(
         on_logits = drafter.prefilled if drafter.reads_prefill else None
         stats.switching = session.prefill(request.prompt[:-1], on_logits=on_logits)
     try:
-        # A draft model goes on drafting where the target waits for its blocks (EdgeLLM III-D).
+        # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
         session.gap_work = drafter.draft_on
         while stats.finish_reason is None:
             _check_owner(session, number, len(request.prompt) - 1 + len(answer))
@@ -125,7 +125,7 @@ def plain(
     sampling: Sampling | None = None,
     stats: Stats | None = None,
 ) -> Generator[Step]:
-    """Plain decoding, a token a run of the narrowest decode graph: no drafts, no tree mask.
+    """Plain decoding, one token per run of the narrowest decode graph: no drafts, no tree mask.
 
     Arguments and errors are the same as in `generate`.
     """
@@ -173,7 +173,7 @@ def _choose(logits: NDArray[np.float32], sampling: Sampling | None, index: int) 
 
 
 def _begin(session: Session) -> int:
-    """Take the session over from whatever request had it."""
+    """Take over the session from the request that had it."""
     session.request += 1
     session.gap_work = None
     return session.request

@@ -1,8 +1,8 @@
-"""The door for people: a `Model` takes a text and gives an answer.
+"""The API for text: a `Model` takes a prompt and returns an answer.
 
-In: a bundle's path, then one text after another. Out: answers, whole or in pieces. It opens what
-requests need, keeps what was learned for the next one, and lets threads wait for each other. What
-is drafted, how wide and when, it leaves to the layers below.
+In: a bundle's path, then prompts. Out: answers, whole or in pieces. It opens what requests need,
+keeps what was learned for the next one, and makes threads wait for each other. What is drafted, how
+wide and when, is left to the layers below.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -36,9 +36,9 @@ class Model:
     What the drafter learned stays for the next request.
 
     Args:
-        session: The target, for nobody else's use.
+        session: The target; nothing else may use it.
         drafter: Made for this session; None decodes plainly.
-        history: Takes requests in when they finish; closed with the model.
+        history: Stores requests when they finish; closed with the model.
 
     Attributes:
         provider: What runs it, "cpu" or "qnn".
@@ -81,38 +81,38 @@ class Model:
         provider: ProviderChoice | str | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Self:
-        """Open a bundle. The first time on a machine it is tested, which takes some seconds.
+        """Open a bundle. The first time on a machine it is tested, which takes a few seconds.
 
         Args:
-            path: The bundle's directory, as `coordgen export` writes it.
-            threads: Compute threads of the process; None takes one a core.
+            path: A directory written by `coordgen export`.
+            threads: Compute threads of the process; None for one per core.
             width: Use only decode graphs up to this width; None uses all.
             draft: Where drafts come from: the name of a method, the names of sources, or "plain".
             commit: "canonical" (exact everywhere) or "compact" (exact where `coordgen check` says).
             history: A directory of finished requests to draft from, and to keep these in.
-            namespace: Task and user, say: other namespaces' requests are not drafted from.
-            draft_model: The directory of a smaller bundle with the same tokenizer, which drafts
-                too.
-            lookup_table: A file that `coordgen warm-up` wrote.
-            switch: When the graphs for the prompt give way to those for the answer: "auto" or
-                another strategy (`coordgen plan` compares them).
-            memory_budget: Most bytes that the blocks' graphs may hold; None for no limit.
-            profile: What the blocks cost here: a file that `coordgen profile` wrote, or the name of
-                a profile that comes with the package.
+            namespace: For example task and user; requests of other namespaces are not drafted from.
+            draft_model: The directory of a smaller bundle with the same tokenizer, which also
+                drafts.
+            lookup_table: A file written by `coordgen warm-up`.
+            switch: When to switch from the prefill graphs to the decode graphs: "auto" or another
+                strategy (`coordgen plan` compares them).
+            memory_budget: Most bytes that the blocks' graphs may take; None for no limit.
+            profile: What the blocks cost: a file written by `coordgen profile`, or the name of a
+                profile that comes with the package.
             provider: What shall run it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
                 None leaves all to the bundle.
-            on_progress: Called with what is being done, how much of it is, and how much there is;
+            on_progress: Called with what is being done, how much is done, and how much there is;
                 only where a bundle is verified or tested.
 
         Raises:
-            OptionError: An option is unknown or out of range, or two do not go together.
+            OptionError: An option is unknown or out of range, or two exclude each other.
             BundleError, BundleDamagedError: A bundle cannot be used; the message names the file.
             DraftModelError: The draft model has another tokenizer or vocabulary.
             LookupTableError: The look-up table cannot be used.
             HistoryError, HistoryMismatchError: The history cannot be used.
-            ProfileError: The profile cannot be read, or is of other blocks.
-            MemoryBudgetError: The budget is too small; the least that would do is named.
-            ProviderError: The provider is missing, cannot run here, or refuses a graph.
+            ProfileError: The profile cannot be read, or is for other blocks.
+            MemoryBudgetError: The budget is too small; the message says how much is needed.
+            ProviderError: The provider is missing, cannot run here, or rejects a graph.
         """
         if history is None and namespace is not None:
             raise OptionError("a namespace needs a history, but there is none")
@@ -175,24 +175,24 @@ class Model:
         prediction: str | None = None,
         drafts: bool = True,
     ) -> Answer:
-        """Answer a text.
+        """Answer a prompt.
 
         Args:
-            text: The prompt, as it is: a chat model's template is not put around it.
+            text: The prompt, used as is: a chat model's template is not added.
             max_new_tokens: Most tokens of the answer; the model's context is another limit.
-            stop: The answer ends before the first of these strings that it would contain.
-            temperature: 0 takes the likeliest token each time; above, tokens are drawn.
-            top_k: Only so many of the likeliest are drawn from; 0 for all.
-            top_p: Only the fewest are drawn from whose probabilities reach this; 1 for all.
-            seed: The same seed draws the same answer.
-            prediction: How you expect the answer to read. Where it does, it is drafted from there.
-            drafts: False decodes plainly, to compare with: the same answer, later.
+            stop: The answer ends before the first of these strings.
+            temperature: 0 always takes the most likely token; above 0, tokens are sampled.
+            top_k: Sample from this many of the most likely tokens; 0 for all.
+            top_p: Sample from the fewest tokens whose probabilities add up to this; 1 for all.
+            seed: The same seed gives the same answer.
+            prediction: The answer as you expect it. Where the answer follows it, it drafts.
+            drafts: False decodes without drafts, for comparison: the same answer, but later.
 
         Raises:
             OptionError: An option is out of range.
             EmptyPromptError, PromptTooLongError: The prompt cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
-            NonFiniteLogitsError: The model answered NaN.
+            NonFiniteLogitsError: The model returned NaN.
             CallOrderError: This thread has a stream of the model open.
             SessionClosedError: The model is closed.
         """
@@ -224,11 +224,11 @@ class Model:
         prediction: str | None = None,
         drafts: bool = True,
     ) -> Stream:
-        """Answer a text piece by piece, each as soon as it is certain.
+        """Answer a prompt piece by piece, each as soon as it is certain.
 
         The request begins when the first piece is asked for, and other requests wait until the
-        stream is exhausted, closed or dropped. Text that may be the beginning of a stop string is
-        held back until it is known. Arguments and errors are the same as in `generate`; some errors
+        stream is exhausted, closed or dropped. Text that may be the start of a stop string is held
+        back until that is decided. Arguments and errors are the same as in `generate`; some errors
         are raised with the first piece.
         """
         sampling = (
@@ -268,7 +268,7 @@ class Model:
         drafter: Drafting | None,
         running: list[ref[Generator[Step]]],
     ) -> Generator[Step]:
-        """The steps of a request, while nobody else's run.
+        """The steps of a request, while no other request runs.
 
         Args:
             request: Arguments of `generate`.

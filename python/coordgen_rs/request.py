@@ -15,12 +15,12 @@ from coordgen_rs.target.session import Session
 
 
 class Request(NamedTuple):
-    """What a session is asked for.
+    """A checked request.
 
     Attributes:
-        prompt: `(tokens,) u32`, at least one; nobody else's array.
-        limit: Most new tokens, as asked for or as the cache holds.
-        is_cut: Whether the cache holds fewer than were asked for.
+        prompt: `(tokens,) u32`, at least one; a copy.
+        limit: Most new tokens: as asked for, or as many as fit into the cache.
+        is_cut: Whether fewer fit into the cache than were asked for.
     """
 
     prompt: NDArray[np.uint32]
@@ -28,7 +28,7 @@ class Request(NamedTuple):
     is_cut: bool
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """A drafter's reason in the words of a user: a full cache is no limit of theirs."""
+        """A drafter's reason as shown to users: a full cache is not the limit they set."""
         return "capacity" if reason == "length" and self.is_cut else reason
 
 
@@ -38,7 +38,7 @@ def admit(session: Session, prompt_ids: ArrayLike, max_new_tokens: int) -> Reque
     Args:
         session: The target.
         prompt_ids: `(tokens,)` integers.
-        max_new_tokens: Most tokens that are asked for.
+        max_new_tokens: Most new tokens asked for.
 
     Raises:
         OptionError: `max_new_tokens` is below 1.
@@ -56,13 +56,13 @@ def admit(session: Session, prompt_ids: ArrayLike, max_new_tokens: int) -> Reque
             f"the prompt has {len(prompt)} tokens, the cache holds {session.capacity}"
         )
     _check_known(prompt, session, "the prompt")
-    # The last token given out needs no slot, and the last prompt token takes one in the first step.
+    # The last new token needs no slot, and the last prompt token takes one in the first step.
     room = session.capacity - len(prompt) + 1
     return Request(prompt.astype(np.uint32), min(max_new_tokens, room), room < max_new_tokens)
 
 
 def predicted(session: Session, prediction: ArrayLike | None) -> NDArray[np.uint32] | None:
-    """A prediction `(tokens,)` as the drafter reads it, `(tokens,) u32`; None where there is none.
+    """A prediction `(tokens,)` as the drafter reads it, `(tokens,) u32`; None if there is none.
 
     Raises:
         TokenOutOfRangeError: It holds an unknown token.

@@ -1,4 +1,4 @@
-"""What one request cost: filled by `generate` and `plain`, printed by `generate --json`."""
+"""What one request took: filled by `generate` and `plain`, printed by `generate --json`."""
 
 import time
 from collections.abc import Iterator, Sized
@@ -17,17 +17,17 @@ class Stats:
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
-        new_tokens: Tokens given out, the end token included.
+        new_tokens: Tokens of the answer, including the end token.
         steps: Verifications, one run of a decode graph each.
         accept_histogram: Entry `n` counts the steps that accepted `n` draft tokens.
         per_source: Draft tokens by the source that proposed them: `{name: {"proposed": n,
             "accepted": m}}`.
         prefill_s: Seconds of the prefill.
-        decode_s: Seconds from the prefill to the last token, the consumer's own time left out.
-        switching: How the loads of the target's blocks went; None where nothing was loaded.
-        drafting_us: Microseconds of `propose` and `accept` together, an entry a step.
+        decode_s: Seconds from the prefill to the last token, without the consumer's own time.
+        switching: How loading the target's blocks went; None if nothing was loaded.
+        drafting_us: Microseconds of `propose` and `accept` together, one entry per step.
         finish_reason: "stop" (end token or stop string), "length" (token limit) or "capacity"
-            (cache full); None while running, and for good when the consumer stopped early.
+            (cache full); None while running, and if the consumer stopped early.
     """
 
     prompt_tokens: int = 0
@@ -46,17 +46,17 @@ class Stats:
 
     @property
     def tokens_per_step(self) -> float:
-        """`accept_len + 1`, averaged: new tokens a verification (papers: acceptance ratio, MAT)."""
+        """Mean of `accept_len + 1`: new tokens per verification (papers: acceptance ratio, MAT)."""
         return self.new_tokens / self.steps if self.steps else 0.0
 
     @property
     def tokens_per_s(self) -> float:
-        """New tokens a second of decoding, prefill excluded."""
+        """New tokens per second of decoding, prefill excluded."""
         return self.new_tokens / self.decode_s if self.decode_s else 0.0
 
     @contextmanager
     def prefill(self, prompt: Sized) -> Iterator[None]:
-        """While this lasts the prompt is read."""
+        """Measure the reading of the prompt."""
         self.prompt_tokens, self._part = len(prompt), None
         start = time.perf_counter()
         try:
@@ -65,7 +65,7 @@ class Stats:
             self.prefill_s += time.perf_counter() - start
 
     def begin(self, part: str) -> None:
-        """A part of a step begins, and ends the one before it.
+        """Begin a part of a step, and end the one before it.
 
         Args:
             part: "draft" and "accept" count as drafting, all others as decoding alone.
@@ -74,7 +74,7 @@ class Stats:
         self._part, self._since = part, time.perf_counter()
 
     def pause(self) -> None:
-        """The part that goes on ends; what follows is the consumer's time."""
+        """End the current part; what follows is the consumer's time."""
         if self._part is None:
             return
         seconds = time.perf_counter() - self._since
@@ -84,11 +84,11 @@ class Stats:
         self._part = None
 
     def end_step(self, num_tokens: int, finish_reason: str | None) -> None:
-        """A step is over.
+        """End a step.
 
         Args:
-            num_tokens: What it gave out.
-            finish_reason: Why it was the last; None while the request goes on.
+            num_tokens: New tokens of the step.
+            finish_reason: Why it was the last; None while the request continues.
         """
         self.pause()
         self.steps += 1
@@ -98,7 +98,7 @@ class Stats:
         self.finish_reason = finish_reason
 
     def drafting_percentiles(self) -> dict[str, float]:
-        """Median and 99th percentile of `propose` + `accept`, microseconds a step."""
+        """Median and 99th percentile of `propose` + `accept`, microseconds per step."""
         if not self.drafting_us:
             return {"p50": 0.0, "p99": 0.0}
         p50, p99 = np.percentile(self.drafting_us, [50, 99])

@@ -1,6 +1,6 @@
-"""Warm-up: what a target holds likely over some text, as a look-up table on disk (DIAA, stage 1).
+"""Warm-up: what a target expects while reading text, as a look-up table on disk (DIAA, stage 1).
 
-In: a session and texts. Out: a table, and its file beside the bundle, bound to the tokenizer.
+In: a session and texts. Out: a table, and its file next to the bundle, tied to the tokenizer.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ def warm_up(
     table: LookupTable | None = None,
     on_text: Callable[[], None] = lambda: None,
 ) -> LookupTable:
-    """Let the target read texts, and learn what it holds likely after each token.
+    """Let the target read texts, and learn what it expects after each token.
 
     Args:
-        session: The target; its cache is emptied. Texts longer than it are read part by part.
+        session: The target; its cache is emptied. Texts longer than the cache are read in parts.
         texts: `(tokens,) u32` each.
-        table: Goes on from here; a new one by default.
+        table: The table to add to; a new one by default.
         on_text: Called after each text.
 
     Raises:
-        NonFiniteLogitsError: The target answered NaN.
+        NonFiniteLogitsError: The target returned NaN.
     """
     table = LookupTable() if table is None else table
     for text in texts:
@@ -60,12 +60,12 @@ def _read(session: Session, part: NDArray[np.uint32], table: LookupTable) -> Non
 
 
 def table_path(bundle: Bundle) -> Path:
-    """Where a bundle's table lies unless told otherwise: beside it, for the bundle is sealed."""
+    """Default path of a bundle's table: next to the bundle, whose own files must not change."""
     return bundle.path.with_name(bundle.path.name + _SUFFIX)
 
 
 def save_table(table: LookupTable, path: Path, bundle: Bundle) -> None:
-    """Write a table, bound to the bundle's tokenizer.
+    """Write a table, tied to the bundle's tokenizer.
 
     Raises:
         LookupTableError: It cannot be written; the message names the file.
@@ -77,10 +77,10 @@ def save_table(table: LookupTable, path: Path, bundle: Bundle) -> None:
 
 
 def open_table(path: Path, bundle: Bundle) -> LookupTable:
-    """Read a table that was written for the bundle's tokenizer.
+    """Read a table written for the bundle's tokenizer.
 
     Raises:
-        LookupTableError: It is absent, damaged, or of another tokenizer; the message names it.
+        LookupTableError: It is missing, damaged, or for another tokenizer; the message names it.
     """
     try:
         return LookupTable.open(path, bundle.manifest.model.vocab_size, _key(bundle))

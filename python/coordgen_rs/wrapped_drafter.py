@@ -1,4 +1,4 @@
-"""What stands in for a drafter and leaves most to it: passes every call on."""
+"""A drafter that passes every call on to another one; subclasses change some of them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
 
 
 class WrappedDrafter:
-    """A drafter, to be changed by subclasses in what it proposes.
+    """A drafter whose subclasses change what it proposes.
 
     Args:
         drafter: Verifies and commits.

@@ -232,7 +232,7 @@ def test_a_memory_budget_streams_the_target_and_changes_no_token(bundle):
     assert f"{size} bytes are the least" in refused(*command, "--memory-budget", "1k")
     assert "no profile at absent" in refused(*command, "--profile", "absent")
     assert "6 blocks" in refused(*command, "--profile", "redmi-k60-pro-qwen2.5-1.5b")
-    assert "'much' is no number of bytes" in refused(*command, "--memory-budget", "much")
+    assert "'much' is not a number of bytes" in refused(*command, "--memory-budget", "much")
 
 
 def test_check_finds_the_embedded_model_lossless(bundle):

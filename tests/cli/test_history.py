@@ -84,11 +84,11 @@ GOOD = '{"namespace": "a", "finished_at": 1, "prompt_len": 1, "token_ids": [1]}'
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("{", "line 3 is no JSON"),
-        ("[]", "line 3 is no request"),
+        ("{", "line 3 is not JSON"),
+        ("[]", "line 3 is not a request"),
         (GOOD.replace("[1]", "[50]"), "token ids outside the vocabulary"),
         (GOOD.replace("[1]", "[-1]"), "token ids outside the vocabulary"),
-        (GOOD.replace("namespace", "name"), "line 3 is no request"),
+        (GOOD.replace("namespace", "name"), "line 3 is not a request"),
     ],
 )
 def test_lines_that_cannot_be_imported_change_nothing(coordgen, answers, tmp_path, line, named):
@@ -109,7 +109,7 @@ def test_a_history_of_another_tokenizer_is_not_imported(coordgen, answers, tmp_p
     error = coordgen("history", "import", answers, exported, code=2).err
     assert "was written with another tokenizer" in error
     exported.write_text("")
-    assert "no header" in coordgen("history", "import", answers, exported, code=2).err
+    assert "not the header" in coordgen("history", "import", answers, exported, code=2).err
 
 
 @pytest.mark.parametrize("command", ["ls", "export", "clear"])

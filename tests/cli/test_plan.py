@@ -38,7 +38,7 @@ def test_the_table_has_a_row_a_strategy(coordgen):
     for name in strategies():
         assert name in out
     assert "auto (just_in_time)" in out
-    assert "figures of a paper" in out
+    assert "figures from a paper" in out
 
 
 def test_without_rich_the_table_is_plain(coordgen, without):
@@ -103,7 +103,7 @@ def test_the_grid_has_every_point(coordgen):
         (("--profile", PROFILE, "--prompt-len", -4), "the number of prompt tokens is -4"),
         (
             ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "much"),
-            "'much' is no number of bytes",
+            "'much' is not a number of bytes",
         ),
         (
             ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "2G"),
@@ -116,13 +116,16 @@ def test_the_grid_has_every_point(coordgen):
         (("--profile", PROFILE, "--simulate-decode"), "give either an acceptance rate or"),
         (
             ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "x"),
-            "'x' is no number of rows",
+            "'x' is not a number of rows",
         ),
         (
             ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "8="),
             "'8=' is not like 8=3.3,16=3.6",
         ),
-        (("--profile", PROFILE, "--simulate-decode", "--widths", "0"), "'0' is no number of rows"),
+        (
+            ("--profile", PROFILE, "--simulate-decode", "--widths", "0"),
+            "'0' is not a number of rows",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_one_line(coordgen, arguments, message):

@@ -26,7 +26,7 @@ class Bundle:
 
     Attributes:
         path: The directory.
-        manifest: Every figure that a session needs, and every file with its SHA-256.
+        manifest: Everything that a session needs to know, and every file with its SHA-256.
     """
 
     path: Path

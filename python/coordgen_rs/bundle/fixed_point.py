@@ -1,4 +1,4 @@
-"""How real numbers stand as integers in quantised graphs: one scale and one zero point a tensor.
+"""Real numbers as integers in quantised graphs: one scale and one zero point per tensor.
 
 In: float32 arrays. Out: integers, and back. Encodings come from calibration (`export/`) and stand
 in the manifest; sessions write and read the graphs' integers with them.
@@ -42,7 +42,7 @@ class Encoding:
         return self.zero_point == (int(np.iinfo(self.dtype).max) + 1) // 2
 
     def quantize(self, values: NDArray[np.float32]) -> NDArray[Any]:
-        """The nearest integers, in the same shape; what is out of range is clipped."""
+        """The nearest integers, in the same shape; values out of range are clipped."""
         steps = np.rint(values / np.float32(self.scale)) + np.float32(self.zero_point)
         clipped: NDArray[Any] = np.clip(steps, 0, np.iinfo(self.dtype).max).astype(self.dtype)
         return clipped
@@ -54,4 +54,4 @@ class Encoding:
 
 
 _LEAST_RANGE = 1e-4
-"""QNN refuses narrower ranges."""
+"""QNN rejects narrower ranges."""

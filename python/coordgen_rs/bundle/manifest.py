@@ -1,4 +1,4 @@
-"""The manifest of a bundle: every figure that a session needs, and every file with its SHA-256.
+"""The manifest of a bundle: all that a session needs to know, and every file with its SHA-256.
 
 In: the text of manifest.json. Out: a `Manifest`, checked for types and for agreement of its parts.
 It does not look at the other files of the bundle; `directory.py` does.
@@ -75,7 +75,7 @@ class EmbeddingFile:
 
 @dataclass(frozen=True)
 class CacheEncodings:
-    """How a layer's keys and values stand: those of the past, which it reads, and its new rows."""
+    """How a layer's keys and values are encoded: past ones, which it reads, and new rows."""
 
     key: Encoding
     value: Encoding
@@ -104,7 +104,7 @@ class CompiledGraphs:
     soc_model: int
     htp_arch: int
     graphs: dict[str, str]
-    """File of a graph to the file that stands for it and refers to the binary."""
+    """File of a graph to the file that replaces it and refers to the binary."""
 
 
 @dataclass(frozen=True)
@@ -118,19 +118,19 @@ class QnnTarget:
     soc_model: int
     htp_arch: int
     mask_value: float
-    """Additive mask of a slot that a row does not see."""
+    """Additive mask value of a slot that a row does not see."""
     mask: Encoding
     rotation: Encoding
     """Of the inputs `cos` and `sin`."""
     hidden: list[Encoding]
     """Of the hidden states before each block, and before the head."""
     caches: list[CacheEncodings]
-    """One a layer."""
+    """One per layer."""
     logits: Encoding
     compiled: CompiledGraphs | None = None
     """A binary for each graph."""
     shared: CompiledGraphs | None = None
-    """A binary for all graphs of a block, which share their weights in it; loaded as a whole."""
+    """A binary with all graphs of a block, which share weights; loaded as a whole."""
 
     @property
     def is_exact(self) -> bool:
@@ -156,7 +156,7 @@ class Manifest:
     model: ModelShape
     weights: WeightKind
     context: int
-    """Most tokens that a request may hold, prompt and answer together."""
+    """Most tokens of a request, prompt and answer together."""
     slots: int
     """Length of the key and value caches; on CPU `context` plus the widest graph, which writes."""
     widths: list[int]

@@ -1,1 +1,1 @@
-"""Energy of a stretch of work, from what the system tells."""
+"""Energy of a run, from the system's own meters."""

@@ -1,8 +1,8 @@
-"""Energy of a run, measured where the machine reports it, and None where it does not.
+"""Energy of a run, measured if the machine can, and None if it cannot.
 
 In: a source (see `sources.py`), or an object of zeus or codecarbon. Out: joules between
-`start` and `stop`. A figure is never guessed: no source, a charger plugged in meanwhile, or a run
-too short for the source all give None.
+`start` and `stop`. A value is never guessed: without a source, with a charger
+plugged in meanwhile, or if the run is too short for the source, it is None.
 """
 
 import threading
@@ -19,10 +19,10 @@ _WINDOW = "coordgen_rs"
 
 
 class Meter(Protocol):
-    """What measures energy for a bench; anything with these three will do.
+    """Measures energy for a benchmark; any object with these three members will do.
 
     Attributes:
-        source: What is measured, and by whom, to stand beside the figures.
+        source: What is measured, and by what; shown next to the figures.
     """
 
     source: str
@@ -31,7 +31,7 @@ class Meter(Protocol):
         """Begin a run."""
 
     def stop(self) -> float | None:
-        """End the run; its joules, or None where they cannot be told."""
+        """End the run; return its joules, or None if unknown."""
 
 
 class EnergyMeter:
@@ -44,7 +44,7 @@ class EnergyMeter:
             joules = meter.stop()
 
     Args:
-        source: What tells power or energy.
+        source: Reports power or energy.
         clock: Seconds that only go forward.
     """
 
@@ -75,7 +75,7 @@ class EnergyMeter:
         """Begin a run.
 
         Raises:
-            CallOrderError: A run is going on.
+            CallOrderError: A run is in progress.
         """
         if self._thread is not None:
             raise CallOrderError("the energy meter is running: stop it before it starts again")
@@ -89,11 +89,11 @@ class EnergyMeter:
         """End the run.
 
         Returns:
-            Joules; None where the run was too short for the source, or the source stopped
-            measuring on the way.
+            Joules; None if the run was too short for the source, or the source stopped
+            measuring during it.
 
         Raises:
-            CallOrderError: No run is going on.
+            CallOrderError: No run is in progress.
         """
         if self._thread is None:
             raise CallOrderError("the energy meter is not running")
@@ -139,7 +139,7 @@ class ZeusMeter:
         self._monitor.begin_window(_WINDOW, sync_execution=False)
 
     def stop(self) -> float | None:
-        """End it; None where no counter moved. `total_energy` would be that of GPUs alone."""
+        """End it; None if no counter moved. `total_energy` would only be that of GPUs."""
         window = self._monitor.end_window(_WINDOW, sync_execution=False)
         parts = (window.gpu_energy, window.cpu_energy, window.dram_energy)
         return sum(float(joules) for part in parts if part for joules in part.values()) or None
@@ -148,9 +148,9 @@ class ZeusMeter:
 class CodecarbonMeter:
     """An `EmissionsTracker` as a meter.
 
-    Its own `stop` gives kilograms of CO2 and works once, so each run is one of its tasks. Where it
-    has no counter to read it estimates power from the processor's name and load: its
-    `tracking_mode` tells, and a figure of that kind is no measurement.
+    Its own `stop` gives kilograms of CO2 and works once, so each run is one of its tasks. Without a
+    counter it estimates power from the processor's name and load, which is not a measurement; its
+    `tracking_mode` says so.
 
     Args:
         tracker: A `codecarbon.EmissionsTracker` or `OfflineEmissionsTracker`.
@@ -166,6 +166,6 @@ class CodecarbonMeter:
         self._tracker.start_task()
 
     def stop(self) -> float | None:
-        """End it; None where the tracker does not track, or no counter moved."""
+        """End it; None if the tracker does not track, or no counter moved."""
         task = self._tracker.stop_task()
         return float(task.energy_consumed) * _JOULES_PER_KWH or None if task else None

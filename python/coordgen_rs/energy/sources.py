@@ -1,8 +1,8 @@
-"""Where a Linux machine reports its energy: battery, RAPL, and INA power monitors, through sysfs.
+"""Energy sources of a Linux machine: battery, RAPL, and INA power monitors, through sysfs.
 
-In: the root of sysfs. Out: the sources that can measure now, and the joules between samples that a
-meter took of one. A source that is absent, or may not be read, is no source; a run in which
-it stopped measuring has no energy. Nothing here waits or starts threads (see `meter.py`).
+In: the root of sysfs. Out: the sources that can measure now, and the joules between samples of one.
+A source that is missing or unreadable is skipped; a run during which it stopped measuring has no
+energy. Nothing here waits or starts threads (see `meter.py`).
 """
 
 import re
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Protocol
 
 Reading = tuple[float, ...]
-"""One sample of a source, in its own units."""
+"""A source's reading at one moment, in its own units."""
 
 _PACKAGE = re.compile(r"intel-rapl:\d+")
 _JOULES_PER_UWH = 3600e-6
 _BATTERY_FILES = (("power_now",), ("current_now", "voltage_now"), ("energy_now",))
-"""Files of a battery that tell its power or energy, the best first."""
+"""Files of a battery with its power or energy, the best first."""
 _LEAST_STEPS = 10
 """Of a counter in a run: its error is up to one of them at either end."""
 _LEAST_UA = 20_000
 """A machine that computes draws more than 20 mA, and no battery gives 20 A: in a run whose largest
-figure is below, milliamperes are told instead of the microamperes that the kernel documents."""
+figure is below, the unit is milliamperes, not the microamperes that the kernel documents."""
 _LEAST_UV, _LEAST_MV = 1_000_000, 1_000
 """A battery has 1 to 1,000 V."""
 _JETSON_TOTAL = "VDD_IN"
@@ -32,9 +32,9 @@ class EnergySource(Protocol):
     """What a meter samples.
 
     Attributes:
-        name: What is measured, and by whom.
+        name: What is measured, and by what.
         interval_s: Seconds between two samples.
-        shortest_s: Seconds that a run takes at least; in less the source tells nothing new.
+        shortest_s: Shortest run in seconds; within less, the source does not update.
     """
 
     name: str
@@ -42,25 +42,25 @@ class EnergySource(Protocol):
     shortest_s: float
 
     def read(self) -> Reading:
-        """What it tells now; raises OSError or ValueError where it cannot measure."""
+        """Its current reading; raises OSError or ValueError if it cannot measure."""
 
     def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
         """Energy between the first and the last of at least two samples, or None."""
 
 
 class Battery:
-    """What a battery gives while it is the only supply: the whole machine, its screen included.
+    """The output of a battery that is the only supply: the whole machine, screen included.
 
     The power is `power_now` (uW), else `current_now` times `voltage_now`; without these there is
-    `energy_now` (uWh), a counter of coarse steps, of which a run must last some. Kernels disagree
-    on the sign of a current that discharges, and some tell milliamperes, against
+    `energy_now` (uWh), a counter with coarse steps; a run must last several of them. Kernels disagree
+    on the sign of a discharging current, and some report milliamperes, contrary to
     Documentation/ABI/testing/sysfs-class-power.
 
     Args:
         path: A power supply of type Battery.
     """
 
-    interval_s = 0.25  # fuel gauges renew their figures 1 to 6 times a second
+    interval_s = 0.25  # fuel gauges update 1 to 6 times per second
     shortest_s = 1.0
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class Battery:
         self.name = f"battery {path.name}, {' x '.join(self._files)}"
 
     def read(self) -> Reading:
-        """Same as in `EnergySource`; no measurement while anything else supplies the machine.
+        """Same as in `EnergySource`; no reading while anything else supplies the machine.
 
         Raises:
             ValueError: The battery is not discharging.
@@ -133,7 +133,7 @@ class Rapl:
 
 
 class PowerMonitor:
-    """A rail behind an INA chip (hwmon), as on Jetson and other boards.
+    """A power rail measured by an INA chip (hwmon), as on Jetson and other boards.
 
     Args:
         rail: A chip's directory and its channel.
@@ -161,7 +161,7 @@ class PowerMonitor:
 
 
 def find_source(root: Path) -> EnergySource | None:
-    """The first source that can measure now, of what is nearest to the whole machine."""
+    """The first source that can measure now, closest to the whole machine first."""
     for find in (_battery, _rapl, _power_monitor):
         try:
             source = find(root / "class")
@@ -180,7 +180,7 @@ def integral(times_s: Sequence[float], watts: Sequence[float]) -> float:
 
 
 def _battery(classes: Path) -> Battery | None:
-    """The one that is discharging. Two that do at once may be the same one, told twice."""
+    """The battery that is discharging. Two at once may be the same one, reported twice."""
     discharging = [
         path
         for path in sorted(classes.glob("power_supply/*"))
@@ -226,7 +226,7 @@ def _label(chip: Path, channel: int) -> str:
 
 
 def _drained(counts_uwh: Sequence[float]) -> float | None:
-    """Joules by a counter that goes down, where it did so in enough steps."""
+    """Joules by a counter that goes down, if it did so in enough steps."""
     drained = counts_uwh[0] - counts_uwh[-1]
     is_fine = len(set(counts_uwh)) > _LEAST_STEPS
     return drained * _JOULES_PER_UWH if drained > 0 and is_fine else None
@@ -243,7 +243,7 @@ def _number(path: Path) -> float:
 
 
 def _text(path: Path) -> str:
-    """What a file says, nothing where it is absent or may not be read."""
+    """A file's text; nothing if it is missing or unreadable."""
     try:
         return path.read_text().strip()
     except OSError:

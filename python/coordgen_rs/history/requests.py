@@ -1,8 +1,8 @@
-"""Earlier requests as a source of drafts: the finished requests of one namespace.
+"""Finished requests of one namespace, as a source of drafts.
 
 In: the tokens of each request that finished. Out: a `SharedHistory` that drafters read from.
-The requests are kept in a database (`store.py`), and an index over them in a file beside
-it, which is rebuilt from the database when it is absent, damaged or of another version.
+The requests are kept in a database (`store.py`), and an index over them in a file next
+to it, which is rebuilt from the database if it is missing, damaged or of another version.
 """
 
 import hashlib
@@ -48,18 +48,18 @@ class History:
     """Finished requests of one namespace: stored, and drafted from.
 
     Give it to `make_drafter` and `generate`. Requests of other namespaces are never drafted from.
-    Whatever happens to the disk, generation goes on: what cannot be written is told in one
-    `HistoryWarning`, and kept in memory.
+    If the disk fails, generation continues: requests that cannot be written cause one
+    `HistoryWarning`, and are kept in memory.
 
-    Disk: 4 bytes a token in the database, 8.3 to 11 in the index.
+    Disk: 4 bytes per token in the database, 8.3 to 11 in the index.
 
     Args:
-        directory: Of the database and its indexes, made where absent; None keeps all in memory.
-        namespace: Any text, such as a task and a user.
+        directory: Of the database and its indexes, created if missing; None keeps all in memory.
+        namespace: Any text, for example task and user.
         fingerprint: Of tokenizer and vocabulary, see `fingerprint_of`.
         vocab_size: Number of ids in the vocabulary.
-        max_tokens: Of all namespaces of the directory together; beyond it the oldest requests are
-            evicted.
+        max_tokens: Of all namespaces of the directory together; beyond this, the oldest requests
+            are evicted.
 
     Attributes:
         shared: What drafters read from.
@@ -97,7 +97,7 @@ class History:
         namespace: str = DEFAULT_NAMESPACE,
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> Self:
-        """A history of what a bundle's tokenizer writes.
+        """Open a history for a bundle's tokenizer.
 
         Args:
             directory: Same as in the class.
@@ -118,7 +118,7 @@ class History:
         )
 
     def refresh(self) -> None:
-        """Take in what other processes stored, and rebuild an index that was found damaged.
+        """Load what other processes stored, and rebuild the index if it is damaged.
 
         `generate` calls it when a request begins. Costs a query, and a copy of what is new.
         """
@@ -164,7 +164,7 @@ class History:
         self._merge_in_background()
 
     def close(self) -> None:
-        """Bring the index up to date where that pays, and close the database."""
+        """Update the index if that pays, and close the database."""
         if self._merging is not None:
             self._merging.join()
         with self._lock:
@@ -198,7 +198,7 @@ class History:
             return None
 
     def _load(self, store: HistoryStore, epoch: str, *, open_index: bool) -> None:
-        """Start again from the index; without one that can be used, from the database."""
+        """Reload from the index, or from the database if the index cannot be used."""
         self.shared.clear()
         self._epoch, self._seen = epoch, 0
         path = self._index_path(store)
@@ -237,7 +237,7 @@ class History:
                 store.close()
 
     def _rebuild(self, store: HistoryStore, epoch: str) -> None:
-        """Build the index of all that the database holds, and draft from it."""
+        """Build an index of the whole database, and draft from it."""
         if store.read_only or not epoch:
             return
         path, key = self._index_path(store), self._key(epoch)
@@ -265,7 +265,7 @@ class History:
 
     @contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Turn failures of disk and database into the one warning."""
+        """Turn failures of the disk and database into a single warning."""
         try:
             yield
         except (sqlite3.Error, OSError, CoordgenError) as error:
@@ -274,14 +274,14 @@ class History:
     def _warn_once(self, message: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            self._warn(f"{message}; generation goes on without")
+            self._warn(f"{message}; generation continues without")
 
     def _warn(self, message: str) -> None:
         warnings.warn(HistoryWarning(message), stacklevel=2)
 
 
 def fingerprint_of(bundle: Bundle) -> str:
-    """What tells one tokenizer from another: the SHA-256 of its file."""
+    """Identifies a tokenizer: the SHA-256 of its file."""
     return bundle.manifest.files[bundle.manifest.tokenizer].sha256
 
 

@@ -2,7 +2,7 @@
 
 In: token ids of finished requests. Out: the same, in the order in which they were finished.
 Every change is one transaction, so a process that is killed loses at most the request in flight,
-and several processes may use one database. Drafting from it is `requests.py`'s matter.
+and several processes may use one database. `requests.py` drafts from it.
 """
 
 import secrets
@@ -49,11 +49,11 @@ class Request:
     """A finished request.
 
     Attributes:
-        namespace: The task and user that it belongs to.
+        namespace: The namespace it belongs to.
         finished_at: Seconds since 1970.
         prompt_len: How many of the tokens are the prompt; the others are the answer.
         token_ids: `uint32`, little-endian.
-        number: Its place in the order of storing; 0 before it is stored.
+        number: Its number in the order of storing; 0 if not stored yet.
     """
 
     namespace: str
@@ -78,10 +78,10 @@ class HistoryStore:
     """The requests of a directory.
 
     Args:
-        directory: Made where it is absent, readable by its owner only.
-        fingerprint: Of tokenizer and vocabulary; None takes whatever the database holds.
-        vocab_size: Number of ids in the vocabulary; needed where the database is made.
-        read_only: Make and change nothing.
+        directory: Created if missing, readable by its owner only.
+        fingerprint: Of tokenizer and vocabulary; None accepts what the database has.
+        vocab_size: Number of ids in the vocabulary; needed to create the database.
+        read_only: Create and change nothing.
 
     Attributes:
         fingerprint: As the database holds it.
@@ -159,7 +159,7 @@ class HistoryStore:
                 )
 
     def _use_wal(self) -> None:
-        """Changing the journal does not wait for other processes by itself.
+        """Switch to WAL, waiting for other processes, which SQLite does not do here by itself.
 
         Raises:
             sqlite3.OperationalError: The database stays locked.
@@ -191,7 +191,7 @@ class HistoryStore:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """A transaction that waits for other processes' before it starts."""
+        """A transaction that first waits for those of other processes."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -211,7 +211,7 @@ class HistoryStore:
         return self._value("SELECT num_tokens FROM total")
 
     def epoch(self, namespace: str) -> str:
-        """Another one after each clearing, so that nothing cleared is used; "" for none."""
+        """Changes with each clearing, so that nothing cleared is used; "" for none."""
         query = "SELECT epoch FROM namespaces WHERE name = ?"
         row = self._connection.execute(query, (namespace,)).fetchone()
         return str(row[0]) if row else ""
@@ -226,10 +226,10 @@ class HistoryStore:
 
         Args:
             requests: Their own numbers do not matter.
-            max_tokens: Of all namespaces together; what alone is larger is evicted at once.
+            max_tokens: Of all namespaces together; a single larger request is evicted at once.
 
         Returns:
-            The numbers that they got.
+            The numbers given to them.
 
         Raises:
             sqlite3.Error: The database cannot be written.
@@ -286,7 +286,7 @@ class HistoryStore:
             yield Request(*row)
 
     def namespaces(self) -> list[NamespaceSummary]:
-        """What each namespace holds, by name."""
+        """All namespaces, by name."""
         query = (
             "SELECT name, COUNT(*), SUM(num_tokens), MIN(finished_at), MAX(finished_at) "
             "FROM requests JOIN namespaces ON id = namespace GROUP BY name ORDER BY name"
@@ -311,5 +311,5 @@ class HistoryStore:
         return cleared
 
     def close(self) -> None:
-        """Close the database; the store cannot be used afterwards."""
+        """Close the database."""
         self._connection.close()

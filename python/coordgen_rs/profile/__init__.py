@@ -1,1 +1,1 @@
-"""What the blocks of a bundle cost on a device, as a file, and plans made from it."""
+"""What blocks cost on a device, as a file, and plans based on it."""

@@ -1,7 +1,7 @@
 """A profile: what the blocks of a bundle cost on one device, measured or taken from a paper.
 
 In: a JSON file, or the name of a profile that comes with the package. Out: a `Profile`, checked for
-types and for figures that cannot be. It measures nothing, and plans nothing.
+types and impossible values. It measures nothing, and plans nothing.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ class Profile:
     """A whole step: all blocks and the head, by number of rows."""
 
     def block_costs(self) -> list[BlockCost]:
-        """The blocks as plans take them, in whole microseconds."""
+        """The costs of the blocks for plans, in whole microseconds."""
         return [
             BlockCost(
                 prefill_load_us=round(block.prefill.load_us),
@@ -101,7 +101,7 @@ class Profile:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     def write(self, path: Path) -> None:
-        """Write the file, or replace it, as a whole or not at all; raises OSError."""
+        """Write or replace the file, completely or not at all; raises OSError."""
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             beside.write_text(self.to_json(), "utf-8")
@@ -139,7 +139,7 @@ class Profile:
         """Read and check a file.
 
         Raises:
-            ProfileError: It is no profile; the message names the file and the field.
+            ProfileError: It is not a profile; the message names the file and the field.
             OSError: It cannot be read.
         """
         try:
@@ -150,10 +150,10 @@ class Profile:
 
     @classmethod
     def find(cls, name: str) -> "Profile":
-        """The profile of that name that comes with the package, else the file at that path.
+        """The packaged profile of that name, or else the file at that path.
 
         Raises:
-            ProfileError: There is neither, or the file is no profile.
+            ProfileError: There is neither, or the file is not a profile.
             OSError: The file cannot be read.
         """
         packaged = resources.files("coordgen_rs.profile") / _PACKAGED / f"{name}.json"
@@ -161,7 +161,7 @@ class Profile:
             return cls.from_json(packaged.read_text("utf-8"), name)
         if not Path(name).exists():
             known = ", ".join(packaged_profiles())
-            raise ProfileError(f"there is no profile at {name}; those by name are {known}")
+            raise ProfileError(f"there is no profile at {name}; the packaged ones are {known}")
         return cls.read(Path(name))
 
 
@@ -175,7 +175,7 @@ def _check(profile: Profile) -> None:
     """Check the figures of a profile.
 
     Raises:
-        FieldError: A figure cannot be; the message names it.
+        FieldError: A value is impossible; the message names it.
     """
     if not 1 <= profile.decode_rows <= profile.prefill_rows:
         raise FieldError(
@@ -193,7 +193,7 @@ def _numbers(value: object, where: str) -> Iterator[tuple[str, float]]:
     """All times and sizes with their names; the free-form parts are left out.
 
     Raises:
-        FieldError: A width is no number of rows.
+        FieldError: A width is not a number of rows.
     """
     if isinstance(value, dict):
         for key, item in value.items():

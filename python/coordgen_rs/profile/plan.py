@@ -1,7 +1,7 @@
 """Plans of a prompt's prefill: which graph of which block is loaded and released when.
 
 In: a profile and the length of a prompt. Out: the core's `Plan`, by one strategy or by all. The
-planning itself is `src/load/plan`.
+planning itself is in `src/load/plan`.
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,11 @@ def plan_prompt(
         prompt_len: Tokens of the prompt that are computed.
         strategy: One of `strategies()`.
         start: What is in memory of every block, one of `STARTS`.
-        memory_budget: Most bytes that the graphs may hold at once; None for no limit.
+        memory_budget: Most bytes that the graphs may take at once; None for no limit.
 
     Raises:
-        OptionError: A word is unknown, or `prompt_len` is below 1 or needs too many chunks.
-        MemoryBudgetError: The strategy has no plan within the budget; the message tells the least.
+        OptionError: A name is unknown, or `prompt_len` is below 1 or needs too many chunks.
+        MemoryBudgetError: No plan fits into the budget; the message says how much is needed.
     """
     return plan_blocks(
         profile.block_costs(),
@@ -53,7 +53,7 @@ def plan_prompt(
 def plan_by_all(
     profile: Profile, prompt_len: int, *, start: str = "prefill", memory_budget: int | None = None
 ) -> dict[str, Plan | MemoryBudgetError]:
-    """The plan of every strategy by its name, or why it has none within the budget.
+    """The plan of every strategy by name, or the error if it has none within the budget.
 
     Raises:
         OptionError: Same as in `plan_prompt`.

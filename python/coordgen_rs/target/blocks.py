@@ -2,7 +2,7 @@
 
 In: a bundle, the cache, and buffers. Out: blocks that read the buffers' hidden states and write
 them. On CPU keys and values are written in the graph to absolute slots, in place. It decides
-neither what is loaded when (`_core.Switcher`) nor what is computed (`forward.py`).
+neither when graphs are loaded (`_core.Switcher`) nor what is computed (`forward.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -30,11 +30,11 @@ _OTHER: dict[GraphName, GraphName] = {"prefill": "decode", "decode": "prefill"}
 
 
 class Blocks(Protocol):
-    """All blocks of a bundle, each with two graphs that come and go."""
+    """All blocks of a bundle, each with two graphs that can be loaded and released."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether a block's second graph costs nothing where the first one is loaded."""
+        """Whether a block's second graph costs nothing once the first one is loaded."""
 
     def __len__(self) -> int:
         """Number of blocks."""
@@ -46,13 +46,13 @@ class Blocks(Protocol):
         """Bring a graph into memory."""
 
     def release(self, block: int, graph: GraphName) -> None:
-        """Drop a graph; nothing where it is not loaded."""
+        """Drop a graph; does nothing if it is not loaded."""
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`."""
 
     def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
-        """Where the last block leaves its hidden states, `(1, rows, hidden_size)`."""
+        """The last block's hidden states, `(1, rows, hidden_size)`."""
 
 
 @dataclass
@@ -64,11 +64,11 @@ class _LoadedGraph:
 
 
 class OrtBlocks(ABC):
-    """All blocks of a bundle as sessions of ONNX Runtime; none is loaded at first.
+    """All blocks of a bundle as ONNX Runtime sessions; none is loaded at first.
 
     Args:
         bundle: An opened bundle.
-        is_shared: Whether a block's second graph costs nothing where the first one is loaded.
+        is_shared: Whether a block's second graph costs nothing once the first one is loaded.
     """
 
     def __init__(self, bundle: Bundle, *, is_shared: bool) -> None:
@@ -97,7 +97,7 @@ class OrtBlocks(ABC):
         self._loaded[block, graph] = _LoadedGraph(self._sessions(block, graph))
 
     def release(self, block: int, graph: GraphName) -> None:
-        """Drop a graph; nothing where it is not loaded."""
+        """Drop a graph; does nothing if it is not loaded."""
         self._loaded.pop((block, graph), None)
 
     @abstractmethod
@@ -105,12 +105,12 @@ class OrtBlocks(ABC):
         """Compute one block: hidden states, keys and values of all rows of `buffers`."""
 
     def hidden_out(self, buffers: Buffers) -> NDArray[Any]:
-        """Where the last block leaves its hidden states, `(1, rows, hidden_size)`."""
+        """The last block's hidden states, `(1, rows, hidden_size)`."""
         return buffers.hidden[len(self) % 2]
 
     @abstractmethod
     def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
-        """What a graph is run by, by number of rows; raises as `load`."""
+        """The sessions of a graph, by number of rows; raises the same as `load`."""
 
     @abstractmethod
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
@@ -142,10 +142,9 @@ class CpuBlocks(OrtBlocks):
 
     Args:
         bundle: An opened bundle.
-        cache: Keys and values that the graphs write.
-        share: Whether the two graphs of a block that are one file are also loaded once. On CPU
-            they are, so the second one costs nothing; without it they are loaded as if they were
-            compiled apart, as they are on an NPU.
+        cache: The keys and values that the graphs write.
+        share: Whether two graphs of a block that are one file are loaded once, so that the second
+            one costs nothing. Otherwise they are loaded separately, as on an NPU.
     """
 
     def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
@@ -153,7 +152,7 @@ class CpuBlocks(OrtBlocks):
         self._cache = cache
 
     def release(self, block: int, graph: GraphName) -> None:
-        """Drop a graph; nothing where it is not loaded."""
+        """Drop a graph; does nothing if it is not loaded."""
         if self.is_loaded(block, graph):
             super().release(block, graph)
             give_small_memory_back()

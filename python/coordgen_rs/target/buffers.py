@@ -1,4 +1,4 @@
-"""What the graphs of a target read and write in one run of so many rows.
+"""What the graphs of a target read and write in one run.
 
 The arrays are ONNX Runtime's own inputs and outputs: nothing is copied. Ids, positions and mask are
 filled by the core (`StepInputs`), the rest by whoever runs the blocks (`forward.py`).
@@ -58,7 +58,7 @@ class Buffers:
 
     @classmethod
     def empty(cls, rows: int, model: ModelShape, slots: int) -> "Buffers":
-        """Buffers of their own for `rows` tokens."""
+        """New buffers for `rows` tokens."""
         half = model.head_dim // 2
         return cls(
             np.zeros(rows, np.int64),
@@ -77,7 +77,7 @@ class Buffers:
         return Buffers(*self._views(slice(first, first + rows)))
 
     def _views(self, some: slice) -> tuple[Any, ...]:
-        """What the constructor takes, of some rows."""
+        """The constructor's arguments for some rows."""
         one, other = self.hidden
         return (
             self.input_ids[some],
@@ -89,7 +89,7 @@ class Buffers:
         )
 
     def attending(self, num_slots: int) -> "Buffers":
-        """The same with the mask of the first slots only, as it is now; all else is shared."""
+        """The same, with only the mask of the first slots as it is now; the rest is shared."""
         if num_slots == self.mask.shape[-1]:
             return self
         if num_slots not in self._attending:
@@ -106,15 +106,15 @@ class Buffers:
 
     @cached_property
     def _narrow_mask(self) -> NDArray[np.float32]:
-        """Memory for the masks of fewer slots, of which one is in use at a time."""
+        """Memory for masks of fewer slots; one is in use at a time."""
         return np.zeros(self.mask.size, np.float32)
 
     def before_run(self) -> None:
-        """Bring up to date what graphs read in another form than it is written; here nothing."""
+        """Update what graphs read in another form than it is written; nothing here."""
 
     @cached_property
     def inputs(self) -> StepInputs:
-        """What fills ids, positions and mask."""
+        """The core's view, which fills ids, positions and mask."""
         return StepInputs(self.input_ids, self.position_ids, self.mask)
 
 

@@ -1,7 +1,7 @@
-"""What the blocks of a bundle cost by a profile, for plans.
+"""What the blocks of a bundle cost according to a profile, for plans.
 
-In: a profile, a bundle, and how it will be run. Out: the costs of its blocks, with a warning where
-they may have changed, and an error where they are of other blocks. It measures nothing.
+In: a profile, a bundle, and how it will be run. Out: the costs of its blocks, with a warning if
+they may have changed, and an error if they are for other blocks. It measures nothing.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from coordgen_rs.target.onnx_runtime import usable_cores
 
 
 def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCost]:
-    """What the blocks of a bundle cost by a profile; a stale one is told by a warning.
+    """What the blocks of a bundle cost by a profile; a stale profile causes a warning.
 
     Args:
-        profile: Measured or of a paper.
-        bundle: What it is to be used for.
+        profile: Measured, or taken from a paper.
+        bundle: The bundle it will be used for.
         threads: Compute threads that will be used.
 
     Raises:
-        ProfileError: The profile is of another number of blocks or rows.
+        ProfileError: The profile has a different number of blocks or rows.
         ProviderError: Same as in `device_facts`.
     """
     manifest = bundle.manifest
@@ -50,7 +50,7 @@ def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockC
 
 
 def bundle_facts(bundle: Bundle) -> dict[str, object]:
-    """What of a bundle makes a profile of it stale when it changes."""
+    """Facts about a bundle; a profile is stale if they have changed."""
     digest = hashlib.sha256(bundle.file(MANIFEST_NAME).read_bytes())
     return {
         "name": bundle.path.name,
@@ -60,7 +60,7 @@ def bundle_facts(bundle: Bundle) -> dict[str, object]:
 
 
 def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
-    """What of this machine makes a profile of a bundle stale when it changes.
+    """Facts about this machine; a profile is stale if they have changed.
 
     Raises:
         ProviderError: The bundle is for QNN, which is not installed or cannot run here.
@@ -87,11 +87,11 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
 
 
 def stale_facts(profile: Profile, bundle: Bundle, threads: int) -> list[str]:
-    """What has changed since a profile was measured, in words; empty where it fits.
+    """What has changed since a profile was measured, in words; empty if nothing has.
 
     Args:
-        profile: One of a paper has other facts, and fits nothing.
-        bundle: What it is to be used for.
+        profile: One taken from a paper is always stale.
+        bundle: The bundle it will be used for.
         threads: Compute threads that will be used.
 
     Raises:

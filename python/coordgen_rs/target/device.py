@@ -1,7 +1,7 @@
 """What an `OrtSession` runs on: the cache, blocks, head and buffers of a bundle on one provider.
 
-A device decides neither what is computed (`ort_session.py`, `forward.py`) nor what is loaded when
-(`_core.Switcher`). The one on Qualcomm's HTP is `qnn/device.py`.
+A device decides neither what is computed (`ort_session.py`, `forward.py`) nor when graphs are
+loaded (`_core.Switcher`). The device for Qualcomm's HTP is in `qnn/device.py`.
 """
 
 from collections.abc import Sequence
@@ -38,23 +38,23 @@ class Device(Protocol):
 
     @property
     def allowed_commits(self) -> Sequence[str]:
-        """Ways to commit that may be asked for."""
+        """Ways to commit that are allowed."""
 
     @property
     def is_host(self) -> bool:
-        """Whether this process computes: then every row takes time, and its clock tells how much.
+        """Whether this process computes: then every row takes time, on its own clock.
 
-        Elsewhere a run costs about the same however few of its rows are used.
+        Otherwise a run costs about the same however few of its rows are used.
         """
 
     def rope_tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Cosines and sines, `(slots, head_dim / 2)`, as the graphs read them."""
 
     def buffers(self, rows: int) -> Buffers:
-        """Buffers of their own for `rows` tokens."""
+        """New buffers for `rows` tokens."""
 
     def load_head(self, steps: Sequence[Buffers]) -> Head:
-        """The head for all decode widths, loaded anew; it reads what steps leave."""
+        """Load a head for all decode widths; it reads the hidden states of steps."""
 
 
 class CpuDevice:
@@ -62,12 +62,12 @@ class CpuDevice:
 
     Keys and values are written in the graph to absolute slots, in place, so a row's bits depend
     neither on its width, nor on the other rows, nor on how many slots there are (measured by
-    `coordgen check`). A run attends to few more slots than hold something.
+    `coordgen check`). A run attends to hardly more slots than are in use.
 
     Args:
         bundle: An opened bundle.
-        share_graphs: Load the two graphs of a block once where they are one file. Without it they
-            are loaded as an NPU would have them, where each is compiled apart.
+        share_graphs: Load two graphs of a block once if they are one file. Otherwise they are
+            loaded separately, as on an NPU.
     """
 
     provider = "cpu"
@@ -85,11 +85,11 @@ class CpuDevice:
         return self.bundle.rope_tables()
 
     def buffers(self, rows: int) -> Buffers:
-        """Buffers of their own for `rows` tokens."""
+        """New buffers for `rows` tokens."""
         return Buffers.empty(rows, self.bundle.manifest.model, self.bundle.manifest.slots)
 
     def load_head(self, steps: Sequence[Buffers]) -> CpuHead:
-        """The head for all decode widths, loaded anew; it reads what steps leave.
+        """Load a head for all decode widths; it reads the hidden states of steps.
 
         Raises:
             BundleError: ONNX Runtime cannot load it.

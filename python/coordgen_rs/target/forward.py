@@ -1,7 +1,7 @@
 """Forward passes: all blocks of a target run over buffers, each under a graph that is in memory.
 
 In: filled ids, positions and mask. Out: hidden states for the head, and keys and values in their
-slots; nothing is committed. Which graphs are in memory is the switcher's matter (`_core.Switcher`).
+slots; nothing is committed. The switcher decides which graphs are in memory (`_core.Switcher`).
 """
 
 from functools import cached_property
@@ -18,14 +18,14 @@ from coordgen_rs.target.switching import one_pass, running
 
 
 class Forward:
-    """Buffers of all widths, and the passes over them.
+    """Buffers for all widths, and the passes over them.
 
     Args:
         device: Holds blocks and cache.
 
     Attributes:
-        steps: Buffers of the decode steps, by number of rows.
-        chunk: Buffers of a chunk of a prompt.
+        steps: Buffers for decode steps, by number of rows.
+        chunk: Buffers for a chunk of a prompt.
     """
 
     def __init__(self, device: Device) -> None:
@@ -38,7 +38,7 @@ class Forward:
         self.cut_chunk(manifest.decode_rows)
 
     def cut_chunk(self, rows: int) -> None:
-        """Run chunks under G2 in pieces of so many rows."""
+        """Run chunks under G2 in pieces of this many rows."""
         # A piece starts where the last one ends, but for the last: it may run some rows again.
         last = self.chunk.rows - rows
         firsts = (min(first, last) for first in range(0, self.chunk.rows, rows))
@@ -46,7 +46,7 @@ class Forward:
         self._piece_rows = rows
 
     def chain_buffers(self, token_ids: NDArray[np.uint32]) -> Buffers:
-        """Buffers of their own, filled with a chain `(tokens,) u32` behind the committed tokens."""
+        """New buffers, filled with a chain `(tokens,) u32` after the committed tokens."""
         buffers = self._device.buffers(len(token_ids))
         self._fill(buffers, token_ids)
         return buffers
@@ -59,7 +59,7 @@ class Forward:
             self._blocks.run(block, graph, buffers)
 
     def run_chunk(self, token_ids: NDArray[np.uint32], switcher: Switcher) -> None:
-        """Run a chunk of a prompt, each block under the graph that it has: G2 in several pieces."""
+        """Run a chunk of a prompt, each block under its loaded graph: G2 in several pieces."""
         self._fill(self.chunk, token_ids)
         pieces = self._pieces[: -(-len(token_ids) // self._piece_rows)]
         for first, piece in pieces:
@@ -87,7 +87,7 @@ class Forward:
                 self._run_block(block, switcher.step_graph(block), buffers)
 
     def _run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
-        """Run a block over a decode step, under G1 where its G2 could not be loaded."""
+        """Run a block over a decode step, under G1 if its G2 could not be loaded."""
         if graph == "decode":
             self._blocks.run(block, graph, buffers)
             return
@@ -103,7 +103,7 @@ class Forward:
 
     @cached_property
     def _wide_step(self) -> Buffers:
-        """A decode step as wide as a chunk; what its other rows hold is of no matter."""
+        """A decode step as wide as a chunk; the contents of its other rows do not matter."""
         return self._device.buffers(self.chunk.rows)
 
     def _fill(self, buffers: Buffers, token_ids: NDArray[np.uint32]) -> None:
@@ -111,7 +111,7 @@ class Forward:
         self._embed(buffers)
 
     def _embed(self, buffers: Buffers) -> None:
-        """Write what the first block reads; ids, positions and mask are there."""
+        """Write the first block's input; ids, positions and mask are already filled."""
         buffers.hidden[0][0] = self._embedding[buffers.input_ids]
         positions = buffers.position_ids
         self._cos.take(positions, axis=0, out=buffers.cos[0, 0], mode="clip")

@@ -1,8 +1,8 @@
 """The head of a bundle on CPU: final norm and output layer, a session of its own.
 
 In: the hidden states that the last block leaves in its buffers. Out: logits. Those of a chunk
-are read part by part with the graph of a decode step: no other head is loaded, and no logits as
-long as a chunk are held.
+are computed in parts with the graph of a decode step, so no other head is loaded, and the logits of
+a whole chunk are never in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,11 +27,11 @@ class Head(Protocol):
         """Logits of the first rows of a chunk, in parts that are valid until the next."""
 
     def release(self) -> None:
-        """Drop all graphs; it cannot be run any more."""
+        """Drop all graphs; it cannot run any more."""
 
 
 class CpuHead:
-    """The head's graphs of all decode widths, loaded for good.
+    """The head's graphs of all decode widths, always loaded.
 
     Args:
         bundle: An opened bundle.
@@ -55,7 +55,7 @@ class CpuHead:
         self._parts: list[tuple[int, int, onnxruntime.IOBinding]] = []
 
     def release(self) -> None:
-        """Drop all graphs; it cannot be run any more."""
+        """Drop all graphs; it cannot run any more."""
         self._sessions.clear()
         self._bound.clear()
         self._parts.clear()

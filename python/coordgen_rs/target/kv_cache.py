@@ -1,8 +1,8 @@
 """Keys and values of the committed tokens: fixed slots, which the host owns.
 
 Slot `s` of a layer holds the key and value of the token at position `s`. On CPU (`KvCache`) a step
-writes its rows to the slots behind the committed ones; what is not committed is masked, and
-overwritten by the next. On an NPU (`qnn/kv_cache.py`) a step gives its rows out, and the host
+writes its rows to the slots after the committed ones; rows that are not committed are masked, and
+overwritten by the next step. On an NPU (`qnn/kv_cache.py`) a step outputs its rows, and the host
 copies them.
 """
 
@@ -18,7 +18,7 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 
 _GRAIN = 128
 """Slots are laid out in multiples of this. A multiple of what ONNX Runtime's kernels sum at a time:
-slots behind the last one that is seen then add nothing but zeros to any sum."""
+slots after the last visible one then only add zeros to any sum."""
 
 
 class Cache(Protocol):
@@ -28,14 +28,14 @@ class Cache(Protocol):
 
     @property
     def has_fixed_slots(self) -> bool:
-        """Whether the graphs are always given the same number of slots."""
+        """Whether the graphs always get the same number of slots."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
 
     def attend_to_all(self) -> None:
-        """Give the graphs all slots from now on, where fewer would change bits."""
+        """Give the graphs all slots from now on, because fewer would change bits."""
 
     def attending_to_all(self) -> AbstractContextManager[None]:
         """Give the graphs all slots for a while."""
@@ -50,19 +50,19 @@ class Cache(Protocol):
 class KvCache:
     """Cache of one request, all layers, float32, in place.
 
-    Attention takes time for all slots that a graph is given, so it is given no more than are
-    needed: the arrays of a layer lie in the front of its memory, and are laid out anew when the
-    request has outgrown them.
+    Attention takes time for every slot that a graph gets, so it gets no more than needed: the
+    arrays of a layer use the front of its memory, and are laid out again when a request outgrows
+    them.
 
     Args:
         num_layers: Layers of the target.
         num_kv_heads: Heads of keys and values.
-        num_slots: Tokens that fit, the rows of the widest step included.
+        num_slots: Tokens that fit, including the rows of the widest step.
         head_dim: Width of a head.
 
     Attributes:
         length: Number of committed tokens; their slots are `0 .. length - 1`.
-        num_slots: Slots that the graphs are given: all at first, later as few as will do.
+        num_slots: Slots that the graphs get: all at first, later as few as needed.
     """
 
     has_fixed_slots = False
@@ -82,7 +82,7 @@ class KvCache:
     def values(self) -> list[tuple[onnxruntime.OrtValue, ...]]:
         """Per layer keys and values, each `(1, kv_heads, num_slots, head_dim)`.
 
-        They are to be bound both as input and as output of the block that owns them.
+        Bind them both as input and as output of the block that owns them.
         """
         if self.num_slots not in self._values:
             from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
@@ -91,18 +91,18 @@ class KvCache:
         return self._values[self.num_slots]
 
     def fit(self, num_tokens: int) -> None:
-        """Make room for so many tokens, those that are being written included."""
+        """Make room for this many tokens, including those that are being written."""
         if num_tokens > self.num_slots:
             self._lay_out(self._slots_for(num_tokens), kept=self.num_slots)
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first committed tokens, and slots that are far too many for them."""
+        """Forget all but the first committed tokens, and shrink to fewer slots if far too many."""
         self.length = length
         if 2 * self._slots_for(length) < self.num_slots:
             self._lay_out(self._slots_for(length), kept=length)
 
     def attend_to_all(self) -> None:
-        """Give the graphs all slots from now on, where fewer would change bits."""
+        """Give the graphs all slots from now on, because fewer would change bits."""
         self._grain = self._most
         self.fit(self._most)
 
@@ -120,7 +120,7 @@ class KvCache:
         return min(max(-(-num_tokens // self._grain), 1) * self._grain, self._most)
 
     def _lay_out(self, num_slots: int, kept: int) -> None:
-        """Change the number of slots; the first ones keep what they hold."""
+        """Change the number of slots; the first ones keep their contents."""
         before, self.num_slots = self._arrays, num_slots
         self._arrays = self._laid_out()
         for old, new in zip(before, self._arrays, strict=True):
@@ -143,7 +143,7 @@ class KvCache:
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order.
 
-        A path's rows ascend. Rows `0 .. n-1` already stand in their slots (canonical commit);
+        A path's rows ascend. Rows `0 .. n-1` are already in their slots (canonical commit);
         others are moved together.
         """
         count = len(rows)

@@ -3,11 +3,11 @@
 A pool per session with spinning workers makes a 32-row int4 step twice as slow: the workers of the
 idle sessions burn the cores that the running one needs. So every session shares the global pool.
 
-Weights come and go with their sessions, so they stay out of the arena, which keeps what it has, and
-out of glibc's heap, which comes to hold more holes than weights.
+Weights come and go with their sessions. So they are kept out of the arena, which never shrinks, and
+out of glibc's heap, which would end up with more holes than weights.
 
-Once it exists, ONNX Runtime refuses sessions with a pool of their own: other users of ONNX Runtime
-in the same process must set `SessionOptions.use_per_session_threads = False`.
+Once the global pool exists, ONNX Runtime rejects sessions with their own pool: other users of ONNX
+Runtime in the same process must set `SessionOptions.use_per_session_threads = False`.
 """
 
 import ctypes
@@ -29,10 +29,10 @@ _threads: int | None = None
 
 
 def set_threads(threads: int | None) -> int:
-    """Fix the number of compute threads of the process; later calls must ask for the same.
+    """Set the number of compute threads of the process; later calls must ask for the same number.
 
     Args:
-        threads: Number of threads, or None for what was fixed before, else one a usable core.
+        threads: Number of threads, or None for the number set before, or else one per usable core.
 
     Returns:
         The number in force.
@@ -72,19 +72,19 @@ def set_threads(threads: int | None) -> int:
 
 
 def _give_large_memory_back() -> None:
-    """Have glibc map large pieces one by one, and so give them back when they are freed.
+    """Make glibc map large pieces one by one, so that they are returned when freed.
 
-    By itself it raises its threshold to what was freed last, up to 32 MB. After switches of six
-    blocks of 80 MB, in all directions, 1,307 MB were resident where 861 are with this.
+    By default it raises its threshold to the size freed last, up to 32 MB. After switching six
+    blocks of 80 MB back and forth, 1,307 MB were resident; with this call it is 861 MB.
     """
     if _GLIBC is not None:
         _GLIBC.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def give_small_memory_back() -> None:
-    """Have glibc give back the free pages between small pieces that are in use.
+    """Make glibc return the free pages between small pieces that are in use.
 
-    A session that comes and goes leaves half a kilobyte of them: 2.8 MB after 6,000.
+    Each session that is opened and closed leaves half a kilobyte: 2.8 MB after 6,000.
     """
     if _GLIBC is not None:
         _GLIBC.malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Opening a bundle for generation: verified, tested once on this machine, and loaded."""
+"""Opening a bundle for generation: verify it, test it once on this machine, load it."""
 
 import hashlib
 import json
@@ -36,29 +36,28 @@ def open_session(
 
     Args:
         path: The bundle's directory.
-        threads: Compute threads of the process; None takes one a core.
+        threads: Compute threads of the process; None for one per core.
         width: Use only decode graphs up to this width; None uses all.
-        switch: When its prefill graphs give way to its decode graphs: "auto" or another of
+        switch: When to switch from prefill graphs to decode graphs: "auto" or another of
             `_core.strategies()` (`coordgen plan` compares them).
-        memory_budget: Most bytes that the graphs of its blocks may hold, already while it is
-            tested; None for no limit. With "auto", what does not fit is streamed from disk in
-            every pass.
-        profile: What its blocks cost, for plans; None guesses by their sizes.
-        provider: What shall run it; None leaves all to the bundle.
-        on_progress: Called with what is being done, how much of it is, and how much there is; only
-            where a bundle is verified or tested.
+        memory_budget: Most bytes that the graphs of its blocks may take, also during the test; None
+            for no limit. With "auto", blocks that do not fit are streamed from disk in every pass.
+        profile: What its blocks cost, for plans; None estimates them from their sizes.
+        provider: What runs it; None leaves the choice to the bundle.
+        on_progress: Called with what is being done, how much is done, and how much there is; only
+            when a bundle is verified or tested.
 
     Returns:
-        A session whose widths are all exact, and which knows the cost of each.
+        A session that uses only exact widths, and knows the cost of each.
 
     Raises:
         BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
             the message names the file. SHA-256 sums are computed on the first opening and
-            whenever a file's size or time of change differs from the kept record.
-        OptionError: `threads` cannot be set, or there is no such strategy.
-        MemoryBudgetError: The budget is too small; the least that would do is named.
-        ProfileError: The profile is of other blocks; a stale one is told by a warning.
-        ProviderError: The provider is missing, cannot run here, or refuses a graph.
+            whenever a file's size or modification time differs from the record.
+        OptionError: `threads` cannot be set, or the strategy is unknown.
+        MemoryBudgetError: The budget is too small; the message says how much is needed.
+        ProfileError: The profile is for other blocks; a stale one causes a warning.
+        ProviderError: The provider is missing, cannot run here, or rejects a graph.
     """
     bundle, provider = Bundle.open(Path(path)), provider or ProviderChoice()
     record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
@@ -105,7 +104,7 @@ def _record_path(
     switch: str,
     memory_budget: int | None,
 ) -> Path:
-    """Where the result is kept: named by all that can change it."""
+    """Where the result is kept; the name depends on everything that can change it."""
     conditions = [
         str(bundle.path.resolve()),
         bundle.file("manifest.json").read_text("utf-8"),
@@ -144,7 +143,7 @@ def _load(record: Path) -> SelfTest | None:
             {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # absent or unreadable: test again
+        return None  # missing or unreadable: test again
 
 
 def _by_width(field: dict[str, float]) -> dict[int, float]:

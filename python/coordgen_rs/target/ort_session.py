@@ -1,4 +1,4 @@
-"""The `Session` of a bundle in ONNX Runtime: prompts in chunks, steps, commits, over one device."""
+"""The `Session` of a bundle in ONNX Runtime: prompts in chunks, steps, commits, on one device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,15 +24,15 @@ class OrtSession:
 
     Args:
         device: The bundle on a provider.
-        threads: Compute threads of the process; None takes one a core.
-        preload: Load all blocks now; without it they are loaded when first needed, while others
+        threads: Compute threads of the process; None for one per core.
+        preload: Load all blocks now; otherwise each is loaded when first needed, while others
             compute.
-        switch: When the blocks' prefill graphs give way to their decode graphs: one of
+        switch: When to switch from prefill graphs to decode graphs: one of
             `_core.strategies()`.
-        memory_budget: Most bytes that the blocks' graphs may hold; None for no limit. With one,
-            nothing is preloaded, and with "auto" blocks that do not fit are loaded anew for every
+        memory_budget: Most bytes that the blocks' graphs may take; None for no limit. With one,
+            nothing is preloaded, and with "auto" blocks that do not fit are loaded again for every
             pass.
-        costs: What the blocks cost, for plans; None guesses by their sizes.
+        costs: What the blocks cost, for plans; None estimates them from their sizes.
 
     Attributes:
         device: As given.
@@ -41,7 +41,7 @@ class OrtSession:
         blocks: The device's blocks.
         head: The head of all decode widths.
         forward: The passes over the blocks.
-        switcher: What decides which graphs of the blocks are in memory.
+        switcher: Decides which graphs of the blocks are in memory.
         request: Same as in `Session`.
         gap_work: Same as in `Session`.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
@@ -49,7 +49,7 @@ class OrtSession:
         step_costs: Microseconds of a step of each; None until `select` is given them.
 
     Raises:
-        OptionError: Threads that cannot be set, or no such strategy.
+        OptionError: The number of threads cannot be set, or the strategy is unknown.
         BundleError: A graph cannot be loaded.
         BlockLoadError: A block's graph cannot be loaded; the message names block and file.
     """
@@ -87,7 +87,7 @@ class OrtSession:
         self.select(manifest.decode_widths)
 
     def load_head(self) -> Head:
-        """The head for all decode widths, loaded anew; it reads what steps leave.
+        """Load a head for all decode widths; it reads the hidden states of steps.
 
         Raises:
             BundleError, ProviderError: It cannot be loaded; the message names the file.
@@ -98,7 +98,7 @@ class OrtSession:
         """Draft and decode with these widths only, at the given costs of a step.
 
         Raises:
-            OptionError: No width, one that the bundle lacks, or another number of costs.
+            OptionError: There is no width, the bundle lacks one, or there are not as many costs.
         """
         steps = self.forward.steps
         unknown = sorted(set(widths) - set(steps))
@@ -133,7 +133,7 @@ class OrtSession:
 
     @property
     def allowed_commits(self) -> Sequence[str]:
-        """Ways to commit that may be asked for."""
+        """Ways to commit that are allowed."""
         return self.device.allowed_commits
 
     def prefill(
@@ -143,20 +143,20 @@ class OrtSession:
         *,
         on_logits: OnLogits = None,
     ) -> SwitchReport | None:
-        """Compute and commit tokens, a chunk after another.
+        """Compute and commit tokens, chunk by chunk.
 
         Args:
             token_ids: `(tokens,) u32`.
             graphs: "both" runs full chunks at the prefill width and the rest at decode widths,
-                because on CPU every row costs time; the others run all at the one or the other,
-                unless there is a memory budget.
+                because on CPU every row costs time; the other values run everything at one of
+                them, unless there is a memory budget.
             on_logits: Same as in `Session`. An exception from it leaves its chunk uncommitted.
 
         Raises:
             ShapeError: The tokens do not fit into the cache.
-            MemoryBudgetError: The budget is too small; the least that would do is named.
+            MemoryBudgetError: The budget is too small; the message says how much is needed.
             BlockLoadError: A block has no graph that can be loaded. What was committed stays.
-            DeviceLostError: The device failed, now or before: the session is closed.
+            DeviceLostError: The device failed, now or earlier: the session is closed.
             SessionClosedError: The session was closed.
         """
         if self.length + len(token_ids) > self.capacity:
@@ -217,7 +217,7 @@ class OrtSession:
         return chunk if rows is None else self.forward.steps[rows]
 
     def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """The first rows of logits of the last run, in parts."""
+        """The first rows of the last run's logits, in parts."""
         if buffers is self.forward.chunk:
             return self.head.chunk(buffers, num_rows)
         return iter([self.head.step(buffers.rows)[:num_rows]])
@@ -233,7 +233,7 @@ class OrtSession:
 
         Raises:
             BlockLoadError: A block has no graph that can be loaded.
-            DeviceLostError: The device failed, now or before: the session is closed.
+            DeviceLostError: The device failed, now or earlier: the session is closed.
             SessionClosedError: The session was closed.
         """
         with self._open_device():
@@ -241,21 +241,21 @@ class OrtSession:
             return self.head.step(inputs.rows)
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Make `rows`, `(tokens,) u32`, ascending, of the last step part of the cache."""
+        """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache."""
         self.cache.commit(rows)
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens.
 
         Raises:
-            ShapeError: `length` is negative or beyond what is committed.
+            ShapeError: `length` is negative or greater than the number of committed tokens.
         """
         if not 0 <= length <= self.length:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
         self.cache.rewind(length)
 
     def close(self) -> None:
-        """Release every graph; later runs raise SessionClosedError."""
+        """Release all graphs; later runs raise SessionClosedError."""
         self._close(SessionClosedError("the session is closed"))
 
     def _close(self, reason: SessionClosedError | DeviceLostError) -> None:
@@ -284,7 +284,7 @@ class OrtSession:
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:
-    """What blocks may cost where nobody measured it, from the sizes of their weights."""
+    """Estimated costs of the blocks, from the sizes of their weights."""
     sizes = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
     rows = manifest.prefill_rows, manifest.decode_rows
     return [BlockCost.guessed(num_bytes, *rows) for num_bytes in sizes]

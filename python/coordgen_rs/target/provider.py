@@ -1,8 +1,8 @@
 """Which provider of ONNX Runtime runs a bundle, and how: CPU, or Qualcomm's QNN.
 
 In: what a user asks for. Out: the device. A bundle is made for one provider (`Manifest.provider`),
-so asking for another is an error, told before anything is loaded. QNN's part is imported only where
-it is used.
+so asking for another is an error, raised before anything is loaded. The QNN part is only imported
+when it is used.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ PROVIDERS = ("cpu", "qnn")
 
 @dataclass(frozen=True)
 class ProviderChoice:
-    """What a user asks for; the bundle decides what is left open.
+    """What a user asks for; the bundle decides the rest.
 
     Attributes:
         provider: One of `PROVIDERS`, or None.
         soc: Name of the chip, for QNN.
         options: How to compile and run, for QNN.
-        recompile: Whether graphs whose context binaries do not fit are compiled again, for QNN.
+        recompile: Whether to compile graphs again if their context binaries do not fit, for QNN.
     """
 
     provider: str | None = None
@@ -37,7 +37,7 @@ class ProviderChoice:
     recompile: bool = False
 
     def device(self, bundle: Bundle, *, share_graphs: bool = True) -> Device:
-        """What runs a bundle; none of its graphs is loaded yet.
+        """The device that runs a bundle; none of its graphs is loaded yet.
 
         Args:
             bundle: An opened bundle.
@@ -61,7 +61,7 @@ class ProviderChoice:
         return QnnDevice(bundle, soc=self.soc, options=self.options, recompile=self.recompile)
 
     def conditions(self, bundle: Bundle) -> list[str]:
-        """All that may change what a session computes, or how fast, but for the bundle's files.
+        """All that may change what a session computes, or how fast, except the bundle's files.
 
         Raises:
             ProviderError: QNN is not installed, or cannot run here.

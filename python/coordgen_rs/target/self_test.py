@@ -1,9 +1,9 @@
-"""What a bundle does on the machine at hand: which widths are exact, and what each costs.
+"""Tests a bundle on this machine: which widths are exact, and what each costs.
 
 Losslessness rests on one fact: a row's bits do not depend on the width of the graph that computes
-it, nor on the other rows, nor on the number of slots. Arithmetic libraries may break it on some
-processor, so it is measured when a bundle is first opened on a machine, together with the time of a
-step of each width (`open.py` keeps the result on disk).
+it, nor on the other rows, nor on the number of slots. An arithmetic library may break this on some
+processor, so it is tested when a bundle is first opened on a machine, and a step of each width is
+timed (`open.py` keeps the result on disk).
 """
 
 import time
@@ -30,11 +30,11 @@ class SelfTest:
 
     Attributes:
         exact_widths: Widths whose rows are bit-equal to those of the narrowest graph.
-        exact_slots: Whether they are so whatever the number of slots.
-        step_us: Width to the shortest measured time of a step behind a few tokens, microseconds.
-        full_step_us: The same behind as many as the cache holds.
-        files: File name to its size in bytes and its time of change in ns when its SHA-256 was
-            last found right.
+        exact_slots: Whether they are exact for any number of slots.
+        step_us: Width to the shortest measured time of a step after a few tokens, microseconds.
+        full_step_us: The same with a full cache.
+        files: File name to its size in bytes and its modification time in ns when its SHA-256
+            was last verified.
     """
 
     exact_widths: tuple[int, ...]
@@ -44,7 +44,7 @@ class SelfTest:
     files: dict[str, tuple[int, int]]
 
     def cost(self, width: int, capacity: int) -> StepCost:
-        """What a step of a width costs, by a line through the two measured times."""
+        """The cost of a step of a width: a line through the two measured times."""
         few, full = self.step_us[width], self.full_step_us[width]
         per_token = max(full - few, 0.0) / max(capacity - _CONTEXT_TOKENS, 1)
         return StepCost(few, per_token)
@@ -83,10 +83,10 @@ def decode_chain(
     chain: NDArray[np.uint32],
     graphs: Literal["prefill", "decode"] = "decode",
 ) -> NDArray[np.float32]:
-    """Logits `(len(chain), vocab_size)` of a chain decoded at one width behind a context.
+    """Logits `(len(chain), vocab_size)` of a chain decoded at one width after a context.
 
     The context is computed by the prefill graph or the decode graphs. Rows that the chain leaves
-    free hold other tokens as a second branch, as they do in a draft tree.
+    free hold other tokens as a second branch, as in a draft tree.
     """
     session.rewind(0)
     session.prefill(context, graphs)
@@ -112,11 +112,10 @@ def _chain_inputs(session: OrtSession, width: int, chain: NDArray[np.uint32]) ->
 def _step_us(
     session: OrtSession, on_progress: Callable[[str, int, int], None] | None
 ) -> dict[int, float]:
-    """The shortest time of a step of each width, measured in turns.
+    """The shortest time of a step for each width; the widths are measured in turns.
 
-    Other processes must not make some widths look dear for good. Where this thread computes, the
-    time that it is not given does not count; and no step costs more than narrower ones that have
-    as many rows.
+    Other processes must not make some widths look expensive for good. If this thread computes, only
+    its own CPU time counts; and no step costs more than narrower steps that add up to as many rows.
     """
     computes_here = session.device.is_host and not session.switcher.is_streaming
     clock = time.thread_time if computes_here else time.perf_counter

@@ -1,4 +1,4 @@
-"""What generation needs of a target: the `Session` protocol."""
+"""What generation needs from a target: the `Session` protocol."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -10,11 +10,11 @@ from coordgen_rs._core import StepInputs, SwitchReport
 
 
 class StepCost(NamedTuple):
-    """What a step takes, in microseconds: it grows with what its rows attend to.
+    """The time of a step, in microseconds; it grows with the tokens that its rows attend to.
 
     Attributes:
-        base: Cost behind no committed token.
-        per_token: Cost of every committed token more.
+        base: Cost with an empty cache.
+        per_token: Additional cost per committed token.
     """
 
     base: float
@@ -22,20 +22,19 @@ class StepCost(NamedTuple):
 
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None
-"""Reads logits, which are valid during the call only."""
+"""Reads logits, which are only valid during the call."""
 
 GapWork = Callable[[], bool] | None
-"""Some work, in small parts, for the time that loads take; returns whether there is more of it."""
+"""Does a small part of the work for load gaps; returns whether there is more."""
 
 
 class Session(Protocol):
     """A target with a cache. After any exception the cache holds exactly the committed tokens.
 
     Attributes:
-        request: Number of the request that owns the session, counted up by each that begins.
-        gap_work: Work in small parts for the time in which a step waits for a block that is still
-            being loaded: called again and again, until it returns False. It must not touch this
-            session.
+        request: Number of the request that owns the session; each new request adds 1.
+        gap_work: Work in small parts, to do while a step waits for a block to be loaded. It is
+            called repeatedly until it returns False, and must not touch this session.
     """
 
     request: int
@@ -59,15 +58,15 @@ class Session(Protocol):
 
     @property
     def allowed_commits(self) -> Sequence[str]:
-        """Ways to commit that may be asked for: "canonical", "compact"."""
+        """Ways to commit that are allowed: "canonical", "compact"."""
 
     @property
     def step_inputs(self) -> Sequence[StepInputs]:
-        """The input buffers of the decode graphs, one a width, narrowest first."""
+        """The input buffers of the decode graphs, one per width, narrowest first."""
 
     @property
     def step_costs(self) -> Sequence[StepCost] | None:
-        """Microseconds of a step of each width; None where all cost the same."""
+        """Microseconds of a step of each width; None if all cost the same."""
 
     def prefill(
         self,
@@ -75,16 +74,16 @@ class Session(Protocol):
         *,
         on_logits: OnLogits = None,
     ) -> SwitchReport | None:
-        """Compute and commit the given tokens behind those that are there.
+        """Compute the given tokens after the committed ones, and commit them.
 
         Args:
             token_ids: `(tokens,) u32`.
             on_logits: Called with the logits `(rows, vocab_size) f32` of the next tokens, several
-                times, until all have had theirs; they are valid during the call only. None: nobody
-                reads them, and nothing need be computed for them.
+                times, until each token had its row; they are only valid during the call. With None,
+                no logits are computed.
 
         Returns:
-            How the loads went; None where nothing had to be loaded.
+            How loading went; None if nothing had to be loaded.
         """
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
@@ -98,7 +97,7 @@ class Session(Protocol):
         """
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Make `rows`, `(tokens,) u32`, ascending, of the last step part of the cache."""
+        """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache."""
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens."""

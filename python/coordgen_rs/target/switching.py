@@ -1,7 +1,7 @@
-"""Which graphs of a session's blocks are in memory, as a session asks it of `_core.Switcher`.
+"""Has the graphs of a session's blocks brought into memory by `_core.Switcher`.
 
-In: a switcher, and what runs in between. Out: prompts, passes and runs that are begun, and given up
-where an exception ends them. What is loaded when is decided and done by the switcher.
+In: a switcher, and the code that runs in between. Out: prompts, passes and runs that are begun, and
+cancelled if an exception ends them. The switcher decides what is loaded when, and loads it.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from coordgen_rs.target.session import GapWork
 
 @contextmanager
 def reading(switcher: Switcher, num_tokens: int) -> Iterator[None]:
-    """While this lasts a prompt is read; after an exception what is in memory stays usable.
+    """Read a prompt within this block; after an exception, what is in memory stays usable.
 
     Raises:
-        MemoryBudgetError: The budget is too small; the least that would do is named.
+        MemoryBudgetError: The budget is too small; the message says how much is needed.
     """
     with _cancelled_by_errors(switcher):
         switcher.begin(num_tokens)
@@ -26,7 +26,7 @@ def reading(switcher: Switcher, num_tokens: int) -> Iterator[None]:
 
 @contextmanager
 def one_pass(switcher: Switcher) -> Iterator[None]:
-    """While this lasts all blocks run once, in order, each within `running`.
+    """Run all blocks once within this block, in order, each within `running`.
 
     Raises:
         BlockLoadError: A block that streaming starts with cannot be loaded.
@@ -38,12 +38,12 @@ def one_pass(switcher: Switcher) -> Iterator[None]:
 
 @contextmanager
 def running(switcher: Switcher, block: int, gap_work: GapWork = None) -> Iterator[GraphName]:
-    """Wait until a block may run; the graph that it is to run under stays while this lasts.
+    """Wait until a block may run, and keep its graph in memory within this block.
 
     Args:
-        switcher: What loads it.
+        switcher: Loads it.
         block: Its number.
-        gap_work: Called again and again until the block may run, or it returns False.
+        gap_work: Called repeatedly until the block may run, or it returns False.
 
     Raises:
         BlockLoadError: The block has no graph, and none will come.

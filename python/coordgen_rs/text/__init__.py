@@ -1,1 +1,1 @@
-"""Text: of prompts and answers, and for people at a terminal."""
+"""Text: prompts and answers, and output for people at a terminal."""

@@ -9,14 +9,14 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmg]i?)?b?", re.IGNORECASE | 
 
 
 def parse_bytes(text: str) -> int:
-    """The number of bytes that `text` says.
+    """The number of bytes that `text` means.
 
     Raises:
-        OptionError: It says none.
+        OptionError: It is not a number of bytes.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise OptionError(f"{text!r} is no number of bytes: write 800000000, 800M, 2G or 1.5GiB")
+        raise OptionError(f"{text!r} is not a number of bytes: write 800000000, 800M, 2G or 1.5GiB")
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
 
 

@@ -1,8 +1,8 @@
 """Stop strings: an answer's text ends where the first of them begins.
 
 In: the text in pieces, cut anywhere. Out: the text before the earliest occurrence of any stop
-string, each part of it as soon as no stop string can begin there. How the text came in pieces does
-not matter. It knows nothing of tokens.
+string, each part of it as soon as no stop string can begin there. How the text is cut does not
+matter. It does not know about tokens.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ class StopStrings:
         stop: One string or several; none of them empty.
 
     Attributes:
-        cut_at: Where the text was cut, in characters; None while no stop string was found. From
-            then on, nothing more is to be pushed.
+        cut_at: Where the text was cut, in characters; None while no stop string was found. After
+            that, nothing more may be pushed.
 
     Raises:
         OptionError: A stop string is empty.
@@ -27,7 +27,7 @@ class StopStrings:
     def __init__(self, stop: str | Sequence[str] = ()) -> None:
         self._strings = (stop,) if isinstance(stop, str) else tuple(stop)
         if not all(self._strings):
-            raise OptionError("stop holds an empty string, but each must have a character or more")
+            raise OptionError("stop has an empty string, but each must have at least one character")
         self._longest = max(map(len, self._strings), default=1)
         self._held, self._num_given = "", 0
         self.cut_at: int | None = None

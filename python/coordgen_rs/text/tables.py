@@ -1,4 +1,4 @@
-"""Tables on stdout: drawn by rich on a terminal, else as Markdown, for documents to take as is."""
+"""Tables on stdout: drawn by rich on a terminal, else Markdown, ready to paste into documents."""
 
 import sys
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ _WIDEST = 2000
 def show_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_words: int = 1
 ) -> None:
-    """Print a table whose first columns are words and whose others are figures.
+    """Print a table: first columns of words, then columns of figures.
 
     Args:
-        title: Above it.
-        columns: Heads.
-        rows: Of each a cell a column.
-        num_words: Columns of words. Where rows share the first, a line parts those that differ.
+        title: Printed above the table.
+        columns: Their heads.
+        rows: One cell per column.
+        num_words: Columns of words. If rows share the first word, a line separates the groups.
     """
     if sys.stdout.isatty():
         try:
@@ -27,11 +27,11 @@ def show_table(
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_words: int = 1) -> str:
-    """The table in Markdown, aligned so that it reads well as plain text, too.
+    """The table in Markdown, aligned so that it also reads well as plain text.
 
     Args:
-        columns: Heads.
-        rows: Of each a cell a column.
+        columns: Their heads.
+        rows: One cell per column.
         num_words: Columns of words; the others are figures.
     """
     lines = [list(columns), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
@@ -62,6 +62,6 @@ def _show_drawn(
     are_groups = len(set(firsts)) < len(firsts)
     for row, following in zip(rows, [*firsts[1:], *firsts[-1:]], strict=True):
         table.add_row(*row, end_section=are_groups and following != row[0])
-    # As wide as it needs to be, also where the terminal is not: a figure that is cut is none.
+    # As wide as needed, even if the terminal is not: a figure that is cut is useless.
     needed = Console(width=_WIDEST).measure(table).maximum
     Console(width=needed).print(table)

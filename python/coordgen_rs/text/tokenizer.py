@@ -20,7 +20,7 @@ class Tokenizer:
         path: A `tokenizer.json`.
 
     Raises:
-        BundleError: The file is absent, or not a tokenizer.
+        BundleError: The file is missing, or not a tokenizer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,7 +31,7 @@ class Tokenizer:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
-        """The tokenizer that lies in a bundle."""
+        """The tokenizer of a bundle."""
         return cls(bundle.file(bundle.manifest.tokenizer))
 
     @property
@@ -40,7 +40,7 @@ class Tokenizer:
         return int(self._tokenizer.get_vocab_size())
 
     def token(self, token_id: int) -> str | None:
-        """What the vocabulary writes for `token_id`; None where there is none."""
+        """The vocabulary's string for `token_id`; None if it has none."""
         token: str | None = self._tokenizer.id_to_token(token_id)
         return token
 
@@ -49,18 +49,18 @@ class Tokenizer:
 
         Args:
             text: Any text.
-            special_tokens: Whether to add those that the tokenizer puts around a text, such as one
-                for its beginning.
+            special_tokens: Whether to add those that the tokenizer puts around a text, such as the
+                begin token.
         """
         encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
         return np.asarray(encoding.ids, np.uint32)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of `token_ids`, special tokens left out."""
+        """Text of `token_ids`, without special tokens."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def stream(self) -> Callable[[int], str]:
-        """A function that takes one id after another and returns the text that became certain.
+        """A function that takes one id at a time and returns the text that is now certain.
 
         A character of several tokens appears with its last one, so pieces join to `decode`, but for
         a last character that the tokens leave incomplete.

@@ -1,9 +1,9 @@
 """The blocks of a bundle on Qualcomm's HTP, loaded and released one by one.
 
 In: a bundle, the cache, and buffers. Out: integers, as the graphs take and give them. Each graph of
-a block is a session of its own, from its context binary where there is one; without it the provider
-compiles the graph, which takes its time. New keys and values are outputs, which the host copies to
-the cache. What is loaded when is not decided here.
+a block is a session of its own, from its context binary if there is one; otherwise the provider
+compiles the graph, which takes time. New keys and values are outputs, which the host copies to
+the cache. This module does not decide when graphs are loaded.
 """
 
 import onnxruntime
@@ -85,7 +85,7 @@ def run_bound(bound: Bound, what: str) -> None:
     """Run a session whose inputs and outputs are bound.
 
     Raises:
-        DeviceLostError: It failed; what it had to do was checked when it was loaded.
+        DeviceLostError: It failed; the graph itself was checked when it was loaded.
     """
     session, binding = bound
     try:

@@ -12,7 +12,7 @@ from coordgen_rs.target.buffers import Buffers, ort_value
 
 @dataclass(frozen=True)
 class MaskIntegers:
-    """How the graphs read a mask: `(1, 1, rows, slots + rows) u16`, new rows behind all slots."""
+    """How the graphs read a mask: `(1, 1, rows, slots + rows) u16`, new rows after all slots."""
 
     slots: int
     seen: int
@@ -20,7 +20,7 @@ class MaskIntegers:
 
     @classmethod
     def of(cls, target: QnnTarget, slots: int) -> "MaskIntegers":
-        """Those of a bundle."""
+        """The mask integers of a bundle."""
         values = np.array([0, target.mask_value], np.float32)
         seen, unseen = map(int, target.mask.quantize(values))
         return cls(slots, seen, unseen)
@@ -44,7 +44,7 @@ class QnnBuffers(Buffers):
 
     @classmethod
     def of_rows(cls, rows: int, bundle: Bundle, target: QnnTarget) -> "QnnBuffers":
-        """Buffers of their own for `rows` tokens."""
+        """New buffers for `rows` tokens."""
         manifest, model = bundle.manifest, bundle.manifest.model
         half, hidden = (1, 1, rows, model.head_dim // 2), (1, rows, model.hidden_size)
         ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)

@@ -1,8 +1,8 @@
-"""Context binaries: the graphs of a bundle compiled once, so that loading them takes little.
+"""Context binaries: the graphs of a bundle compiled once, so that they load quickly.
 
 In: a bundle for QNN. Out: the same bundle with an EPContext file and a binary for each graph of the
-blocks and the head; with `shared` also one binary a block for all its graphs, which share their
-weights in it. They appear together or not at all.
+blocks and the head; with `shared` also one binary per block with all its graphs, which share
+weights. All of them appear, or none.
 Compiling needs no device: on x86-64 the provider compiles for any chip.
 """
 
@@ -43,8 +43,7 @@ class CompileReport:
         load_s: Seconds that loading their binaries took, to try them out.
         binary_bytes: Bytes of all binaries of one graph each.
         apart_bytes: Of these, bytes of the graphs that can share a binary with another.
-        shared_bytes: Bytes of the weight-shared binaries of the same graphs; None where none were
-            asked for.
+        shared_bytes: Bytes of the weight-shared binaries of the same graphs; None if not asked for.
     """
 
     bundle: Bundle
@@ -64,18 +63,18 @@ def compile_bundle(
     options: QnnOptions | None = None,
     on_progress: Progress | None = None,
 ) -> CompileReport:
-    """Compile all graphs of a bundle, and load each once; binaries that it had are replaced.
+    """Compile all graphs of a bundle, and load each once; existing binaries are replaced.
 
     Args:
         path: The bundle's directory.
         soc: The chip to compile for, which becomes the bundle's; None keeps the bundle's own.
-        shared: Whether to write weight-shared binaries, too.
+        shared: Whether to also write weight-shared binaries.
         options: How to compile.
-        on_progress: Called with what comes next, steps done, and steps in all.
+        on_progress: Called with what comes next, steps done, and steps in total.
 
     Raises:
         BundleError: The bundle is not for QNN.
-        OptionError: No such chip.
+        OptionError: The chip is unknown.
         ProviderError: The provider is missing, or cannot compile or load a graph; the bundle is
             unchanged.
     """
@@ -184,7 +183,7 @@ class _Compiler:
         self._done += 1
 
     def _name(self, file: str, is_shared: bool) -> str:
-        """A name that no earlier compilation has given, so that both can stand side by side."""
+        """A name that no earlier compilation used, so that both can exist side by side."""
         kind = "shared" if is_shared else "context"
         return f"{Path(file).stem}.{kind}-{self._token}.onnx"
 
@@ -213,7 +212,7 @@ def _staging(bundle: Path) -> Iterator[Path]:
 
 
 def _binary_bytes(staging: Path, graphs: Iterable[str] | None = None) -> int:
-    """Size of the binaries of some graphs that are there so far, or of all."""
+    """Size of the existing binaries of some graphs, or of all."""
     stems = "" if graphs is None else tuple(f"{Path(file).stem}." for file in graphs)
     return sum(p.stat().st_size for p in staging.glob("*.bin") if p.name.startswith(stems))
 

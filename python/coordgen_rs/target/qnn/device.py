@@ -26,10 +26,10 @@ class QnnDevice:
         bundle: An opened bundle that was exported for QNN.
         soc: Name of the chip; None takes the bundle's own.
         options: How to compile and run.
-        recompile: Whether to compile graphs again whose binaries do not fit, rather than refuse.
+        recompile: Whether to compile graphs again if their binaries do not fit, instead of failing.
 
     Attributes:
-        allowed_commits: Ways to commit that may be asked for: compact only where it is exact.
+        allowed_commits: Ways to commit that are allowed: compact only if it is exact.
 
     Raises:
         BundleError: The bundle is not for QNN, or for another chip.
@@ -66,11 +66,11 @@ class QnnDevice:
         return rotation.quantize(cos), rotation.quantize(sin)
 
     def buffers(self, rows: int) -> QnnBuffers:
-        """Buffers of their own for `rows` tokens."""
+        """New buffers for `rows` tokens."""
         return QnnBuffers.of_rows(rows, self.bundle, self._target)
 
     def load_head(self, steps: Sequence[Buffers]) -> QnnHead:
-        """The head for all decode widths, loaded anew; it reads what steps leave.
+        """Load a head for all decode widths; it reads the hidden states of steps.
 
         Raises:
             ProviderError: The provider cannot load it; the message names the file.
@@ -101,7 +101,7 @@ def _target(bundle: Bundle, soc: str | None) -> QnnTarget:
 
 
 def _usable(bundle: Bundle, target: QnnTarget, recompile: bool) -> QnnTarget:
-    """The target with those context binaries only that can be loaded here.
+    """The target with only those context binaries that can be loaded here.
 
     Raises:
         ProviderError: They cannot, and may not be compiled again.

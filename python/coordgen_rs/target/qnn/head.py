@@ -1,7 +1,7 @@
 """The head of a bundle on Qualcomm's HTP: final norm and output layer, a session of its own.
 
 In: the hidden states that the last block leaves in its buffers. Out: logits as real numbers. Those
-of a chunk are read part by part with the graph of a decode step, as on CPU (`target/head.py`).
+of a chunk are computed in parts with the graph of a decode step, as on CPU (`target/head.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from coordgen_rs.target.qnn.options import QnnOptions, Soc
 
 
 class QnnHead:
-    """The head's graphs of all decode widths, loaded for good.
+    """The head's graphs of all decode widths, always loaded.
 
     Args:
         bundle: An opened bundle.

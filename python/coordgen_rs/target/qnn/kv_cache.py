@@ -1,6 +1,6 @@
 """Keys and values of the committed tokens on Qualcomm's HTP: fixed slots, integers.
 
-A step gives its rows out, and the host copies them to the slots; the number of slots is fixed.
+A step outputs its rows, and the host copies them to the slots; the number of slots is fixed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,14 +61,14 @@ class QnnCache:
         self.length = length
 
     def attend_to_all(self) -> None:
-        """Nothing: they are given all slots anyway."""
+        """Does nothing: the graphs always get all slots."""
 
     def attending_to_all(self) -> AbstractContextManager[None]:
-        """Nothing: they are given all slots anyway."""
+        """Does nothing: the graphs always get all slots."""
         return nullcontext()
 
     def new_rows(self, rows: int) -> list[Pair]:
-        """Where steps of that width leave their keys and values, `(1, kv_heads, rows, head_dim)`.
+        """The keys and values of steps of that width, `(1, kv_heads, rows, head_dim)`.
 
         The same arrays in every call.
         """
@@ -81,10 +81,10 @@ class QnnCache:
         return self._new[rows]
 
     def store(self, layers: Iterable[int], rows: int, start: int) -> None:
-        """Write what a step of that width has left for some layers to the slots from `start` on.
+        """Copy the output of a step of that width, for some layers, to the slots from `start` on.
 
-        There later runs over the same chunk read it; it is not committed. Rows beyond the last slot
-        are kept for `commit` alone.
+        Later runs over the same chunk read it there; it is not committed. Rows beyond the last slot
+        are only kept for `commit`.
         """
         for layer in layers:
             self._last[layer] = self.new_rows(rows)[layer]
@@ -93,7 +93,7 @@ class QnnCache:
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order.
 
-        Rows `0 .. n-1` already stand in their slots (canonical commit).
+        Rows `0 .. n-1` are already in their slots (canonical commit).
         """
         if not np.array_equal(rows, np.arange(len(rows))):
             for layer in range(len(self.arrays)):

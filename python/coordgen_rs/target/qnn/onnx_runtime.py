@@ -2,8 +2,8 @@
 
 In: the path of a graph, a chip and options. Out: a session that runs wholly on the HTP: a node that
 the HTP cannot run is an error, never a silent run on CPU. Off a Snapdragon, on Linux x86-64, the
-same library is Qualcomm's emulator of the HTP: the device's arithmetic, slowly.
-Everything else of coordgen_rs works without `onnxruntime-qnn`.
+same library is Qualcomm's emulator of the HTP: the same arithmetic as the device, but slow.
+Everything else in coordgen_rs works without `onnxruntime-qnn`.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ def version() -> QnnVersion:
 
 
 def is_emulator() -> bool:
-    """Whether the HTP here is Qualcomm's emulator: on x86-64 there is no other."""
+    """Whether the HTP here is Qualcomm's emulator: on x86-64 it always is."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -72,13 +72,13 @@ def devices() -> list[Any]:
     _library()
     found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
     if not found:
-        raise ProviderError("the QNN provider offers no device on this machine")
+        raise ProviderError("the QNN provider found no device on this machine")
     npu = onnxruntime.OrtHardwareDeviceType.NPU
     return [device for device in found if device.device.type == npu] or found
 
 
 def check_available() -> None:
-    """Whether sessions can be made here at all.
+    """Check that sessions can be made here at all.
 
     Raises:
         ProviderError: onnxruntime-qnn or its library for the HTP is missing, or cannot run here, or
@@ -94,7 +94,7 @@ def qnn_session(
     options: QnnOptions | None = None,
     entries: Mapping[str, str] | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Load one graph on the HTP, compiling it where it is not compiled yet.
+    """Load one graph on the HTP, compiling it if it is not compiled yet.
 
     Args:
         model: An ONNX file, or one that refers to a context binary.
@@ -104,7 +104,7 @@ def qnn_session(
 
     Raises:
         ProviderError: onnxruntime-qnn is missing or cannot run here, or it cannot load the graph;
-            where it refuses a node, the message names it.
+            if it rejects a node, the message names it.
     """
     provider = {"backend_path": str(_backend())}
     provider |= (options or QnnOptions()).provider_options(soc)
@@ -147,7 +147,7 @@ def _stdout_kept_clean() -> Iterator[None]:
 
 
 def _refused_nodes(model: Path, found: list[Any], provider: dict[str, str]) -> list[str]:
-    """Names and operators of the nodes that would run on CPU if they might."""
+    """Names and operators of the nodes that would fall back to the CPU."""
     session = shared_options()
     session.log_severity_level = 4
     session.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

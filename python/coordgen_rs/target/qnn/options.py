@@ -1,7 +1,7 @@
-"""What Qualcomm's provider is told: the chip, and how it shall compile and run.
+"""Options of Qualcomm's provider: the chip, and how to compile and run.
 
 In: names and numbers that a user chooses. Out: the strings that ONNX Runtime takes. Everything is
-checked here, before any session is made: the provider itself only warns of what it does not know.
+checked here, before any session is made: the provider itself only warns about unknown options.
 It does not touch the provider (`onnx_runtime.py`).
 """
 
@@ -95,7 +95,7 @@ _EXTRA = frozenset(
 
 @dataclass(frozen=True)
 class QnnOptions:
-    """How the provider compiles and runs; the provider's own default is None everywhere.
+    """How the provider compiles and runs; None leaves the provider's own default.
 
     Attributes:
         performance_mode: Clock and power of the HTP.
@@ -168,7 +168,7 @@ def parse_options(given: Sequence[str]) -> QnnOptions:
     """Options written as `name=value`, by the names of the fields or the provider's own.
 
     Raises:
-        OptionError: One has no `=`, a malformed value, or is refused by `QnnOptions`.
+        OptionError: One has no `=` or a malformed value, or `QnnOptions` rejects it.
     """
     own = {item.name: item.type for item in fields(QnnOptions) if item.name != "extra"}
     values: dict[str, Any] = {}
@@ -201,7 +201,7 @@ def soc_named(name: str) -> Soc:
     """The chip of that name.
 
     Raises:
-        OptionError: It is not known.
+        OptionError: It is unknown.
     """
     if name not in SOCS:
         raise OptionError(f"soc is {name!r}, but must be one of {', '.join(SOCS)}")
