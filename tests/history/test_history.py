@@ -267,7 +267,7 @@ def test_a_database_that_cannot_be_written_is_told_once_and_drafted_from(tmp_pat
     (warning,) = caught
     assert warning.category is HistoryWarning
     assert "cannot be written" in str(warning.message)
-    assert "generation goes on" in str(warning.message)
+    assert "generation continues" in str(warning.message)
     assert knows(history, tokens(0, LONG))
     assert knows(history, tokens(7, 300), at=100)
     monkeypatch.undo()
