@@ -296,9 +296,9 @@ class Drafter:
         step_inputs: One for each step that the session can run, narrowest first.
         vocab_size: Number of columns of the logits.
         sources: Names from `draft_sources`. If empty, nothing is drafted.
-        costs: What each step costs, in any unit: a number, or a pair of its cost with an empty cache
-            and its additional cost per committed token. Wider steps and drafts are only used
-            where they pay. Without costs rows are free, and the sources fill as many as they can.
+        costs: What each step costs, in any unit: a number, or a pair: with an empty cache, and
+            additionally per committed token. Wider steps and drafts are only used where they
+            pay. Without costs rows are free, and the sources fill as many as they can.
         commit: "canonical" (only the tree's first path is committed; exact wherever equal
             slots give equal bits) or "compact" (all accepted rows are).
         end_token_ids: Tokens that end an answer.
@@ -306,7 +306,7 @@ class Drafter:
             "recent" (what the index does not cover yet).
         lookup_table: The table that "lookup-table" reads and updates; a new one by default.
         model_draft: What "draft-model" proposes: a draft model's tree.
-        tree: "best-first", the default, blends all sources. The other trees use only the first source,
+        tree: "best-first", the default, blends all sources. Other trees use only the first source,
             and no costs: "static" is Token Recycling's, a `DynamicTree` is DIAA's.
 
     Raises:

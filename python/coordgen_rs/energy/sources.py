@@ -52,8 +52,8 @@ class Battery:
     """The output of a battery that is the only supply: the whole machine, screen included.
 
     The power is `power_now` (uW), else `current_now` times `voltage_now`; without these there is
-    `energy_now` (uWh), a counter with coarse steps; a run must last several of them. Kernels disagree
-    on the sign of a discharging current, and some report milliamperes, contrary to
+    `energy_now` (uWh), a counter with coarse steps; a run must last several of them. Kernels
+    disagree on the sign of a discharging current, and some report milliamperes, contrary to
     Documentation/ABI/testing/sysfs-class-power.
 
     Args:
