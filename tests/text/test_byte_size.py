@@ -16,5 +16,5 @@ def test_sizes_are_read_as_people_write_them(text, num_bytes):
 
 @pytest.mark.parametrize("text", ["", "M", "-1", "1T", "1e9", "½G", "1,5G", "9" * 400])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(OptionError, match="is no number of bytes"):
+    with pytest.raises(OptionError, match="is not a number of bytes"):
         parse_bytes(text)

@@ -86,7 +86,7 @@ def _add_drafting(group: Any) -> None:
         "--methods",
         type=lambda text: [*METHODS] if text == "all" else _names(text),
         metavar="NAME,..",
-        help=f"any of {', '.join(KNOWN)}; or all; default: those that can run",
+        help=f"any of {', '.join(METHODS)}; or all; default: those that can run",
     )
     group.add_argument(
         "--draft-model",
