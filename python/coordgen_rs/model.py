@@ -99,7 +99,7 @@ class Model:
             memory_budget: Most bytes that the blocks' graphs may take; None for no limit.
             profile: What the blocks cost: a file written by `coordgen profile`, or the name of a
                 profile that comes with the package.
-            provider: What shall run it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
+            provider: What runs it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
                 None leaves all to the bundle.
             on_progress: Called with what is being done, how much is done, and how much there is;
                 only where a bundle is verified or tested.
@@ -250,7 +250,7 @@ class Model:
         return Stream(steps, stats, self._tokenizer.stream(), StopStrings(stop))
 
     def close(self) -> None:
-        """Let go of the target and of what drafts for it. An open stream of this thread ends.
+        """Release the target and what drafts for it. An open stream of this thread ends.
 
         Another thread's request ends first.
         """
