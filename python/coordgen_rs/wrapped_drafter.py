@@ -1,9 +1,11 @@
 """A drafter that passes every call on to another one; subclasses change some of them."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs._core import Accepted, Drafter, StepInputs
 
 
 class WrappedDrafter:
@@ -19,15 +21,9 @@ class WrappedDrafter:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
 
-    def begin(
-        self,
-        prompt_ids: NDArray[np.uint32],
-        max_new_tokens: int,
-        sampling: Sampling | None = None,
-        prediction: NDArray[np.uint32] | None = None,
-    ) -> None:
+    def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
         """Same as in `Drafter`."""
-        self.drafter.begin(prompt_ids, max_new_tokens, sampling, prediction)
+        self.drafter.begin(prompt_ids, *limits, **options)
 
     @property
     def reads_prefill(self) -> bool:

@@ -1,11 +1,12 @@
 """A drafter that drafts what a test tells it, so that every kind of draft can be tried."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs import Accepted, Drafter, StepInputs
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 Tree = tuple[list[int], list[int]]
@@ -20,15 +21,9 @@ class ScriptedDrafter(WrappedDrafter):
         self._script = script
         self._root, self._given = 0, 0
 
-    def begin(
-        self,
-        prompt_ids: NDArray[np.uint32],
-        max_new_tokens: int,
-        sampling: Sampling | None = None,
-        prediction: NDArray[np.uint32] | None = None,
-    ) -> None:
+    def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
         self._root, self._given = int(prompt_ids[-1]), 0
-        super().begin(prompt_ids, max_new_tokens, sampling, prediction)
+        super().begin(prompt_ids, *limits, **options)
 
     def propose(self, past_len: int) -> StepInputs:
         tokens, parents = self._script(self._given)

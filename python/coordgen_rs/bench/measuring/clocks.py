@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
+from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.head import Head
 from coordgen_rs.wrapped_drafter import WrappedDrafter
@@ -74,18 +75,12 @@ class ClockedDrafter(WrappedDrafter):
         self.draft_s = self.verify_s = self.calibration_s = 0.0
         self.draft_lens: Counter[int] = Counter()
 
-    def begin(
-        self,
-        prompt_ids: NDArray[np.uint32],
-        max_new_tokens: int,
-        sampling: Sampling | None = None,
-        prediction: NDArray[np.uint32] | None = None,
-    ) -> None:
+    def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
         """Same as in `Drafter`; all clocks start anew."""
         self.draft_s = self.verify_s = self.calibration_s = self._head.seconds = 0.0
         self._is_prompt_read = False
         with self._clock("draft_s"):
-            super().begin(prompt_ids, max_new_tokens, sampling, prediction)
+            super().begin(prompt_ids, *limits, **options)
 
     def prefilled(self, logits: NDArray[np.float32]) -> None:
         """Same as in `Drafter`."""
