@@ -253,7 +253,9 @@ class CtrlC:
 def ctrl_c():
     interval = sys.getswitchinterval()
     sys.setswitchinterval(3600)  # a load goes on only once the main thread waits
+    gc.disable()  # a collection has callbacks, which would swallow the interrupt
     yield CtrlC()
+    gc.enable()
     sys.setswitchinterval(interval)
 
 

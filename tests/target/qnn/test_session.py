@@ -14,7 +14,16 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from coordgen_rs import Bundle, Stats, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs import (
+    Bundle,
+    Stats,
+    Tokenizer,
+    drafting,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
 from coordgen_rs.bench.exactness import check
 from coordgen_rs.errors import (
     BlockLoadError,
@@ -242,8 +251,7 @@ def test_keys_without_a_common_encoding_are_warned_of_and_never_compacted(
         untied = OrtSession(QnnDevice(bundle))
     assert untied.allowed_commits == ("canonical",)
     asked = []
-    generation = sys.modules["coordgen_rs.generate"]
-    monkeypatch.setattr(generation, "Drafter", lambda *_, commit, **__: asked.append(commit))
+    monkeypatch.setattr(drafting, "Drafter", lambda *_, commit, **__: asked.append(commit))
     make_drafter(untied, commit="compact")
     make_drafter(session, commit="compact")
     assert asked == ["canonical", "compact"]
