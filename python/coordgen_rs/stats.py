@@ -57,7 +57,8 @@ class Stats:
     @contextmanager
     def prefill(self, prompt: Sized) -> Iterator[None]:
         """Measure the reading of the prompt."""
-        self.prompt_tokens, self._part = len(prompt), None
+        self.prompt_tokens = len(prompt)
+        self._part, self._step_drafting_us = None, 0.0  # of a step that failed
         start = time.perf_counter()
         try:
             yield

@@ -130,6 +130,19 @@ def test_a_closed_session_says_so_each_time_anew(bundle_of, prompt):
     assert raised[0] is not raised[1]
 
 
+def test_a_step_that_failed_is_not_counted_with_the_next_request():
+    stats = Stats()
+    stats.begin("draft")
+    stats.pause()
+    stats.begin("verify")  # and fails
+    before = stats.decode_s
+    with stats.prefill([0]):
+        pass
+    stats.end_step(1, "length")
+    assert stats.decode_s == before
+    assert stats.drafting_us == [0.0]
+
+
 def test_statistics_add_up(session, prompt):
     stats = Stats()
     tokens = tokens_of(generate(session, prompt, max_new_tokens=40, stats=stats))
