@@ -35,8 +35,8 @@ impl Propose for SuffixAutomaton {
 
     /// The longest suffix that occurs earlier; the empty one where not even the last token does.
     fn cursor(&self) -> Option<Cursor> {
-        let place = self.state(self.last).link;
-        Some(Cursor { place: place.0.into(), match_len: self.state(place).len })
+        let (place, match_len) = self.repeated();
+        Some(Cursor { place: place.0.into(), match_len })
     }
 
     /// The longest suffix of the cursor's substring that occurs before `token`, and `token`.
@@ -46,7 +46,7 @@ impl Propose for SuffixAutomaton {
         loop {
             let state = self.state(place);
             if let Some(target) = self.edges.target(state.edges, token) {
-                return Some(Cursor { place: target.0.into(), match_len: match_len + 1 });
+                return Some(self.after(match_len, target));
             }
             if place == ROOT {
                 return None;
@@ -143,7 +143,7 @@ impl SuffixAutomaton {
                 num_continued = num_continued.saturating_sub(count);
                 num_different -= 1;
             } else {
-                let cursor = Cursor { place: target.0.into(), match_len: match_len + 1 };
+                let cursor = self.after(match_len, target);
                 out.push(Successor { token, probability: count as f32, cursor });
                 num_found += count;
             }
@@ -156,6 +156,14 @@ impl SuffixAutomaton {
         let factor = weight * known / num_continued as f32;
         out[first_new..].iter_mut().for_each(|new| new.probability *= factor);
         weight * (1.0 - known)
+    }
+
+    /// The place once a token joined a match of that length and led to `target`.
+    fn after(&self, match_len: u32, target: StateId) -> Cursor {
+        if match_len < self.max_match {
+            return Cursor { place: target.0.into(), match_len: match_len + 1 };
+        }
+        Cursor { place: self.matched(target).0.into(), match_len }
     }
 
     /// How many occurrences of a class have a continuation: all but one at the end of the text.
@@ -183,7 +191,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::draft::sources::automaton::suffix_automaton::tests::{naive_ends, texts, tokens};
+    use crate::draft::sources::automaton::suffix_automaton::MAX_MATCH;
+    use crate::draft::sources::automaton::suffix_automaton::tests::{
+        TEST_MATCH, automata, naive_ends, texts, tokens,
+    };
 
     /// The blend over all suffixes of `context`, classes told apart by their counts.
     fn naive_blend(text: &[TokenId], context: &[TokenId]) -> HashMap<TokenId, f32> {
@@ -222,8 +233,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn successors_are_the_blend_of_all_levels(text in texts(), draft in texts()) {
-            let mut automaton = SuffixAutomaton::new();
+        fn successors_are_the_blend_of_all_levels(
+            text in texts(),
+            draft in texts(),
+            short in any::<bool>(),
+        ) {
+            let [of_short, of_any] = automata();
+            let (mut automaton, max_match) =
+                if short { (of_short, TEST_MATCH as usize) } else { (of_any, MAX_MATCH) };
             automaton.extend(&text);
             let mut cursor = automaton.cursor();
             let mut context = text.clone();
@@ -242,7 +259,7 @@ mod tests {
                 }
                 context.push(token);
                 cursor = automaton.advance(place, token);
-                let longest = (1..=place.match_len as usize + 1).rev().find(|len| {
+                let longest = (1..=max_match.min(place.match_len as usize + 1)).rev().find(|len| {
                     !naive_ends(&text, &context[context.len() - len..]).is_empty()
                 });
                 prop_assert_eq!(cursor.map(|cursor| cursor.match_len as usize), longest);

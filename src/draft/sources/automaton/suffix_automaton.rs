@@ -1,5 +1,5 @@
-//! Every substring of a growing text. In: tokens, one by one. Out: the longest suffix that
-//! occurred before, and of any substring how often and where it occurred last.
+//! Every short substring of a growing text. In: tokens, one by one. Out: the longest suffix that
+//! occurred before, and of any short substring how often and where it occurred last.
 //!
 //! What is likely to come next is read from it in `source.rs`.
 //!
@@ -14,14 +14,20 @@ use crate::ids::{StateId, TokenId};
 ///
 /// An occurrence counts for every suffix of it too, and each shorter class counts strictly more
 /// than the longer one below. Stopping at the first class with a full count therefore bounds the
-/// walk, which on a run of one repeated token would be the whole text. It also means that the last
-/// positions of such frequent substrings go stale. Counting four times as far drafts no better
-/// within a request (0.7 % at most over a session of many) and makes such runs three times slower.
+/// walk. It also means that the last positions of such frequent substrings go stale. Counting four
+/// times as far drafts no better within a request (0.7 % at most over a session of many).
 pub const MAX_COUNT: u32 = 1 << 8;
+
+/// Tokens of the longest match, after which no more context tells what comes next.
+///
+/// A text that repeats itself has a suffix level for each length at which it does, and every walk
+/// over the levels would take as long as the text is periodic: in a million equal tokens, a million
+/// levels. This bounds them all, in a step and in memory.
+pub const MAX_MATCH: usize = 64;
 
 pub(super) const ROOT: StateId = StateId(0);
 
-/// One class of substrings that end at the same positions.
+/// One class of substrings that end at the same positions: matches, and what follows them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
     /// Length of its longest substring.
@@ -32,15 +38,22 @@ pub(super) struct State {
     pub(super) last_end: u32,
     /// Occurrences, up to [`MAX_COUNT`].
     pub(super) count: u32,
+    /// What follows; nothing where all that it holds is too long for a match.
     pub(super) edges: EdgeList,
 }
 
-/// An online suffix automaton (Blumer et al. 1985) over tokens, with counts and last positions.
+/// An online suffix automaton (Blumer et al. 1985) over tokens, with counts and last positions, for
+/// matches of at most [`MAX_MATCH`] tokens.
 ///
 /// Use it where a text grows by a few tokens at a time and must be searched after each: its own
-/// suffix is matched at any length, with back-off to shorter ones, without a limit on the n-gram.
+/// suffix is matched at any length up to that, with back-off to shorter ones.
 /// Do not use it for a text that stays as it is: a suffix array needs a tenth of the memory.
 /// Do not use it for several texts either: substrings would run across their borders.
+///
+/// # Longer matches
+/// The classical automaton knows substrings of every length. This one knows those of a match and
+/// one token more. A match that is full drops its first token when another one joins it; the end of
+/// the text is in an old state where its last 65 tokens occurred before.
 ///
 /// # How it stores
 /// States are 24 bytes in one flat array, about 1.3 to 1.5 of them a token on text. The only edge
@@ -50,9 +63,9 @@ pub(super) struct State {
 /// # Cost
 /// | what | time | note |
 /// |---|---|---|
-/// | [`extend`](Self::extend) | amortised O(1) a token | and at most [`MAX_COUNT`] counts raised |
+/// | [`extend`](Self::extend) | amortised O(1) a token | at most [`MAX_MATCH`] levels visited |
 /// | [`cursor`](crate::draft::source::Propose::cursor) | O(1) | the match is always at hand |
-/// | [`advance`](crate::draft::source::Propose::advance) | O(suffix levels given up) | |
+/// | [`advance`](crate::draft::source::Propose::advance) | at most [`MAX_MATCH`] levels given up | 1 or 2 in most cases |
 /// | [`successors`](crate::draft::source::Propose::successors) | at most 24 states visited | also where thousands of tokens follow |
 /// | [`count`](Self::count), [`last_end`](Self::last_end) | O(length of the query) | |
 ///
@@ -85,8 +98,11 @@ pub(super) struct State {
 pub struct SuffixAutomaton {
     states: Vec<State>,
     pub(super) edges: EdgeStore,
-    /// The class of the whole text.
+    /// The class of the end of the text.
     pub(super) last: StateId,
+    text_len: usize,
+    /// [`MAX_MATCH`], or less in tests.
+    pub(super) max_match: u32,
 }
 
 impl Default for SuffixAutomaton {
@@ -101,8 +117,14 @@ impl SuffixAutomaton {
 
     /// The automaton of the empty text.
     pub fn new() -> Self {
+        Self::matching(MAX_MATCH as u32)
+    }
+
+    /// The automaton of substrings of at most `max_match` tokens.
+    fn matching(max_match: u32) -> Self {
         let root = State { len: 0, link: ROOT, last_end: 0, count: 0, edges: EdgeList::EMPTY };
-        Self { states: vec![root], edges: EdgeStore::default(), last: ROOT }
+        let (states, edges) = (vec![root], EdgeStore::default());
+        Self { states, edges, last: ROOT, text_len: 0, max_match }
     }
 
     /// Where a search begins: nothing is matched, and every token of the text follows.
@@ -120,6 +142,7 @@ impl SuffixAutomaton {
         self.states[ROOT.index()].edges = EdgeList::EMPTY;
         self.edges.clear();
         self.last = ROOT;
+        self.text_len = 0;
     }
 
     /// Bytes held on the heap, unused capacity included.
@@ -129,31 +152,33 @@ impl SuffixAutomaton {
 
     /// Number of tokens in the text.
     pub fn text_len(&self) -> usize {
-        self.state(self.last).len as usize
+        self.text_len
     }
 
-    /// Length of the longest suffix of the text that also occurs earlier in it.
+    /// Length, up to [`MAX_MATCH`], of the longest suffix of the text that also occurs earlier in it.
     pub fn match_len(&self) -> usize {
-        self.state(self.state(self.last).link).len as usize
+        self.repeated().1 as usize
     }
 
     /// How often `tokens` occur in the text, up to [`MAX_COUNT`]; overlapping ones all count.
     ///
-    /// No tokens occur 0 times: the empty substring is not counted.
+    /// No tokens occur 0 times: the empty substring is not counted. More than [`MAX_MATCH`] tokens
+    /// do neither: they are not known.
     pub fn count(&self, tokens: &[TokenId]) -> usize {
         self.find(tokens).map_or(0, |found| self.state(found).count as usize)
     }
 
     /// Where the last occurrence of `tokens` ends: the index of the token after it.
     ///
-    /// `None` where they do not occur, or are empty. For substrings that occur [`MAX_COUNT`]
+    /// `None` where they do not occur, or are empty or more than [`MAX_MATCH`]. For substrings that occur [`MAX_COUNT`]
     /// times and more it is the end of one of the occurrences, not of the last.
     pub fn last_end(&self, tokens: &[TokenId]) -> Option<usize> {
         let found = self.find(tokens).filter(|&found| found != ROOT)?;
         Some(self.state(found).last_end as usize)
     }
 
-    /// Whether `tokens` occur in the text; the empty substring does.
+    /// Whether `tokens` occur in the text; the empty substring does, and none of more than
+    /// [`MAX_MATCH`] tokens.
     pub fn contains(&self, tokens: &[TokenId]) -> bool {
         self.find(tokens).is_some()
     }
@@ -172,7 +197,25 @@ impl SuffixAutomaton {
         &self.states[id.index()]
     }
 
+    /// The class of the longest suffix that occurs earlier, and its length.
+    pub(super) fn repeated(&self) -> (StateId, u32) {
+        let mut place = self.matched(self.last);
+        if self.state(place).count <= 1 {
+            place = self.state(place).link;
+        }
+        (place, self.state(place).len.min(self.max_match))
+    }
+
+    /// The class that a match is in once a token joined it and led to `place`.
+    pub(super) fn matched(&self, place: StateId) -> StateId {
+        let link = self.state(place).link;
+        if self.state(link).len == self.max_match { link } else { place }
+    }
+
     fn find(&self, tokens: &[TokenId]) -> Option<StateId> {
+        if tokens.len() > self.max_match as usize {
+            return None;
+        }
         let mut place = ROOT;
         for &token in tokens {
             place = self.edges.target(self.state(place).edges, token)?;
@@ -190,10 +233,17 @@ impl SuffixAutomaton {
 
     /// Appends one token.
     fn push(&mut self, token: TokenId) {
-        let end = self.state(self.last).len + 1;
-        let whole = State { len: end, link: ROOT, last_end: end, count: 1, edges: EdgeList::EMPTY };
+        self.text_len += 1;
+        let end = u32::try_from(self.text_len).expect("a text holds less than 2^32 tokens");
+        let mut place = self.matched(self.last);
+        let len = self.len_after(place);
+        if let Some(known) = self.edges.follow(self.state(place).edges, token) {
+            // The match is full, for all of a shorter text would be new.
+            self.last = known;
+            return self.count_again(known, end);
+        }
+        let whole = State { len, link: ROOT, last_end: end, count: 1, edges: EdgeList::EMPTY };
         let whole = self.add_state(whole);
-        let mut place = self.last;
         self.last = whole;
         // Every suffix that never had this continuation gets it now, the longest first.
         let link = loop {
@@ -211,14 +261,24 @@ impl SuffixAutomaton {
         self.count_again(link, end);
     }
 
+    /// Length of the longest match in the class at `place`, and one token more.
+    fn len_after(&self, place: StateId) -> u32 {
+        self.state(place).len.min(self.max_match) + 1
+    }
+
     /// The class of `place` + `token`, which is `target` or has to be split off from it.
     fn class_of(&mut self, mut place: StateId, token: TokenId, target: StateId) -> StateId {
-        let len = self.state(place).len + 1;
+        let len = self.len_after(place);
         let longer = *self.state(target);
         if longer.len == len {
             return target;
         }
-        let edges = self.edges.duplicate(longer.edges);
+        let edges = if len == self.max_match {
+            // What stays is too long for a match.
+            std::mem::replace(&mut self.states[target.index()].edges, EdgeList::EMPTY)
+        } else {
+            self.edges.duplicate(longer.edges)
+        };
         let split = self.add_state(State { len, edges, ..longer });
         self.states[target.index()].link = split;
         loop {
@@ -246,7 +306,7 @@ impl SuffixAutomaton {
 
 #[cfg(test)]
 pub(in crate::draft::sources) mod tests {
-    use std::collections::HashMap;
+    use std::collections::HashSet;
 
     use proptest::prelude::*;
 
@@ -267,57 +327,78 @@ pub(in crate::draft::sources) mod tests {
         (query.len()..=text.len()).filter(|&end| text[..end].ends_with(query)).collect()
     }
 
-    fn naive_match_len(text: &[TokenId]) -> usize {
+    /// The longest that these tests let an automaton match.
+    pub const TEST_MATCH: u32 = 6;
+
+    /// Automata that match up to [`TEST_MATCH`] tokens, and as many as all do.
+    pub fn automata() -> [SuffixAutomaton; 2] {
+        [SuffixAutomaton::matching(TEST_MATCH), SuffixAutomaton::new()]
+    }
+
+    fn naive_match_len(text: &[TokenId], max_match: u32) -> usize {
         let earlier = |len: &usize| naive_ends(text, &text[text.len() - len..]).len() > 1;
-        (1..text.len()).rev().find(earlier).unwrap_or(0)
+        (1..text.len().min(max_match as usize + 1)).rev().find(earlier).unwrap_or(0)
+    }
+
+    /// The distinct substrings of at most `max_match` tokens.
+    fn substrings(text: &[TokenId], max_match: u32) -> impl Iterator<Item = &[TokenId]> {
+        let ends = move |start: usize| start + 1..=text.len().min(start + max_match as usize);
+        (0..text.len()).flat_map(move |start| ends(start).map(move |end| &text[start..end]))
     }
 
     proptest! {
         #[test]
         fn match_is_the_longest_suffix_seen_before(text in texts()) {
-            let mut automaton = SuffixAutomaton::new();
-            for end in 1..=text.len() {
-                automaton.extend(&text[end - 1..end]);
-                prop_assert_eq!(automaton.match_len(), naive_match_len(&text[..end]));
+            for mut automaton in automata() {
+                for end in 1..=text.len() {
+                    automaton.extend(&text[end - 1..end]);
+                    let expected = naive_match_len(&text[..end], automaton.max_match);
+                    prop_assert_eq!(automaton.match_len(), expected);
+                    prop_assert_eq!(automaton.text_len(), end);
+                }
             }
         }
 
         #[test]
         fn substrings_have_their_counts_and_last_ends(text in texts(), query in texts()) {
-            let mut automaton = SuffixAutomaton::new();
-            automaton.extend(&text);
-            let own = (0..text.len()).flat_map(|a| (a + 1..=text.len()).map(move |b| (a, b)));
-            let own = own.map(|(a, b)| &text[a..b]);
-            for query in own.chain((1..query.len()).map(|end| &query[..end])) {
-                let ends = naive_ends(&text, query);
-                prop_assert_eq!(automaton.count(query), ends.len());
-                prop_assert_eq!(automaton.last_end(query), ends.last().copied());
-                prop_assert_eq!(automaton.contains(query), !ends.is_empty());
+            for mut automaton in automata() {
+                automaton.extend(&text);
+                let own = substrings(&text, u32::MAX);
+                for query in own.chain((1..query.len()).map(|end| &query[..end])) {
+                    let mut ends = naive_ends(&text, query);
+                    if query.len() > automaton.max_match as usize {
+                        ends.clear();
+                    }
+                    prop_assert_eq!(automaton.count(query), ends.len());
+                    prop_assert_eq!(automaton.last_end(query), ends.last().copied());
+                    prop_assert_eq!(automaton.contains(query), !ends.is_empty());
+                }
             }
         }
 
         #[test]
         fn states_are_the_classes_of_end_positions(text in texts()) {
-            let mut automaton = SuffixAutomaton::new();
-            automaton.extend(&text);
-            let substrings = (0..text.len()).flat_map(|a| (a + 1..=text.len()).map(move |b| (a, b)));
-            let mut classes: HashMap<Vec<usize>, Vec<TokenId>> = HashMap::new();
-            for (a, b) in substrings {
-                classes.insert(naive_ends(&text, &text[a..b]), text[a..b].to_vec());
+            for mut automaton in automata() {
+                automaton.extend(&text);
+                let (mut classes, mut matched) = (HashSet::new(), HashSet::new());
+                for substring in substrings(&text, automaton.max_match + 1) {
+                    let ends = naive_ends(&text, substring);
+                    if substring.len() <= automaton.max_match as usize {
+                        matched.insert(ends.clone());
+                    }
+                    classes.insert(ends);
+                }
+                prop_assert_eq!(automaton.num_states(), classes.len() + 1);
+                let num_different = |next: &mut dyn Iterator<Item = TokenId>| {
+                    next.collect::<HashSet<_>>().len()
+                };
+                let followers = |ends: &Vec<usize>| {
+                    num_different(&mut ends.iter().filter_map(|&end| text.get(end).copied()))
+                };
+                let num_edges: usize = matched.iter().map(followers).sum();
+                let alphabet = num_different(&mut text.iter().copied());
+                prop_assert_eq!(automaton.num_edges(), num_edges + alphabet);
             }
-            prop_assert_eq!(automaton.num_states(), classes.len() + 1);
-            let mut num_edges = classes.values().map(|member| {
-                let mut next: Vec<TokenId> = naive_ends(&text, member)
-                    .iter().filter_map(|&end| text.get(end).copied()).collect();
-                next.sort_unstable();
-                next.dedup();
-                next.len()
-            }).sum::<usize>();
-            let mut alphabet = text.clone();
-            alphabet.sort_unstable();
-            alphabet.dedup();
-            num_edges += alphabet.len();
-            prop_assert_eq!(automaton.num_edges(), num_edges);
         }
     }
 
@@ -336,8 +417,18 @@ pub(in crate::draft::sources) mod tests {
     fn counts_of_a_run_stop_at_the_limit() {
         let mut automaton = SuffixAutomaton::new();
         automaton.extend(&vec![TokenId(7); 5000]);
-        assert_eq!(automaton.match_len(), 4999);
+        assert_eq!(automaton.match_len(), MAX_MATCH);
         assert_eq!(automaton.count(&[TokenId(7)]), MAX_COUNT as usize);
-        assert_eq!(automaton.count(&[TokenId(7); 4999]), 2);
+        assert_eq!(automaton.count(&[TokenId(7); MAX_MATCH]), MAX_COUNT as usize);
+        assert_eq!(automaton.count(&[TokenId(7); MAX_MATCH + 1]), 0);
+    }
+
+    #[test]
+    fn a_periodic_text_has_as_many_states_as_a_match_has_tokens() {
+        for period in [1, 2, 3] {
+            let mut automaton = SuffixAutomaton::new();
+            automaton.extend(&(0..100_000).map(|at| TokenId(at % period)).collect::<Vec<_>>());
+            assert!(automaton.num_states() <= 1 + period as usize * (MAX_MATCH + 1));
+        }
     }
 }
