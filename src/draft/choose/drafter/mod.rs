@@ -234,8 +234,12 @@ impl Drafter {
     /// recorded answer is replayed without a model.
     ///
     /// After a node whose path leaves the record the target says nothing. Fails when nothing was
-    /// proposed, or the record ends before the answer does.
+    /// proposed, the record ends before the answer does, or a token of it that this step reaches is
+    /// not in the vocabulary.
     pub fn accept_recorded(&mut self, answer: &[TokenId]) -> Result<Commit> {
+        self.waiting()?;
+        let deepest = self.draft.tree().depths().iter().max().map_or(0, |&depth| depth as usize);
+        self.check_tokens(&answer[..answer.len().min(deepest + 1)])?;
         self.accept_answer(&Answer::Recorded(answer), None)
     }
 

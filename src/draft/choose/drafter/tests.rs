@@ -281,6 +281,22 @@ fn a_recorded_answer_is_said_to_its_end() {
 }
 
 #[test]
+fn an_unknown_token_in_a_recorded_answer_is_refused_before_anything_is_learned() {
+    let mut drafter = drafter(&[1], CommitPolicy::Canonical, None, 9);
+    drafter.begin(&[TokenId(2), TokenId(0)], 20).unwrap();
+    drafter.propose(1).unwrap();
+    let unknown = TokenId(50_000_000);
+    let refused = Error::TokenOutOfRange { token: unknown, vocab_size: VOCAB_SIZE };
+    let known = plain(&[TokenId(2), TokenId(0)], TokenId(9), 20);
+    for at in 0..2 {
+        let mut answer = known.clone();
+        answer[at] = unknown;
+        assert_eq!(drafter.accept_recorded(&answer), Err(refused.clone()));
+    }
+    assert!(!drafter.accept_recorded(&known).unwrap().token_ids.is_empty());
+}
+
+#[test]
 fn a_right_prediction_is_said_in_few_steps_and_a_wrong_one_changes_nothing() {
     let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
     let prompt = [TokenId(2), TokenId(0)];
