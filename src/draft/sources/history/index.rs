@@ -148,9 +148,9 @@ impl HistoryIndex {
     /// Calls `visit` with the tokens that followed the suffixes of `range` after their first `depth`
     /// ones, at most 32 of them, each once.
     ///
-    /// A range of at most 32 suffixes is read whole. Of a longer one 16 are, evenly spaced: in it
-    /// the suffixes stand in the order of the tokens that follow, so no token is missed that
-    /// follows a tenth of them.
+    /// A range of at most 32 suffixes is read whole. Of a longer one 16 are, the first and the last
+    /// among them: in it the suffixes stand in the order of the tokens that follow, so no token is
+    /// missed that follows a tenth of them.
     pub fn continuations(&self, range: Range, depth: u32, visit: impl FnMut(Continuation)) {
         // Nothing is to be done about a damaged block but to say no more.
         let _ = self.try_continuations(range, depth, visit);
@@ -170,15 +170,20 @@ impl HistoryIndex {
             return Some(());
         }
         let num_read = if count <= MAX_CONTINUATIONS { count } else { NUM_SAMPLES };
+        // What a fence says is one read, what a suffix says two: but a sample that moves by much of
+        // the distance to the next one misses common tokens.
+        let at_fences = count / NUM_SAMPLES >= 2 * FENCE_DISTANCE && depth < FENCE_DEPTH;
+        let evenly =
+            |index: u32| (u64::from(index) * u64::from(count - 1) / u64::from(num_read - 1)) as u32;
         let weight = count as f32 / num_read as f32;
         let mut num_equal = 1.0;
         let (mut current, mut found) =
             (first_symbol, Range { start: range.start, end: range.start + 1 });
         for index in 1..num_read {
             let rank = match index {
-                _ if num_read == count => range.start + index,
                 _ if index == num_read - 1 => last,
-                _ => fence_before(range.start + index * (count / num_read), range.start),
+                _ if at_fences => fence_before(range.start + evenly(index), range.start),
+                _ => range.start + evenly(index),
             };
             let next = if rank == last { last_symbol } else { self.symbol_after(rank, depth)? };
             if next != current {

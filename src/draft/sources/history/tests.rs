@@ -342,3 +342,38 @@ fn memory_stays_bounded_without_an_index() {
     }
     assert_eq!(history.num_recent_tokens(), MAX_RECENT_TOKENS / 2);
 }
+
+#[test]
+fn a_sample_misses_no_token_that_followed_a_tenth_of_the_occurrences() {
+    // Contexts that lie at all distances from the fences, with others' tokens around the common one.
+    let first_other = 1_000;
+    let mut contexts = Vec::new();
+    for (count, num_contexts) in [(33, 64), (101, 64), (501, 8), (1_101, 8), (1_999, 8), (2_501, 8)]
+    {
+        contexts.extend([count].repeat(num_contexts));
+    }
+    let num_common = |count: u32| count.div_ceil(10);
+    let common_of = |context: usize, count: u32| {
+        let place = context as u32 * 37 % (count - num_common(count) + 1);
+        TokenId(first_other + 2 * place + 1)
+    };
+    let document = (0u32..).zip(&contexts).flat_map(|(context, &count)| {
+        let common = common_of(context as usize, count);
+        let others =
+            (0..count - num_common(count)).map(|other| TokenId(first_other + 2 * other + 2));
+        let followers = others.chain((0..num_common(count)).map(move |_| common));
+        followers.flat_map(move |follower| [TokenId(context), follower]).collect::<Vec<_>>()
+    });
+    let document: Vec<_> = document.collect();
+    let vocab_size = 10_000;
+    let scratch = Scratch::with(&[document], vocab_size);
+    let index = HistoryIndex::open(&scratch.0, &KEY).unwrap();
+    let missed = contexts.iter().enumerate().filter(|&(context, &count)| {
+        let range = index.find(index.all(), 0, TokenId(context as u32)).unwrap();
+        assert_eq!(range.count(), count);
+        let mut is_found = false;
+        index.continuations(range, 1, |next| is_found |= next.token == common_of(context, count));
+        !is_found
+    });
+    assert_eq!(missed.map(|(_, count)| count).collect::<Vec<_>>(), Vec::<&u32>::new());
+}
