@@ -4,6 +4,10 @@
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
 
+/// Most blocks of a target: ten times as many as models have layers. What is planned costs up to the
+/// square of their number.
+pub const MAX_BLOCKS: usize = 2_048;
+
 /// What one block costs under one graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphCost {
@@ -74,13 +78,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A profile of at least one block. Fails where there is none, and where a number of rows is 0
-    /// or a chunk has fewer rows than a piece.
+    /// A profile of at least one block. Fails where there is none or there are more than
+    /// [`MAX_BLOCKS`], and where a number of rows is 0 or a chunk has fewer rows than a piece.
     pub fn new(blocks: Vec<BlockCost>, prefill_rows: usize, decode_rows: usize) -> Result<Self> {
         let bad =
             |what, got: usize, must| Err(Error::BadOption { what, got: got.to_string(), must });
-        if blocks.is_empty() {
-            return bad("the number of blocks", 0, "at least 1");
+        if blocks.is_empty() || blocks.len() > MAX_BLOCKS {
+            return bad("the number of blocks", blocks.len(), "1 to 2,048");
         }
         if decode_rows == 0 {
             return bad("decode_rows", 0, "at least 1");
@@ -128,6 +132,23 @@ impl Profile {
         match graph {
             Graph::Prefill => cost.compute_us,
             Graph::Decode => cost.compute_us * num_tokens.div_ceil(self.decode_rows) as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_blocks_than_can_be_planned_are_refused() {
+        let graph = GraphCost { load_us: 1, compute_us: 1, num_bytes: 1 };
+        let block = BlockCost { prefill: graph, decode: graph };
+        assert!(Profile::new(vec![block; MAX_BLOCKS], 4, 2).is_ok());
+        for (num_blocks, got) in [(0, "0"), (MAX_BLOCKS + 1, "2049")] {
+            let (what, must) = ("the number of blocks", "1 to 2,048");
+            let refused = Error::BadOption { what, got: got.into(), must };
+            assert_eq!(Profile::new(vec![block; num_blocks], 4, 2), Err(refused));
         }
     }
 }

@@ -28,7 +28,7 @@ impl Streaming {
     /// The quickest way to keep within `budget` bytes, by the profile's times.
     ///
     /// Streamed blocks are spread evenly, so that those that stay run while the next one loads.
-    /// Cost: a pass over the blocks for each of their numbers. Fails where not even one block fits
+    /// Cost: a few passes over the blocks for each of their numbers. Fails where not even one block fits
     /// at a time; the least that would do is named.
     pub fn within(budget: u64, profile: &Profile) -> Result<Self> {
         let num_blocks = profile.blocks().len();
@@ -118,11 +118,12 @@ impl Streaming {
 fn pass(profile: &Profile, streamed: &[BlockId], num_places: usize) -> Timetable {
     let num_blocks = profile.blocks().len();
     let (mut runs, mut actions, mut now_us, mut loaded_us) = (Vec::new(), Vec::new(), 0, 0);
+    let mut turns = streamed.iter().enumerate().peekable();
     for (index, cost) in profile.blocks().iter().enumerate() {
         let (block, graph, start_us) = (BlockId(index as u32), Graph::Decode, now_us);
         now_us += cost.decode.compute_us;
         runs.push(Run { block, chunk: 0, graph, start_us, end_us: now_us });
-        let Some(turn) = streamed.iter().position(|streamed| *streamed == block) else { continue };
+        let Some((turn, _)) = turns.next_if(|(_, streamed)| **streamed == block) else { continue };
         let next = streamed[(turn + num_places) % streamed.len()];
         for (kind, block) in [(ActionKind::Release, block), (ActionKind::Load, next)] {
             let start_us = now_us.max(loaded_us);

@@ -55,7 +55,8 @@ pub struct Plan {
 
 /// The plan that `strategy` makes.
 ///
-/// Costs a few passes over the runs; `JustInTime` and `Auto` a few hundred.
+/// Costs a few passes over the runs; `JustInTime` and `Auto` some dozen of them, and a search that
+/// ends after a bounded number of runs.
 ///
 /// Fails with `BudgetTooSmall` where the strategy has no plan within the budget, and with
 /// `BadOption` or `WrongLength` where the problem is none.

@@ -8,6 +8,9 @@ use crate::random::uniform;
 
 /// Runs that one improvement may reckon with, over all routes that it tries: this bounds its time.
 const SEARCH_RUNS: usize = 100_000;
+/// The same for a pass that tries something with each block once: all of some hundred blocks and
+/// chunks, and the first few blocks of a thousand.
+const PASS_RUNS: usize = 1 << 20;
 /// What trying routes costs beside its runs, as a number of runs.
 const RUNS_A_TRIAL: usize = 8;
 
@@ -30,6 +33,8 @@ pub(super) struct Search<'a> {
     budget: Option<u64>,
     best: Candidate,
     runs_left: usize,
+    #[cfg(test)]
+    pub runs_spent: usize,
 }
 
 impl<'a> Search<'a> {
@@ -39,7 +44,16 @@ impl<'a> Search<'a> {
         let peak_bytes = routes_peak_bytes(costs, &routes);
         let best = Candidate { routes, finish, peak_bytes };
         let lower_bound_us = costs.lower_bound_us();
-        Self { costs, lower_bound_us, clock, budget, best, runs_left: 0 }
+        Self {
+            costs,
+            lower_bound_us,
+            clock,
+            budget,
+            best,
+            runs_left: 0,
+            #[cfg(test)]
+            runs_spent: 0,
+        }
     }
 
     pub fn into_routes(self) -> Vec<Route> {
@@ -84,6 +98,10 @@ impl<'a> Search<'a> {
     fn spend(&mut self) {
         let cost = self.costs.num_runs() + RUNS_A_TRIAL;
         self.runs_left = self.runs_left.saturating_sub(cost);
+        #[cfg(test)]
+        {
+            self.runs_spent += cost;
+        }
     }
 
     /// Gives some blocks other routes, if that is better.
@@ -161,6 +179,9 @@ impl<'a> Search<'a> {
                 }
                 near(self, first, &mut options);
                 near(self, second, &mut others);
+                if options.is_empty() || others.is_empty() {
+                    self.runs_left = self.runs_left.saturating_sub(self.costs.num_chunks);
+                }
                 for &option in &options {
                     for &other in &others {
                         if self.is_over() {
@@ -197,8 +218,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Lets blocks keep their old graph while the new one loads, those that gain most a byte first.
+    /// Lets blocks keep their old graph while the new one loads, those that gain most a byte first;
+    /// until the time is over.
     pub fn keep_while_loading(&mut self) {
+        self.runs_left = PASS_RUNS;
         let gain = |block: usize, route: &Route| {
             let costs = &self.costs.blocks[block];
             let chunks = self.costs.best_until(block).saturating_sub(route.until) as u64;
@@ -211,14 +234,19 @@ impl<'a> Search<'a> {
             .collect();
         order.sort_by(|one, other| other.0.total_cmp(&one.0));
         for (_, block) in order {
+            if self.runs_left == 0 {
+                return;
+            }
             let route = self.best.routes[block];
             let until = route.until.max(self.costs.best_until(block));
             self.try_with([(block, Route { until, keep_decode: true, ..route })]);
         }
     }
 
-    /// Gives memory back where it brings nothing: release-first again if the makespan stays.
+    /// Gives memory back where it brings nothing: release-first again if the makespan stays; until
+    /// the time is over.
     pub fn economise(&mut self) {
+        self.runs_left = PASS_RUNS;
         for block in 0..self.costs.num_blocks() {
             for until in [self.costs.num_chunks, self.best.routes[block].until] {
                 let route = self.best.routes[block];
@@ -226,6 +254,10 @@ impl<'a> Search<'a> {
                 if option == route {
                     continue;
                 }
+                if self.runs_left == 0 {
+                    return;
+                }
+                self.spend();
                 self.best.routes[block] = option;
                 let finish = self.clock.finish(&self.best.routes);
                 let peak_bytes = routes_peak_bytes(self.costs, &self.best.routes);
@@ -310,6 +342,39 @@ pub(super) fn any_form(
             if window < until {
                 options.push(both(0, until, window));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixed::asynchronous;
+    use super::super::problem::Problem;
+    use super::*;
+    use crate::load::profile::{BlockCost, GraphCost, Profile};
+
+    #[test]
+    fn every_pass_over_a_huge_plan_ends_after_a_bounded_number_of_runs() {
+        let num_blocks = 300;
+        let graph = |compute_us| GraphCost { load_us: 5_000, compute_us, num_bytes: 1 };
+        let block = BlockCost { prefill: graph(1_000), decode: graph(200) };
+        let profile = Profile::new(vec![block; num_blocks], 256, 32).unwrap();
+        let start = vec![Held::PREFILL; num_blocks];
+        let problem =
+            Problem { profile: &profile, num_tokens: 50 * 256, start, memory_budget: None };
+        let costs = problem.costs().unwrap();
+        let mut search = Search::new(&costs, None, asynchronous(&costs));
+        let trial = costs.num_runs() + RUNS_A_TRIAL;
+        type Pass = for<'a, 'b> fn(&'a mut Search<'b>);
+        let passes: [Pass; 3] = [
+            |search| search.keep_while_loading(),
+            |search| search.economise(),
+            |search| search.improve(any_form),
+        ];
+        for pass in passes {
+            let before = search.runs_spent;
+            pass(&mut search);
+            assert!(search.runs_spent - before < PASS_RUNS + trial);
         }
     }
 }

@@ -109,7 +109,9 @@ impl PyPlan {
     text_signature = "(blocks, prefill_rows, decode_rows, num_tokens, *, \
         strategy='auto', start='prefill', memory_budget=None)"
 )]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 fn plan(
+    py: Python<'_>,
     blocks: Vec<PyBlockCost>,
     prefill_rows: i128,
     decode_rows: i128,
@@ -132,7 +134,7 @@ fn plan(
             .map(|bytes| non_negative("memory_budget", bytes))
             .transpose()?,
     };
-    Ok(PyPlan { core: plan_for(strategy, &problem)? })
+    Ok(PyPlan { core: py.detach(|| plan_for(strategy, &problem))? })
 }
 
 /// What each strategy does, by its name, in the order of tables.
