@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import BundleError
+from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from coordgen_rs._core import BlockCost
-from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import ProfileError
+from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 1
 
