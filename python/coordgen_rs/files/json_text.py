@@ -1,0 +1,232 @@
+"""JSON from outside, a document or a line at a time, read so that no file can do harm.
+
+In: a path, or bytes with a name for messages. Out: what the text says, as `json.loads` gives it, or
+a `JsonTextError` that names file and line; callers turn it into their own named error. Whether the
+values are those that are expected is `typed_json.py`'s to check.
+"""
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_DEPTH = 100
+"""Lists and objects inside each other; the parser recurses once for each."""
+
+SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F])|.)", re.DOTALL)
+"""In valid JSON: a surrogate pair, half of one (group 1), or another."""
+_MAYBE_HUGE = re.compile(r"[0-9]{19}|[0-9.][eE]\+?[0-9]{3}")
+"""A number without these is an integer of 64 bits, or a finite float."""
+
+
+class JsonTextError(ValueError):
+    """A file is not what it should be: JSON in UTF-8; the message names it, and the line."""
+
+
+def read_json(path: Path, *, most_bytes: int) -> Any:
+    """Read a file that is one JSON document.
+
+    Args:
+        path: A regular file. A pipe or a device is refused, not waited for.
+        most_bytes: A longer file is refused.
+
+    Raises:
+        JsonTextError: It is no regular file, too long, or not JSON as in `parse_json`.
+        OSError: It cannot be read.
+    """
+    return parse_json(read_bytes(path, most_bytes=most_bytes), str(path))
+
+
+def read_json_lines(path: Path, *, most_line_bytes: int) -> Iterator[tuple[int, Any]]:
+    """Read a file with a JSON document on each line.
+
+    Args:
+        path: A regular file. A pipe or a device is refused, not waited for.
+        most_line_bytes: A longer line is refused; the file may have any length.
+
+    Returns:
+        The number of each line, from 1, and what it says. Blank lines are left out.
+
+    Raises:
+        JsonTextError: It is no regular file, or a line is too long, or not JSON.
+        OSError: It cannot be read.
+    """
+    with _open_regular(path) as stream:
+        yield from parse_json_lines(stream, str(path), most_line_bytes=most_line_bytes)
+
+
+def read_bytes(path: Path, *, most_bytes: int) -> bytes:
+    """Read a regular file whole.
+
+    Args:
+        path: A regular file. A pipe or a device is refused, not waited for.
+        most_bytes: A longer file is refused.
+
+    Raises:
+        JsonTextError: It is no regular file, or longer.
+        OSError: It cannot be read.
+    """
+    with _open_regular(path) as stream:
+        content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise JsonTextError(f"{path} is longer than {most_bytes:,} bytes")
+    return content
+
+
+def parse_json_lines(
+    stream: BinaryIO, name: str, *, most_line_bytes: int
+) -> Iterator[tuple[int, Any]]:
+    """Read JSON lines from an open stream, such as stdin.
+
+    Args:
+        stream: Opened for bytes.
+        name: Of the stream, for messages.
+        most_line_bytes: A longer line is refused.
+
+    Returns:
+        The number of each line, from 1, and what it says. Blank lines are left out.
+
+    Raises:
+        JsonTextError: A line is too long, or not JSON as in `parse_json`.
+    """
+    number = 0
+    while line := stream.readline(most_line_bytes + 1):
+        number += 1
+        where = f"{name}, line {number}"
+        if len(line) > most_line_bytes:
+            raise JsonTextError(f"{where} is longer than {most_line_bytes:,} bytes")
+        if number > 1 and line.startswith(_BYTE_ORDER_MARK):
+            raise JsonTextError(f"{where} begins with a byte order mark")
+        text = _decoded(line, where)
+        if not text.isspace() and text:
+            yield number, parse_json(text, where)
+
+
+def parse_json(text: str | bytes, name: str) -> Any:
+    """What a JSON document says.
+
+    It is UTF-8, with or without a byte order mark. Refused is also what readers disagree on: a key
+    that stands twice in an object, NaN and Infinity, numbers beyond a float64 or beyond 64 bits
+    (-2^63 to 2^64 - 1), half of a surrogate pair, and more than 100 lists and objects inside each
+    other.
+
+    Args:
+        text: The document.
+        name: Its name for messages, and where it is one of many, its line.
+
+    Raises:
+        JsonTextError: It is not such a document.
+    """
+    text = _checked(text, name) if isinstance(text, str) else _decoded(text, name)
+    _check_depth(text, name)
+    hooks: dict[str, Any] = {}
+    if _MAYBE_HUGE.search(text):  # calling a hook for each number is slow
+        hooks = {"parse_int": _integer, "parse_float": _float}
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, **hooks)
+    except json.JSONDecodeError as error:
+        raise JsonTextError(f"{name} is not valid JSON: {error}") from error
+    except ValueError as error:  # from our hooks
+        raise JsonTextError(f"{name} {error}") from error
+    if _MAYBE_SURROGATE.search(text):
+        _check_surrogates(text, name)
+    return value
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    # Without O_NONBLOCK, opening a named pipe waits for someone to write into it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise JsonTextError(f"{path} is {_kind(mode)}, not a regular file")
+        return open(descriptor, "rb")  # noqa: PTH123 (it is a descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a device"
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        return content.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise JsonTextError(
+            f"{name} is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start}"
+        ) from error
+
+
+def _checked(text: str, name: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise JsonTextError(f"{name} holds half of a surrogate pair") from error
+    return text.removeprefix("\ufeff")
+
+
+def _check_depth(text: str, name: str) -> None:
+    """Refuse nesting that would exhaust the parser's stack.
+
+    Raises:
+        JsonTextError: There is too much of it.
+    """
+    if text.count("[") + text.count("{") <= MOST_DEPTH:
+        return
+    depth = 0
+    for bracket in re.sub(r"[^\[\]{}]+", "", _STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MOST_DEPTH:
+            raise JsonTextError(
+                f"{name} has more than {MOST_DEPTH} lists and objects inside each other"
+            )
+
+
+def _check_surrogates(text: str, name: str) -> None:
+    r"""Refuse `\ud800` without its other half; `text` is valid JSON.
+
+    Raises:
+        JsonTextError: There is one.
+    """
+    if any(escape[1] for escape in _ESCAPE.finditer(text)):
+        raise JsonTextError(f"{name} holds half of a surrogate pair")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"has the key {twice!r:.60} twice in an object")
+    return fields
+
+
+def _refuse(literal: str) -> None:
+    raise ValueError(f"holds {literal}, which is not JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not SMALLEST_INTEGER <= int(digits) <= LARGEST_INTEGER:
+        raise ValueError(f"holds the integer {digits:.30}, which needs more than 64 bits")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"holds the number {digits:.30}, which is too large")
+    return value
