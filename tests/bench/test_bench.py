@@ -329,7 +329,20 @@ def test_wrong_options_are_one_line(bundle_of, data):
     assert "no profile at" in refused(*command, "--sections", "switching", "--profile", "absent")
 
 
-@pytest.mark.parametrize("line", ["{}", "[1]", "not json", '{"task": "rag"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "[1]",
+        "not json",
+        '{"task": "rag"}',
+        '{"task": "rag", "prompt": 5}',
+        '{"task": ["rag"], "prompt": "x"}',
+        '{"task": "rag", "prompt": "\\ud800"}',
+        "[" * 200_000,
+    ],
+    ids=range(8),
+)
 def test_unusable_prompts_are_named(tmp_path, line):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"task": "rag", "prompt": "x"}) + "\n\n" + line + "\n")
@@ -338,6 +351,12 @@ def test_unusable_prompts_are_named(tmp_path, line):
     path.write_text("\n")
     with pytest.raises(PromptsError, match="no prompt"):
         read_prompts(path)
+
+
+def test_prompts_may_begin_with_a_byte_order_mark(data):
+    expected = read_prompts(data)
+    data.write_bytes(b"\xef\xbb\xbf" + data.read_bytes())
+    assert read_prompts(data) == expected
 
 
 def test_the_limit_holds_for_each_task(data):

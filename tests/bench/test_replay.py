@@ -162,13 +162,29 @@ def test_outputs_of_another_model_are_read_by_name(data):
 
 @pytest.mark.parametrize(
     "line",
-    ["", "not json", "[]", '{"id": "1"}', '{"id": 1, "task": "t", "prompt": "p", "output": "o"}'],
+    [
+        "",
+        "not json",
+        "[]",
+        '{"id": "1"}',
+        '{"id": 1, "task": "t", "prompt": "p", "output": "o"}',
+        '{"id": "1", "task": "t", "prompt": "p", "output": "o", "context": ["p"]}',
+        '{"id": "1", "task": "t", "prompt": "\\udfff", "output": "o"}',
+        "[" * 200_000,
+    ],
+    ids=range(8),
 )
 def test_unusable_records_are_refused(tmp_path, line):
     path = tmp_path / "records.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(RecordsError, match=r"records\.jsonl"):
         read_records(path)
+
+
+def test_records_may_begin_with_a_byte_order_mark(data):
+    expected = read_records(data)
+    data.write_bytes(b"\xef\xbb\xbf" + data.read_bytes())
+    assert read_records(data) == expected
 
 
 def test_earlier_turns_stand_in_the_template():

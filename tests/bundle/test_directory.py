@@ -1,6 +1,7 @@
 import contextlib
 import copy
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -67,7 +68,9 @@ def test_a_directory_without_a_manifest_is_no_bundle(tmp_path):
         Bundle.open(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", '"schema_version"', "\ud800"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '"schema_version"', "\ud800", "[" * 200_000], ids=len
+)
 def test_a_manifest_that_is_no_object_is_refused(bundle, text):
     (bundle / "manifest.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(BundleError, match=r"manifest\.json"):
@@ -91,6 +94,13 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
         ({"files": {}}, r"manifest\.files lacks"),
         ({"model": {}}, r"manifest\.model has no field"),
         ({"embedding": {"file": "../secret", "dtype": "float16"}}, "secret"),
+        ({"embedding": {"file": "embedding.bin", "dtype": "float32"}}, "16384 bytes, but 128 rows"),
+        ({"embedding": {"file": "tokenizer.json", "dtype": "float16"}}, "are 16384"),
+        ({"slots": 10**30}, "64 bits"),
+        ({"slots": 10**18}, r"manifest\.slots is 1000000000000000000, expected 1 to"),
+        ({"context": 2**40, "slots": 2**41}, r"manifest\.context is 1099511627776"),
+        ({"decode_rows": 256, "prefill_rows": 32}, r"manifest\.decode_rows is 256, more than"),
+        ({"end_token_ids": [True]}, r"manifest\.end_token_ids\[0\] is bool"),
     ],
     ids=str,
 )
@@ -104,6 +114,47 @@ def test_a_file_outside_the_bundle_is_refused(bundle):
     files = json.loads((bundle / "manifest.json").read_text())["files"]
     change_manifest(bundle, files=files | {"../secret": {"num_bytes": 1, "sha256": ""}})
     with pytest.raises(BundleError, match="secret"):
+        Bundle.open(bundle)
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "\ud800", "..\\x", "C:x", "/x", "NUL", "a\nb", "a/../b", "x" * 300, "x."]
+)
+def test_a_name_that_is_no_plain_file_name_is_refused(bundle, name):
+    files = json.loads((bundle / "manifest.json").read_text())["files"]
+    change_manifest(bundle, files=files | {name: {"num_bytes": 1, "sha256": ""}})
+    with pytest.raises(BundleError, match=r"plain file name|half of a surrogate pair"):
+        Bundle.open(bundle)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("vocab_size", 10**30),
+        ("vocab_size", 2**30),
+        ("vocab_size", 256),
+        ("rms_norm_eps", 10**400),
+        ("rms_norm_eps", -1.0),
+        ("num_layers", 2**62),
+    ],
+)
+def test_an_impossible_size_of_the_model_is_refused(bundle, field, value):
+    model = json.loads((bundle / "manifest.json").read_text())["model"]
+    change_manifest(bundle, model=model | {field: value})
+    with pytest.raises(BundleError, match=r"manifest"):
+        Bundle.open(bundle)
+
+
+def test_a_manifest_may_begin_with_a_byte_order_mark(bundle):
+    file = bundle / "manifest.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    Bundle.open(bundle).verify()
+
+
+def test_a_pipe_as_manifest_is_refused_not_waited_for(bundle):
+    (bundle / "manifest.json").unlink()
+    os.mkfifo(bundle / "manifest.json")
+    with pytest.raises(BundleError, match=r"manifest\.json is a pipe"):
         Bundle.open(bundle)
 
 

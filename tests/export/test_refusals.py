@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,13 +145,71 @@ def test_missing_and_misshaped_tensors_are_named(tmp_path):
     refuse(checkpoint, tmp_path / "out", CheckpointError, r"gate_proj\.weight .*99")
 
 
-def test_an_infinite_offset_is_a_damaged_header(tmp_path):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data_offsets": [0, float("inf")]}, r"model\.safetensors: the header holds Infinity"),
+        ({"shape": [float("inf")]}, r"model\.safetensors: the header holds Infinity"),
+        ({"shape": [1.5]}, r"damaged header at model\.norm\.weight: .*shape\[0\] is float 1\.5"),
+        ({"shape": [2**62] * 1_000}, r"damaged header at model\.norm\.weight"),
+        ({"shape": [2]}, r"damaged header at model\.norm\.weight"),
+        ({"data_offsets": [4, 0]}, r"damaged header at model\.norm\.weight"),
+        ({"data_offsets": [0, 4, 8]}, r"damaged header at model\.norm\.weight"),
+        ({"dtype": "I64", "data_offsets": [0, 2**62]}, "truncated"),
+        ({"dtype": None}, r"damaged header at model\.norm\.weight: .*dtype is NoneType"),
+    ],
+    ids=str,
+)
+def test_a_header_that_cannot_be_true_is_named(tmp_path, fields, message):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    file = checkpoint / "model.safetensors"
-    fields = {"dtype": "F32", "shape": [1], "data_offsets": [0, float("inf")]}
-    header = json.dumps({"model.norm.weight": fields}).encode()
-    file.write_bytes(len(header).to_bytes(8, "little") + header)
-    refuse(checkpoint, tmp_path / "out", CheckpointError, "damaged header at model.norm.weight")
+    fields = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | fields
+    write_header(checkpoint, json.dumps({"model.norm.weight": fields}).encode())
+    refuse(checkpoint, tmp_path / "out", CheckpointError, message)
+
+
+def write_header(checkpoint: Path, header: bytes) -> None:
+    content = len(header).to_bytes(8, "little") + header + bytes(4)
+    (checkpoint / "model.safetensors").write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "header", "index"])
+@pytest.mark.parametrize("text", ["[" * 200_000, r'{"a": "\ud800"}', '{"a": 1, "a": 2}'], ids=len)
+def test_hostile_json_in_a_checkpoint_is_refused_with_its_file(tmp_path, file, text):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    name = {"header": "model.safetensors", "index": "model.safetensors.index.json"}.get(file, file)
+    if file == "header":
+        write_header(checkpoint, text.encode())
+    else:
+        (checkpoint / name).write_text(text)
+    refuse(checkpoint, tmp_path / "out", CheckpointError, name.replace(".", r"\."))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_a_pipe_in_a_checkpoint_is_refused_not_waited_for(tmp_path, file):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    (checkpoint / file).unlink(missing_ok=True)
+    os.mkfifo(checkpoint / file)
+    refuse(checkpoint, tmp_path / "out", CheckpointError, f"{file}.* is a pipe")
+
+
+@pytest.mark.parametrize(
+    "shard", ["/etc/passwd", "../other.safetensors", "..\\x", "C:x", "a\0b", ""]
+)
+def test_a_shard_outside_the_checkpoint_is_refused(tmp_path, shard):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    index = {"weight_map": {"model.norm.weight": shard}}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    refuse(checkpoint, tmp_path / "out", CheckpointError, "not a plain file name")
+
+
+@pytest.mark.parametrize("value", [10**400, "1e400", 1e300, -1, True, float("nan")], ids=str)
+def test_an_impossible_epsilon_is_refused(tmp_path, value):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    config = json.loads((checkpoint / "config.json").read_text())
+    text = json.dumps(config | {"rms_norm_eps": "HERE"})
+    text = text.replace('"HERE"', value if isinstance(value, str) else json.dumps(value))
+    (checkpoint / "config.json").write_text(text)
+    refuse(checkpoint, tmp_path / "out", CheckpointError, r"config\.json")
 
 
 @settings(max_examples=100, deadline=None)
@@ -185,6 +244,13 @@ def test_a_damaged_weight_header_never_raises_anything_unnamed(tmp_path_factory,
 def test_options_out_of_range_are_named(tmp_path, options):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     refuse(checkpoint, tmp_path / "out", OptionError, next(iter(options)), **options)
+
+
+def test_a_step_wider_than_a_chunk_is_refused(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    options = {"prefill_rows": 4, "decode_rows": 32}
+    message = "decode_rows is 32, expected at most prefill_rows, 4"
+    refuse(checkpoint, tmp_path / "out", OptionError, message, **options)
 
 
 def test_an_existing_target_is_left_alone(tmp_path):

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.manifest import MANIFEST_NAME, Manifest
+from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.files.json_text import JsonTextError, read_bytes
 
 _CHUNK_BYTES = 1 << 20
+_MOST_MANIFEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,19 @@ class Bundle:
             BundleDamagedError: A file is missing or of another size; the message names it.
         """
         directory = Path(path)
+        manifest = directory / MANIFEST_NAME
         try:
-            text = (directory / MANIFEST_NAME).read_text(encoding="utf-8")
+            text = read_bytes(manifest, most_bytes=_MOST_MANIFEST_BYTES)
         except FileNotFoundError as error:
             hint = ""
             if (directory / "config.json").exists():
                 hint = "; it is a checkpoint, so export it first (coordgen export)"
             raise BundleError(f"{directory} is not a bundle: no {MANIFEST_NAME}{hint}") from error
-        except (OSError, UnicodeDecodeError) as error:
-            raise BundleError(f"{directory / MANIFEST_NAME} cannot be read: {error}") from error
-        bundle = cls(directory.absolute(), Manifest.from_json(text))
+        except JsonTextError as error:
+            raise BundleError(str(error)) from error
+        except OSError as error:
+            raise BundleError(f"{manifest} cannot be read: {error.strerror}") from error
+        bundle = cls(directory.absolute(), Manifest.from_json(text, str(manifest)))
         bundle._check_sizes()
         return bundle
 
@@ -72,7 +77,7 @@ class Bundle:
         entry, model = self.manifest.embedding, self.manifest.model
         shape = (model.vocab_size, model.hidden_size)
         try:
-            file = np.memmap(self.file(entry.file), f"<{_CODES[entry.dtype]}", "r", shape=shape)
+            file = np.memmap(self.file(entry.file), EMBEDDING_TYPES[entry.dtype], "r", shape=shape)
         except (OSError, ValueError) as error:
             raise BundleDamagedError(
                 f"{self.file(entry.file)} cannot be mapped: {error}"
@@ -121,6 +126,3 @@ class Bundle:
                 raise BundleDamagedError(
                     f"{path} is damaged: {num_bytes} bytes, expected {record.num_bytes}"
                 )
-
-
-_CODES = {"float32": "f4", "float16": "f2", "uint16": "u2"}

@@ -7,22 +7,38 @@ It does not look at the other files of the bundle; `directory.py` does.
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import BundleError
+from coordgen_rs.files.file_names import is_plain_name
+from coordgen_rs.files.json_text import JsonTextError, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 
+MOST_OF_A_SIZE = 1 << 24
+"""No known model has a larger size of any kind; a damaged file may, and would fill the memory."""
+
+MOST_ROWS = 1 << 12
+_MOST_BYTES = 1 << 50
+
 WeightKind = Literal["fp32", "int8", "int4"]
+
+
+EMBEDDING_TYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "float16": np.dtype("<f2"),
+    "uint16": np.dtype("<u2"),
+}
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of the target."""
+    """The sizes of the target, each 1 to 2^24."""
 
     family: str
     """`llama` or `qwen2`."""
@@ -191,22 +207,22 @@ class Manifest:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Manifest":
-        """Read and check a manifest.
+    def from_json(cls, text: str | bytes, name: str = MANIFEST_NAME) -> "Manifest":
+        """Read and check a manifest; `name` is that of its file, for messages.
 
         Raises:
             BundleError: It is malformed; the message names the field.
         """
         try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise BundleError(f"{MANIFEST_NAME} is not valid JSON: {error}") from error
+            document = parse_json(text, name)
+        except JsonTextError as error:
+            raise BundleError(str(error)) from error
         if not isinstance(document, dict):
-            raise BundleError(f"{MANIFEST_NAME} does not hold an object")
+            raise BundleError(f"{name} does not hold an object")
         version = document.get("schema_version")
         if version != SCHEMA_VERSION:
             raise BundleError(
-                f"{MANIFEST_NAME} has schema version {version!r}, "
+                f"{name} has schema version {version!r}, "
                 f"this coordgen_rs reads {SCHEMA_VERSION}: export the checkpoint again"
             )
         try:
@@ -231,13 +247,19 @@ def _check(manifest: Manifest) -> None:
         "decode_rows": manifest.decode_rows,
     }
     for name, size in sizes.items():
-        if size <= 0:
-            raise BundleError(f"manifest.{name} is {size}, expected a positive number")
+        _check_range(name, size, 1, MOST_ROWS if name.endswith("_rows") else MOST_OF_A_SIZE)
+    _check_range("slots", manifest.slots, 1, MOST_OF_A_SIZE + MOST_ROWS)
+    _check_range("rms_norm_eps", model.rms_norm_eps, 0, 1)
     widths = manifest.widths
     if not widths or widths != sorted(set(widths)) or widths[0] < 1:
         raise BundleError(f"manifest.widths is {widths}, expected ascending positive numbers")
     if not {manifest.prefill_rows, manifest.decode_rows} <= set(widths):
         raise BundleError(f"manifest.widths {widths} lack prefill_rows or decode_rows")
+    if manifest.decode_rows > manifest.prefill_rows:
+        raise BundleError(
+            f"manifest.decode_rows is {manifest.decode_rows}, more than prefill_rows, "
+            f"{manifest.prefill_rows}: export the checkpoint again"
+        )
     written = widths[-1] if manifest.qnn is None else 0
     if manifest.slots < manifest.context + written:
         raise BundleError(f"manifest.slots is {manifest.slots}, too few for the widest graph")
@@ -250,6 +272,11 @@ def _check(manifest: Manifest) -> None:
     _check_files(manifest)
     if manifest.qnn is not None:
         _check_qnn(manifest, manifest.qnn)
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise BundleError(f"manifest.{name} is {value}, expected {least} to {most}")
 
 
 def _check_layers(manifest: Manifest) -> None:
@@ -274,6 +301,13 @@ def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:
         raise BundleError(f"manifest.qnn.hidden holds {len(qnn.hidden)} encodings")
     if manifest.embedding.dtype != "uint16":
         raise BundleError(f"manifest.embedding.dtype is {manifest.embedding.dtype} for QNN")
+    encodings = [qnn.mask, qnn.rotation, qnn.logits, *qnn.hidden]
+    for cache in qnn.caches:
+        encodings += [cache.key, cache.value, cache.key_new, cache.value_new]
+    for encoding in encodings:
+        most = 255 if encoding.dtype == "uint8" else 65_535
+        _check_range("qnn: a scale", encoding.scale, 1e-30, 1e30)
+        _check_range("qnn: a zero point", encoding.zero_point, 0, most)
     for compiled in (qnn.compiled, qnn.shared):
         for name in {} if compiled is None else compiled.graphs.values():
             if name not in manifest.files:
@@ -288,6 +322,14 @@ def _check_files(manifest: Manifest) -> None:
     for name in used:
         if name not in manifest.files:
             raise BundleError(f"manifest.files lacks {name}")
-    for name in manifest.files:
-        if PurePosixPath(name).name != name or name in ("", ".", "..", MANIFEST_NAME):
+    for name, record in manifest.files.items():
+        _check_range(f"files.{name!r}.num_bytes", record.num_bytes, 0, _MOST_BYTES)
+        if not is_plain_name(name) or name == MANIFEST_NAME:
             raise BundleError(f"manifest.files holds {name!r}, which is not a plain file name")
+    entry, model = manifest.embedding, manifest.model
+    expected = model.vocab_size * model.hidden_size * EMBEDDING_TYPES[entry.dtype].itemsize
+    if manifest.files[entry.file].num_bytes != expected:
+        raise BundleError(
+            f"manifest.embedding: {entry.file} has {manifest.files[entry.file].num_bytes} bytes, "
+            f"but {model.vocab_size} rows of {model.hidden_size} {entry.dtype} are {expected}"
+        )

@@ -36,22 +36,29 @@ class BundleOptions:
     decode_rows: int
     context: int
 
-    def check_limits(self, config: ModelConfig, prefill_rows: int, decode_rows: int) -> None:
-        """Refuse numbers below 1, or above what the model has or so many rows.
+    def check_limits(self, config: ModelConfig, most_rows: int) -> None:
+        """Refuse numbers below 1, above what the model has, or above so many rows.
+
+        A prompt's chunk may run under the decode graphs, so no step is wider than a chunk.
 
         Raises:
             OptionError: One is; the message names it.
         """
         limits = {
             "blocks": config.num_layers,
-            "prefill_rows": prefill_rows,
-            "decode_rows": decode_rows,
+            "prefill_rows": most_rows,
+            "decode_rows": most_rows,
             "context": config.max_positions,
         }
         for name, most in limits.items():
             value = getattr(self, name)
             if not 1 <= value <= most:
                 raise OptionError(f"{name} is {value}, expected 1 to {most}")
+        if self.decode_rows > self.prefill_rows:
+            raise OptionError(
+                f"decode_rows is {self.decode_rows}, expected at most prefill_rows, "
+                f"{self.prefill_rows}"
+            )
 
     @property
     def widths(self) -> list[int]:

@@ -60,7 +60,7 @@ def read_json_lines(path: Path, *, most_line_bytes: int) -> Iterator[tuple[int, 
         JsonTextError: It is no regular file, or a line is too long, or not JSON.
         OSError: It cannot be read.
     """
-    with _open_regular(path) as stream:
+    with open_regular(path) as stream:
         yield from parse_json_lines(stream, str(path), most_line_bytes=most_line_bytes)
 
 
@@ -75,11 +75,31 @@ def read_bytes(path: Path, *, most_bytes: int) -> bytes:
         JsonTextError: It is no regular file, or longer.
         OSError: It cannot be read.
     """
-    with _open_regular(path) as stream:
+    with open_regular(path) as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise JsonTextError(f"{path} is longer than {most_bytes:,} bytes")
     return content
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for bytes. A pipe or a device is refused, not waited for.
+
+    Raises:
+        JsonTextError: It is no regular file.
+        OSError: It cannot be opened.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for someone to write into it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise JsonTextError(f"{path} is {_kind(mode)}, not a regular file")
+        return open(descriptor, "rb")  # noqa: PTH123 (it is a descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def parse_json_lines(
@@ -140,20 +160,6 @@ def parse_json(text: str | bytes, name: str) -> Any:
     if _MAYBE_SURROGATE.search(text):
         _check_surrogates(text, name)
     return value
-
-
-def _open_regular(path: Path) -> BinaryIO:
-    # Without O_NONBLOCK, opening a named pipe waits for someone to write into it.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise JsonTextError(f"{path} is {_kind(mode)}, not a regular file")
-        return open(descriptor, "rb")  # noqa: PTH123 (it is a descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def _kind(mode: int) -> str:

@@ -15,11 +15,13 @@ from typing import Literal
 
 from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import ProfileError
+from coordgen_rs.files.json_text import JsonTextError, parse_json, read_bytes
 from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 1
 
 _LARGEST = 2.0**50  # thirty years in microseconds, a petabyte
+_MOST_BYTES = 64 << 20
 _PACKAGED = "published"
 
 
@@ -110,16 +112,16 @@ class Profile:
             beside.unlink(missing_ok=True)
 
     @classmethod
-    def from_json(cls, text: str, name: str = "the profile") -> "Profile":
+    def from_json(cls, text: str | bytes, name: str = "the profile") -> "Profile":
         """Read and check a profile.
 
         Raises:
             ProfileError: It is malformed; the message names it and the field.
         """
         try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise ProfileError(f"{name} is not valid JSON: {error}") from error
+            document = parse_json(text, name)
+        except JsonTextError as error:
+            raise ProfileError(str(error)) from error
         if not isinstance(document, dict):
             raise ProfileError(f"{name} does not hold an object")
         version = document.get("schema_version")
@@ -143,9 +145,9 @@ class Profile:
             OSError: It cannot be read.
         """
         try:
-            text = path.read_text("utf-8")
-        except UnicodeDecodeError as error:
-            raise ProfileError(f"{path} is not valid JSON: {error}") from error
+            text = read_bytes(path, most_bytes=_MOST_BYTES)
+        except JsonTextError as error:
+            raise ProfileError(str(error)) from error
         return cls.from_json(text, str(path))
 
     @classmethod

@@ -206,7 +206,16 @@ def test_a_text_that_is_repeated_counts_once(tmp_path):
     assert texts.calibration == texts.held_out == [[97, 98, 99]]
 
 
-@pytest.mark.parametrize("content", ["", "not json", '{"id": "a"}', "[1]"])
+def test_calibration_lines_are_cut_at_line_feeds_only_after_a_byte_order_mark(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('\ufeff"a\u2028b"\r\n"c"\n', "utf-8")
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert texts.calibration + texts.held_out == [[97, 0x2028, 98], [99]]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "not json", '{"id": "a"}', "[1]", "[" * 200_000, r'"\ud800"']
+)
 def test_unusable_calibration_files_are_named(tmp_path, content):
     path = tmp_path / "texts.jsonl"
     path.write_text(content)

@@ -1,7 +1,7 @@
 """Prompts of the bench: one JSON object a line, with the task that a prompt belongs to."""
 
-import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,12 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError
+from coordgen_rs.files.json_text import JsonTextError, read_json_lines
+from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.text.tokenizer import Tokenizer
+
+_MOST_LINE_BYTES = 64 << 20
 
 
 class PromptsError(CoordgenError):
     """A file of prompts cannot be used; the message names the file and the line."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line must hold; it may hold more."""
+
+    task: str
+    prompt: str
 
 
 class Prompt(NamedTuple):
@@ -33,19 +45,15 @@ def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
     """
     prompts: list[Prompt] = []
     counts: dict[str, int] = {}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                fields = json.loads(line)
-                prompt = Prompt(fields["task"], fields["prompt"])
-            except (ValueError, TypeError, KeyError) as error:
-                message = f"{path}: line {number} has no task and prompt: {error!r}"
-                raise PromptsError(message) from error
+    try:
+        for number, fields in read_json_lines(path, most_line_bytes=_MOST_LINE_BYTES):
+            line = parse(_Line, fields, f"{path}, line {number}")
+            prompt = Prompt(line.task, line.prompt)
             counts[prompt.task] = counts.get(prompt.task, 0) + 1
             if limit is None or counts[prompt.task] <= limit:
                 prompts.append(prompt)
+    except (JsonTextError, FieldError) as error:
+        raise PromptsError(str(error)) from error
     if not prompts:
         raise PromptsError(f"{path} holds no prompt")
     return prompts

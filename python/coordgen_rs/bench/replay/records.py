@@ -1,13 +1,14 @@
 """Recorded requests: prompts with what a model, or a person, answered; one JSON object a line."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import CoordgenError
+from coordgen_rs.files.json_text import JsonTextError, read_json_lines
 
 _PASSAGE = "<PASSAGE>"
+_MOST_LINE_BYTES = 64 << 20
 
 
 class RecordsError(CoordgenError):
@@ -50,15 +51,16 @@ def read_records(
         OSError: The file cannot be read.
     """
     records: list[Record] = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
+    try:
+        for number, fields in read_json_lines(path, most_line_bytes=_MOST_LINE_BYTES):
             if limit is not None and len(records) == limit:
                 break
-            if line.strip():
-                try:
-                    records.append(_record(json.loads(line), output_of))
-                except (ValueError, TypeError, KeyError) as error:
-                    raise RecordsError(f"{path}, line {number}: {_cause(error)}") from error
+            try:
+                records.append(_record(fields, output_of))
+            except (ValueError, TypeError, KeyError) as error:
+                raise RecordsError(f"{path}, line {number}: {_cause(error)}") from error
+    except JsonTextError as error:
+        raise RecordsError(str(error)) from error
     if not records:
         raise RecordsError(f"{path}: no records")
     return records
@@ -67,7 +69,8 @@ def read_records(
 def _record(fields: Any, output_of: str | None) -> Record:
     if not isinstance(fields, dict):
         raise TypeError("not an object")
-    prompt, context = _text(fields, "prompt"), fields.get("context") or ""
+    prompt = _text(fields, "prompt")
+    context = _text(fields, "context") if fields.get("context") else ""
     if _PASSAGE in prompt:
         prompt = prompt.replace(_PASSAGE, context)
     elif prompt in context:

@@ -4,7 +4,6 @@ In: names and settings; measured sections. Out: names that can be measured; JSON
 nothing (`cli/bench.py`), and measures nothing (`sections/`).
 """
 
-import json
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -14,6 +13,7 @@ from coordgen_rs.bench.reporting.condition import Condition
 from coordgen_rs.bench.reporting.section import Section
 from coordgen_rs.bench.sections import SECTIONS
 from coordgen_rs.errors import OptionError
+from coordgen_rs.files.json_text import parse_json
 
 SCHEMA_VERSION = 1
 
@@ -66,6 +66,6 @@ def document(
 
 def schema() -> dict[str, Any]:
     """The JSON schema of `document`."""
-    text = resources.files(__package__).joinpath("schema.json").read_text("utf-8")
-    parsed: dict[str, Any] = json.loads(text)
+    text = resources.files(__package__).joinpath("schema.json").read_bytes()
+    parsed: dict[str, Any] = parse_json(text, "schema.json")
     return parsed

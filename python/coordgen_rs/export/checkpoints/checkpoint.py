@@ -3,7 +3,6 @@
 In: a path. Out: a `Checkpoint`, the same for every format. Weights carry their Hugging Face names.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,11 @@ from coordgen_rs.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.export.checkpoints.llama2c import open_llama2c
 from coordgen_rs.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.files.file_names import is_plain_name
+from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json
+
+_MOST_JSON_BYTES = 64 << 20
+_MOST_TOKENIZER_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def _open_hugging_face(path: Path) -> Checkpoint:
 
     def read_tokenizer() -> str:
         try:
-            text = tokenizer_path.read_text(encoding="utf-8")
+            text = read_bytes(tokenizer_path, most_bytes=_MOST_TOKENIZER_BYTES).decode("utf-8-sig")
             Tokenizer.from_str(text)
         except Exception as error:  # the tokenizers package raises plain Exception
             raise CheckpointError(f"{tokenizer_path} cannot be read: {error}") from error
@@ -89,6 +93,9 @@ def _open_weights(path: Path) -> dict[str, Tensor]:
         isinstance(shard, str) for shard in weight_map.values()
     ):
         raise CheckpointError(f"{index_path} has no weight_map of file names")
+    for shard in weight_map.values():
+        if not is_plain_name(shard):
+            raise CheckpointError(f"{index_path} names {shard!r}, which is not a plain file name")
     shards = {name: open_safetensors(path / name) for name in sorted(set(weight_map.values()))}
     tensors = {}
     for name, shard in weight_map.items():
@@ -100,9 +107,11 @@ def _open_weights(path: Path) -> dict[str, Tensor]:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        document = read_json(path, most_bytes=_MOST_JSON_BYTES)
+    except JsonTextError as error:
+        raise CheckpointError(str(error)) from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} does not hold an object")
     return document

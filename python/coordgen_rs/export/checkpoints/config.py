@@ -7,13 +7,11 @@ Everything that the graphs cannot do is refused here by name, never ignored.
 from dataclasses import dataclass
 from typing import Any
 
+from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.export.checkpoints.rope import inverse_frequencies
 
 _FAMILIES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
-
-_MAX_SIZE = 1 << 24
-"""No known model has a larger size of any kind; a damaged file may, and would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +116,15 @@ def _positive(config: dict[str, Any], name: str, default: int | None = None) -> 
     value = config.get(name)
     if value is None and default is not None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_SIZE:
-        raise CheckpointError(f"config.json: {name} is {value!r}, expected 1 to {_MAX_SIZE}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_OF_A_SIZE:
+        raise CheckpointError(f"config.json: {name} is {value!r}, expected 1 to {MOST_OF_A_SIZE}")
     return value
 
 
 def _number(config: dict[str, Any], name: str) -> float:
     value = config.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-        raise CheckpointError(f"config.json: {name} is {value!r}, expected a number")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise CheckpointError(f"config.json: {name} is {value!r:.60}, expected 0 to 1")
     return float(value)
 
 
@@ -143,6 +141,7 @@ def _token_ids(
         value = config.get(name)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in ids:
-        if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
-            raise CheckpointError(f"config.json: {name} {token_id!r} is not in the vocabulary")
+        is_number = isinstance(token_id, int) and not isinstance(token_id, bool)
+        if not is_number or not 0 <= token_id < vocab_size:
+            raise CheckpointError(f"config.json: {name} {token_id!r:.60} is not in the vocabulary")
     return ids

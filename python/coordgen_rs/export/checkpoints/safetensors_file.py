@@ -5,8 +5,8 @@ JSON header and the raw tensors. The safetensors package is not used: it maps th
 the whole checkpoint as this process's memory, and numpy has no bfloat16.
 """
 
-import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,28 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.files.json_text import JsonTextError, open_regular, parse_json
+from coordgen_rs.files.typed_json import FieldError, parse
 
 _STORED_TYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
+
+_MOST_HEADER_BYTES = 100_000_000
+"""As in the safetensors package."""
+
+_MOST_DIMENSIONS = 8
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """What the header says of a tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
 
 
 @dataclass(frozen=True)
@@ -69,16 +85,18 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
         CheckpointError: The file is truncated or its header damaged; file and tensor are named.
     """
     try:
-        file_bytes = path.stat().st_size
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
+            file_bytes = os.fstat(stream.fileno()).st_size
             header_bytes = int.from_bytes(stream.read(8), "little")
             if 8 + header_bytes > file_bytes:
                 raise CheckpointError(f"{path} is truncated: its header is incomplete")
-            header = json.loads(stream.read(header_bytes))
+            if header_bytes > _MOST_HEADER_BYTES:
+                raise CheckpointError(f"{path} has a damaged header: {header_bytes} bytes")
+            header = parse_json(stream.read(header_bytes), f"{path}: the header")
+    except JsonTextError as error:
+        raise CheckpointError(str(error)) from error
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} has a damaged header: {error}") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path} has a damaged header: not an object")
     tensors = {}
@@ -89,17 +107,17 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _entry(path: Path, name: str, fields: Any, data_start: int, file_bytes: int) -> _Entry:
+def _entry(path: Path, name: str, value: Any, data_start: int, file_bytes: int) -> _Entry:
     try:
-        stored_type = str(fields["dtype"])
-        shape = tuple(int(size) for size in fields["shape"])
-        begin, end = (int(offset) for offset in fields["data_offsets"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"{path} has a damaged header at {name}") from error
-    dtype = _STORED_TYPES.get(stored_type)
-    is_sized = dtype is None or end - begin == math.prod(shape) * dtype.itemsize
-    if begin < 0 or not is_sized or min(shape, default=1) < 1:
+        fields = parse(_Fields, value, name)
+        begin, end = fields.data_offsets
+    except (FieldError, ValueError) as error:
+        raise CheckpointError(f"{path} has a damaged header at {name}: {error}") from error
+    shape, dtype = tuple(fields.shape), _STORED_TYPES.get(fields.dtype)
+    if len(shape) > _MOST_DIMENSIONS or min(shape, default=1) < 1 or not 0 <= begin <= end:
         raise CheckpointError(f"{path} has a damaged header at {name}")
+    if dtype is not None and end - begin != math.prod(shape) * dtype.itemsize:
+        raise CheckpointError(f"{path} has a damaged header at {name}: not the bytes of its shape")
     if data_start + end > file_bytes:
         raise CheckpointError(f"{path} is truncated: it ends before {name} does")
-    return _Entry(path, name, stored_type, shape, data_start + begin)
+    return _Entry(path, name, fields.dtype, shape, data_start + begin)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from coordgen_rs.bundle.manifest import BlockFiles, EmbeddingFile, HeadFiles, WeightKind
+from coordgen_rs.bundle.manifest import MOST_ROWS, BlockFiles, EmbeddingFile, HeadFiles, WeightKind
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export.bundle import (
     TOKENIZER_NAME,
@@ -28,7 +28,6 @@ from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.export.writer import Staging, staged_directory
 
 _NARROW_WIDTHS = (1, 4, 8, 16, 32)
-_MAX_ROWS = 1 << 12
 _DEFAULT_CONTEXT = 4096
 _BITS: dict[str, tuple[int | None, int | None]] = {
     "fp32": (None, None),
@@ -60,7 +59,8 @@ def export_checkpoint(
         weights: Precision of the weights; the head of `int4` has 8 bits.
         blocks: Number of blocks into which the layers are cut, as equal as may be.
         prefill_rows: Rows of the widest graph, for prompts.
-        decode_rows: Rows of the widest decode graph; narrower ones are 1, 4, 8, 16 and 32.
+        decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
+            4, 8, 16 and 32.
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
         on_progress: Called with what comes next, steps done, and steps in all.
 
@@ -91,7 +91,7 @@ class _Options(BundleOptions):
         """
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
-        self.check_limits(config, _MAX_ROWS, _MAX_ROWS)
+        self.check_limits(config, MOST_ROWS)
 
     @property
     def widths(self) -> list[int]:

@@ -3,14 +3,16 @@
 In: a file of the user's own, or nothing. Out: token ids, some for calibration and some held out.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coordgen_rs.errors import OptionError
+from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json_lines
 
 _MOST_PIECES = 64
+_MOST_BYTES = 64 << 20
 _HELD_OUT = 4
 """Every fourth piece is held out."""
 
@@ -74,25 +76,19 @@ def read_texts(
 
 def _read(path: Path) -> list[str]:
     try:
-        content = path.read_text(encoding="utf-8")
+        if path.suffix != ".jsonl":
+            return [read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")]
+        lines = read_json_lines(path, most_line_bytes=_MOST_BYTES)
+        return [_text(item, f"{path}, line {number}") for number, item in lines]
+    except JsonTextError as error:
+        raise OptionError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"calibration file {path} cannot be read: {error}") from error
-    if path.suffix != ".jsonl":
-        return [content]
-    return [
-        _text(path, number, line)
-        for number, line in enumerate(content.splitlines(), 1)
-        if line.strip()
-    ]
 
 
-def _text(path: Path, number: int, line: str) -> str:
-    try:
-        item = json.loads(line)
-    except ValueError as error:
-        raise OptionError(f"{path}, line {number}: {error}") from error
+def _text(item: Any, where: str) -> str:
     parts = [item.get(name) for name in _FIELDS] if isinstance(item, dict) else [item]
     strings = [part for part in parts if isinstance(part, str)]
     if not strings:
-        raise OptionError(f"{path}, line {number} holds no text")
+        raise OptionError(f"{where} holds no text")
     return "".join(strings)

@@ -130,7 +130,7 @@ class _Options(BundleOptions):
             raise OptionError(f"weights is {self.weights!r}, expected int8 or int4 for QNN")
         if self.cache_type not in ("uint8", "uint16"):
             raise OptionError(f"cache_type is {self.cache_type!r}, expected uint8 or uint16")
-        self.check_limits(config, _MOST_ROWS, self.prefill_rows)
+        self.check_limits(config, _MOST_ROWS)
 
 
 class _QnnExporter:
