@@ -2,13 +2,16 @@
 
 import io
 import json
+import os
+import sqlite3
 
 import pytest
 
 from checkpoints import ROOT
 from coordgen_rs import History
 from coordgen_rs.cli.main import main
-from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.errors import HistoryWarning
+from coordgen_rs.history.store import DATABASE_NAME, HistoryStore
 
 PROMPT = ROOT / "models" / "prompts" / "rag.txt"
 FINGERPRINT = {"fingerprint": "a tokenizer", "vocab_size": 50}
@@ -63,7 +66,7 @@ def test_what_was_exported_can_be_imported(coordgen, answers, tmp_path, monkeypa
     assert requests(tmp_path / "x") == requests(answers)
 
     alice = coordgen("history", "export", answers, "--namespace", "mail/alice").out
-    monkeypatch.setattr("sys.stdin", io.StringIO(alice))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(alice.encode())))
     coordgen("history", "import", tmp_path / "y", "--max-tokens", 12)
     assert requests(tmp_path / "y") == requests(answers, "mail/alice")[1:]
 
@@ -84,7 +87,18 @@ GOOD = '{"namespace": "a", "finished_at": 1, "prompt_len": 1, "token_ids": [1]}'
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("{", "line 3 is not JSON"),
+        ("[" * 200_000, "line 3 has more than 100 lists and objects"),
+        (GOOD.replace('len": 1', 'len": 1' + "0" * 30), "line 3 holds the integer 10"),
+        (GOOD.replace('len": 1', 'len": 2'), "line 3 is not a request: prompt_len is 2"),
+        (GOOD.replace('len": 1', 'len": -1'), "line 3 is not a request: prompt_len is -1"),
+        (GOOD.replace('at": 1', 'at": 1e300'), "line 3 is not a request: finished_at is 1e+300"),
+        (GOOD.replace('at": 1', 'at": 1e400'), "line 3 holds the number 1e400"),
+        (GOOD.replace('at": 1', 'at": NaN'), "line 3 holds NaN"),
+        (GOOD.replace("[1]", "[1.5]"), "token_ids[0] is float 1.5"),
+        (GOOD.replace("[1]", "[[1]]"), "token_ids[0] is list [1]"),
+        (GOOD.replace('"a"', r'"\ud800"'), "line 3 holds half of a surrogate pair"),
+        (GOOD.replace('"a"', "5"), "namespace is int 5"),
+        ("{", "line 3 is not valid JSON"),
         ("[]", "line 3 is not a request"),
         (GOOD.replace("[1]", "[50]"), "token ids outside the vocabulary"),
         (GOOD.replace("[1]", "[-1]"), "token ids outside the vocabulary"),
@@ -100,6 +114,87 @@ def test_lines_that_cannot_be_imported_change_nothing(coordgen, answers, tmp_pat
     assert done.err.startswith("coordgen: error: ")
     assert named in done.err
     assert requests(answers) == before
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "[]",
+        '{"format": "coordgen-history-2", "fingerprint": "x", "vocab_size": 5}',
+        '{"format": "coordgen-history-1", "fingerprint": "x", "vocab_size": Infinity}',
+        '{"format": "coordgen-history-1", "fingerprint": "x", "vocab_size": 1e30}',
+        '{"format": "coordgen-history-1", "fingerprint": "x", "vocab_size": 0}',
+        '{"format": "coordgen-history-1", "fingerprint": "", "vocab_size": 5}',
+        '{"format": "coordgen-history-1", "fingerprint": 5, "vocab_size": 5}',
+    ],
+)
+def test_a_wrong_header_is_refused_and_makes_no_history(coordgen, tmp_path, header):
+    (tmp_path / "lines.jsonl").write_text(header)
+    error = coordgen("history", "import", tmp_path / "x", tmp_path / "lines.jsonl", code=2).err
+    assert "lines.jsonl" in error
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_exported_history_may_begin_with_a_byte_order_mark(coordgen, answers, tmp_path):
+    lines = coordgen("history", "export", answers).out
+    (tmp_path / "lines.jsonl").write_text("\ufeff" + lines, "utf-8")
+    coordgen("history", "import", tmp_path / "x", tmp_path / "lines.jsonl")
+    assert requests(tmp_path / "x") == requests(answers)
+
+
+def test_a_pipe_to_import_is_refused_not_waited_for(coordgen, answers, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a pipe" in coordgen("history", "import", answers, tmp_path / "pipe", code=2).err
+
+
+def test_ls_survives_a_date_that_no_calendar_has(coordgen, answers):
+    change_rows(answers, "finished_at = 1e300 WHERE number = 6")
+    first, second = coordgen("history", "ls", answers).out.splitlines()
+    assert first.startswith("mail/alice: 3 requests, 15 tokens, last 20")
+    assert second == "ui: 3 requests, 15 tokens, last unknown"
+
+
+def change_rows(directory, change):
+    connection = sqlite3.connect(directory / DATABASE_NAME)
+    with connection:
+        connection.execute(f"UPDATE requests SET {change}")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "token_ids = x'01020304050607'",
+        "token_ids = 'text'",
+        "prompt_len = 6",
+        "prompt_len = 'many'",
+        "finished_at = 'late'",
+        "finished_at = 9e999",
+    ],
+)
+def test_rows_that_are_not_whole_are_told_in_one_line(coordgen, answers, change):
+    change_rows(answers, change)
+    assert "is damaged: request 1 is not whole" in coordgen(
+        "history", "export", answers, code=2
+    ).err.replace("\n", " ")
+    with pytest.warns(HistoryWarning, match="request 1 is not whole"):
+        history = History(answers, namespace="mail/alice", **FINGERPRINT)
+    history.close()
+    coordgen("history", "clear", answers)
+    assert requests(answers) == []
+
+
+def test_names_from_a_file_do_not_steer_the_terminal(coordgen, tmp_path):
+    namespace = "red \x1b[31m\n\u202e"
+    with History(tmp_path / "x", namespace=namespace, **FINGERPRINT) as history:
+        history.add([1], [2])
+    (line,) = coordgen("history", "ls", tmp_path / "x").out.splitlines()
+    assert line.startswith(r"red \x1b[31m\n\u202e: 1 requests")
+    assert (
+        json.loads(coordgen("history", "ls", tmp_path / "x", "--json").out)[0]["namespace"]
+        == namespace
+    )
 
 
 def test_a_history_of_another_tokenizer_is_not_imported(coordgen, answers, tmp_path):

@@ -9,24 +9,25 @@ import sqlite3
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from coordgen_rs.errors import HistoryError, HistoryWarning
+from coordgen_rs.files.json_text import JsonTextError, open_regular
+from coordgen_rs.history.exchange import FORMAT, Header, read_exported
 from coordgen_rs.history.requests import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_NAMESPACE,
     INDEX_SUFFIX,
     index_name,
 )
-from coordgen_rs.history.store import HistoryStore, Request
-
-_FORMAT = "coordgen-history-1"
+from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.text.printable import printable
 
 ABOUT = "list, export, import and clear finished requests"
 EXAMPLES = """\
@@ -130,12 +131,18 @@ def _ls(options: argparse.Namespace) -> int:
         print(json.dumps([asdict(summary) for summary in namespaces]))
         return 0
     for summary in namespaces:
-        last = time.strftime("%Y-%m-%d %H:%M", time.localtime(summary.last_finished_at))
         print(
-            f"{summary.namespace}: {summary.num_requests} requests, {summary.num_tokens} tokens, "
-            f"last {last}"
+            f"{printable(summary.namespace)}: {summary.num_requests} requests, "
+            f"{summary.num_tokens} tokens, last {_date(summary.last_finished_at)}"
         )
     return 0
+
+
+def _date(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # of a clock that was wrong, or a damaged file
+        return "unknown"
 
 
 def _opened_to_read(directory: Path) -> HistoryStore:
@@ -148,8 +155,7 @@ def _opened_to_read(directory: Path) -> HistoryStore:
 
 def _export(options: argparse.Namespace) -> int:
     store = _opened_to_read(options.directory)
-    header = {"format": _FORMAT, "fingerprint": store.fingerprint, "vocab_size": store.vocab_size}
-    print(json.dumps(header))
+    print(json.dumps(asdict(Header(FORMAT, store.fingerprint, store.vocab_size))))
     for request in store.read(options.namespace):
         line = {
             "namespace": request.namespace,
@@ -163,48 +169,23 @@ def _export(options: argparse.Namespace) -> int:
 
 def _import(options: argparse.Namespace) -> int:
     if options.file == "-":
-        return _import_lines(options, sys.stdin)
-    with Path(options.file).open(encoding="utf-8") as lines:
-        return _import_lines(options, lines)
-
-
-def _import_lines(options: argparse.Namespace, lines: Iterable[str]) -> int:
-    objects = _objects(lines)
+        return _import_from(options, sys.stdin.buffer, "stdin")
     try:
-        _, header = next(objects)
-        if header["format"] != _FORMAT:
-            raise HistoryError(f"line 1 has format {header['format']!r}, not {_FORMAT!r}")
-        fingerprint, vocab_size = str(header["fingerprint"]), int(header["vocab_size"])
-    except (StopIteration, KeyError, TypeError, ValueError) as error:
-        raise HistoryError("line 1 is not the header of an exported history") from error
-    requests = [_request(number, line, vocab_size) for number, line in objects]
-    store = HistoryStore(options.directory, fingerprint=fingerprint, vocab_size=vocab_size)
-    store.add(requests, options.max_tokens)
-    print(f"{options.directory}: {len(requests)} requests imported", file=sys.stderr)
+        with open_regular(Path(options.file)) as stream:
+            return _import_from(options, stream, options.file)
+    except JsonTextError as error:
+        raise HistoryError(str(error)) from error
+
+
+def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> int:
+    header, requests = read_exported(stream, name)
+    whole = list(requests)  # before the database is made, or anything in it evicted
+    store = HistoryStore(
+        options.directory, fingerprint=header.fingerprint, vocab_size=header.vocab_size
+    )
+    store.add(whole, options.max_tokens)
+    print(f"{options.directory}: {len(whole)} requests imported", file=sys.stderr)
     return 0
-
-
-def _objects(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(lines, 1):
-        try:
-            yield number, json.loads(line)
-        except ValueError as error:
-            raise HistoryError(f"line {number} is not JSON: {error}") from error
-
-
-def _request(number: int, line: Any, vocab_size: int) -> Request:
-    try:
-        token_ids = np.asarray(line["token_ids"], np.int64).reshape(-1)
-        if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < vocab_size:
-            raise ValueError("token ids outside the vocabulary")
-        return Request(
-            str(line["namespace"]),
-            float(line["finished_at"]),
-            int(line["prompt_len"]),
-            token_ids.astype("<u4").tobytes(),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise HistoryError(f"line {number} is not a request: {error}") from error
 
 
 def _clear(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.text.printable import printable
 
 ABOUT = "describe a bundle"
 EXAMPLES = """\
@@ -27,14 +28,14 @@ def run(options: argparse.Namespace) -> int:
     model, blocks = manifest.model, manifest.blocks
     num_bytes = sum(record.num_bytes for record in manifest.files.values())
     print(
-        f"model: {model.family}, {model.num_layers} layers, hidden {model.hidden_size}, "
+        f"model: {printable(model.family)}, {model.num_layers} layers, hidden {model.hidden_size}, "
         f"FFN {model.ffn_size}, {model.num_heads} heads, {model.num_kv_heads} KV heads, "
         f"vocabulary {model.vocab_size}"
     )
-    chip = f", {manifest.qnn.soc}" if manifest.qnn else ""
+    chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
     print(f"provider: {manifest.provider}{chip}")
     print(f"weights: {manifest.weights}, {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
     print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
     print(f"context: {manifest.context} tokens")
-    print(f"written by: {manifest.tool}")
+    print(f"written by: {printable(manifest.tool)}")
     return 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from coordgen_rs.errors import HistoryError, HistoryMismatchError
+from coordgen_rs.history.rows import checked_properties, checked_request, checked_summary
 
 DATABASE_NAME = "history.sqlite"
 SCHEMA_VERSION = 1
@@ -145,9 +146,8 @@ class HistoryStore:
             raise HistoryError(
                 f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}"
             )
-        properties = dict(self._connection.execute("SELECT name, value FROM properties"))
-        self.fingerprint = str(properties["fingerprint"])
-        self.vocab_size = int(properties["vocab_size"])
+        rows = self._connection.execute("SELECT name, value FROM properties").fetchall()
+        self.fingerprint, self.vocab_size = checked_properties(rows, self.path)
         for what, expected, found in (
             ("tokenizer fingerprint", fingerprint, self.fingerprint),
             ("vocabulary size", vocab_size, self.vocab_size),
@@ -202,8 +202,10 @@ class HistoryStore:
             raise
 
     def _value(self, query: str, *parameters: object) -> int:
-        (value,) = self._connection.execute(query, parameters).fetchone()
-        return int(value or 0)
+        (value,) = self._connection.execute(query, parameters).fetchone() or (None,)
+        if not isinstance(value, int | None):
+            raise HistoryError(f"{self.path} is damaged: {value!r:.60} where a number should be")
+        return value or 0
 
     @property
     def num_tokens(self) -> int:
@@ -283,7 +285,7 @@ class HistoryStore:
         if namespace is not None:
             query, parameters = query + "AND name = ? ", (after, namespace)
         for row in self._connection.execute(query + "ORDER BY number", parameters):
-            yield Request(*row)
+            yield Request(*checked_request(row, self.path))
 
     def namespaces(self) -> list[NamespaceSummary]:
         """All namespaces, by name."""
@@ -291,7 +293,8 @@ class HistoryStore:
             "SELECT name, COUNT(*), SUM(num_tokens), MIN(finished_at), MAX(finished_at) "
             "FROM requests JOIN namespaces ON id = namespace GROUP BY name ORDER BY name"
         )
-        return [NamespaceSummary(*row) for row in self._connection.execute(query)]
+        rows = self._connection.execute(query)
+        return [NamespaceSummary(*checked_summary(row, self.path)) for row in rows]
 
     def clear(self, namespace: str | None = None) -> int:
         """Erase the requests of a namespace, or of all; return how many there were."""
