@@ -7,9 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from checkpoints import save_weights, write_checkpoint
 from coordgen_rs import Bundle, OrtSession, generate, open_session, plain
-from coordgen_rs.errors import BundleDamagedError, OptionError
+from coordgen_rs.errors import (
+    BundleDamagedError,
+    MemoryBudgetError,
+    NonFiniteLogitsError,
+    OptionError,
+    ProviderError,
+)
+from coordgen_rs.export import export_checkpoint
+from coordgen_rs.target.kv_cache import KvCache
 
 
 @pytest.fixture
@@ -68,13 +78,63 @@ def test_inexact_arithmetic_is_found(bundle, monkeypatch):
         assert 16 not in open_session(bundle).widths
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"exact_widths": 3}', "\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[" * 200_000, '{"exact_widths": 3}', "\xff"], ids=len
+)
 def test_unreadable_record_is_replaced(bundle, content):
     open_session(bundle)
     (record,) = records(bundle)
     record.write_text(content)
     open_session(bundle)
     assert json.loads(record.read_text())["exact_widths"] == [1, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"exact_widths": []},
+        {"exact_widths": [4, 8]},
+        {"exact_widths": [1, 2]},
+        {"step_us": {}},
+        {"full_step_us": {"1": -1.0, "4": 1.0, "8": 1.0, "16": 1.0, "32": 1.0}},
+    ],
+    ids=str,
+)
+def test_a_record_that_cannot_be_true_is_replaced(bundle, fields):
+    open_session(bundle)
+    (record,) = records(bundle)
+    record.write_text(json.dumps(json.loads(record.read_text()) | fields))
+    assert open_session(bundle).widths == (1, 4, 8, 16, 32)
+    assert json.loads(record.read_text())["exact_widths"] == [1, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_whose_logits_are_not_finite_is_refused(tmp_path, value):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["model.norm.weight"][3] = value
+    save_weights(checkpoint, weights)
+    export_checkpoint(checkpoint, tmp_path / "bundle")
+    with pytest.raises(NonFiniteLogitsError, match="logits are NaN or infinite"):
+        open_session(tmp_path / "bundle")
+
+
+def test_a_target_that_answers_otherwise_each_time_is_refused(bundle, monkeypatch):
+    real, numbers = OrtSession.step, np.random.default_rng(0)
+    monkeypatch.setattr(
+        OrtSession, "step", lambda *of: real(*of) + numbers.random(dtype=np.float32)
+    )
+    with pytest.raises(ProviderError, match="gives other logits each time"):
+        open_session(bundle)
+
+
+def test_a_cache_that_does_not_fit_into_memory_is_refused(bundle, monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(KvCache, "__init__", refuse)
+    with pytest.raises(MemoryBudgetError, match="1024 tokens"):
+        open_session(bundle)
 
 
 def test_unwritable_cache_is_no_error(bundle, monkeypatch):

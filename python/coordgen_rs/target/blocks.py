@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.graph_shapes import check_block
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.onnx_runtime import cpu_session, give_small_memory_back
 
@@ -171,7 +172,11 @@ class CpuBlocks(OrtBlocks):
         by_file = {files[rows]: session for rows, session in there.items()}
         for rows in self._widths[graph]:
             if files[rows] not in by_file:
-                by_file[files[rows]] = load_graph(self._bundle, files[rows])
+                session = load_graph(self._bundle, files[rows])
+                manifest = self._bundle.manifest
+                path = self._bundle.file(files[rows])
+                check_block(session, path, manifest.blocks[block], manifest.model)
+                by_file[files[rows]] = session
         return {rows: by_file[files[rows]] for rows in self._widths[graph]}
 
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:

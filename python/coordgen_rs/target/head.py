@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import Blocks, Bound, load_graph
 from coordgen_rs.target.buffers import Buffers, ort_value
+from coordgen_rs.target.graph_shapes import check_head
 
 
 class Head(Protocol):
@@ -37,6 +38,9 @@ class CpuHead:
         bundle: An opened bundle.
         blocks: Those that compute the hidden states.
         steps: The buffers of all decode widths.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load a graph, or it is not the one of the manifest.
     """
 
     def __init__(self, bundle: Bundle, blocks: Blocks, steps: Sequence[Buffers]) -> None:
@@ -48,6 +52,7 @@ class CpuHead:
             file = self._files[buffers.rows]
             if file not in self._sessions:
                 self._sessions[file] = load_graph(bundle, file)
+                check_head(self._sessions[file], bundle.file(file), bundle.manifest.model)
             shape = (buffers.rows, bundle.manifest.model.vocab_size)
             self._logits[buffers.rows] = np.zeros(shape, np.float32)
             hidden = blocks.hidden_out(buffers)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import MemoryBudgetError
+from coordgen_rs.files.json_text import read_json
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
@@ -19,6 +21,8 @@ from coordgen_rs.target.self_test import SelfTest, run_self_test
 
 if TYPE_CHECKING:
     from coordgen_rs.profile.file import Profile
+
+_MOST_RECORD_BYTES = 16 << 20
 
 
 def open_session(
@@ -55,9 +59,11 @@ def open_session(
             the message names the file. SHA-256 sums are computed on the first opening and
             whenever a file's size or modification time differs from the record.
         OptionError: `threads` cannot be set, or the strategy is unknown.
-        MemoryBudgetError: The budget is too small; the message says how much is needed.
+        MemoryBudgetError: The budget is too small; the message says how much is needed. Or the
+            machine's memory is.
         ProfileError: The profile is for other blocks; a stale one causes a warning.
         ProviderError: The provider is missing, cannot run here, or rejects a graph.
+        NonFiniteLogitsError: The model computes NaN.
     """
     bundle, provider = Bundle.open(Path(path)), provider or ProviderChoice()
     record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
@@ -71,14 +77,20 @@ def open_session(
         from coordgen_rs.target.costs import fitting_costs
 
         costs = fitting_costs(profile, bundle, set_threads(threads))
-    session = OrtSession(
-        provider.device(bundle),
-        threads=threads,
-        switch=switch,
-        memory_budget=memory_budget,
-        costs=costs,
-    )
-    if result is None or fresh:
+    try:
+        session = OrtSession(
+            provider.device(bundle),
+            threads=threads,
+            switch=switch,
+            memory_budget=memory_budget,
+            costs=costs,
+        )
+    except MemoryError as error:
+        raise MemoryBudgetError(
+            f"{bundle.path}: its graphs, and caches for {bundle.manifest.context} tokens, do not "
+            "fit into memory; export it with a smaller context"
+        ) from error
+    if result is None or fresh or not result.tells_of(session.widths):
         result = run_self_test(session, files, on_progress)
         _keep(record, result)
     widths = [w for w in session.widths if w in result.exact_widths]
@@ -114,7 +126,7 @@ def _record_path(
         str(threads),
         "" if memory_budget is None else f"{switch} within {memory_budget}",
     ]
-    name = hashlib.sha256("\n".join(conditions).encode()).hexdigest()[:32]
+    name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "coordgen_rs" / f"{name}.json"
 
@@ -134,7 +146,7 @@ def _stamps(bundle: Bundle) -> dict[str, tuple[int, int]]:
 
 def _load(record: Path) -> SelfTest | None:
     try:
-        fields = json.loads(record.read_text())
+        fields = read_json(record, most_bytes=_MOST_RECORD_BYTES)
         return SelfTest(
             tuple(fields["exact_widths"]),
             bool(fields["exact_slots"]),

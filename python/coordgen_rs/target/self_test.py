@@ -7,7 +7,7 @@ timed (`open.py` keeps the result on disk).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
+from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import StepCost
 
@@ -22,6 +23,7 @@ _CONTEXT_TOKENS = 24
 _CHAIN_TOKENS = 8
 _TIMED_SECONDS = 1.0
 _TIMED_ROUNDS = (3, 40)
+_LONGEST_US = 1e12
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class SelfTest:
     full_step_us: dict[int, float]
     files: dict[str, tuple[int, int]]
 
+    def tells_of(self, widths: Sequence[int]) -> bool:
+        """Whether it can be the result for a session of these widths: a record may be damaged."""
+        both = (self.step_us, self.full_step_us)
+        times = [times.get(width, -1.0) for times in both for width in widths]
+        are_times = all(0 <= time < _LONGEST_US for time in times)
+        return (
+            are_times and widths[0] in self.exact_widths and set(self.exact_widths) <= set(widths)
+        )
+
     def cost(self, width: int, capacity: int) -> StepCost:
         """The cost of a step of a width: a line through the two measured times."""
         few, full = self.step_us[width], self.full_step_us[width]
@@ -55,16 +66,31 @@ def run_self_test(
     files: dict[str, tuple[int, int]],
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> SelfTest:
-    """Measure exactness and step times of all widths of `session`; its cache is emptied."""
+    """Measure exactness and step times of all widths of `session`; its cache is emptied.
+
+    Raises:
+        NonFiniteLogitsError: A row of logits holds NaN, or has no finite maximum.
+        ProviderError: The narrowest graph gives other logits each time.
+    """
     tokens = np.random.default_rng(0).integers(session.vocab_size, size=_CONTEXT_TOKENS)
     context, chain = np.split(tokens.astype(np.uint32), [-_CHAIN_TOKENS])
     expected = decode_chain(session, session.widths[0], context, chain)
+    if not np.isfinite(expected.max(axis=1)).all():  # where no argmax is defined, as in the core
+        raise NonFiniteLogitsError(
+            f"{session.bundle.path}: the model's logits are NaN or infinite; its weights are "
+            "damaged, or too large for this provider"
+        )
     exact = []
     for done, width in enumerate(session.widths):
         if on_progress is not None:
             on_progress(f"trying width {width}", done, len(session.widths))
         if np.array_equal(decode_chain(session, width, context, chain), expected):
             exact.append(width)
+    if not exact or exact[0] != session.widths[0]:
+        raise ProviderError(
+            f"{session.bundle.path}: width {session.widths[0]} gives other logits each time, "
+            "so no step can be verified"
+        )
     step_us = full_step_us = _step_us(session, on_progress)
     exact_slots = True
     if not session.cache.has_fixed_slots:

@@ -11,10 +11,16 @@ from tokenizers.decoders import DecodeStream
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
+from coordgen_rs.files.json_text import read_bytes
+
+_MOST_BYTES = 512 << 20
 
 
 class Tokenizer:
     """A tokenizer file.
+
+    Truncation and padding that the file asks for are turned off: fine-tuned checkpoints often keep
+    those of their training, and the model must see the whole prompt and nothing else.
 
     Args:
         path: A `tokenizer.json`.
@@ -25,9 +31,12 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._tokenizer = HuggingFaceTokenizer.from_file(str(path))
+            text = read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
+            self._tokenizer = HuggingFaceTokenizer.from_str(text)
         except Exception as error:  # the package raises bare Exception
             raise BundleError(f"{path}: not a readable tokenizer: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:

@@ -1,0 +1,69 @@
+"""Whether a graph of a bundle for CPU is the one that its manifest describes.
+
+In: a loaded graph, and the manifest. Out: nothing, or a `BundleError` before ONNX Runtime is given
+arrays of other shapes. Names and shapes are those of `export/cpu/graph.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnxruntime
+
+from coordgen_rs.bundle.manifest import BlockFiles, ModelShape
+from coordgen_rs.errors import BundleError
+
+Shapes = Mapping[str, tuple[int | None, ...]]
+"""Name to shape; None for a size that differs from run to run."""
+
+
+def check_block(
+    session: onnxruntime.InferenceSession, path: Path, block: BlockFiles, model: ModelShape
+) -> None:
+    """Compare a block's graph with the manifest.
+
+    Raises:
+        BundleError: It reads or writes something else; the message names the file.
+    """
+    hidden = (1, None, model.hidden_size)
+    half = (1, 1, None, model.head_dim // 2)
+    cache = (1, model.num_kv_heads, None, model.head_dim)
+    caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]
+    inputs: Shapes = {
+        "hidden": hidden,
+        "mask": (1, 1, None, None),
+        "cos": half,
+        "sin": half,
+        "write_index": (1,),
+        **dict.fromkeys(caches, cache),
+    }
+    outputs: Shapes = {"hidden_out": hidden, **{f"{name}_out": cache for name in caches}}
+    _check(session, path, inputs, outputs)
+
+
+def check_head(session: onnxruntime.InferenceSession, path: Path, model: ModelShape) -> None:
+    """Compare the head's graph with the manifest.
+
+    Raises:
+        BundleError: It reads or writes something else; the message names the file.
+    """
+    inputs = {"hidden": (1, None, model.hidden_size)}
+    _check(session, path, inputs, {"logits": (1, None, model.vocab_size)})
+
+
+def _check(
+    session: onnxruntime.InferenceSession, path: Path, inputs: Shapes, outputs: Shapes
+) -> None:
+    for found, expected in ((session.get_inputs(), inputs), (session.get_outputs(), outputs)):
+        shapes = {argument.name: argument.shape for argument in found}
+        for name in sorted(shapes.keys() ^ expected.keys()):
+            raise BundleError(f"{path} does not fit its manifest: one of them lacks {name}")
+        for name, shape in expected.items():
+            if not _fits(shapes[name], shape):
+                raise BundleError(
+                    f"{path} does not fit its manifest: {name} is {shapes[name]}, expected {shape}"
+                )
+
+
+def _fits(found: Sequence[int | str | None], expected: tuple[int | None, ...]) -> bool:
+    pairs = zip(found, expected, strict=False)
+    return len(found) == len(expected) and all(size is None or one == size for one, size in pairs)
