@@ -300,4 +300,6 @@ impl Drafter {
 }
 
 #[cfg(test)]
+mod ruled_target;
+#[cfg(test)]
 mod tests;

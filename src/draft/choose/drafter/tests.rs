@@ -1,5 +1,6 @@
 //! Laws of the drafter: whatever is drafted, the tokens given out are those of plain decoding.
 
+use super::ruled_target::{VOCAB_SIZE, plain, run_step, says};
 use super::*;
 use crate::draft::choose::origins::Origin;
 use crate::draft::choose::scripted::Scripted;
@@ -9,41 +10,7 @@ use crate::ids::NodeId;
 use crate::tree::draft_tree::strategies;
 use proptest::prelude::*;
 
-const VOCAB_SIZE: usize = Scripted::VOCAB_SIZE;
 const ATTENDED: usize = 64;
-
-/// A target whose next token depends on the last three.
-fn says(text: &[TokenId]) -> TokenId {
-    let recent = text.iter().rev().take(3);
-    TokenId(recent.fold(1, |sum, token| (sum * 5 + token.0 + 1) % 7) % VOCAB_SIZE as u32)
-}
-
-fn plain(prompt: &[TokenId], end_token: TokenId, max_new_tokens: usize) -> Vec<TokenId> {
-    let mut text = prompt.to_vec();
-    while text.len() < prompt.len() + max_new_tokens {
-        text.push(says(&text));
-        if text.last() == Some(&end_token) {
-            break;
-        }
-    }
-    text.split_off(prompt.len())
-}
-
-/// What the target says in each row of the drafter's tree, as `(rows, VOCAB_SIZE)` logits.
-fn run_step(drafter: &Drafter, text: &[TokenId], rows: usize) -> Vec<f32> {
-    let tree = drafter.tree();
-    let mut logits = vec![0.0; rows * VOCAB_SIZE];
-    let mut texts: Vec<Vec<TokenId>> = vec![text.to_vec()];
-    for node in 0..tree.num_nodes() {
-        if node > 0 {
-            let mut path = texts[tree.parents()[node].index()].clone();
-            path.push(tree.token_ids()[node]);
-            texts.push(path);
-        }
-        logits[node * VOCAB_SIZE + says(&texts[node]).0 as usize] = 1.0;
-    }
-    logits
-}
 
 fn drafter(rules: &[u32], commit: CommitPolicy, costs: Option<Vec<f32>>, end: u32) -> Drafter {
     let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: ATTENDED });
