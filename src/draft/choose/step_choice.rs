@@ -63,12 +63,13 @@ pub struct StepChoice {
 impl StepChoice {
     /// Steps with one cost each, in any unit; without costs rows are free.
     ///
-    /// Fails when there is no step, the steps are not in increasing order of rows, or the costs
-    /// are not one a step, positive and not falling with the number of tokens.
+    /// Fails when there is no step, one has no rows, the steps are not in increasing order of rows,
+    /// or the costs are not one a step, positive and not falling with the number of tokens.
     pub fn new(steps: Vec<StepShape>, costs: Option<Vec<StepCost>>) -> Result<Self> {
-        if steps.is_empty() || !steps.is_sorted_by(|one, next| one.rows < next.rows) {
+        let has_rows = steps.first().is_some_and(|narrowest| narrowest.rows > 0);
+        if !has_rows || !steps.is_sorted_by(|one, next| one.rows < next.rows) {
             let rows: Vec<usize> = steps.iter().map(|step| step.rows).collect();
-            let (what, must) = ("rows of the steps", "one or more, in increasing order");
+            let (what, must) = ("rows of the steps", "one or more, positive, in increasing order");
             return Err(Error::BadOption { what, got: format!("{rows:?}"), must });
         }
         if let Some(costs) = &costs
@@ -278,6 +279,7 @@ mod tests {
     fn unusable_steps_and_costs_are_refused() {
         assert!(StepChoice::new(vec![], None).is_err());
         assert!(StepChoice::new(shapes(&[4, 4]), None).is_err());
+        assert!(StepChoice::new(shapes(&[0, 4]), None).is_err());
         for costs in [vec![1.0], vec![1.0, 0.0], vec![1.0, f32::NAN]] {
             let costs = costs.into_iter().map(StepCost::from).collect();
             assert!(StepChoice::new(shapes(&[1, 4]), Some(costs)).is_err());
