@@ -109,15 +109,28 @@ impl LookupTable {
         }
         self.rows.resize(contexts.iter().max().map_or(0, |&last| last as usize + 1), None);
         for (row, &context) in contexts.iter().enumerate() {
-            self.rows[context as usize] = NonZeroU32::new(row as u32 + 1);
+            if self.rows[context as usize].replace(number_of(row)).is_some() {
+                return Err("it holds a row twice");
+            }
         }
         self.token_ids.extend(token_ids.iter().map(|&token| TokenId(token)));
         self.probabilities.extend(probabilities.iter().map(|&bits| f32::from_bits(bits)));
         let is_row = |row: &[f32]| {
             row[0] <= 1.0 && row.is_sorted_by(|one, next| one >= next && *next >= 0.0)
         };
-        let valid = self.probabilities.chunks(self.k).all(is_row);
-        if valid { Ok(()) } else { Err("it holds unusable probabilities") }
+        if !self.probabilities.chunks(self.k).all(is_row) {
+            return Err("it holds unusable probabilities");
+        }
+        let mut contexts = contexts.iter().map(|&context| TokenId(context));
+        if contexts.any(|context| self.holds_a_token_twice(context)) {
+            return Err("it holds a token twice in a row");
+        }
+        Ok(())
+    }
+
+    fn holds_a_token_twice(&self, context: TokenId) -> bool {
+        let tokens = || self.row(context).map(|(token, _)| token);
+        tokens().enumerate().any(|(place, token)| tokens().take(place).any(|one| one == token))
     }
 
     /// The contexts that have a row, in the order of their rows.
@@ -136,6 +149,11 @@ fn write_words<const N: usize>(bytes: &mut [u8], words: [u32; N]) {
     for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }
+}
+
+/// The number of the row at `index`, counted from 1.
+fn number_of(index: usize) -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(index as u32)
 }
 
 /// The word number `index` of the file.
@@ -178,6 +196,24 @@ mod tests {
             bytes[at] ^= flip;
             prop_assert!(LookupTable::from_bytes(&bytes[..at], &OWNER).is_err());
         }
+    }
+
+    #[test]
+    fn a_token_or_a_row_that_stands_twice_is_refused() {
+        let likely = crate::top_k::top_k(&[0.0, 5.0, 9.0]).unwrap();
+        let file = table_of(&[(TokenId(1), likely), (TokenId(2), likely)]).to_bytes(&OWNER);
+        let with_word = |index: usize, word: u32| {
+            let mut bytes = file.clone();
+            write_words(&mut bytes[4 * index..4 * index + 4], [word]);
+            let checksum = crc32fast::hash(&bytes[CHECKED_FROM..]);
+            write_words(&mut bytes[12..16], [checksum]);
+            LookupTable::from_bytes(&bytes, &OWNER).map(|_| ())
+        };
+        let (first_row, first_token) = (HEADER_BYTES / 4, HEADER_BYTES / 4 + 2);
+        assert_eq!(with_word(first_row, 1), Ok(()));
+        assert_eq!(with_word(first_row, 2), Err("it holds a row twice"));
+        assert_eq!(with_word(first_token, 2), Ok(()));
+        assert_eq!(with_word(first_token, 1), Err("it holds a token twice in a row"));
     }
 
     #[test]
