@@ -134,6 +134,28 @@ impl Profile {
             Graph::Decode => cost.compute_us * num_tokens.div_ceil(self.decode_rows) as u64,
         }
     }
+
+    /// Checks that the times of as many runs and loads of all blocks, and the bytes of all graphs,
+    /// come to less than 2^63 each: then two such sums can be added.
+    pub(super) fn check_sums(&self, num_runs: usize) -> Result<()> {
+        let pieces = self.prefill_rows.div_ceil(self.decode_rows) as u128;
+        let (mut time, mut bytes) = (0u128, 0u128);
+        for cost in &self.blocks {
+            for cost in Graph::BOTH.map(|graph| cost.under(graph)) {
+                let run = u128::from(cost.compute_us).saturating_mul(pieces);
+                time = time.saturating_add(2 * u128::from(cost.load_us)).saturating_add(run);
+                bytes += u128::from(cost.num_bytes);
+            }
+        }
+        time = time.saturating_mul(num_runs as u128);
+        for (what, sum) in [("the time of a plan", time), ("the memory of all graphs", bytes)] {
+            if sum >= 1 << 63 {
+                let got = sum.to_string();
+                return Err(Error::BadOption { what, got, must: "below 2^63" });
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ use crate::ids::{BlockId, Graph};
 use crate::load::profile::Profile;
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
 
+/// Passes that are laid end to end to see how long one of many takes.
+const NUM_PASSES: usize = 2;
+
 /// Which blocks are streamed, and how far ahead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streaming {
@@ -29,8 +32,10 @@ impl Streaming {
     ///
     /// Streamed blocks are spread evenly, so that those that stay run while the next one loads.
     /// Cost: a few passes over the blocks for each of their numbers. Fails where not even one block fits
-    /// at a time; the least that would do is named.
+    /// at a time; the least that would do is named. Fails, too, where the sums do not fit into 63
+    /// bits.
     pub fn within(budget: u64, profile: &Profile) -> Result<Self> {
+        profile.check_sums(NUM_PASSES)?;
         let num_blocks = profile.blocks().len();
         let ways = (0..=num_blocks).flat_map(|num_streamed| {
             let places = if num_streamed == 0 { 0..=0 } else { 1..=num_streamed.min(2) };
@@ -91,7 +96,7 @@ impl Streaming {
         let num_blocks = self.pass.num_blocks;
         let (mut compute_us, mut loader_us, mut first_end_us) = (0, 0, 0);
         let mut ready_us = vec![0; num_blocks];
-        for pass in 0..2 {
+        for pass in 0..NUM_PASSES {
             let mut ended_us = Vec::with_capacity(num_blocks);
             let mut actions = self.pass.actions.iter().peekable();
             for run in &self.pass.runs {

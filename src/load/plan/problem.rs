@@ -78,7 +78,7 @@ pub struct Problem<'a> {
 
 impl Problem<'_> {
     /// The costs of every run and load, as tables. Fails where there is no token, a block has no
-    /// start, or the sums do not fit into 64 bits.
+    /// start, or the sums do not fit into 63 bits.
     pub(super) fn costs(&self) -> Result<Costs> {
         let blocks = self.profile.blocks();
         if self.start.len() != blocks.len() {
@@ -96,28 +96,8 @@ impl Problem<'_> {
                 must: "at least 1, and at most 1,048,576 runs of a block",
             });
         }
-        self.check_sums(num_runs)?;
+        self.profile.check_sums(num_runs)?;
         Ok(Costs::new(self))
-    }
-
-    fn check_sums(&self, num_runs: usize) -> Result<()> {
-        let pieces = self.profile.prefill_rows().div_ceil(self.profile.decode_rows()) as u128;
-        let (mut time, mut bytes) = (0, 0);
-        for cost in self.profile.blocks() {
-            for graph in Graph::BOTH {
-                let cost = cost.under(graph);
-                time += 2 * u128::from(cost.load_us) + u128::from(cost.compute_us) * pieces;
-                bytes += u128::from(cost.num_bytes);
-            }
-        }
-        time *= num_runs as u128;
-        for (what, sum) in [("the time of a plan", time), ("the memory of all graphs", bytes)] {
-            if sum > u128::from(u64::MAX) {
-                let got = sum.to_string();
-                return Err(Error::BadOption { what, got, must: "below 2^64" });
-            }
-        }
-        Ok(())
     }
 }
 

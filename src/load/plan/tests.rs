@@ -392,11 +392,13 @@ fn what_is_no_problem_is_refused() {
         refused(Problem { start: vec![Held::BOTH], ..good.clone() }),
         Error::WrongLength { what: "start", got: 1, expected: 2 }
     ));
-    let endless = profile(vec![block(u64::MAX, 1_000, 1_300, 10)]);
-    assert!(matches!(
-        refused(problem(&endless, 1, Held::PREFILL)),
-        Error::BadOption { what: "the time of a plan", .. }
-    ));
+    for load_us in [u64::MAX, 1 << 61] {
+        let endless = profile(vec![block(load_us, 1_000, 1_300, 10)]);
+        assert!(matches!(
+            refused(problem(&endless, 1, Held::PREFILL)),
+            Error::BadOption { what: "the time of a plan", .. }
+        ));
+    }
 }
 
 #[test]
