@@ -72,8 +72,15 @@ class StaleProfileWarning(UserWarning):
     """A profile is of another bundle, machine or version; plans based on it may be worse."""
 
 
+class LeftoverWarning(UserWarning):
+    """What a killed run had left unfinished was removed; the message names it."""
+
+
 class HistoryWarning(UserWarning):
-    """A history cannot be written, or its index had to be rebuilt; generation continues."""
+    """A history cannot be written, its index had to be rebuilt, or other requests were evicted.
+
+    Generation continues.
+    """
 
 
 __all__ = [
@@ -92,6 +99,7 @@ __all__ = [
     "HistoryMismatchError",
     "HistoryWarning",
     "InvalidDraftError",
+    "LeftoverWarning",
     "LookupTableError",
     "MemoryBudgetError",
     "NonFiniteLogitsError",

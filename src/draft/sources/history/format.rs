@@ -14,7 +14,7 @@ use std::path::Path;
 use super::suffix_array::suffix_array;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::replace_file::replace_file;
+use crate::replace_file::{Readers, replace_file};
 
 /// Closes every document; no vocabulary holds it.
 pub const TERMINATOR: TokenId = TokenId(u32::MAX);
@@ -187,7 +187,7 @@ pub fn write_index(
     let text = documents.iter().map(|token| token.0);
     let words = text.chain(suffixes).chain(fences).chain(starts);
 
-    replace_file(path, |file| write_words(file, header, words))
+    replace_file(path, Readers::Owner, |file| write_words(file, header, words))
         .map_err(|error| Error::IndexNotWritten { reason: error.to_string() })
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use super::LookupTable;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::replace_file::replace_file;
+use crate::replace_file::{Readers, replace_file};
 
 /// Raised whenever the layout or the meaning of the file changes.
 pub const VERSION: u32 = 1;
@@ -38,7 +38,7 @@ impl LookupTable {
     /// Fails when the file cannot be written; then what was there before is still there.
     pub fn save(&self, path: &Path, owner: &Owner) -> Result<()> {
         let bytes = self.to_bytes(owner);
-        replace_file(path, |file| file.write_all(&bytes))
+        replace_file(path, Readers::AsUsual, |file| file.write_all(&bytes))
             .map_err(|error| Error::TableNotWritten { reason: error.to_string() })
     }
 

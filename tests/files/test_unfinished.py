@@ -1,0 +1,140 @@
+"""What is being written has a name of its own, and what a killed run left under one is removed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coordgen_rs.errors import LeftoverWarning
+from coordgen_rs.files.unfinished import (
+    held,
+    remove_abandoned,
+    replacing,
+    unfinished_directory,
+)
+
+_HOLD = """
+import sys
+from pathlib import Path
+from coordgen_rs.files.unfinished import replacing, unfinished_directory
+with unfinished_directory(Path(sys.argv[1])) as folder, replacing(Path(sys.argv[2])) as stream:
+    (folder / "weights").write_bytes(bytes(1000))
+    stream.write(b"half"), stream.flush()
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process in the middle of writing `out` and `file`."""
+    command = [sys.executable, "-P", "-c", _HOLD, str(tmp_path / "out"), str(tmp_path / "file")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.kill()
+
+
+def test_what_a_live_process_writes_is_left_alone(holder, tmp_path):
+    before = names(tmp_path)
+    assert len(before) == 2
+    assert remove_abandoned(tmp_path / "out") == remove_abandoned(tmp_path / "file") == []
+    with unfinished_directory(tmp_path / "out") as folder, replacing(tmp_path / "file") as stream:
+        assert len(names(tmp_path)) == 4
+        stream.write(b"whole")
+        folder.rename(tmp_path / "out")
+    assert names(tmp_path) == sorted([*before, "out", "file"])
+
+
+def test_what_a_killed_process_left_is_removed_and_told(holder, tmp_path):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert len(names(tmp_path)) == 2
+    told = pytest.warns(LeftoverWarning, match=r"\.out\.[0-9a-f]{12}\.unfinished \(0\.0 MB\)")
+    with told, unfinished_directory(tmp_path / "out"):
+        assert len(names(tmp_path)) == 2
+    with replacing(tmp_path / "file") as stream:
+        stream.write(b"whole")
+    assert names(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".out.0123456789ab.partial",
+        ".out.0123456789.unfinished",
+        ".out.0123456789AB.unfinished",
+        "out.0123456789ab.unfinished",
+        ".output.0123456789ab.unfinished",
+        ".out..0123456789ab.unfinished",
+    ],
+)
+def test_files_of_other_names_stay(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    (tmp_path / ".out.0123456789ab.unfinished").write_text("left")
+    assert [leftover.num_bytes for leftover in remove_abandoned(tmp_path / "out")] == [4]
+    assert names(tmp_path) == [name]
+
+
+def test_links_pipes_and_what_they_point_to_stay(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / ".out.0123456789ab.unfinished").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / ".out.0123456789ac.unfinished")
+    before = names(tmp_path)
+    assert remove_abandoned(tmp_path / "out") == []
+    assert names(tmp_path) == before
+
+
+def test_a_name_is_taken_as_it_is_written(tmp_path):
+    (tmp_path / ".a.0123456789ab.unfinished").write_text("of another file")
+    assert remove_abandoned(tmp_path / "[ab]") == remove_abandoned(tmp_path / "?") == []
+    (tmp_path / ".[ab].0123456789ab.unfinished").write_text("")
+    assert len(remove_abandoned(tmp_path / "[ab]")) == 1
+
+
+@pytest.mark.parametrize("shift_s", [-10 * 365 * 86_400, 10 * 365 * 86_400])
+def test_no_clock_decides_what_is_left_over(holder, tmp_path, shift_s):
+    moment = time.time() + shift_s
+    for path in tmp_path.iterdir():
+        os.utime(path, (moment, moment))
+    assert remove_abandoned(tmp_path / "out") == remove_abandoned(tmp_path / "file") == []
+    holder.kill()
+    holder.wait()
+    assert len(remove_abandoned(tmp_path / "out")) == 1
+    assert len(remove_abandoned(tmp_path / "file")) == 1
+
+
+def fail_while_writing(file, out):
+    with replacing(file) as stream, unfinished_directory(out) as folder:
+        stream.write(b"half")
+        (folder / "weights").write_text("half")
+        raise KeyError
+
+
+def test_an_exception_leaves_the_file_as_it_was(tmp_path):
+    (tmp_path / "file").write_text("before")
+    with pytest.raises(KeyError):
+        fail_while_writing(tmp_path / "file", tmp_path / "out")
+    assert names(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_private_file_is_its_owners(tmp_path):
+    with replacing(tmp_path / "file", private=True):
+        pass
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_is_held_by_one_at_a_time(tmp_path):
+    with held(tmp_path) as first, held(tmp_path) as second:
+        assert (first, second) == (True, False)
+    with held(tmp_path) as third:
+        assert third
