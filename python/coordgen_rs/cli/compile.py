@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.target.qnn.compile import compile_bundle
 from coordgen_rs.target.qnn.options import SOCS, parse_options
 
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile the bundle, and print what was written."""
-    with progress() as on_progress:
+    with warnings_told(), progress() as on_progress:
         report = compile_bundle(
             options.bundle,
             soc=options.soc,

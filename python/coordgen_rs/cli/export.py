@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.target.provider import PROVIDERS
 from coordgen_rs.target.qnn.options import SOCS
@@ -108,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
 def _export_cpu(options: argparse.Namespace) -> int:
     from coordgen_rs.export import export_checkpoint
 
-    with progress() as on_progress:
+    with warnings_told(), progress() as on_progress:
         export_checkpoint(
             options.checkpoint,
             options.out,
@@ -128,7 +129,7 @@ def _export_qnn(options: argparse.Namespace) -> int:
 
     if options.soc is None:
         raise OptionError("--provider qnn needs --soc NAME, the chip")
-    with progress() as on_progress:
+    with warnings_told(), progress() as on_progress:
         report = export_qnn(
             options.checkpoint,
             options.out,

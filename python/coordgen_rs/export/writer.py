@@ -6,7 +6,7 @@ SHA-256, in a hidden directory beside that path, and renames it when everything 
 
 import contextlib
 import hashlib
-import secrets
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import FileRecord
 from coordgen_rs.errors import ExportError
+from coordgen_rs.files.unfinished import unfinished_directory
 
 
 class HashedFile:
@@ -27,16 +28,9 @@ class HashedFile:
         self.num_bytes = 0
 
     def write(self, data: bytes | NDArray[Any]) -> None:
-        """Append bytes or a C-contiguous array.
-
-        Raises:
-            ExportError: The disk is full.
-        """
+        """Append bytes or a C-contiguous array; raises OSError."""
         view = (memoryview(data) if isinstance(data, bytes) else data.data).cast("B")
-        try:
-            self._stream.write(view)
-        except OSError as error:
-            raise ExportError(_cannot_write(Path(self._stream.name), error)) from error
+        self._stream.write(view)
         self._digest.update(view)
         self.num_bytes += len(view)
 
@@ -52,24 +46,42 @@ class HashedFile:
 class Staging:
     """The hidden directory and the records of the files in it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, out: Path) -> None:
+        self._directory, self._out = directory, out
         self.records: dict[str, FileRecord] = {}
+
+    def check_space(self, num_bytes: int) -> None:
+        """Refuse to begin what cannot end.
+
+        Args:
+            num_bytes: At least so many will be written.
+
+        Raises:
+            ExportError: The disk has less left.
+        """
+        free = shutil.disk_usage(self._directory).free
+        if free < num_bytes:
+            raise ExportError(
+                f"{self._out} cannot be written: it takes at least {num_bytes / 1e9:.2f} GB, and "
+                f"its disk has {free / 1e9:.2f} GB left"
+            )
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[HashedFile]:
         """A new file, recorded when the block ends.
 
         Raises:
-            ExportError: It cannot be written.
+            ExportError: It cannot be written; the message names the file where it was to be.
         """
-        path = self.directory / name
+        path = self._directory / name
         try:
             with path.open("xb") as stream:
                 file = HashedFile(stream)
                 yield file
+                stream.flush()
+                os.fsync(stream.fileno())
         except OSError as error:
-            raise ExportError(_cannot_write(path, error)) from error
+            raise ExportError(_cannot_write(self._out / name, error)) from error
         self.records[name] = file.record()
 
     def write(self, name: str, data: bytes) -> None:
@@ -82,27 +94,64 @@ class Staging:
 def staged_directory(out: Path) -> Iterator[Staging]:
     """Gives a `Staging` whose directory becomes `out` when the block ends without an exception.
 
-    After any exception, an interrupt too, nothing is left behind.
+    After any exception, an interrupt too, nothing is left behind. What a killed run left for the
+    same `out` is removed first, with a `LeftoverWarning`.
 
     Raises:
-        ExportError: `out` exists (an empty directory is taken over), or cannot be written.
+        ExportError: `out` is taken or cannot be written, or the memory does not suffice.
     """
     out = out.absolute()
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ExportError(f"{out} exists already")
-    directory = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    try:
-        directory.mkdir(parents=True)
-    except OSError as error:
-        raise ExportError(_cannot_write(directory, error)) from error
-    try:
-        yield Staging(directory)
+    refuse_taken(out)
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(unfinished_directory(out))
+        except OSError as error:
+            raise ExportError(_cannot_write(out, error)) from error
+        yield Staging(directory, out)
         try:
             directory.rename(out)
         except OSError as error:
             raise ExportError(_cannot_write(out, error)) from error
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+
+
+def refuse_taken(out: Path) -> None:
+    """Refuse a path at which no bundle can appear, before any work is done for it.
+
+    Raises:
+        ExportError: `out` exists (an empty directory is taken over), is a symbolic link or a mount
+            point, or lies where this user cannot write.
+    """
+    out = out.absolute()
+    if out.is_symlink():
+        raise ExportError(f"{out} is a symbolic link: give the directory itself")
+    try:
+        is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    except OSError as error:
+        raise ExportError(_cannot_write(out, error)) from error
+    if not is_free:
+        raise ExportError(f"{out} exists already: remove it, or give another directory")
+    if os.path.ismount(out):
+        raise ExportError(f"{out} is a mount point: give a directory in it")
+    parent = next(folder for folder in out.parents if folder.exists())
+    if not parent.is_dir():
+        raise ExportError(f"{out} cannot be written: {parent} is not a directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ExportError(f"{out} cannot be written: no permission to write in {parent}")
+
+
+@contextlib.contextmanager
+def memory_named(out: Path) -> Iterator[None]:
+    """Turns a lack of memory into an error that says so.
+
+    Raises:
+        ExportError: The memory does not suffice.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise ExportError(
+            f"{out} was not written: out of memory; free some, or raise the limit (ulimit -v)"
+        ) from error
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

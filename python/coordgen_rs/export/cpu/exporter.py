@@ -3,6 +3,7 @@
 In: the path of a checkpoint and what the bundle is to be. Out: a directory for `Bundle.open`.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.export.layers import embedding_tensor, write_head, write_layer
 from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
-from coordgen_rs.export.writer import Staging, staged_directory
+from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
 _NARROW_WIDTHS = (1, 4, 8, 16, 32)
 _DEFAULT_CONTEXT = 4096
@@ -68,15 +69,31 @@ def export_checkpoint(
         OptionError: An option is outside its range.
         CheckpointError: The checkpoint is missing something or damaged; UnsupportedModelError, a
             CheckpointError, if it is of a kind that the graphs cannot do.
-        ExportError: `out` exists, or cannot be written.
+        ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
-    source = open_checkpoint(Path(checkpoint))
-    if context is None:
-        context = min(source.config.max_positions, _DEFAULT_CONTEXT)
-    options = _Options(weights, blocks, prefill_rows, decode_rows, context)
-    options.check(source.config)
-    with staged_directory(Path(out)) as staging:
-        _Exporter(source, staging, options, on_progress or no_progress).run()
+    with memory_named(Path(out)):
+        refuse_taken(Path(out))
+        source = open_checkpoint(Path(checkpoint))
+        if context is None:
+            context = min(source.config.max_positions, _DEFAULT_CONTEXT)
+        options = _Options(weights, blocks, prefill_rows, decode_rows, context)
+        options.check(source.config)
+        with staged_directory(Path(out)) as staging:
+            staging.check_space(_least_bytes(source, weights))
+            _Exporter(source, staging, options, on_progress or no_progress).run()
+
+
+def _least_bytes(source: Checkpoint, weights: WeightKind) -> int:
+    """What the weights take at least: scales and alignment not counted."""
+    block_bits, head_bits = _BITS[weights]
+    config = source.config
+    vocabulary = config.vocab_size * config.hidden_size
+    layers = (tensor for name, tensor in source.tensors.items() if ".layers." in name)
+    bits = sum(math.prod(tensor.shape) for tensor in layers) * (block_bits or 32)
+    bits += vocabulary * (32 if weights == "fp32" else 16)
+    if not (config.tied_head and head_bits is None):  # else they are the embedding's
+        bits += vocabulary * (head_bits or 32)
+    return bits // 8
 
 
 @dataclass(frozen=True)

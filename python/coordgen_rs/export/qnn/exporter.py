@@ -49,7 +49,7 @@ from coordgen_rs.export.qnn.quantize import fix_shape, quantize_graph
 from coordgen_rs.export.qnn.report import QuantizationReport, QuantizedGraph, compare
 from coordgen_rs.export.qnn.text_model import GraphRunner, TextModel
 from coordgen_rs.export.stored import WeightWriter
-from coordgen_rs.export.writer import Staging, staged_directory
+from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
 from coordgen_rs.target.qnn.options import Soc, soc_named
 
 _DEFAULT_CONTEXT = 1024
@@ -95,21 +95,23 @@ def export_qnn(
     Raises:
         OptionError: An option is outside its range, or the calibration file cannot be used.
         CheckpointError: Same as in `export_checkpoint`.
-        ExportError: `out` exists, or cannot be written.
+        ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
-    source = open_checkpoint(Path(checkpoint))
-    if context is None:
-        context = min(source.config.max_positions, _DEFAULT_CONTEXT)
-    options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
-    options.check(source.config)
-    tokenizer = Tokenizer.from_str(source.read_tokenizer())
-    texts = read_texts(
-        None if calibration is None else Path(calibration),
-        lambda text: tokenizer.encode(text).ids,
-        min(_PIECE_LEN, source.config.max_positions),
-    )
-    with staged_directory(Path(out)) as staging:
-        return _QnnExporter(source, staging, options, texts, on_progress or no_progress).run()
+    with memory_named(Path(out)):
+        refuse_taken(Path(out))
+        source = open_checkpoint(Path(checkpoint))
+        if context is None:
+            context = min(source.config.max_positions, _DEFAULT_CONTEXT)
+        options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
+        options.check(source.config)
+        tokenizer = Tokenizer.from_str(source.read_tokenizer())
+        texts = read_texts(
+            None if calibration is None else Path(calibration),
+            lambda text: tokenizer.encode(text).ids,
+            min(_PIECE_LEN, source.config.max_positions),
+        )
+        with staged_directory(Path(out)) as staging:
+            return _QnnExporter(source, staging, options, texts, on_progress or no_progress).run()
 
 
 @dataclass(frozen=True)

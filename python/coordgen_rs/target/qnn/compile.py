@@ -2,14 +2,16 @@
 
 In: a bundle for QNN. Out: the same bundle with an EPContext file and a binary for each graph of the
 blocks and the head; with `shared` also one binary per block with all its graphs, which share
-weights. All of them appear, or none.
+weights. All of them appear, or none. One process at a time compiles a bundle.
 Compiling needs no device: on x86-64 the provider compiles for any chip.
 """
 
 import hashlib
+import os
+import re
 import secrets
-import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +27,8 @@ from coordgen_rs.bundle.manifest import (
     Manifest,
     QnnTarget,
 )
-from coordgen_rs.errors import BundleError
+from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning
+from coordgen_rs.files.unfinished import held, replacing, unfinished_directory
 from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session, version
 from coordgen_rs.target.qnn.options import QnnOptions, Soc, soc_named
 
@@ -77,13 +80,15 @@ def compile_bundle(
         OptionError: The chip is unknown.
         ProviderError: The provider is missing, or cannot compile or load a graph; the bundle is
             unchanged.
+        ExportError: The binaries cannot be written, or another process compiles this bundle; the
+            bundle is unchanged.
     """
-    bundle = Bundle.open(path)
-    target = bundle.manifest.qnn
-    if target is None:
-        raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")
-    chip = _chip(target, soc)
-    with _staging(bundle.path) as staging:
+    _qnn_target(Bundle.open(path))
+    with _staging(Path(path).absolute()) as staging:
+        bundle = Bundle.open(path)  # which another process may just have compiled
+        target = _qnn_target(bundle)
+        chip = _chip(target, soc)
+        _remove_orphans(bundle)
         compiler = _Compiler(bundle, chip, options or QnnOptions(), staging, on_progress)
         groups = _graph_groups(bundle.manifest)
         pairs = [group for group in groups if len(group) > 1]
@@ -115,6 +120,17 @@ def compile_bundle(
         apart_bytes=apart_bytes,
         shared_bytes=shared_bytes,
     )
+
+
+def _qnn_target(bundle: Bundle) -> QnnTarget:
+    """What a bundle says about its chip.
+
+    Raises:
+        BundleError: The bundle is for CPU.
+    """
+    if bundle.manifest.qnn is None:
+        raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")
+    return bundle.manifest.qnn
 
 
 def _chip(target: QnnTarget, name: str | None) -> Soc:
@@ -202,13 +218,35 @@ class _Compiler:
 
 @contextmanager
 def _staging(bundle: Path) -> Iterator[Path]:
-    """A hidden directory in the bundle, gone at the end."""
-    directory = bundle / f".compile.{secrets.token_hex(4)}.partial"
-    directory.mkdir()
+    """A hidden directory in the bundle, gone at the end, while no other process compiles it.
+
+    Raises:
+        ExportError: The binaries cannot be written, or another process compiles the bundle.
+    """
     try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with held(bundle) as is_held:
+            if not is_held:
+                raise ExportError(f"{bundle} is being compiled by another process: wait for it")
+            with unfinished_directory(bundle / "compiled") as staging:
+                yield staging
+    except OSError as error:
+        reason = error.strerror or error
+        raise ExportError(f"{bundle} cannot be compiled: {reason}") from error
+    except MemoryError as error:
+        raise ExportError(
+            f"{bundle} was not compiled: out of memory; free some, or raise the limit (ulimit -v)"
+        ) from error
+
+
+def _remove_orphans(bundle: Bundle) -> None:
+    """Remove binaries which a killed run moved into the bundle, or did not remove from it."""
+    stems = (re.escape(Path(name).stem) for name in bundle.manifest.files if name.endswith(".onnx"))
+    made = re.compile(rf"({'|'.join(stems)})\.(context|shared)-[0-9a-f]{{8}}.*\.(onnx|bin)")
+    for path in sorted(bundle.path.iterdir()):
+        if path.name not in bundle.manifest.files and made.fullmatch(path.name):
+            path.unlink()
+            message = f"{path}, which an interrupted run had left, was removed"
+            warnings.warn(LeftoverWarning(message), stacklevel=2)
 
 
 def _binary_bytes(staging: Path, graphs: Iterable[str] | None = None) -> int:
@@ -220,17 +258,29 @@ def _binary_bytes(staging: Path, graphs: Iterable[str] | None = None) -> int:
 def _publish(bundle: Bundle, target: QnnTarget, staging: Path) -> None:
     """Move the new files into the bundle, then the manifest that names them, then drop the old."""
     old = _compiled_files(bundle)
-    files = {name: record for name, record in bundle.manifest.files.items() if name not in old}
-    for path in sorted(staging.iterdir()):
-        content = path.read_bytes()
-        files[path.name] = FileRecord(len(content), hashlib.sha256(content).hexdigest())
-        path.rename(bundle.file(path.name))
-    manifest = replace(bundle.manifest, qnn=target, files=files)
-    beside = staging / MANIFEST_NAME
-    beside.write_text(manifest.to_json(), encoding="utf-8")
-    beside.replace(bundle.file(MANIFEST_NAME))
+    made = {path.name: _record(path) for path in sorted(staging.iterdir())}
+    kept = {name: record for name, record in bundle.manifest.files.items() if name not in old}
+    text = replace(bundle.manifest, qnn=target, files=kept | made).to_json().encode()
+    try:
+        for name in made:
+            (staging / name).rename(bundle.file(name))
+        with replacing(bundle.file(MANIFEST_NAME)) as stream:
+            stream.write(text)
+    except BaseException:
+        if bundle.file(MANIFEST_NAME).read_bytes() != text:
+            for name in made:
+                bundle.file(name).unlink(missing_ok=True)
+        raise
     for name in old:
         bundle.file(name).unlink(missing_ok=True)
+
+
+def _record(path: Path) -> FileRecord:
+    """Size and hash of a file, which is then on the disk."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+        digest = hashlib.file_digest(stream, "sha256")
+        return FileRecord(os.fstat(stream.fileno()).st_size, digest.hexdigest())
 
 
 def _compiled_files(bundle: Bundle) -> set[str]:

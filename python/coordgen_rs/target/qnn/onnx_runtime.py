@@ -126,23 +126,26 @@ def qnn_session(
 
 @contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
-    """Drops the line that the emulator prints when its first session is made."""
+    """Drops the line that the emulator prints when its first session is made.
+
+    The C library's own stream is exchanged, not the file descriptor: what Python prints meanwhile,
+    in this thread or another, is printed.
+    """
     global _has_printed
-    if _has_printed or not is_emulator() or os.name == "nt":
+    if _has_printed or not is_emulator() or sys.platform != "linux":
         yield
         return
     with _lock:
-        sys.stdout.flush()
-        kept = os.dup(1)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
+        library = ctypes.CDLL(None)
+        library.fopen.restype = ctypes.c_void_p
+        stdout = ctypes.c_void_p.in_dll(library, "stdout")
+        kept = stdout.value
+        # Never closed: another thread may be about to print on it.
+        stdout.value = library.fopen(os.devnull.encode(), b"w")
         try:
             yield
         finally:
-            ctypes.CDLL(None).fflush(None)  # the C library holds its line back
-            os.dup2(kept, 1)
-            os.close(kept)
+            stdout.value = kept
             _has_printed = True
 
 
