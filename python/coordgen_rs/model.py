@@ -73,6 +73,7 @@ class Model:
         commit: str = "canonical",
         history: Path | str | None = None,
         namespace: str | None = None,
+        history_max_tokens: int | None = None,
         draft_model: Path | str | None = None,
         lookup_table: Path | str | None = None,
         switch: str = "auto",
@@ -91,6 +92,7 @@ class Model:
             commit: "canonical" (exact everywhere) or "compact" (exact where `coordgen check` says).
             history: A directory of finished requests to draft from, and to keep these in.
             namespace: For example task and user; requests of other namespaces are not drafted from.
+            history_max_tokens: Most tokens that the history keeps; see `History`.
             draft_model: The directory of a smaller bundle with the same tokenizer, which also
                 drafts.
             lookup_table: A file written by `coordgen warm-up`.
@@ -114,8 +116,14 @@ class Model:
             MemoryBudgetError: The budget is too small; the message says how much is needed.
             ProviderError: The provider is missing, cannot run here, or rejects a graph.
         """
-        if history is None and namespace is not None:
-            raise OptionError("a namespace needs a history, but there is none")
+        for what, chosen in (
+            ("a namespace", namespace),
+            ("history_max_tokens", history_max_tokens),
+        ):
+            if history is None and chosen is not None:
+                raise OptionError(f"{what} needs a history, but there is none")
+        if history_max_tokens is not None and history_max_tokens < 1:
+            raise OptionError(f"history_max_tokens is {history_max_tokens}, expected at least 1")
         for what, given in (
             ("history", history),
             ("draft model", draft_model),
@@ -155,7 +163,12 @@ class Model:
             if history is not None:
                 from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
 
-                kept = History.of(history, session.bundle, namespace=namespace or DEFAULT_NAMESPACE)
+                kept = History.of(
+                    history,
+                    session.bundle,
+                    namespace=namespace or DEFAULT_NAMESPACE,
+                    max_tokens=history_max_tokens,
+                )
                 opened.callback(kept.close)
             drafter = make_drafter(session, draft, commit, kept, table, smaller)
             model = cls(session, drafter, kept)

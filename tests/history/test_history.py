@@ -15,7 +15,7 @@ from coordgen_rs.errors import (
     OptionError,
     TokenOutOfRangeError,
 )
-from coordgen_rs.history.requests import index_name
+from coordgen_rs.history.indexes import index_name
 from coordgen_rs.history.store import DATABASE_NAME, HistoryStore
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from drafts import drafted_after

@@ -12,6 +12,7 @@ from coordgen_rs.cli import history as history_command
 from coordgen_rs.cli import provider_options
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.model import Model
 from coordgen_rs.text.byte_size import parse_bytes
 
@@ -155,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
         "top_p": options.top_p,
         "seed": options.seed,
     }
-    with history_command.warnings_told(), _opened(options) as model:
+    with warnings_told(), _opened(options) as model:
         if options.json:
             answer = model.generate(text, **request)
         else:
@@ -182,6 +183,7 @@ def _opened(options: argparse.Namespace) -> Model:
             commit=options.commit,
             history=options.history,
             namespace=options.namespace,
+            history_max_tokens=options.history_max_tokens,
             draft_model=options.draft_model,
             lookup_table=options.lookup_table,
             switch=options.switch,

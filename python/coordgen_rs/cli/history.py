@@ -8,25 +8,24 @@ import json
 import sqlite3
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from coordgen_rs.errors import HistoryError, HistoryWarning
+from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.history.exchange import FORMAT, Header, read_exported
-from coordgen_rs.history.requests import (
+from coordgen_rs.history.indexes import remove_indexes
+from coordgen_rs.history.requests import DEFAULT_NAMESPACE
+from coordgen_rs.history.store import (
     DEFAULT_MAX_TOKENS,
-    DEFAULT_NAMESPACE,
-    INDEX_SUFFIX,
-    index_name,
+    HistoryStore,
+    check_max_tokens,
+    told_evictions,
 )
-from coordgen_rs.history.store import HistoryStore
 from coordgen_rs.text.printable import printable
 
 ABOUT = "list, export, import and clear finished requests"
@@ -53,19 +52,17 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         help="e.g. task and user; requests of other namespaces are not drafted from; "
         f"default: {DEFAULT_NAMESPACE}",
     )
+    _add_max_tokens(parser, "--history-max-tokens")
 
 
-@contextmanager
-def warnings_told() -> Iterator[None]:
-    """Print each warning of a history as one line on stderr."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", HistoryWarning)
-        warnings.showwarning = _show_warning
-        yield
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"coordgen: warning: {message}", file=sys.stderr)
+def _add_max_tokens(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument(
+        name,
+        type=int,
+        metavar="N",
+        help="evict the oldest requests of all namespaces beyond this; the history keeps the "
+        f"number; at first {DEFAULT_MAX_TOKENS}",
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,13 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a file from `history export`; default: stdin",
     )
-    importing.add_argument(
-        "--max-tokens",
-        type=int,
-        default=DEFAULT_MAX_TOKENS,
-        metavar="N",
-        help="evict the oldest requests beyond this; default %(default)s",
-    )
+    _add_max_tokens(importing, "--max-tokens")
     clear = _command(commands, "clear", _clear, "erase requests")
     for narrowed in (export, clear):
         narrowed.add_argument(
@@ -178,21 +169,25 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> int:
+    check_max_tokens(options.max_tokens)
     header, requests = read_exported(stream, name)
     whole = list(requests)  # before the database is made, or anything in it evicted
     store = HistoryStore(
         options.directory, fingerprint=header.fingerprint, vocab_size=header.vocab_size
     )
-    store.add(whole, options.max_tokens)
+    if options.max_tokens is not None:
+        store.max_tokens = options.max_tokens
+    evicted = store.add(whole).evicted
     print(f"{options.directory}: {len(whole)} requests imported", file=sys.stderr)
+    if evicted:
+        print(f"coordgen: warning: {told_evictions(store, evicted)}", file=sys.stderr)
     return 0
 
 
 def _clear(options: argparse.Namespace) -> int:
     store = HistoryStore(options.directory)
+    names = store.names() if options.namespace is None else [options.namespace]
     num_requests = store.clear(options.namespace)
-    pattern = f"*{INDEX_SUFFIX}" if options.namespace is None else index_name(options.namespace)
-    for path in options.directory.glob(pattern):
-        path.unlink(missing_ok=True)
+    remove_indexes(options.directory, names, others=options.namespace is None)
     print(f"{options.directory}: {num_requests} requests cleared", file=sys.stderr)
     return 0

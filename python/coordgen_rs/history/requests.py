@@ -26,20 +26,22 @@ from coordgen_rs.errors import (
     HistoryWarning,
     TokenOutOfRangeError,
 )
-from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, Request
+from coordgen_rs.history.indexes import index_name, remove_unfinished
+from coordgen_rs.history.store import (
+    DATABASE_NAME,
+    HistoryStore,
+    Request,
+    check_max_tokens,
+    told_evictions,
+)
 
-DEFAULT_MAX_TOKENS = 10_000_000
 DEFAULT_NAMESPACE = "default"
-INDEX_SUFFIX = ".index"
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536
 _GROWTH = 8
 """An index is built again when it lacks that many tokens, and an eighth of what it has, so that a
 token is sorted about eight times in all."""
-
-_ABANDONED_S = 600.0
-"""Unfinished indexes of this age were left by a process that was killed."""
 
 _TERMINATOR = np.array([SharedHistory.TERMINATOR], "<u4").tobytes()
 
@@ -59,7 +61,8 @@ class History:
         fingerprint: Of tokenizer and vocabulary, see `fingerprint_of`.
         vocab_size: Number of ids in the vocabulary.
         max_tokens: Of all namespaces of the directory together; beyond this, the oldest requests
-            are evicted.
+            are evicted, those of other namespaces with a `HistoryWarning`. The directory keeps the
+            number for whoever opens it next; None leaves it as it is, ten million at first.
 
     Attributes:
         shared: What drafters read from.
@@ -67,6 +70,7 @@ class History:
     Raises:
         HistoryMismatchError: The history was written with another tokenizer or vocabulary.
         HistoryError: The database is damaged, or of another version.
+        OptionError: `max_tokens` is below 1.
     """
 
     def __init__(
@@ -76,16 +80,20 @@ class History:
         namespace: str = DEFAULT_NAMESPACE,
         fingerprint: str = "",
         vocab_size: int,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
+        max_tokens: int | None = None,
     ) -> None:
         self.shared = SharedHistory(vocab_size)
         self.namespace = namespace
-        self._fingerprint, self._max_tokens = fingerprint or "unknown", max_tokens
+        self._fingerprint = fingerprint or "unknown"
         self._lock = threading.RLock()
         self._merging: threading.Thread | None = None
         self._has_warned = False
         self._epoch, self._seen = "", 0
+        check_max_tokens(max_tokens)
         self._store = None if directory is None else self._open_store(Path(directory))
+        if self._store is not None and max_tokens is not None and not self._store.read_only:
+            with self._going_on("written"):
+                self._store.max_tokens = max_tokens
         self.refresh()
 
     @classmethod
@@ -95,7 +103,7 @@ class History:
         bundle: Bundle,
         *,
         namespace: str = DEFAULT_NAMESPACE,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
+        max_tokens: int | None = None,
     ) -> Self:
         """Open a history for a bundle's tokenizer.
 
@@ -108,6 +116,7 @@ class History:
         Raises:
             HistoryMismatchError: The history was written with another tokenizer or vocabulary.
             HistoryError: The database is damaged, or of another version.
+            OptionError: `max_tokens` is below 1.
         """
         return cls(
             directory,
@@ -155,8 +164,11 @@ class History:
             if self._store is not None:
                 request = Request(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
                 with self._going_on("written"):
-                    self._store.add([request], self._max_tokens)
+                    evicted = self._store.add([request]).evicted
                     is_stored = True
+                    evicted.pop(self.namespace, None)
+                    if evicted:
+                        self._warn(told_evictions(self._store, evicted))
             if is_stored:
                 self.refresh()
             else:
@@ -241,7 +253,7 @@ class History:
         if store.read_only or not epoch:
             return
         path, key = self._index_path(store), self._key(epoch)
-        _remove_abandoned(path.parent)
+        remove_unfinished(path.parent)
         parts, covers = [], 0
         for request in store.read(self.namespace):
             parts += [request.token_ids, _TERMINATOR]
@@ -283,17 +295,6 @@ class History:
 def fingerprint_of(bundle: Bundle) -> str:
     """Identifies a tokenizer: the SHA-256 of its file."""
     return bundle.manifest.files[bundle.manifest.tokenizer].sha256
-
-
-def index_name(namespace: str) -> str:
-    """The file name of a namespace's index: any text can name a namespace."""
-    return hashlib.sha256(namespace.encode()).hexdigest()[:32] + INDEX_SUFFIX
-
-
-def _remove_abandoned(directory: Path) -> None:
-    for path in directory.glob("*.unfinished-*"):
-        if time.time() - path.stat().st_mtime > _ABANDONED_S:
-            path.unlink(missing_ok=True)
 
 
 def _to_bytes(tokens: NDArray[np.uint32]) -> bytes:

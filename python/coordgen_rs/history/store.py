@@ -5,20 +5,25 @@ Every change is one transaction, so a process that is killed loses at most the r
 and several processes may use one database. `requests.py` drafts from it.
 """
 
+import os
 import secrets
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordgen_rs.errors import HistoryError, HistoryMismatchError
+from coordgen_rs.errors import HistoryError, HistoryMismatchError, OptionError
 from coordgen_rs.history.rows import checked_properties, checked_request, checked_summary
 
 DATABASE_NAME = "history.sqlite"
 SCHEMA_VERSION = 1
+
+DEFAULT_MAX_TOKENS = 10_000_000
+"""The limit of a history for which none was set."""
 
 _BUSY_S = 5.0
 """How long a change waits for another process's."""
@@ -75,11 +80,24 @@ class NamespaceSummary:
     last_finished_at: float
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What storing changed.
+
+    Attributes:
+        numbers: Those of the new requests.
+        evicted: How many requests were evicted, by namespace.
+    """
+
+    numbers: list[int]
+    evicted: dict[str, int]
+
+
 class HistoryStore:
     """The requests of a directory.
 
     Args:
-        directory: Created if missing, readable by its owner only.
+        directory: Created if missing; what is created is readable by its owner only.
         fingerprint: Of tokenizer and vocabulary; None accepts what the database has.
         vocab_size: Number of ids in the vocabulary; needed to create the database.
         read_only: Create and change nothing.
@@ -109,6 +127,7 @@ class HistoryStore:
                 raise HistoryError(f"{directory} holds no history: no {DATABASE_NAME}")
         else:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _create_private(path)
         mode = "mode=rwc"
         if read_only:
             # Without a log beside it nothing is to be recovered, and no file need be made for that.
@@ -208,6 +227,23 @@ class HistoryStore:
         return value or 0
 
     @property
+    def max_tokens(self) -> int:
+        """Most tokens of all namespaces together: beyond them, the oldest requests are evicted.
+
+        Kept in the database, for all who open it. What is there already is evicted when the next
+        request is stored.
+        """
+        query = "SELECT value FROM properties WHERE name = 'max_tokens'"
+        return self._value(f"SELECT CAST(COALESCE(({query}), {DEFAULT_MAX_TOKENS}) AS INTEGER)")
+
+    @max_tokens.setter
+    def max_tokens(self, max_tokens: int) -> None:
+        check_max_tokens(max_tokens)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO properties VALUES ('max_tokens', ?)", (str(max_tokens),)
+        )
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all namespaces."""
         return self._value("SELECT num_tokens FROM total")
@@ -223,15 +259,11 @@ class HistoryStore:
         query = "SELECT SUM(num_tokens) FROM requests JOIN namespaces ON id = namespace "
         return self._value(query + "WHERE name = ?", namespace)
 
-    def add(self, requests: list[Request], max_tokens: int) -> list[int]:
+    def add(self, requests: list[Request]) -> Stored:
         """Store requests and evict the oldest ones, all or nothing.
 
         Args:
-            requests: Their own numbers do not matter.
-            max_tokens: Of all namespaces together; a single larger request is evicted at once.
-
-        Returns:
-            The numbers given to them.
+            requests: Their own numbers do not matter. One above `max_tokens` is evicted at once.
 
         Raises:
             sqlite3.Error: The database cannot be written.
@@ -253,8 +285,8 @@ class HistoryStore:
                     row,
                 )
                 numbers.append(int(cursor.lastrowid or 0))
-            self._evict(max_tokens)
-        return numbers
+            evicted = self._evict()
+        return Stored(numbers, evicted)
 
     def _namespace_id(self, namespace: str) -> int:
         self._connection.execute(
@@ -263,17 +295,19 @@ class HistoryStore:
         )
         return self._value("SELECT id FROM namespaces WHERE name = ?", namespace)
 
-    def _evict(self, max_tokens: int) -> None:
-        surplus = self.num_tokens - max_tokens
-        if surplus <= 0:
-            return
-        evicted = []
-        for row in self._connection.execute("SELECT number, num_tokens FROM requests ORDER BY 1"):
-            evicted.append(row[:1])
-            surplus -= row[1]
+    def _evict(self) -> dict[str, int]:
+        surplus = self.num_tokens - self.max_tokens
+        evicted: list[tuple[int]] = []
+        names: Counter[str] = Counter()
+        query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
+        for number, num_tokens, name in self._connection.execute(query + "ORDER BY number"):
             if surplus <= 0:
                 break
+            evicted.append((number,))
+            names[name] += 1
+            surplus -= num_tokens
         self._connection.executemany("DELETE FROM requests WHERE number = ?", evicted)
+        return dict(names)
 
     def read(self, namespace: str | None = None, after: int = 0) -> Iterator[Request]:
         """The requests of a namespace, or of all, with numbers above `after`, the oldest first."""
@@ -296,6 +330,11 @@ class HistoryStore:
         rows = self._connection.execute(query)
         return [NamespaceSummary(*checked_summary(row, self.path)) for row in rows]
 
+    def names(self) -> list[str]:
+        """The namespaces' names, also where their requests are damaged."""
+        rows = self._connection.execute("SELECT name FROM namespaces")
+        return [name for (name,) in rows if isinstance(name, str)]
+
     def clear(self, namespace: str | None = None) -> int:
         """Erase the requests of a namespace, or of all; return how many there were."""
         with self._change():
@@ -316,3 +355,28 @@ class HistoryStore:
     def close(self) -> None:
         """Close the database."""
         self._connection.close()
+
+
+def check_max_tokens(max_tokens: int | None) -> None:
+    """Refuse a limit under which nothing can be kept.
+
+    Raises:
+        OptionError: It is below 1.
+    """
+    if max_tokens is not None and max_tokens < 1:
+        raise OptionError(f"max_tokens is {max_tokens}, expected at least 1")
+
+
+def told_evictions(store: HistoryStore, evicted: dict[str, int]) -> str:
+    """In words what was evicted, and from where."""
+    parts = (f"{count} of {name!r}" for name, count in sorted(evicted.items()))
+    return (
+        f"{store.path.parent} holds at most {store.max_tokens} tokens, so the oldest requests were "
+        f"evicted: {', '.join(parts)}"
+    )
+
+
+def _create_private(path: Path) -> None:
+    """Create the file, for its owner only, if it is not there; SQLite's own beside it follow it."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
