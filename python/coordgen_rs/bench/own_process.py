@@ -28,7 +28,8 @@ def in_own_process(function: Callable[..., _T], *arguments: Any, **options: Any)
     """
     main = f"from {__name__} import answer; answer()"
     task = pickle.dumps((function, arguments, options))
-    done = subprocess.run([sys.executable, "-c", main], input=task, capture_output=True)
+    command = [sys.executable, "-P", "-c", main]  # -P: no code of the working directory is run
+    done = subprocess.run(command, input=task, capture_output=True)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise OwnProcessError(
