@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs import arguments
 from coordgen_rs._core import (
     Accepted,
     Drafter,
@@ -19,6 +20,7 @@ from coordgen_rs._core import (
     StepInputs,
     draft_method,
 )
+from coordgen_rs.errors import OptionError
 from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
@@ -92,11 +94,13 @@ def make_drafter(
         free_rows: Draft as if rows cost nothing, as on an NPU; None asks the session.
 
     Raises:
-        OptionError: A method, source or commit is unknown; a method lacks what it needs; or the
-            history has another vocabulary.
+        OptionError: A method, source or commit is unknown; a method lacks what it needs, or does
+            not use the table or draft model that it is given; or the history has another
+            vocabulary.
     """
+    arguments.one_of("commit", commit, ("canonical", "compact"))
     costs = None if free_rows else session.step_costs
-    in_gaps, sources = True, draft
+    in_gaps = True
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
         method = draft_method(draft)
@@ -106,8 +110,12 @@ def make_drafter(
             draft_model=draft_model is not None,
             earlier_requests=earlier_requests,
         )
-        if draft_model is not None:
-            draft_model = draft_model.shaped(branches=method.branches)
+    else:
+        sources = arguments.names("draft", draft)
+    _check_used("look-up table", lookup_table, "lookup-table", draft, sources)
+    _check_used("draft model", draft_model, "draft-model", draft, sources)
+    if draft_model is not None and isinstance(draft, str):
+        draft_model = draft_model.shaped(branches=method.branches)
     if commit == "compact" and "compact" not in session.allowed_commits:
         commit = "canonical"
     drafter = Drafter(
@@ -125,3 +133,19 @@ def make_drafter(
     if draft_model is None or "draft-model" not in sources:
         return drafter
     return draft_model.drafter(drafter, session.step_inputs[-1].rows - 1, in_gaps=in_gaps)
+
+
+def _check_used(
+    what: str, given: object, source: str, draft: str | Sequence[str], sources: Sequence[str]
+) -> None:
+    """Refuse what no source would read.
+
+    Raises:
+        OptionError: It was given, but its source is not among those that draft.
+    """
+    if given is not None and source not in sources:
+        asked = draft if isinstance(draft, str) else ",".join(draft)
+        raise OptionError(
+            f"draft {asked!r} does not use a {what}: it drafts from {', '.join(sources)} here, "
+            f"but not from {source}"
+        )

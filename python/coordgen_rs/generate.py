@@ -68,6 +68,8 @@ def generate(
         stats: Filled during generation.
 
     Raises:
+        OptionError: A prompt or prediction is not integers, or `max_new_tokens` is below 1.
+        ShapeError: A prompt or prediction has more than one dimension: requests run one at a time.
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
         TokenOutOfRangeError: The prediction holds an unknown token.
         MemoryBudgetError: The session's budget is too small; the message says how much is needed.

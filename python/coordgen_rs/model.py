@@ -12,6 +12,7 @@ from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
+from coordgen_rs import arguments
 from coordgen_rs._core import PLAIN, Sampling
 from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.drafting import Drafting, make_drafter
@@ -26,6 +27,10 @@ from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from coordgen_rs.history.requests import History
+
+
+_LARGEST = 2**64 - 1
+"""Of a seed, and of what the core counts in."""
 
 
 class Model:
@@ -116,14 +121,15 @@ class Model:
             MemoryBudgetError: The budget is too small; the message says how much is needed.
             ProviderError: The provider is missing, cannot run here, or rejects a graph.
         """
+        _check_choices(commit, history, namespace, draft_model, lookup_table)
         for what, chosen in (
             ("a namespace", namespace),
             ("history_max_tokens", history_max_tokens),
         ):
             if history is None and chosen is not None:
                 raise OptionError(f"{what} needs a history, but there is none")
-        if history_max_tokens is not None and history_max_tokens < 1:
-            raise OptionError(f"history_max_tokens is {history_max_tokens}, expected at least 1")
+        if history_max_tokens is not None:
+            arguments.count("history_max_tokens", history_max_tokens)
         for what, given in (
             ("history", history),
             ("draft model", draft_model),
@@ -197,12 +203,14 @@ class Model:
             temperature: 0 always takes the most likely token; above 0, tokens are sampled.
             top_k: Sample from this many of the most likely tokens; 0 for all.
             top_p: Sample from the fewest tokens whose probabilities add up to this; 1 for all.
-            seed: The same seed gives the same answer.
+            seed: The same seed gives the same answer. At temperature 0, where nothing is sampled,
+                these three change nothing.
             prediction: The answer as you expect it. Where the answer follows it, it drafts.
             drafts: False decodes without drafts, for comparison: the same answer, but later.
 
         Raises:
-            OptionError: An option is out of range.
+            OptionError: An option is out of range or of a wrong type, or a text is not valid
+                Unicode: it holds half of a surrogate pair.
             EmptyPromptError, PromptTooLongError: The prompt cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
             NonFiniteLogitsError: The model returned NaN.
@@ -244,23 +252,23 @@ class Model:
         back until that is decided. Arguments and errors are the same as in `generate`; some errors
         are raised with the first piece.
         """
-        sampling = (
-            Sampling(temperature, top_k=top_k, top_p=top_p, seed=seed) if temperature else None
-        )
         stats = Stats()
+        stop_strings = StopStrings(stop)
         request = {
-            "prompt_ids": self._tokenizer.encode(text),
-            "max_new_tokens": max_new_tokens,
-            "sampling": sampling,
+            "prompt_ids": self._tokenizer.encode(arguments.text("the prompt", text)),
+            "max_new_tokens": arguments.count("max_new_tokens", max_new_tokens),
+            "sampling": _sampling(temperature, top_k, top_p, seed),
             "stats": stats,
         }
         drafter = self._drafter if drafts else None
-        if prediction is not None and drafter is not None:
-            request["prediction"] = self._tokenizer.encode(prediction, special_tokens=False)
+        if prediction is not None:
+            expected = arguments.text("the prediction", prediction)
+            if drafter is not None:
+                request["prediction"] = self._tokenizer.encode(expected, special_tokens=False)
         running: list[ref[Generator[Step]]] = []
         steps = self._steps(request, drafter, running)
         running.append(ref(steps))
-        return Stream(steps, stats, self._tokenizer.stream(), StopStrings(stop))
+        return Stream(steps, stats, self._tokenizer.stream(), stop_strings)
 
     def close(self) -> None:
         """Release the target and what drafts for it. An open stream of this thread ends.
@@ -320,3 +328,43 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_choices(
+    commit: str,
+    history: Path | str | None,
+    namespace: str | None,
+    draft_model: Path | str | None,
+    lookup_table: Path | str | None,
+) -> None:
+    """Check what is only used after the target is open, or not at all without drafts.
+
+    Raises:
+        OptionError: One cannot be what it stands for.
+    """
+    arguments.one_of("commit", commit, ("canonical", "compact"))
+    if namespace is not None:
+        arguments.text("namespace", namespace, may_be_empty=False)
+    for name, path in (
+        ("history", history),
+        ("draft_model", draft_model),
+        ("lookup_table", lookup_table),
+    ):
+        if path is not None:
+            arguments.path(name, path)
+
+
+def _sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling | None:
+    """How to sample; None at temperature 0, where the options are checked all the same.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+    temperature = arguments.number("temperature", temperature, least=0)
+    sampling = Sampling(
+        temperature or 1.0,
+        top_k=arguments.count("top_k", top_k, least=0, most=_LARGEST),
+        top_p=arguments.number("top_p", top_p),
+        seed=arguments.count("seed", seed, least=0, most=_LARGEST),
+    )
+    return sampling if temperature else None

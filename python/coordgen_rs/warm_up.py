@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs import arguments
 from coordgen_rs._core import LookupTable
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import LookupTableError
@@ -35,10 +36,14 @@ def warm_up(
         on_text: Called after each text.
 
     Raises:
+        OptionError: A text is not integers.
+        ShapeError: A text has more than one dimension.
+        TokenOutOfRangeError: A text has a token that is not in the vocabulary.
         NonFiniteLogitsError: The target returned NaN.
     """
     table = LookupTable() if table is None else table
-    for text in texts:
+    for given in texts:
+        text = arguments.token_ids("a text", given, session.vocab_size)
         for start in range(0, len(text), session.capacity):
             _read(session, text[start : start + session.capacity], table)
         on_text()

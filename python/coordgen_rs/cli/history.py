@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from coordgen_rs import arguments
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.history.exchange import FORMAT, Header, read_exported
@@ -23,7 +24,6 @@ from coordgen_rs.history.requests import DEFAULT_NAMESPACE
 from coordgen_rs.history.store import (
     DEFAULT_MAX_TOKENS,
     HistoryStore,
-    check_max_tokens,
     told_evictions,
 )
 from coordgen_rs.text.printable import printable
@@ -169,7 +169,8 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> int:
-    check_max_tokens(options.max_tokens)
+    if options.max_tokens is not None:
+        arguments.count("--max-tokens", options.max_tokens)
     header, requests = read_exported(stream, name)
     whole = list(requests)  # before the database is made, or anything in it evicted
     store = HistoryStore(

@@ -18,22 +18,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coordgen_rs import arguments
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import (
-    CoordgenError,
-    HistoryIndexError,
-    HistoryWarning,
-    TokenOutOfRangeError,
-)
+from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning
 from coordgen_rs.history.indexes import index_name, remove_unfinished
-from coordgen_rs.history.store import (
-    DATABASE_NAME,
-    HistoryStore,
-    Request,
-    check_max_tokens,
-    told_evictions,
-)
+from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, Request, told_evictions
 
 DEFAULT_NAMESPACE = "default"
 
@@ -57,7 +47,7 @@ class History:
 
     Args:
         directory: Of the database and its indexes, created if missing; None keeps all in memory.
-        namespace: Any text, for example task and user.
+        namespace: Any text but an empty one, for example task and user.
         fingerprint: Of tokenizer and vocabulary, see `fingerprint_of`.
         vocab_size: Number of ids in the vocabulary.
         max_tokens: Of all namespaces of the directory together; beyond this, the oldest requests
@@ -70,7 +60,8 @@ class History:
     Raises:
         HistoryMismatchError: The history was written with another tokenizer or vocabulary.
         HistoryError: The database is damaged, or of another version.
-        OptionError: `max_tokens` is below 1.
+        OptionError: The namespace is empty or no valid text, the directory is no path, or
+            `max_tokens` is below 1.
     """
 
     def __init__(
@@ -83,14 +74,16 @@ class History:
         max_tokens: int | None = None,
     ) -> None:
         self.shared = SharedHistory(vocab_size)
-        self.namespace = namespace
+        self.namespace = arguments.text("namespace", namespace, may_be_empty=False)
         self._fingerprint = fingerprint or "unknown"
         self._lock = threading.RLock()
         self._merging: threading.Thread | None = None
         self._has_warned = False
         self._epoch, self._seen = "", 0
-        check_max_tokens(max_tokens)
-        self._store = None if directory is None else self._open_store(Path(directory))
+        if max_tokens is not None:
+            max_tokens = arguments.count("max_tokens", max_tokens)
+        path = None if directory is None else arguments.path("directory", directory)
+        self._store = None if path is None else self._open_store(path)
         if self._store is not None and max_tokens is not None and not self._store.read_only:
             with self._going_on("written"):
                 self._store.max_tokens = max_tokens
@@ -151,14 +144,14 @@ class History:
             answer_ids: `(tokens,)` integers.
 
         Raises:
+            OptionError: They are not integers.
+            ShapeError: They have more than one dimension.
             TokenOutOfRangeError: A token is not in the vocabulary.
         """
-        prompt = np.asarray(prompt_ids, np.uint32).reshape(-1)
-        tokens = np.concatenate([prompt, np.asarray(answer_ids, np.uint32).reshape(-1)])
-        if len(tokens) and tokens.max() >= self.shared.vocab_size:
-            raise TokenOutOfRangeError(
-                f"token id {tokens.max()} is outside the vocabulary of {self.shared.vocab_size}"
-            )
+        vocab_size = self.shared.vocab_size
+        prompt = arguments.token_ids("the prompt", prompt_ids, vocab_size)
+        answer = arguments.token_ids("the answer", answer_ids, vocab_size)
+        tokens = np.concatenate([prompt, answer])
         with self._lock:
             is_stored = False
             if self._store is not None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordgen_rs.errors import HistoryError, HistoryMismatchError, OptionError
+from coordgen_rs import arguments
+from coordgen_rs.errors import HistoryError, HistoryMismatchError
 from coordgen_rs.history.rows import checked_properties, checked_request, checked_summary
 
 DATABASE_NAME = "history.sqlite"
@@ -238,7 +239,7 @@ class HistoryStore:
 
     @max_tokens.setter
     def max_tokens(self, max_tokens: int) -> None:
-        check_max_tokens(max_tokens)
+        max_tokens = arguments.count("max_tokens", max_tokens)
         self._connection.execute(
             "INSERT OR REPLACE INTO properties VALUES ('max_tokens', ?)", (str(max_tokens),)
         )
@@ -355,16 +356,6 @@ class HistoryStore:
     def close(self) -> None:
         """Close the database."""
         self._connection.close()
-
-
-def check_max_tokens(max_tokens: int | None) -> None:
-    """Refuse a limit under which nothing can be kept.
-
-    Raises:
-        OptionError: It is below 1.
-    """
-    if max_tokens is not None and max_tokens < 1:
-        raise OptionError(f"max_tokens is {max_tokens}, expected at least 1")
 
 
 def told_evictions(store: HistoryStore, evicted: dict[str, int]) -> str:

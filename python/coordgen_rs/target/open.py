@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.files.json_text import read_json
@@ -58,16 +59,21 @@ def open_session(
         BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
             the message names the file. SHA-256 sums are computed on the first opening and
             whenever a file's size or modification time differs from the record.
-        OptionError: `threads` cannot be set, or the strategy is unknown.
+        OptionError: `threads` cannot be set, the strategy is unknown, or a number is out of range.
         MemoryBudgetError: The budget is too small; the message says how much is needed. Or the
             machine's memory is.
         ProfileError: The profile is for other blocks; a stale one causes a warning.
         ProviderError: The provider is missing, cannot run here, or rejects a graph.
         NonFiniteLogitsError: The model computes NaN.
     """
-    bundle, provider = Bundle.open(Path(path)), provider or ProviderChoice()
+    path = arguments.path("path", path)
+    if width is not None:
+        width = arguments.count("width", width)
+    if memory_budget is not None:
+        memory_budget = arguments.count("memory_budget", memory_budget, least=0)
+    bundle, provider = Bundle.open(path), provider or ProviderChoice()
     record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
-    result = _load(record)
+    result = None if record is None else _load(record)
     files = _stamps(bundle)
     fresh = result is None or result.files != files
     if fresh:
@@ -92,7 +98,8 @@ def open_session(
         ) from error
     if result is None or fresh or not result.tells_of(session.widths):
         result = run_self_test(session, files, on_progress)
-        _keep(record, result)
+        if record is not None:
+            _keep(record, result)
     widths = [w for w in session.widths if w in result.exact_widths]
     if len(widths) < len(session.widths):
         inexact = sorted(set(session.widths) - set(widths))
@@ -115,8 +122,14 @@ def _record_path(
     threads: int,
     switch: str,
     memory_budget: int | None,
-) -> Path:
-    """Where the result is kept; the name depends on everything that can change it."""
+) -> Path | None:
+    """Where the result is kept; the name depends on everything that can change it.
+
+    None for a user without a home directory: each opening then tests the bundle again.
+    """
+    cache = _cache_directory()
+    if cache is None:
+        return None
     conditions = [
         str(bundle.path.resolve()),
         bundle.file("manifest.json").read_text("utf-8"),
@@ -127,8 +140,17 @@ def _record_path(
         "" if memory_budget is None else f"{switch} within {memory_budget}",
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "coordgen_rs" / f"{name}.json"
+
+
+def _cache_directory() -> Path | None:
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and the user id has no entry in the password file
+        return None
 
 
 def _cpu_model() -> str:

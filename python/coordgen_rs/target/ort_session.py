@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs import arguments
 from coordgen_rs._core import BlockCost, StepInputs, Switcher, SwitchReport, prompt_rows
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import DeviceLostError, OptionError, SessionClosedError, ShapeError
@@ -71,6 +72,7 @@ class OrtSession:
         manifest = self.bundle.manifest
         self.request = 0
         self.gap_work: GapWork = None
+        self._written = 0  # slots, from the first, that the last run left written
         self.switcher = Switcher(
             self.blocks,
             costs or guessed_costs(manifest),
@@ -153,12 +155,15 @@ class OrtSession:
             on_logits: Same as in `Session`. An exception from it leaves its chunk uncommitted.
 
         Raises:
-            ShapeError: The tokens do not fit into the cache.
+            OptionError: The tokens are not integers.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+            ShapeError: The tokens do not fit into the cache, or have more than one dimension.
             MemoryBudgetError: The budget is too small; the message says how much is needed.
             BlockLoadError: A block has no graph that can be loaded. What was committed stays.
             DeviceLostError: The device failed, now or earlier: the session is closed.
             SessionClosedError: The session was closed.
         """
+        token_ids = arguments.token_ids("prefill", token_ids, self.vocab_size)
         if self.length + len(token_ids) > self.capacity:
             raise ShapeError(
                 f"{self.length} committed and {len(token_ids)} new tokens exceed the capacity of "
@@ -204,6 +209,7 @@ class OrtSession:
             for logits in self._chunk_logits(buffers, num_rows):
                 on_logits(logits)
         self.cache.commit(np.arange(num_rows, dtype=np.uint32))
+        self._written = self.length
 
     def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
         """The buffers for the next of so many tokens."""
@@ -238,19 +244,33 @@ class OrtSession:
         """
         with self._open_device():
             self.forward.run_step(inputs, self.switcher, self.gap_work)
+            self._written = self.length + inputs.num_nodes
             return self.head.step(inputs.rows)
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache."""
+        """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache.
+
+        Raises:
+            OptionError: The rows are not integers.
+            ShapeError: They do not ascend, the last step has not written one, or the cache is full.
+        """
+        rows = arguments.commit_rows(rows, self._written - self.length)
+        if self.length + len(rows) > self.capacity:
+            raise ShapeError(
+                f"{self.length} committed and {len(rows)} new tokens exceed the capacity of "
+                f"{self.capacity}"
+            )
         self.cache.commit(rows)
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens.
 
         Raises:
-            ShapeError: `length` is negative or greater than the number of committed tokens.
+            OptionError: `length` is negative or no integer.
+            ShapeError: It is greater than the number of committed tokens.
         """
-        if not 0 <= length <= self.length:
+        length = arguments.count("length", length, least=0)
+        if length > self.length:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
         self.cache.rewind(length)
 

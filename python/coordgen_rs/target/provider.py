@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnxruntime
 
+from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.device import CpuDevice, Device
@@ -29,12 +30,19 @@ class ProviderChoice:
         soc: Name of the chip, for QNN.
         options: How to compile and run, for QNN.
         recompile: Whether to compile graphs again if their context binaries do not fit, for QNN.
+
+    Raises:
+        OptionError: There is no such provider.
     """
 
     provider: str | None = None
     soc: str | None = None
     options: "QnnOptions | None" = None
     recompile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.provider is not None:
+            arguments.one_of("provider", self.provider, PROVIDERS)
 
     def device(self, bundle: Bundle, *, share_graphs: bool = True) -> Device:
         """The device that runs a bundle; none of its graphs is loaded yet.
@@ -55,10 +63,26 @@ class ProviderChoice:
                 f"with --provider {self.provider}"
             )
         if made_for == "cpu":
+            self._check_nothing_for_qnn(bundle)
             return CpuDevice(bundle, share_graphs=share_graphs)
         from coordgen_rs.target.qnn.device import QnnDevice
 
         return QnnDevice(bundle, soc=self.soc, options=self.options, recompile=self.recompile)
+
+    def _check_nothing_for_qnn(self, bundle: Bundle) -> None:
+        """Refuse what would be ignored.
+
+        Raises:
+            BundleError: Something was asked for that only QNN has.
+        """
+        has_options = self.options is not None and self.options != type(self.options)()
+        for what, is_given in (
+            (f"the chip {self.soc}", self.soc is not None),
+            ("options of QNN", has_options),
+            ("compiling again", self.recompile),
+        ):
+            if is_given:
+                raise BundleError(f"{bundle.path} was made for cpu, but {what} is only for qnn")
 
     def conditions(self, bundle: Bundle) -> list[str]:
         """All that may change what a session computes, or how fast, except the bundle's files.

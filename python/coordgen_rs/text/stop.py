@@ -7,6 +7,7 @@ matter. It does not know about tokens.
 
 from collections.abc import Sequence
 
+from coordgen_rs import arguments
 from coordgen_rs.errors import OptionError
 
 
@@ -21,13 +22,18 @@ class StopStrings:
             that, nothing more may be pushed.
 
     Raises:
-        OptionError: A stop string is empty.
+        OptionError: A stop string is empty, or no valid string.
     """
 
     def __init__(self, stop: str | Sequence[str] = ()) -> None:
-        self._strings = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(self._strings):
-            raise OptionError("stop has an empty string, but each must have at least one character")
+        strings = (stop,) if isinstance(stop, str) else stop
+        if isinstance(strings, bytes) or not isinstance(strings, Sequence):
+            raise OptionError(
+                f"stop must be a string or a list of them, but is {arguments.shown(stop)}"
+            )
+        self._strings = tuple(
+            arguments.text("a stop string", s, may_be_empty=False) for s in strings
+        )
         self._longest = max(map(len, self._strings), default=1)
         self._held, self._num_given = "", 0
         self.cut_at: int | None = None

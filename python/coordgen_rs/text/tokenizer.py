@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
+from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.json_text import read_bytes
@@ -60,8 +61,12 @@ class Tokenizer:
             text: Any text.
             special_tokens: Whether to add those that the tokenizer puts around a text, such as the
                 begin token.
+
+        Raises:
+            OptionError: The text holds half of a surrogate pair, so it is not valid Unicode.
         """
-        encoding = self._tokenizer.encode(text, add_special_tokens=special_tokens)
+        valid = arguments.text("the text", text)
+        encoding = self._tokenizer.encode(valid, add_special_tokens=special_tokens)
         return np.asarray(encoding.ids, np.uint32)
 
     def decode(self, token_ids: Iterable[int]) -> str:

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import PLAIN, Drafter, LookupTable
+from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method
 from coordgen_rs.bench.measuring.answers import Answered, answer, check_same
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.repeats import rotated
@@ -136,11 +136,16 @@ class Workbench:
         model = self.draft_model
         if model is not None:  # a tree of its own for each method, which learns when it is enough
             model = DraftModel(model.session, least_that_pays=model.least_that_pays)
+        sources = draft_method(name).sources(
+            free_rows=self.costs is None,
+            draft_model=model is not None,
+            earlier_requests=self.settings.remembering,
+        )
         return make_drafter(
             self.session,
             name,
-            lookup_table=self._open_table(),
-            draft_model=model,
+            lookup_table=self._open_table() if "lookup-table" in sources else None,
+            draft_model=model if "draft-model" in sources else None,
             earlier_requests=self.settings.remembering,
             free_rows=self.settings.is_free,
         )

@@ -1,0 +1,208 @@
+"""Checks of what callers pass in: token ids, rows, numbers, names, texts and paths.
+
+In: a value and what to call it in messages. Out: the value in the one type that the code below
+works with, or an error that names it, what it is, and what it must be. Done once, where data
+enters; nothing below checks again.
+"""
+
+import math
+import operator
+import os
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import OptionError, ShapeError, TokenOutOfRangeError
+
+_SHOWN = 60
+"""Most characters of a wrong value in a message."""
+
+
+def token_ids(what: str, ids: object, vocab_size: int) -> NDArray[np.uint32]:
+    """Token ids as a new array, `(tokens,) u32`.
+
+    Args:
+        what: Its name in messages.
+        ids: An array of integers, or a sequence of `int`: `(tokens,)`, maybe empty. Floats, bools,
+            strings and batches are refused, never converted.
+        vocab_size: All ids are below this.
+
+    Raises:
+        OptionError: They are not integers.
+        ShapeError: They have more than one dimension, or none.
+        TokenOutOfRangeError: One is not in the vocabulary.
+    """
+    found = _integers(what, ids)
+    if found.ndim != 1:
+        raise ShapeError(f"{what} has the shape {found.shape}, but must be (tokens,)")
+    if len(found) and not 0 <= found.min() <= found.max() < vocab_size:
+        wrong = found[(found < 0) | (found >= vocab_size)][0]
+        raise TokenOutOfRangeError(
+            f"{what}: token id {wrong} is outside the vocabulary of {vocab_size}"
+        )
+    return found.astype(np.uint32)
+
+
+def _integers(what: str, ids: object) -> NDArray[Any]:
+    """An array of integers, of any shape.
+
+    Raises:
+        OptionError: They are not integers.
+        ShapeError: They are sequences of different lengths.
+    """
+    if isinstance(ids, str | bytes):
+        raise OptionError(f"{what} must be token ids, but is text: {shown(ids)}")
+    if isinstance(ids, Sequence) and any(isinstance(value, bool | np.bool_) for value in ids):
+        raise OptionError(f"{what} must be token ids, but holds a bool")
+    try:
+        found = np.asarray(ids)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ShapeError(f"{what} is not an array of the shape (tokens,): {error}") from error
+    if found.dtype == object and all(isinstance(value, int) for value in found.flat):
+        return found  # beyond 64 bits: out of range, whatever the vocabulary
+    if found.shape == (0,):
+        return np.zeros(0, np.uint32)
+    if found.dtype.kind not in "ui":
+        raise OptionError(f"{what} must be integers, but has the type {found.dtype}")
+    return found
+
+
+def commit_rows(rows: object, num_written: int) -> NDArray[np.uint32]:
+    """Rows of a step that are to be committed, `(tokens,) u32`.
+
+    Args:
+        rows: Integers, strictly ascending.
+        num_written: Rows after the committed tokens that the last step has written.
+
+    Raises:
+        OptionError: They are not integers.
+        ShapeError: They do not ascend, or the last step has not written one.
+    """
+    found = _integers("rows", rows)
+    if found.ndim != 1:
+        raise ShapeError(f"rows has the shape {found.shape}, but must be (tokens,)")
+    listed = found.tolist()
+    if listed and not (listed[0] >= 0 and all(a < b for a, b in pairwise(listed))):
+        raise ShapeError(f"rows must ascend from 0 or above, but are {shown(listed)}")
+    if listed and listed[-1] >= num_written:
+        raise ShapeError(
+            f"row {listed[-1]} cannot be committed: there are {max(num_written, 0)} rows to commit"
+        )
+    return found.astype(np.uint32, copy=False)
+
+
+def count(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+    """A whole number within bounds, both inclusive.
+
+    Raises:
+        OptionError: It is not an integer, or out of bounds.
+    """
+    if isinstance(value, bool | np.bool_):
+        raise OptionError(f"{name} must be an integer, but is {value}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise OptionError(f"{name} must be an integer, but is {shown(value)}") from error
+    if number < least:
+        raise OptionError(f"{name} is {shown(number)}, but must be at least {least}")
+    if most is not None and number > most:
+        raise OptionError(f"{name} is {shown(number)}, but must be at most {most}")
+    return number
+
+
+def number(name: str, value: object, *, least: float = -math.inf, most: float = math.inf) -> float:
+    """A finite number within bounds, both inclusive.
+
+    Raises:
+        OptionError: It is not a number, not finite, or out of bounds.
+    """
+    if isinstance(value, bool | np.bool_ | str | bytes):
+        raise OptionError(f"{name} must be a number, but is {shown(value)}")
+    try:
+        found = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OptionError(f"{name} must be a number, but is {shown(value)}") from error
+    if not math.isfinite(found):
+        raise OptionError(f"{name} is {found}, but must be finite")
+    if found < least:
+        raise OptionError(f"{name} is {found:g}, but must be at least {least:g}")
+    if found > most:
+        raise OptionError(f"{name} is {found:g}, but must be at most {most:g}")
+    return found
+
+
+def text(name: str, value: object, *, may_be_empty: bool = True) -> str:
+    """Text that can be encoded as UTF-8.
+
+    Raises:
+        OptionError: It is not a string, is empty but must not be, or holds half of a surrogate
+            pair, as strings do that were decoded from bytes that are not UTF-8.
+    """
+    if not isinstance(value, str):
+        raise OptionError(f"{name} must be a string, but is {shown(value)}")
+    if not value and not may_be_empty:
+        raise OptionError(f"{name} is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        code = ord(value[error.start])
+        raise OptionError(
+            f"{name} is not valid Unicode: character {error.start} is the surrogate U+{code:04X}"
+        ) from error
+    return value
+
+
+def one_of(name: str, value: object, choices: Collection[str]) -> str:
+    """One of some names.
+
+    Raises:
+        OptionError: It is none of them; the message lists them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise OptionError(f"{name} is {shown(value)}, but must be one of {', '.join(choices)}")
+    return value
+
+
+def names(name: str, value: object) -> list[str]:
+    """One name or more.
+
+    Raises:
+        OptionError: It is not a sequence of strings, or is empty.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
+        raise OptionError(f"{name} must be a list of names, but is {shown(value)}")
+    return [text(f"a name in {name}", item, may_be_empty=False) for item in value]
+
+
+def path(name: str, value: object) -> Path:
+    """A path that can be handed to the system.
+
+    Raises:
+        OptionError: It is not a path, is empty, or holds a character that no path can have.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise OptionError(f"{name} must be a path, but is {shown(value)}")
+    given = os.fspath(value)
+    if not isinstance(given, str):
+        raise OptionError(f"{name} must be a path of str, but is {shown(given)}")
+    if not given:
+        raise OptionError(f"{name} is empty")
+    try:
+        encoded = os.fsencode(given)
+    except UnicodeEncodeError as error:
+        raise OptionError(f"{name} cannot be a path here: {shown(given)}") from error
+    if b"\0" in encoded:
+        raise OptionError(f"{name} cannot be a path: it holds a NUL character")
+    return Path(given)
+
+
+def shown(value: object) -> str:
+    """A wrong value for a message: on one line, cut if long."""
+    if isinstance(value, int) and value.bit_length() > 200:  # Python refuses to print huge ones
+        return f"an integer of {value.bit_length()} bits"
+    line = ascii(value)
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}.."
