@@ -12,36 +12,37 @@ output is exactly the tokens of plain decoding, sooner:
 `Model` takes and returns text. The lower level works with tokens: `open_session`, `generate`, and
 the baseline `plain`, which returns the same tokens. `coordgen export` makes bundles.
 
-Apart from the loop, names are loaded on first use: what a program does not use costs it nothing.
+Names are loaded on first use: what a program does not use costs it nothing.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from coordgen_rs._core import (
-    Accepted,
-    Drafter,
-    DynamicTree,
-    LookupTable,
-    PromptLookup,
-    Sampling,
-    StepInputs,
-    SuffixAutomaton,
-)
-from coordgen_rs.drafting import make_drafter
-from coordgen_rs.generate import Step, generate, plain
-from coordgen_rs.stats import Stats
-from coordgen_rs.target.session import Session
-
 if TYPE_CHECKING:
+    from coordgen_rs._core import (
+        Accepted,
+        Drafter,
+        DynamicTree,
+        LookupTable,
+        PromptLookup,
+        Sampling,
+        StepInputs,
+        SuffixAutomaton,
+    )
     from coordgen_rs.answer import Answer, Piece, Span, Stream
     from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.draft_model import DraftModel
+    from coordgen_rs.drafting import make_drafter
     from coordgen_rs.energy.meter import EnergyMeter
+    from coordgen_rs.generate import Step, generate, plain
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
+    from coordgen_rs.stats import Stats
     from coordgen_rs.target.open import open_session
     from coordgen_rs.target.ort_session import OrtSession
+    from coordgen_rs.target.session import Session
     from coordgen_rs.text.tokenizer import Tokenizer
 
 __all__ = [
@@ -73,27 +74,52 @@ __all__ = [
     "plain",
 ]
 
-_LATER = {
+_MODULES = {
+    "Accepted": "_core",
     "Answer": "answer",
     "Bundle": "bundle.directory",
     "DraftModel": "draft_model",
+    "Drafter": "_core",
+    "DynamicTree": "_core",
     "EnergyMeter": "energy.meter",
     "History": "history.requests",
+    "LookupTable": "_core",
     "Model": "model",
     "OrtSession": "target.ort_session",
     "Piece": "answer",
+    "PromptLookup": "_core",
+    "Sampling": "_core",
+    "Session": "target.session",
     "Span": "answer",
+    "Stats": "stats",
+    "Step": "generate",
+    "StepInputs": "_core",
     "Stream": "answer",
+    "SuffixAutomaton": "_core",
     "Tokenizer": "text.tokenizer",
+    "generate": "generate",
+    "make_drafter": "drafting",
     "open_session": "target.open",
+    "plain": "generate",
 }
-"""The modules of names that are loaded on first use."""
+"""Where each name comes from."""
+
+
+class _Package(ModuleType):
+    """This module. Its `generate` is the function, also after the module of that name is loaded."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "generate" or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from command_line import COORDGEN, coordgen, refused
+from command_line import MODULE, coordgen, refused
 from coordgen_rs.bench.measuring.answers import NotLosslessError
 from coordgen_rs.bench.measuring.prompts import PromptsError, encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.settings import METHODS, Settings, needs_draft_model
@@ -40,7 +40,7 @@ def whole_run(bundle_of, tmp_path_factory):
     data = folder / "prompts.jsonl"
     data.write_text("\n".join(json.dumps(prompt._asdict()) for prompt in PROMPTS))
     report, plots = folder / "bench.json", folder / "plots"
-    command = [COORDGEN, "bench", bundle_of("embedded", "fp32"), data, *TINY]
+    command = [*MODULE, "bench", bundle_of("embedded", "fp32"), data, *TINY]
     command += ["--json", report, "--plots", plots]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -322,8 +322,8 @@ def test_wrong_options_are_one_line(bundle_of, data):
     command = ("bench", bundle_of("embedded", "fp32"), data)
     assert "section is 'luck'" in refused(*command, "--sections", "luck")
     assert "needs DATA" in refused(*command[:2])
-    assert "repeats is 0" in refused(*command, "--repeats", 0)
-    assert "load_delay_s is -1" in refused(*command, "--load-delay", -1)
+    assert "--repeats is 0" in refused(*command, "--repeats", 0)
+    assert "--load-delay is -1" in refused(*command, "--load-delay", -1)
     assert "leaves room" in refused(*command, "--max-new-tokens", 1024)
     assert "absent" in refused("bench", command[1], "absent")
     assert "no profile at" in refused(*command, "--sections", "switching", "--profile", "absent")
@@ -365,7 +365,9 @@ def test_the_limit_holds_for_each_task(data):
 
 
 def test_a_reader_that_has_enough_is_no_error(bundle_of, data):
-    command = f"{COORDGEN} bench {bundle_of('embedded', 'fp32')} {data} --sections draft-length"
+    command = (
+        f"{' '.join(MODULE)} bench {bundle_of('embedded', 'fp32')} {data} --sections draft-length"
+    )
     done = subprocess.run(
         f"{command} --repeats 1 | head -c 1", shell=True, capture_output=True, text=True
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import CHECKPOINTS, ROOT
-from command_line import COORDGEN, coordgen, refused
+from command_line import MODULE, coordgen, refused
 
 PROMPT = ROOT / "models" / "prompts" / "rag.txt"
 
@@ -88,7 +88,7 @@ def on_terminal(*arguments, **environment):
     """Run a command whose output and errors go to a terminal; return what is shown there."""
     ours, theirs = pty.openpty()
     given = {name: value for name, value in os.environ.items() if not name.endswith("_COLOR")}
-    command = [COORDGEN, *map(str, arguments)]
+    command = [*MODULE, *map(str, arguments)]
     subprocess.run(
         command,
         stdout=theirs,
@@ -140,7 +140,7 @@ def test_the_answer_ends_before_a_stop_string(bundle):
 
 
 def test_piping_into_a_closed_reader_is_no_error(bundle):
-    script = f"{COORDGEN} generate --model {bundle} --prompt-file {PROMPT} | head -c 1"
+    script = f"{' '.join(MODULE)} generate --model {bundle} --prompt-file {PROMPT} | head -c 1"
     done = subprocess.run(script, shell=True, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
@@ -148,14 +148,14 @@ def test_piping_into_a_closed_reader_is_no_error(bundle):
 
 
 def test_interrupting_is_one_line(bundle):
-    command = [COORDGEN, "generate", "--model", bundle, "-"]
+    command = [*MODULE, "generate", "--model", bundle, "-"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         wait_for_stdin(process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert process.returncode == 130
     assert errors == "coordgen: error: interrupted\n"
 
 
@@ -178,7 +178,7 @@ def test_interrupting_an_export_leaves_nothing_behind(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 2
+    assert done.returncode == 130
     assert done.stderr == "coordgen: error: interrupted\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -192,7 +192,8 @@ def test_wrong_paths_and_files_are_named(bundle, tmp_path):
     assert "Is a directory" in refused("generate", "--model", bundle, "--prompt-file", tmp_path)
     binary = tmp_path / "binary.txt"
     binary.write_bytes(b"\xff\xfe\x00")
-    assert "utf-8" in refused("generate", "--model", bundle, "--prompt-file", binary)
+    told = refused("generate", "--model", bundle, "--prompt-file", binary)
+    assert f"{binary} is not UTF-8: byte 0xff at offset 0" in told
 
 
 def test_a_prompt_longer_than_the_cache_is_named(bundle):
@@ -202,8 +203,8 @@ def test_a_prompt_longer_than_the_cache_is_named(bundle):
 
 def test_options_out_of_range_are_named(bundle):
     common = ("generate", "--model", bundle, "--prompt", "x")
-    assert "max_new_tokens" in refused(*common, "--max-new-tokens", 0)
-    assert "threads" in refused(*common, "--threads", 0)
+    assert "--max-new-tokens" in refused(*common, "--max-new-tokens", 0)
+    assert "--threads" in refused(*common, "--threads", 0)
 
 
 def test_altered_bundle_names_the_file(bundle, tmp_path):

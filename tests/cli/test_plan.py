@@ -1,6 +1,7 @@
 """`coordgen plan` as a user types it."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -37,7 +38,7 @@ def test_the_table_has_a_row_a_strategy(coordgen):
     out = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
     for name in strategies():
         assert name in out
-    assert "auto (just_in_time)" in out
+    assert re.search(r"auto +. just_in_time", out)
     assert "figures from a paper" in out
 
 
@@ -76,7 +77,7 @@ def test_the_picture_is_a_png(coordgen, tmp_path):
 def test_decoding_is_simulated_by_width(coordgen):
     request = ("--profile", PROFILE, "--simulate-decode")
     out = coordgen(*request, "--acceptance-rate", 0.8).out
-    assert "8 (best)" in out
+    assert "best: 8 rows" in out
     measured = coordgen(*request, "--widths", "1,32", "--tokens-per-step", "32=5", "--json").out
     assert json.loads(measured)["best"] == 32
     assert json.loads(measured)["widths"]["32"]["ms_per_token"] == pytest.approx(182.4 / 5)
@@ -99,11 +100,11 @@ def test_the_grid_has_every_point(coordgen):
         ((), "--profile is missing"),
         (("--profile", PROFILE), "--prompt-len is missing"),
         (("--profile", "nowhere.json", "--prompt-len", 9), "there is no profile at nowhere.json"),
-        (("--profile", PROFILE, "--prompt-len", 0), "the number of prompt tokens is 0"),
-        (("--profile", PROFILE, "--prompt-len", -4), "the number of prompt tokens is -4"),
+        (("--profile", PROFILE, "--prompt-len", 0), "--prompt-len is 0"),
+        (("--profile", PROFILE, "--prompt-len", -4), "--prompt-len is -4"),
         (
             ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "much"),
-            "'much' is not a number of bytes",
+            "--memory-budget: 'much' is not a number of bytes",
         ),
         (
             ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "2G"),

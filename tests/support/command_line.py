@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-COORDGEN = Path(sys.executable).with_name("coordgen")
+MODULE = [sys.executable, "-m", "coordgen_rs"]
 
 
 def coordgen(*arguments, **options):
-    command = [COORDGEN, *map(str, arguments)]
+    command = [*MODULE, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 

@@ -2,20 +2,23 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bench.measuring.settings import METHODS, Settings
+from coordgen_rs._core import PLAIN, draft_method
+from coordgen_rs.bench.measuring.settings import METHODS, MOST_LOAD_DELAY_S, Settings
 from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.reporting.condition import Condition
 from coordgen_rs.bench.reporting.plots import check_matplotlib, plot_section
 from coordgen_rs.bench.reporting.report import chosen_sections, document
 from coordgen_rs.bench.reporting.section import Section
 from coordgen_rs.bench.sections import SECTIONS
-from coordgen_rs.cli import provider_options
+from coordgen_rs.cli import outputs, provider_options, values
 from coordgen_rs.cli.progress import progress
-from coordgen_rs.text.byte_size import parse_bytes
+from coordgen_rs.errors import OptionError
+from coordgen_rs.profile.file import Profile
 
 ABOUT = "run benchmarks with a real model, as tables, JSON and plots"
 _ABOUT_SECTIONS = "\n".join(f"  {name:14}{entry.about}" for name, entry in SECTIONS.items())
@@ -36,18 +39,41 @@ examples:
       --draft-model small-bundle --memory-budget 400M
   coordgen bench bundle --sections switching --threads 1 --load-delay 0.5
 """
+_STDOUT = Path("-")
+
+_DRAFTING = ("methods", "graphs", "breakdown", "latency", "energy")
+_READ_BY = {
+    "methods": ("methods",),
+    "draft_model": _DRAFTING,
+    "lookup_table": (*_DRAFTING, "memory"),
+    "prompt_len": ("switching", "draft-length", "chunk-size"),
+    "profile": ("switching",),
+    "strategies": ("switching",),
+    "load_delay": ("switching",),
+}
+"""Options and the sections that read them."""
+
 QUICK: dict[str, int] = {"repeats": 2, "limit": 2, "max_new_tokens": 40, "prompt_len": 256}
 """What `--quick` sets, unless an option says otherwise."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
     parser.add_argument(
-        "data", type=Path, nargs="?", metavar="DATA", help="prompts, one JSON object per line"
+        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
     )
     parser.add_argument(
-        "--sections", type=_names, metavar="NAME,..", help="only these sections; default: all"
+        "data",
+        type=values.path("DATA"),
+        nargs="?",
+        metavar="DATA",
+        help="prompts, one JSON object per line",
+    )
+    parser.add_argument(
+        "--sections",
+        type=values.names("--sections"),
+        metavar="NAME,..",
+        help="only these sections; default: all",
     )
     parser.add_argument(
         "--quick",
@@ -57,25 +83,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--json",
+        type=values.path("--json"),
         metavar="FILE",
         help="write all figures and conditions to FILE; - prints them instead of tables",
     )
     parser.add_argument(
-        "--plots", type=Path, metavar="DIR", help="draw each section as PNG and SVG"
+        "--plots",
+        type=values.path("--plots"),
+        metavar="DIR",
+        help="draw each section as PNG and SVG",
     )
     parser.add_argument(
-        "--repeats", type=int, metavar="N", help="repeats of each measurement; default 5"
+        "--repeats",
+        type=values.count("--repeats"),
+        metavar="N",
+        help="repeats of each measurement; default 5",
     )
     parser.add_argument(
-        "--limit", type=int, metavar="N", help="only the first N prompts of each task"
+        "--limit",
+        type=values.count("--limit"),
+        metavar="N",
+        help="only the first N prompts of each task",
     )
     parser.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help="most tokens per answer; default 96"
+        "--max-new-tokens",
+        type=values.count("--max-new-tokens"),
+        metavar="N",
+        help="most tokens per answer; default 96",
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+        "--threads",
+        type=values.count("--threads"),
+        metavar="N",
+        help="compute threads; default: one per core",
     )
-    parser.add_argument("--width", type=int, metavar="N", help="most rows per step")
+    parser.add_argument(
+        "--width", type=values.count("--width"), metavar="N", help="most rows per step"
+    )
     provider_options.add_arguments(parser)
     _add_drafting(parser.add_argument_group("options of sections that draft"))
     _add_switching(parser.add_argument_group("options for switching and streaming"))
@@ -84,19 +128,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_drafting(group: Any) -> None:
     group.add_argument(
         "--methods",
-        type=lambda text: [*METHODS] if text == "all" else _names(text),
+        type=_methods,
         metavar="NAME,..",
         help=f"any of {', '.join(METHODS)}; or all; default: those that can run",
     )
     group.add_argument(
         "--draft-model",
-        type=Path,
+        type=values.path("--draft-model"),
         metavar="BUNDLE",
         help="the draft model, for methods that need one",
     )
     group.add_argument(
         "--lookup-table",
-        type=Path,
+        type=values.path("--lookup-table"),
         metavar="FILE",
         help="initial table of the methods diaa and blend, from `coordgen warm-up`",
     )
@@ -118,43 +162,58 @@ def _add_drafting(group: Any) -> None:
 def _add_switching(group: Any) -> None:
     group.add_argument(
         "--memory-budget",
+        type=values.size("--memory-budget"),
         metavar="SIZE",
         help="most memory for the target's graphs, e.g. 800M; blocks that do not fit are streamed",
     )
     group.add_argument(
-        "--profile", metavar="FILE", help="a profile from `coordgen profile`; default: measured now"
+        "--profile",
+        type=values.text("--profile", may_be_empty=False),
+        metavar="FILE",
+        help="a profile from `coordgen profile`; default: measured now",
     )
     group.add_argument(
         "--prompt-len",
-        type=int,
+        type=values.count("--prompt-len", least=2),
         metavar="L",
         help="length of made-up prompts in tokens; default 512",
     )
     group.add_argument(
         "--strategies",
-        type=_names,
+        type=values.names("--strategies"),
         metavar="NAME,..",
         help="strategies for the section switching; default: all",
     )
     group.add_argument(
         "--load-delay",
-        type=float,
-        default=0.0,
+        type=values.number("--load-delay", least=0, most=MOST_LOAD_DELAY_S),
         metavar="SECONDS",
         help="delay added to each load in the section switching",
     )
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _methods(typed: str) -> list[str]:
+    return [*METHODS] if typed == "all" else values.names("--methods")(typed)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print, write and draw; what was measured before an error is kept."""
+    """Measure, print, write and draw; what was measured before an error is kept.
+
+    Raises:
+        OptionError: An option is outside its range, or would be ignored.
+        NotWrittenError: The figures cannot be written to FILE; the message says where they are.
+    """
     settings = settings_of(options)
     names = chosen_sections(options.sections, settings)
+    _check_used(options, settings, names)
+    to_file = None if options.json in (None, _STDOUT) else options.json
+    if to_file is not None:
+        outputs.check_file("--json", to_file)
+    if options.profile is not None:
+        Profile.find(options.profile)
     if options.plots is not None:
         check_matplotlib()
+        outputs.check_directory("--plots", options.plots)
     with progress() as on_progress:
         bench = Workbench.open(settings, on_progress)
     condition = Condition.of(bench.session, settings.data, bench.num_prompts, _asked(settings))
@@ -164,14 +223,18 @@ def run(options: argparse.Namespace) -> int:
         for name in names:
             with progress() as bench.on_progress:
                 measured.append(SECTIONS[name].measure(bench))
-            if options.json != "-":
+            if options.json != _STDOUT:
                 measured[-1].show(caption)
             if options.plots is not None:
                 plot_section(measured[-1], caption, options.plots)
     finally:
         if options.json is not None:
             report = document(condition, measured, is_complete=len(measured) == len(names))
-            _write(json.dumps(report, indent=1), options.json)
+            text = json.dumps(report, indent=1)
+            if to_file is None:
+                print(text)
+            else:
+                outputs.write(to_file, lambda path: path.write_text(f"{text}\n", "utf-8"))
     return 0
 
 
@@ -186,7 +249,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
     given = quick | {name: value for name, value in numbers.items() if value is not None}
     if options.strategies is not None:
         given["strategies"] = tuple(options.strategies)
-    budget = options.memory_budget
     return Settings(
         bundle=options.bundle,
         data=options.data,
@@ -198,11 +260,40 @@ def settings_of(options: argparse.Namespace) -> Settings:
         width=options.width,
         threads=options.threads,
         provider=provider_options.chosen(options),
-        memory_budget=None if budget is None else parse_bytes(budget),
-        load_delay_s=options.load_delay,
+        memory_budget=options.memory_budget,
+        load_delay_s=options.load_delay or 0.0,
         profile=options.profile,
         **given,
     )
+
+
+def _check_used(options: argparse.Namespace, settings: Settings, sections: Sequence[str]) -> None:
+    """Refuse options that no section to be measured reads.
+
+    Raises:
+        OptionError: There is one; the message names it.
+    """
+    for name, readers in _READ_BY.items():
+        if not set(readers) & set(sections):
+            values.refuse(options, [name], f"is only for the sections {', '.join(readers)}")
+    if settings.methods and not set(_DRAFTING) & set(sections) - {"methods"}:
+        used = {source for name in settings.methods for source in _sources(name, settings)}
+        asked = ", ".join(settings.methods)
+        for name, source in (("draft_model", "draft-model"), ("lookup_table", "lookup-table")):
+            if source not in used:
+                values.refuse(options, [name], f"is not used by --methods {asked}")
+
+
+def _sources(method: str, settings: Settings) -> list[str]:
+    """What a method drafts from; none for one that is unknown, or lacks what it needs."""
+    if method == PLAIN:
+        return []
+    try:
+        return draft_method(method).sources(
+            free_rows=settings.is_free, draft_model=settings.draft_model is not None
+        )
+    except OptionError:  # `Settings.check` says what is wrong
+        return []
 
 
 def _asked(settings: Settings) -> dict[str, object]:
@@ -210,10 +301,3 @@ def _asked(settings: Settings) -> dict[str, object]:
     elsewhere = {"bundle", "data", "threads", "provider", "power_root"}
     shown = {name: value for name, value in asdict(settings).items() if name not in elsewhere}
     return {name: value.name if isinstance(value, Path) else value for name, value in shown.items()}
-
-
-def _write(text: str, file: str) -> None:
-    if file == "-":
-        print(text)
-    else:
-        Path(file).write_text(text + "\n", "utf-8")

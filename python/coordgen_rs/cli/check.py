@@ -2,10 +2,9 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from coordgen_rs.bench.exactness import check
-from coordgen_rs.cli import provider_options
+from coordgen_rs.cli import provider_options, text, values
 from coordgen_rs.cli.opening import opened
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -22,24 +21,32 @@ _PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox slee
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
     parser.add_argument(
-        "--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file with a prompt to use"
+        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+    )
+    parser.add_argument(
+        "--prompt-file",
+        type=values.path("--prompt-file"),
+        metavar="FILE",
+        help="a UTF-8 text file with a prompt to use",
     )
     provider_options.add_arguments(parser)
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+        "--threads",
+        type=values.count("--threads"),
+        metavar="N",
+        help="compute threads; default: one per core",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:
     """Check the bundle; exit code 1 if it is not lossless here."""
+    question = text.read_file(options.prompt_file) if options.prompt_file else _PROMPT
     session = opened(options, options.bundle)
     with progress() as on_progress:
         session.bundle.verify(on_progress)
-    text = options.prompt_file.read_text("utf-8") if options.prompt_file else _PROMPT
-    prompt = Tokenizer.of(session.bundle).encode(text)
+    prompt = Tokenizer.of(session.bundle).encode(question)
     report = check(session, prompt[: session.capacity // 2])
     if options.json:
         print(json.dumps(report.to_json()))

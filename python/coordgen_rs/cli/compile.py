@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from pathlib import Path
 
+from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.target.qnn.compile import compile_bundle
@@ -33,7 +33,9 @@ def add_option_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
+    parser.add_argument(
+        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+    )
     parser.add_argument(
         "--soc",
         metavar="NAME",

@@ -3,8 +3,8 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
+from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.errors import OptionError
@@ -25,12 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument(
         "checkpoint",
-        type=Path,
+        type=values.path("CHECKPOINT"),
         metavar="CHECKPOINT",
         help="a Hugging Face directory (Llama or Qwen2 family), or a llama2.c legacy checkpoint",
     )
     parser.add_argument(
-        "out", type=Path, metavar="OUT", help="the bundle's directory; must not exist yet"
+        "out",
+        type=values.path("OUT"),
+        metavar="OUT",
+        help="the bundle's directory; must not exist yet",
     )
     parser.add_argument(
         "--provider",
@@ -45,28 +48,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--blocks",
-        type=int,
+        type=values.count("--blocks"),
         default=1,
         metavar="N",
         help="parts to split the layers into; default %(default)s",
     )
     parser.add_argument(
         "--prefill-rows",
-        type=int,
+        type=values.count("--prefill-rows"),
         default=256,
         metavar="N",
         help="tokens per chunk of a prompt; default %(default)s",
     )
     parser.add_argument(
         "--decode-rows",
-        type=int,
+        type=values.count("--decode-rows"),
         default=32,
         metavar="N",
         help="rows of the widest step; default %(default)s",
     )
     parser.add_argument(
         "--context",
-        type=int,
+        type=values.count("--context"),
         metavar="N",
         help="cache size in tokens; default: the model's, at most 4096 for cpu, 1024 for qnn",
     )
@@ -74,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
     qnn.add_argument(
         "--calibration",
-        type=Path,
+        type=values.path("--calibration"),
         metavar="FILE",
         help="text similar to what the model will read: UTF-8, or JSON lines (.jsonl); "
         "default: four short English texts",

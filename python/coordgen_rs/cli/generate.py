@@ -3,18 +3,17 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
 from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.cli import history as history_command
-from coordgen_rs.cli import provider_options
+from coordgen_rs.cli import provider_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.cli.warned import warnings_told
+from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
-from coordgen_rs.text.byte_size import parse_bytes
 
 ABOUT = "answer a prompt, printing text as it comes"
 EXAMPLES = """\
@@ -32,23 +31,33 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument(
-        "--model", required=True, type=Path, metavar="BUNDLE", help="from `coordgen export`"
+        "--model",
+        required=True,
+        type=values.path("--model"),
+        metavar="BUNDLE",
+        help="from `coordgen export`",
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt itself")
     prompt.add_argument(
-        "--prompt-file", type=Path, metavar="FILE", help="a UTF-8 text file with the prompt"
+        "--prompt", type=values.text("--prompt"), metavar="TEXT", help="the prompt itself"
+    )
+    prompt.add_argument(
+        "--prompt-file",
+        type=values.path("--prompt-file"),
+        metavar="FILE",
+        help="a UTF-8 text file with the prompt",
     )
     prompt.add_argument("stdin", nargs="?", choices=["-"], help="read the prompt from stdin")
     parser.add_argument(
         "--max-new-tokens",
-        type=int,
+        type=values.count("--max-new-tokens"),
         default=256,
         metavar="N",
         help="most tokens of the answer; default %(default)s",
     )
     parser.add_argument(
         "--stop",
+        type=values.text("--stop", may_be_empty=False),
         action="append",
         default=[],
         metavar="TEXT",
@@ -64,25 +73,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     drafts.add_argument(
         "--sources",
-        type=lambda names: names.split(","),
+        type=values.names("--sources"),
         metavar="NAME,..",
         help="draft from these sources only: "
         + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for),
     )
     parser.add_argument(
         "--draft-model",
-        type=Path,
+        type=values.path("--draft-model"),
         metavar="BUNDLE",
         help="a smaller model with the same tokenizer that also drafts; edgellm needs it",
     )
     parser.add_argument(
         "--lookup-table",
-        type=Path,
+        type=values.path("--lookup-table"),
         metavar="FILE",
         help="a table written by `coordgen warm-up`, for --draft diaa and blend",
     )
     parser.add_argument(
-        "--budget", type=int, metavar="N", help="verify at most N draft tokens per step"
+        "--budget",
+        type=values.count("--budget"),
+        metavar="N",
+        help="verify at most N draft tokens per step",
     )
     parser.add_argument(
         "--commit",
@@ -92,27 +104,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--temperature",
-        type=float,
+        type=values.number("--temperature", least=0),
         default=0,
         metavar="T",
         help="sample at this temperature; 0 (default) always takes the most likely token",
     )
     parser.add_argument(
         "--top-k",
-        type=int,
+        type=values.count("--top-k", least=0),
         default=0,
         metavar="K",
         help="sample from the K most likely tokens; default: all",
     )
     parser.add_argument(
         "--top-p",
-        type=float,
+        type=values.number("--top-p", least=0, most=1),
         default=1,
         metavar="P",
         help="sample from the fewest tokens whose probabilities add up to P; default: all",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="the same seed gives the same tokens"
+        "--seed",
+        type=values.count("--seed", least=0, most=2**64 - 1),
+        default=0,
+        metavar="N",
+        help="the same seed gives the same tokens",
     )
     history_command.add_generate_arguments(parser)
     parser.add_argument(
@@ -123,18 +139,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-budget",
+        type=values.size("--memory-budget"),
         metavar="BYTES",
         help="most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
         "again in every pass, while others compute",
     )
     parser.add_argument(
         "--profile",
+        type=values.text("--profile", may_be_empty=False),
         metavar="FILE",
         help="a profile from `coordgen profile`, for --switch and --memory-budget",
     )
     provider_options.add_arguments(parser)
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+        "--threads",
+        type=values.count("--threads"),
+        metavar="N",
+        help="compute threads; default: one per core",
     )
     parser.add_argument(
         "--compare", action="store_true", help="also decode without drafts, and compare"
@@ -143,11 +164,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer the prompt, and print what it took."""
-    if options.prompt is not None:
-        text = options.prompt
-    else:
-        text = sys.stdin.read() if options.stdin else options.prompt_file.read_text("utf-8")
+    """Answer the prompt, and print what it took; exit code 1 if `--compare` finds a difference.
+
+    Raises:
+        OptionError: An option would be ignored.
+    """
+    if options.draft == PLAIN and options.budget is not None:
+        raise OptionError(f"--budget is for drafts, but --draft is {PLAIN}")
+    prompt = _prompt(options)
     request = {
         "max_new_tokens": options.max_new_tokens,
         "stop": options.stop,
@@ -158,19 +182,25 @@ def run(options: argparse.Namespace) -> int:
     }
     with warnings_told(), _opened(options) as model:
         if options.json:
-            answer = model.generate(text, **request)
+            answer = model.generate(prompt, **request)
         else:
-            answer = _show(model.stream(text, **request))
+            answer = _show(model.stream(prompt, **request))
         report = _report(answer) | {"commit": options.commit, "provider": model.provider}
         if options.compare:
-            plain = model.generate(text, drafts=False, **request)
+            plain = model.generate(prompt, drafts=False, **request)
             report["plain_tokens_per_s"] = plain.stats.to_json()["tokens_per_s"]
             report["identical"] = answer.token_ids == plain.token_ids
     if options.json:
         print(json.dumps(report))
     else:
         print(_closing_line(report), file=sys.stderr)
-    return 0
+    return 0 if report.get("identical", True) else 1
+
+
+def _prompt(options: argparse.Namespace) -> str:
+    if options.prompt is not None:
+        return str(options.prompt)
+    return text.read_stdin() if options.stdin else text.read_file(options.prompt_file)
 
 
 def _opened(options: argparse.Namespace) -> Model:
@@ -187,7 +217,7 @@ def _opened(options: argparse.Namespace) -> Model:
             draft_model=options.draft_model,
             lookup_table=options.lookup_table,
             switch=options.switch,
-            memory_budget=parse_bytes(options.memory_budget) if options.memory_budget else None,
+            memory_budget=options.memory_budget,
             profile=options.profile,
             provider=provider_options.chosen(options),
             on_progress=on_progress,
@@ -199,8 +229,8 @@ def _show(stream: Stream) -> Answer:
     colours = SourceColours() if wants_colours(sys.stdout) else None
     with stream:
         for piece in stream:
-            text = piece.text if colours is None else colours.painted(piece)
-            print(text, end="", flush=True)
+            shown = piece.text if colours is None else colours.painted(piece)
+            print(shown, end="", flush=True)
     print(flush=True)
     answer = stream.answer
     if colours is not None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from coordgen_rs import arguments
+from coordgen_rs.cli import text, values
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.history.exchange import FORMAT, Header, read_exported
@@ -42,12 +42,13 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `coordgen generate`."""
     parser.add_argument(
         "--history",
-        type=Path,
+        type=values.path("--history"),
         metavar="DIR",
         help="also draft from earlier requests kept here, and keep this one; created if missing",
     )
     parser.add_argument(
         "--namespace",
+        type=values.text("--namespace", may_be_empty=False),
         metavar="NAME",
         help="e.g. task and user; requests of other namespaces are not drafted from; "
         f"default: {DEFAULT_NAMESPACE}",
@@ -58,7 +59,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_max_tokens(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         name,
-        type=int,
+        type=values.count(name),
         metavar="N",
         help="evict the oldest requests of all namespaces beyond this; the history keeps the "
         f"number; at first {DEFAULT_MAX_TOKENS}",
@@ -83,7 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     clear = _command(commands, "clear", _clear, "erase requests")
     for narrowed in (export, clear):
         narrowed.add_argument(
-            "--namespace", metavar="NAME", help="only this namespace; default: all"
+            "--namespace",
+            type=values.text("--namespace", may_be_empty=False),
+            metavar="NAME",
+            help="only this namespace; default: all",
         )
 
 
@@ -111,7 +115,7 @@ def _command(
         epilog=f"example:\n{example}\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument("directory", type=values.path("DIR"), metavar="DIR")
     parser.set_defaults(run_history=run_history)
     return parser
 
@@ -160,7 +164,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _import(options: argparse.Namespace) -> int:
     if options.file == "-":
-        return _import_from(options, sys.stdin.buffer, "stdin")
+        return _import_from(options, text.stdin_bytes(), "stdin")
     try:
         with open_regular(Path(options.file)) as stream:
             return _import_from(options, stream, options.file)
@@ -169,8 +173,6 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> int:
-    if options.max_tokens is not None:
-        arguments.count("--max-tokens", options.max_tokens)
     header, requests = read_exported(stream, name)
     whole = list(requests)  # before the database is made, or anything in it evicted
     store = HistoryStore(

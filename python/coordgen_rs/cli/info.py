@@ -1,9 +1,9 @@
 """`coordgen info`: describe a bundle."""
 
 import argparse
-from pathlib import Path
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli import values
 from coordgen_rs.text.printable import printable
 
 ABOUT = "describe a bundle"
@@ -15,7 +15,9 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
+    parser.add_argument(
+        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+    )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON instead")
 
 

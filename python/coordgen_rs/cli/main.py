@@ -1,11 +1,11 @@
-"""The command `coordgen`: parse, call, print. An error is one line on stderr and exit code 2."""
+"""The command `coordgen`: parse, call, print. An error is one line on stderr, and an exit code."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
+from typing import NoReturn
 
 from coordgen_rs.cli import (
     bench,
@@ -17,9 +17,11 @@ from coordgen_rs.cli import (
     plan,
     profile,
     replay,
+    text,
     warm_up,
 )
 from coordgen_rs.cli import compile as compile_command
+from coordgen_rs.cli.entry import INTERRUPTED
 from coordgen_rs.errors import CoordgenError
 
 _COMMANDS: dict[str, ModuleType] = {
@@ -37,42 +39,74 @@ _COMMANDS: dict[str, ModuleType] = {
 }
 """One module per command, with `ABOUT`, `EXAMPLES`, `add_arguments` and `run`."""
 
+EXIT_CODES = """\
+exit codes:
+  0    done
+  1    `check` found a bundle that is not exact here, or `generate --compare` other tokens
+  2    wrong use, wrong input, or a failure: one line on stderr says what
+  130  interrupted (Ctrl-C)
+"""
+
+_DONE, _FAILED = 0, 2
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
+    Args:
+        arguments: What follows `coordgen` on the command line; None for those of this process.
+
     Returns:
-        0; 1 if `check` finds that a bundle is not lossless; 2 after an error or an interruption,
-        printed as one line on stderr.
+        The exit code, see `EXIT_CODES`.
     """
-    options = make_parser().parse_args(arguments)
     try:
-        code: int = options.run(options)
+        code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        text.let_go_of_stdout()
+        return _DONE
     except KeyboardInterrupt:
-        return _fail("interrupted")
+        return _fail("interrupted", INTERRUPTED)
     except OSError as error:
+        if error.filename == text.STDOUT:
+            text.let_go_of_stdout()
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except (CoordgenError, UnicodeDecodeError) as error:
+    except CoordgenError as error:
         return _fail(str(error))
     return code
 
 
-def _fail(message: str) -> int:
-    print(f"coordgen: error: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        options = make_parser().parse_args(arguments)
+    except SystemExit as ended:  # --help, --version, or a mistake that is told
+        return _FAILED if ended.code else _DONE
+    code: int = options.run(options)
+    return code
+
+
+def _fail(message: str, code: int = _FAILED) -> int:
+    print(f"coordgen: error: {text.on_one_line(message)}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that tells a mistake in one line, as all other errors are told."""
+
+    def error(self, message: str) -> NoReturn:
+        """Tell the mistake, and end with exit code 2."""
+        self.exit(_fail(f"{message}; see {self.prog} --help"))
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser for the whole command line; each command sets `run`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="coordgen",
         description="Faster text generation on device, without changing a single token.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=version("coordgen-rs"))
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         command = commands.add_parser(
@@ -85,3 +119,10 @@ def make_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=module.run)
         module.add_arguments(command)
     return parser
+
+
+def _version() -> str:
+    try:
+        return version("coordgen-rs")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"

@@ -3,17 +3,18 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from coordgen_rs._core import Plan, strategies
 from coordgen_rs.bench.plans.decode_simulation import WidthFigures, simulate_decode
 from coordgen_rs.bench.plans.grid import plan_grid, show_grid
 from coordgen_rs.bench.plans.picture import plot_plans
+from coordgen_rs.bench.reporting.plots import check_matplotlib
+from coordgen_rs.cli import outputs, values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.profile.file import Profile
 from coordgen_rs.profile.plan import STARTS, plan_by_all, plan_prompt, plan_to_json
-from coordgen_rs.text.byte_size import parse_bytes, show_bytes
+from coordgen_rs.text.byte_size import show_bytes
 from coordgen_rs.text.tables import show_table
 
 ABOUT = "plan when to load which graph during a prefill, by every strategy"
@@ -30,27 +31,41 @@ examples:
 """
 
 
+_WIDTHS = "1,4,8,16,32"
+_OF_PLANS = ("prompt_len", "strategy", "memory_budget", "start", "plot")
+_OF_DECODING = ("acceptance_rate", "tokens_per_step", "widths", "drafting_us")
+"""Options of each kind of figures; None where they are not given."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--profile", metavar="FILE", help="what the blocks cost: a file or a name")
     parser.add_argument(
-        "--prompt-len", type=int, metavar="N", help="length of the prompt in tokens"
+        "--profile",
+        type=values.text("--profile", may_be_empty=False),
+        metavar="FILE",
+        help="what the blocks cost: a file or a name",
     )
     parser.add_argument(
-        "--strategy", choices=[*strategies(), "all"], default="all", help="default: %(default)s"
+        "--prompt-len",
+        type=values.count("--prompt-len"),
+        metavar="N",
+        help="length of the prompt in tokens",
     )
+    parser.add_argument("--strategy", choices=[*strategies(), "all"], help="default: all")
     parser.add_argument(
         "--memory-budget",
+        type=values.size("--memory-budget"),
         metavar="BYTES",
         help="most memory for the graphs, such as 800M or 2G; default: no limit",
     )
     parser.add_argument(
         "--start",
         choices=STARTS,
-        default="prefill",
-        help="what is in memory when the prompt arrives; default: %(default)s",
+        help="what is in memory when the prompt arrives; default: prefill",
     )
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw the plans")
+    parser.add_argument(
+        "--plot", type=values.path("--plot"), metavar="PNG", help="also draw the plans"
+    )
     parser.add_argument(
         "--simulate-decode",
         action="store_true",
@@ -58,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--acceptance-rate",
-        type=float,
+        type=values.number("--acceptance-rate", least=0, most=1),
         metavar="P",
         help="probability that a draft token is accepted",
     )
@@ -69,14 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--widths",
-        default="1,4,8,16,32",
         metavar="ROWS,..",
-        help="widths to simulate; default: %(default)s",
+        help=f"widths to simulate; default: {_WIDTHS}",
     )
     parser.add_argument(
         "--drafting-us",
-        type=float,
-        default=0.0,
+        type=values.number("--drafting-us", least=0),
         metavar="US",
         help="time to draft a step; default 0",
     )
@@ -92,9 +105,14 @@ def run(options: argparse.Namespace) -> int:
     """Plan, or simulate, and print the figures.
 
     Raises:
-        OptionError: An option is missing, or outside its range.
+        OptionError: An option is missing, outside its range, or would be ignored.
     """
     if options.grid:
+        values.refuse(
+            options,
+            ("profile", "simulate_decode", *_OF_PLANS, *_OF_DECODING),
+            "is not for --grid, which has profiles of its own",
+        )
         with progress() as on_progress:
             grid = plan_grid(on_progress)
         if options.json:
@@ -104,16 +122,21 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.profile is None:
         raise OptionError("--profile is missing: it says what the blocks cost")
-    profile = Profile.find(options.profile)
-    return _simulate(options, profile) if options.simulate_decode else _plan(options, profile)
+    if options.simulate_decode:
+        values.refuse(options, _OF_PLANS, "is for plans, not for --simulate-decode")
+        return _simulate(options, Profile.find(options.profile))
+    values.refuse(options, _OF_DECODING, "is for --simulate-decode")
+    return _plan(options, Profile.find(options.profile))
 
 
 def _plan(options: argparse.Namespace, profile: Profile) -> int:
     if options.prompt_len is None:
         raise OptionError("--prompt-len is missing: it says how many tokens are computed")
-    budget = None if options.memory_budget is None else parse_bytes(options.memory_budget)
-    request = {"start": options.start, "memory_budget": budget}
-    if options.strategy == "all":
+    if options.plot is not None:
+        check_matplotlib()
+        outputs.check_file("--plot", options.plot)
+    request = {"start": options.start or "prefill", "memory_budget": options.memory_budget}
+    if options.strategy in (None, "all"):
         results = plan_by_all(profile, options.prompt_len, **request)
     else:
         one = plan_prompt(profile, options.prompt_len, strategy=options.strategy, **request)
@@ -134,36 +157,39 @@ def _plan(options: argparse.Namespace, profile: Profile) -> int:
 
 
 def _title(options: argparse.Namespace, profile: Profile) -> str:
-    budget = f", at most {options.memory_budget}" if options.memory_budget else ""
+    limit = options.memory_budget
+    budget = "" if limit is None else f", at most {show_bytes(limit)}"
     marked = "figures from a paper, " if profile.source == "paper" else ""
     return (
         f"{marked}{len(profile.blocks)} blocks, prompt of {options.prompt_len} tokens, "
         f"{-(-options.prompt_len // profile.prefill_rows)} chunks of {profile.prefill_rows}, "
-        f"start: {options.start}{budget}"
+        f"start: {options.start or 'prefill'}{budget}"
     )
 
 
 def _show(options: argparse.Namespace, profile: Profile, plans: dict[str, Plan]) -> None:
     columns = [
         "strategy",
-        "makespan",
-        "prefill",
-        "exposed load",
-        "peak memory",
+        "resolved to",
+        "makespan, ms",
+        "prefill, ms",
+        "exposed load, ms",
+        "peak memory, MB",
         "makespan / lower bound",
     ]
     rows = [
         [
-            name if name == plan.strategy else f"{name} ({plan.strategy})",
-            f"{plan.makespan_us / 1e3:,.1f} ms",
-            f"{plan.prefill_us / 1e3:,.1f} ms",
-            f"{plan.exposed_load_us / 1e3:,.1f} ms",
-            show_bytes(plan.peak_bytes),
+            name,
+            plan.strategy,
+            f"{plan.makespan_us / 1e3:,.1f}",
+            f"{plan.prefill_us / 1e3:,.1f}",
+            f"{plan.exposed_load_us / 1e3:,.1f}",
+            f"{plan.peak_bytes / 1e6:,.1f}",
             f"{_ratio(plan):.3f}",
         ]
         for name, plan in plans.items()
     ]
-    show_table(_title(options, profile), columns, rows)
+    show_table(_title(options, profile), columns, rows, num_words=2)
 
 
 def _ratio(plan: Plan) -> float:
@@ -173,27 +199,28 @@ def _ratio(plan: Plan) -> float:
 def _simulate(options: argparse.Namespace, profile: Profile) -> int:
     figures = simulate_decode(
         profile.step_us_by_width,
-        [_whole(rows) for rows in options.widths.split(",")],
+        [_whole(rows) for rows in (options.widths or _WIDTHS).split(",")],
         acceptance_rate=options.acceptance_rate,
         known_tokens_per_step=_by_width(options.tokens_per_step),
-        drafting_us=options.drafting_us,
+        drafting_us=options.drafting_us or 0.0,
     )
     best = min(figures, key=lambda width: width.ms_per_token)
     if options.json:
         widths = {width.rows: _width_to_json(width) for width in figures}
         print(json.dumps({"widths": widths, "best": best.rows}))
         return 0
-    columns = ["rows", "step", "tokens_per_step", "time per token"]
+    columns = ["rows", "step, ms", "tokens_per_step", "time per token, ms"]
     rows = [
         [
-            f"{width.rows}{' (best)' if width is best else ''}",
-            f"{width.step_ms:.2f} ms",
+            str(width.rows),
+            f"{width.step_ms:.2f}",
             f"{width.tokens_per_step:.2f}",
-            f"{width.ms_per_token:.2f} ms",
+            f"{width.ms_per_token:.2f}",
         ]
         for width in figures
     ]
     show_table("expected decoding", columns, rows)
+    print(f"best: {best.rows} rows")
     return 0
 
 

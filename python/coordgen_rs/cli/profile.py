@@ -3,10 +3,9 @@
 import argparse
 import dataclasses
 import json
-from pathlib import Path
 
 from coordgen_rs.bench.profiling.blocks import measure
-from coordgen_rs.cli import provider_options
+from coordgen_rs.cli import outputs, provider_options, values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.profile.file import GraphFigures, Profile
 from coordgen_rs.text.byte_size import show_bytes
@@ -26,26 +25,36 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the profile here, replacing what is there"
+        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+    )
+    parser.add_argument(
+        "--out",
+        type=values.path("--out"),
+        metavar="FILE",
+        help="write the profile here, replacing what is there",
     )
     parser.add_argument(
         "--repeats",
-        type=int,
+        type=values.count("--repeats"),
         default=5,
         metavar="N",
         help="repeats of each load and run; default 5",
     )
     provider_options.add_arguments(parser)
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+        "--threads",
+        type=values.count("--threads"),
+        metavar="N",
+        help="compute threads; default: one per core",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the file, and print the figures."""
+    if options.out is not None:
+        outputs.check_file("--out", options.out)
     with progress() as on_progress:
         profile = measure(
             options.bundle,
@@ -55,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
             on_progress=on_progress,
         )
     if options.out is not None:
-        profile.write(options.out)
+        outputs.write(options.out, profile.write)
     if options.json:
         print(json.dumps(dataclasses.asdict(profile)))
     else:

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from coordgen_rs.bench.replay.records import read_records
-from coordgen_rs.bench.replay.run import DRAFTERS, HISTORIES, replay
+from coordgen_rs.bench.replay.run import DRAFTERS, HISTORIES, MOST_BUDGET, replay
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.cli import values
 
 ABOUT = "measure a drafter on recorded answers, without a model"
 EXAMPLES = """\
@@ -26,10 +26,12 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("data", type=Path, metavar="DATA", help="records, one JSON object per line")
+    parser.add_argument(
+        "data", type=values.path("DATA"), metavar="DATA", help="records, one JSON object per line"
+    )
     parser.add_argument(
         "--tokenizer",
-        type=Path,
+        type=values.path("--tokenizer"),
         required=True,
         metavar="DIR",
         help="directory with the tokenizer.json of the model that answered",
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output-of",
+        type=values.text("--output-of", may_be_empty=False),
         metavar="MODEL",
         help="use the answers of this model; default: the field `output`",
     )
@@ -49,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the method to measure; default %(default)s",
     )
     parser.add_argument(
-        "--budget", type=int, default=16, metavar="B", help="draft tokens per step; default 16"
+        "--budget",
+        type=values.count("--budget", most=MOST_BUDGET),
+        default=16,
+        metavar="B",
+        help="draft tokens per step; default 16",
     )
     parser.add_argument(
         "--history",
@@ -60,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commit", choices=["compact", "canonical"], default="compact", help="default compact"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N records")
+    parser.add_argument(
+        "--limit", type=values.count("--limit"), metavar="N", help="only the first N records"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 

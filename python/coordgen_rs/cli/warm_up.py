@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from pathlib import Path
 
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli import outputs, text, values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.target.open import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -20,19 +21,31 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="from `coordgen export`")
-    parser.add_argument("texts", nargs="+", type=Path, metavar="TEXT", help="UTF-8 text files")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: BUNDLE.lookup-table, next to the bundle"
+        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="compute threads; default: one per core"
+        "texts", nargs="+", type=values.path("TEXT"), metavar="TEXT", help="UTF-8 text files"
+    )
+    parser.add_argument(
+        "--out",
+        type=values.path("--out"),
+        metavar="FILE",
+        help="default: BUNDLE.lookup-table, next to the bundle",
+    )
+    parser.add_argument(
+        "--threads",
+        type=values.count("--threads"),
+        metavar="N",
+        help="compute threads; default: one per core",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Read the texts and write the table."""
-    texts = [path.read_text("utf-8") for path in options.texts]
+    texts = [text.read_file(path) for path in options.texts]
+    out = options.out or table_path(Bundle.open(options.bundle))
+    outputs.check_file("--out", out)
     with progress() as on_progress:
         session = open_session(options.bundle, threads=options.threads, on_progress=on_progress)
         encode = Tokenizer.of(session.bundle).encode
@@ -43,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
             done += 1
             on_progress("reading", done, len(texts))
 
-        table = warm_up(session, (encode(text) for text in texts), on_text=on_text)
-    out = options.out or table_path(session.bundle)
-    save_table(table, out, session.bundle)
+        table = warm_up(session, (encode(read) for read in texts), on_text=on_text)
+    outputs.write(out, lambda path: save_table(table, path, session.bundle))
     print(f"{out}: {table.num_rows} tokens, at most {table.k} entries each", file=sys.stderr)
     return 0

@@ -6,10 +6,13 @@ In: the options of `coordgen bench`. Out: `Settings`, which refuse what cannot w
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coordgen_rs import arguments
 from coordgen_rs._core import PLAIN, draft_method, draft_methods
 from coordgen_rs.bench.measuring.switching import STRATEGIES
 from coordgen_rs.errors import OptionError
 from coordgen_rs.target.provider import ProviderChoice
+
+MOST_LOAD_DELAY_S = 3_600.0
 
 METHODS = (PLAIN, *(method.name for method in draft_methods()))
 """Every method that can be measured, plain decoding first."""
@@ -71,16 +74,17 @@ class Settings:
         """Refuse settings that cannot work.
 
         Raises:
-            OptionError: A number is out of its range, or there is no such method, or one needs a
-                draft model where there is none; it is named.
+            OptionError: A number is out of its range, there is no such method or strategy, or a
+                method needs a draft model where there is none; it is named.
         """
         least = {"repeats": 1, "max_new_tokens": 1, "limit": 1, "width": 1, "prompt_len": 2}
         for name, number in least.items():
             value = getattr(self, name)
-            if value is not None and value < number:
-                raise OptionError(f"{name} is {value}, but must be at least {number}")
-        if not self.load_delay_s >= 0:
-            raise OptionError(f"load_delay_s is {self.load_delay_s}, but must be at least 0")
+            if value is not None:
+                arguments.count(name, value, least=number)
+        arguments.number("load_delay_s", self.load_delay_s, least=0, most=MOST_LOAD_DELAY_S)
+        for strategy in self.strategies:
+            arguments.one_of("strategy", strategy, STRATEGIES)
         for name in self.methods:
             if name not in METHODS:
                 raise OptionError(f"method is {name!r}, but must be one of {', '.join(METHODS)}")

@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs import arguments
 from coordgen_rs._core import Accepted, Drafter, StepInputs, draft_method, draft_methods
 from coordgen_rs.bench.replay.target import RecordedDrafter, RecordedSession
 from coordgen_rs.bench.replay.templates import TokenizedRecord
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generate import generate
+
+MOST_BUDGET = 4_095
+"""Draft tokens a step. The mask of a step has a column for each token of the longest record."""
 
 HISTORIES = ("none", "earlier-requests")
 
@@ -95,7 +99,7 @@ def replay(
     Args:
         records: What to say.
         drafter: One of `DRAFTERS`.
-        budget: Draft tokens a step; the step has a row more, for the root.
+        budget: Draft tokens a step, 1 to `MOST_BUDGET`; the step has a row more, for the root.
         history: "none", or "earlier-requests": earlier records draft for later ones.
         commit: "compact" gives out every accepted token at once, as the literature counts;
             "canonical" feeds what was accepted on a side branch again.
@@ -106,12 +110,11 @@ def replay(
         learned of its sources.
 
     Raises:
-        OptionError: No such drafter, history or commit, or a budget below 1.
+        OptionError: No such drafter, history or commit, or a budget out of range.
     """
     if history not in HISTORIES:
         raise OptionError(f"history is {history!r}, but must be one of {', '.join(HISTORIES)}")
-    if budget < 1:
-        raise OptionError(f"budget is {budget}, but must be at least 1")
+    budget = arguments.count("budget", budget, most=MOST_BUDGET)
     records = list(records)
     longest = max((len(record.prompt) + len(record.answer) for record in records), default=0)
     session = RecordedSession([budget + 1], vocab_size, longest)

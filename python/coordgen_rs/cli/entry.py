@@ -1,0 +1,53 @@
+"""The first and last moments of the command, when little is loaded.
+
+In: the process as the shell started it. Out: its exit code. Loading the rest takes a while: whoever
+interrupts meanwhile sees one line and exit code 130, as later. It parses and runs nothing itself.
+"""
+
+import os
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""128 + SIGINT: the exit code that shells give to a program that was interrupted."""
+
+_LINE = b"coordgen: error: interrupted\n"
+
+
+def main() -> int:
+    """Run the command of `sys.argv`, and return its exit code."""
+    try:
+        import signal
+
+        is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_heard:  # not by a process in the background, where it is ignored
+            signal.signal(signal.SIGINT, _leave)
+        from coordgen_rs.cli import text
+
+        text.make_streams_usable()
+        from coordgen_rs.cli.main import main as run
+
+        if is_heard:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = run()
+        if is_heard:
+            signal.signal(signal.SIGINT, _leave_silently)
+    except KeyboardInterrupt:
+        _leave()
+    return code
+
+
+def _leave(signal_number: int = 0, frame: FrameType | None = None) -> NoReturn:
+    """End at once: a `KeyboardInterrupt` could come out of a half-loaded module as another error.
+
+    Nothing has been opened or written yet.
+    """
+    try:
+        os.write(2, _LINE)
+    finally:
+        os._exit(INTERRUPTED)
+
+
+def _leave_silently(signal_number: int, frame: FrameType | None) -> NoReturn:
+    """End at once: all is done and written, and Python is only clearing up."""
+    os._exit(INTERRUPTED)
