@@ -282,7 +282,6 @@ def test_limits_on_sampling_change_nothing_where_nothing_is_sampled(model):
         {"threads": 99_999_999_999},
         {"memory_budget": -1},
         {"memory_budget": 1.5},
-        {"draft": ()},
         {"draft": None},
         {"draft": ["automaton", None]},
         {"draft": "automaton", "lookup_table": "x"},

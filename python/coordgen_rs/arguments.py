@@ -168,12 +168,12 @@ def one_of(name: str, value: object, choices: Collection[str]) -> str:
 
 
 def names(name: str, value: object) -> list[str]:
-    """One name or more.
+    """Some names, maybe none.
 
     Raises:
-        OptionError: It is not a sequence of strings, or is empty.
+        OptionError: It is not a sequence of strings, or one of them is empty.
     """
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise OptionError(f"{name} must be a list of names, but is {shown(value)}")
     return [text(f"a name in {name}", item, may_be_empty=False) for item in value]
 

@@ -110,8 +110,8 @@ class DraftModel:
         if not self._read_prompt():
             return False
         inputs = self.core.next_step(max_tokens)
-        if inputs is None:
-            return False
+        if inputs is None or session.length + inputs.num_nodes > session.capacity:
+            return False  # a step that is not read is asked for again
         logits = session.step(inputs)
         # Rows of all branches stay in their slots: what a later row may see, its mask says.
         session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))

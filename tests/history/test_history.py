@@ -98,7 +98,7 @@ def test_namespaces_do_not_draft_from_each_other(tmp_path):
             alice.add(text, [])
         with open_history(tmp_path, f"mail/alice {length}") as alice:
             assert knows(alice, text, at=200)
-        for other in ("mail/bob", "mail/alice", "../mail/alice", ""):
+        for other in ("mail/bob", "mail/alice", "../mail/alice", " "):
             with open_history(tmp_path, other) as history:
                 assert drafted_after(history, text[180:200], 8) == []
     index_of_another = tmp_path / index_name("mail/bob")

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for narrowed in (export, clear):
         narrowed.add_argument(
             "--namespace",
-            type=values.text("--namespace", may_be_empty=False),
+            type=values.text("--namespace"),
             metavar="NAME",
             help="only this namespace; default: all",
         )

@@ -7,12 +7,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as HuggingFaceTokenizer
-from tokenizers.decoders import DecodeStream
 
 from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.json_text import read_bytes
+from coordgen_rs.text.pieces import TextPieces
 
 _MOST_BYTES = 512 << 20
 
@@ -76,8 +76,9 @@ class Tokenizer:
     def stream(self) -> Callable[[int], str]:
         """A function that takes one id at a time and returns the text that is now certain.
 
-        A character of several tokens appears with its last one, so pieces join to `decode`, but for
-        a last character that the tokens leave incomplete.
+        A character of several tokens appears with its last one. Pieces join to `decode`, with two
+        exceptions: a last character that the tokens leave incomplete does not appear, and after
+        bytes that are no character, which appear as U+FFFD, what was given out stays as it is,
+        although `decode` of some tokenizers then also shows the bytes before them as U+FFFD.
         """
-        decoder = DecodeStream(skip_special_tokens=True)
-        return lambda token_id: decoder.step(self._tokenizer, token_id) or ""
+        return TextPieces(self.decode)
