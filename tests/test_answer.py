@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Piece, Span, Stats, Step, Tokenizer
 from coordgen_rs.answer import Stream
+from coordgen_rs.errors import OptionError
 from coordgen_rs.text.stop import StopStrings
 
 TEXTS = ["Ä", "b", "", "cd", "日本"]
@@ -132,3 +133,17 @@ def test_steps_are_not_begun_before_the_first_piece_is_asked_for():
     closed = []
     stream_of([(1, "target")], closed=closed).close()
     assert closed == []
+
+
+def test_a_stream_that_failed_fails_again_instead_of_ending():
+    def steps():
+        yield Step([1], 0, sources=("target",))
+        raise OptionError("refused")
+
+    stream = Stream(steps(), Stats(), TEXTS.__getitem__, StopStrings())
+    assert str(next(stream)) == "b"
+    for _ in range(2):
+        with pytest.raises(OptionError, match="refused"):
+            next(stream)
+    assert stream.answer.finish_reason is None
+    assert stream.answer.text == "b"

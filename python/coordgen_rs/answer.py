@@ -73,7 +73,8 @@ class Answer:
 class Stream(Iterator[Piece]):
     """The pieces of an answer, made as they are asked for; `Model.stream` makes it.
 
-    Close it, or leave its `with` block, to abandon the answer half-way.
+    Close it, or leave its `with` block, to abandon the answer half-way. After an error, each later
+    call raises it again.
 
     Args:
         steps: Those of one request; begun with the first piece, closed with the stream.
@@ -91,6 +92,7 @@ class Stream(Iterator[Piece]):
     ) -> None:
         self._stats, self._given = stats, list[Piece]()
         self._is_whole = self._is_given_up = False
+        self._error: Exception | None = None
         self._tokens: list[tuple[int, str]] = []
         # The generator does not refer to the stream: one that is dropped is closed at once.
         self._pieces = _pieces(steps, stats, decode, stop, self._tokens)
@@ -113,7 +115,13 @@ class Stream(Iterator[Piece]):
         self._pieces.close()
 
     def __next__(self) -> Piece:
-        piece = next(self._pieces, None)
+        if self._error is not None:  # the answer is not complete, so it does not just end
+            raise self._error
+        try:
+            piece = next(self._pieces, None)
+        except Exception as error:
+            self._error = error
+            raise
         if piece is None:
             self._is_whole = self._is_whole or not self._is_given_up
             raise StopIteration
