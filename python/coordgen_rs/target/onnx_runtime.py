@@ -18,11 +18,14 @@ from pathlib import Path
 
 import onnxruntime
 
+from coordgen_rs import arguments
 from coordgen_rs.errors import OptionError
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES = 1 << 20
 _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+
+_MOST_ON_FEW_CORES = 64
 
 _lock = threading.Lock()
 _threads: int | None = None
@@ -32,18 +35,19 @@ def set_threads(threads: int | None) -> int:
     """Set the number of compute threads of the process; later calls must ask for the same number.
 
     Args:
-        threads: Number of threads, or None for the number set before, or else one per usable core.
+        threads: Number of threads, at most `most_threads()`; None for the number set before, or
+            else one per usable core.
 
     Returns:
         The number in force.
 
     Raises:
-        OptionError: `threads` is below 1, or differs from what the process already uses (ONNX
+        OptionError: `threads` is out of range, or differs from what the process already uses (ONNX
             Runtime creates its global pool once).
     """
     global _threads
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads is {threads}, but must be at least 1")
+    if threads is not None:
+        threads = arguments.count("threads", threads, most=most_threads())
     with _lock:
         if _threads is None:
             wanted = threads or usable_cores()
@@ -88,6 +92,15 @@ def give_small_memory_back() -> None:
     """
     if _GLIBC is not None:
         _GLIBC.malloc_trim(0)
+
+
+def most_threads() -> int:
+    """Most threads that may be asked for: far more than cores, and a step would never end.
+
+    They wait for each other by spinning, so each that has no core of its own takes time from those
+    that compute.
+    """
+    return max(_MOST_ON_FEW_CORES, 4 * (os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
