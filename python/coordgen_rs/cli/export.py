@@ -8,6 +8,7 @@ from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.errors import OptionError
+from coordgen_rs.extras import how_to_install
 from coordgen_rs.target.provider import PROVIDERS
 from coordgen_rs.target.qnn.options import SOCS
 
@@ -104,9 +105,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _EXPORT[options.provider](options)
     except ModuleNotFoundError as error:
-        raise OptionError(
-            f"exporting needs {error.name}: pip install 'coordgen-rs[export]'"
-        ) from error
+        raise OptionError(f"exporting needs {error.name}: {how_to_install('export')}") from error
 
 
 def _export_cpu(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from coordgen_rs.bench.measuring.repeats import Summary
 from coordgen_rs.bench.reporting.section import Cell, Section
 from coordgen_rs.errors import OptionError
+from coordgen_rs.extras import how_to_install
 
 FORMATS = ("png", "svg")
 
@@ -28,7 +29,7 @@ def check_matplotlib() -> None:
     try:
         import matplotlib
     except ModuleNotFoundError as error:
-        raise OptionError("plots need matplotlib: pip install 'coordgen-rs[plots]'") from error
+        raise OptionError(f"plots need matplotlib: {how_to_install('plots')}") from error
     matplotlib.use("agg")
 
 

@@ -21,12 +21,12 @@ from typing import Any
 import onnxruntime
 
 from coordgen_rs.errors import ProviderError
+from coordgen_rs.extras import how_to_install
 from coordgen_rs.target.onnx_runtime import set_threads, shared_options
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
 
 PROVIDER = "QNNExecutionProvider"
 
-_INSTALL = "the QNN provider is not installed: pip install 'coordgen-rs[qnn]'"
 _LEAST_GLIBC = {"x86_64": (2, 35), "aarch64": (2, 34)}
 """What the wheels for Linux are built for."""
 
@@ -188,7 +188,9 @@ def _register() -> ModuleType:
     try:
         import onnxruntime_qnn
     except ModuleNotFoundError as error:
-        raise ProviderError(_INSTALL) from error
+        raise ProviderError(
+            f"the QNN provider is not installed: {how_to_install('qnn')}"
+        ) from error
     try:
         onnxruntime.register_execution_provider_library(
             PROVIDER, onnxruntime_qnn.get_library_path()

@@ -1,0 +1,37 @@
+"""How to install what an extra of the package needs, as this installation knows the package.
+
+In: the name of an extra in pyproject.toml. Out: the command to type. Whether it is needed is for
+the caller to find out.
+"""
+
+import json
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+_NAME = "coordgen-rs"
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra: `pip install 'coordgen-rs[export]'`.
+
+    A package that was installed from a checkout or a wheel on this machine is named by its place,
+    because no index need have it (PEP 610).
+    """
+    url, is_editable = _origin()
+    place = Path(unquote(urlsplit(url).path)) if url.startswith("file://") else None
+    if place is None or not place.exists():
+        return f"pip install '{_NAME}[{extra}]'"
+    if is_editable:
+        return f"pip install -e '{place}[{extra}]'"
+    return f"pip install '{_NAME}[{extra}] @ {url}'"
+
+
+def _origin() -> tuple[str, bool]:
+    """Where the package was installed from, and whether it is used there; "" for an index."""
+    try:
+        text = distribution(_NAME).read_text("direct_url.json")
+        origin = json.loads(text or "{}")
+        return str(origin.get("url", "")), bool(origin.get("dir_info", {}).get("editable"))
+    except (PackageNotFoundError, ValueError, AttributeError, OSError):
+        return "", False
