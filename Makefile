@@ -8,7 +8,7 @@ EMBEDDED := build/embedded-fp32
 PROMPT ?= models/prompts/rag.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo test test-rust test-python test-qnn-full wheel lint format docs bench clean
+.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-qnn-full wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through th
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 minutes)
 	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py
+
+test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up tables (3 minutes)
+	$(BIN)/python -m pytest -q -rP -m damage_full tests/test_damages.py
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 	$(BIN)/python tests/wheel_check.py
