@@ -146,7 +146,7 @@ class HistoryStore:
         except sqlite3.OperationalError:
             self.close()
             raise
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # messages quote damaged text
             self.close()
             raise HistoryError(f"{path} cannot be read: {error}") from error
         except BaseException:
