@@ -5,21 +5,20 @@ In: a path. Out: a `Checkpoint`, the same for every format. Weights carry their 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from tokenizers import Tokenizer
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.export.checkpoints.llama2c import open_llama2c
 from coordgen_rs.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json
+from coordgen_rs.files.json_text import JsonTextError, read_json
 
 _MOST_JSON_BYTES = 64 << 20
-_MOST_TOKENIZER_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,7 @@ def _open_hugging_face(path: Path) -> Checkpoint:
     generation_path = path / "generation_config.json"
     generation = _read_object(generation_path) if generation_path.exists() else {}
     config = parse_config(_read_object(path / "config.json"), generation)
-    tokenizer_path = path / "tokenizer.json"
-
-    def read_tokenizer() -> str:
-        try:
-            text = read_bytes(tokenizer_path, most_bytes=_MOST_TOKENIZER_BYTES).decode("utf-8-sig")
-            Tokenizer.from_str(text)
-        except Exception as error:  # the tokenizers package raises plain Exception
-            raise CheckpointError(f"{tokenizer_path} cannot be read: {error}") from error
-        return text
-
-    return Checkpoint(config, _open_weights(path), read_tokenizer)
+    return Checkpoint(config, _open_weights(path), partial(read_tokenizer, path))
 
 
 def _open_weights(path: Path) -> dict[str, Tensor]:
