@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::draft::source::{Cursor, Learn, Propose, Successor, TopKRows, agreement};
+use crate::draft::source::{Cursor, Learn, MAX_CONTEXT, Propose, Successor, TopKRows, agreement};
 use crate::ids::TokenId;
 
 /// Occurrences of a token that are compared, the latest first.
@@ -89,7 +89,11 @@ impl Calibration {
     fn search(&self, token: TokenId, context: &[TokenId]) -> Cursor {
         let mut best = self.nowhere();
         let mut position = self.latest.get(&token).copied();
+        let most = 1 + context.len().min(MAX_CONTEXT) as u32;
         for _ in 0..MAX_OCCURRENCES {
+            if best.match_len == most {
+                break; // the latest among equals
+            }
             let Some(here) = position else { break };
             let match_len = 1 + agreement(&self.text[..here as usize], context);
             if match_len > best.match_len {
