@@ -10,7 +10,7 @@ use coordgen_rs::load::profile::{BlockCost, GraphCost, Profile};
 use coordgen_rs::load::simulate::simulate;
 
 /// Blocks and chunks.
-const SIZES: [(usize, usize); 4] = [(6, 4), (12, 16), (32, 32), (1_000, 1_000)];
+const SIZES: [(usize, usize); 4] = [(6, 4), (12, 16), (32, 32), (1_000, 100)];
 const PREFILL_ROWS: usize = 256;
 const PIECES: u64 = 8;
 

@@ -85,7 +85,7 @@ def test_each_block_may_start_with_other_graphs():
         ({"start": ["both"]}, ShapeError, "start has 1 elements, expected 6"),
         ({"num_tokens": 0}, OptionError, "prompt tokens is 0"),
         ({"num_tokens": -1}, OptionError, "prompt tokens is -1"),
-        ({"num_tokens": 2**40}, OptionError, "at most 1,048,576 runs"),
+        ({"num_tokens": 2**40}, OptionError, "at most 131,072 runs"),
         ({"memory_budget": -1}, OptionError, "memory_budget is -1"),
         ({"memory_budget": 29}, MemoryBudgetError, "29 bytes, but 30 bytes"),
         ({"blocks": []}, OptionError, "number of blocks is 0"),

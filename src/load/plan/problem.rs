@@ -7,7 +7,7 @@ use crate::ids::{BlockId, Graph};
 use crate::load::profile::{BlockCost, Profile};
 
 /// Most runs of a plan; a prompt that needs more is refused.
-const MAX_RUNS: usize = 1 << 20;
+const MAX_RUNS: usize = 1 << 17;
 
 /// The graphs of a block that are in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +93,7 @@ impl Problem<'_> {
             return Err(Error::BadOption {
                 what: "the number of prompt tokens",
                 got: self.num_tokens.to_string(),
-                must: "at least 1, and at most 1,048,576 runs of a block",
+                must: "at least 1, and at most 131,072 runs of a block",
             });
         }
         self.profile.check_sums(num_runs)?;
