@@ -438,6 +438,7 @@ class Drafter:
         Raises:
             CallOrderError: Nothing was proposed.
             ShapeError: The record ends before the answer does, or has another dtype.
+            TokenOutOfRangeError: A token that the step reaches is not in the vocabulary.
         """
 
     def draft_on(self) -> bool:
@@ -497,7 +498,8 @@ def plan(
         memory_budget: Most bytes that the graphs may take at once; None for no limit.
 
     Raises:
-        OptionError: A name is unknown, a number is out of range, or there is no block or token.
+        OptionError: A name is unknown, a number is out of range, there is no block or token, or
+            there are more than 2,048 blocks or 131,072 runs of a block.
         ShapeError: `start` has another length than `blocks`.
         MemoryBudgetError: No plan fits into the budget; the message says how much is needed.
     """
@@ -1209,9 +1211,10 @@ class DynamicTree:
 
 @final
 class SuffixAutomaton:
-    """Every substring of a growing text, with counts and last positions.
+    """Every substring of up to 64 tokens of a growing text, with counts and last positions.
 
     Extending takes constant time per token, amortised; a query takes time by its own length.
+    Longer substrings are not known: they have no occurrences.
     """
 
     def __new__(cls) -> SuffixAutomaton: ...
@@ -1247,7 +1250,7 @@ class SuffixAutomaton:
         """
 
     def contains(self, tokens: NDArray[np.uint32]) -> bool:
-        """Whether `tokens`, `(tokens,) u32`, occur in the text; no tokens always do.
+        """Whether `tokens`, up to 64, `(tokens,) u32`, occur in the text; no tokens always do.
 
         Raises:
             ShapeError: Same as in `extend`.
@@ -1255,7 +1258,7 @@ class SuffixAutomaton:
 
     @property
     def match_len(self) -> int:
-        """Length of the longest suffix of the text that occurs earlier in it."""
+        """Length, up to 64, of the longest suffix of the text that occurs earlier in it."""
 
     @property
     def num_states(self) -> int:

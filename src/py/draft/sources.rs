@@ -8,7 +8,7 @@ use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::prompt_lookup::PromptLookup;
 use crate::py::convert::{to_array, token_ids};
 
-/// Every substring of a growing text, with counts and last positions.
+/// Every short substring of a growing text, with counts and last positions.
 #[pyclass(name = "SuffixAutomaton", module = "coordgen_rs._core")]
 pub struct PySuffixAutomaton {
     core: SuffixAutomaton,

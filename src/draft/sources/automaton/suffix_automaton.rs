@@ -423,6 +423,33 @@ pub(in crate::draft::sources) mod tests {
         assert_eq!(automaton.count(&[TokenId(7); MAX_MATCH + 1]), 0);
     }
 
+    /// Periodic texts, the Fibonacci word, and one in which every context goes on in many ways.
+    fn repetitive_texts(len: u32) -> impl Iterator<Item = Vec<TokenId>> {
+        let periodic = (1..4).map(move |period| (0..len).map(|at| at % period).collect());
+        let mut fibonacci = (vec![0], vec![0, 1]);
+        while fibonacci.1.len() < len as usize {
+            let longer = [&fibonacci.1[..], &fibonacci.0].concat();
+            fibonacci = (fibonacci.1, longer);
+        }
+        let parities = (0..len).map(|at| at.count_ones() % 2).collect();
+        periodic.chain([fibonacci.1, parities]).map(|ids: Vec<u32>| tokens(&ids))
+    }
+
+    #[test]
+    fn no_walk_over_suffixes_is_longer_than_a_match_whatever_the_text() {
+        for text in repetitive_texts(20_000) {
+            let mut automaton = SuffixAutomaton::new();
+            automaton.extend(&text);
+            automaton.extend(&[TokenId(9)]); // ends every run
+            let links = |from: &StateId| {
+                let next = |place: &StateId| (*place != ROOT).then(|| automaton.state(*place).link);
+                std::iter::successors(Some(*from), next).count() - 1
+            };
+            let states = (0..automaton.num_states() as u32).map(StateId);
+            assert!(states.map(|state| links(&state)).max().unwrap() <= MAX_MATCH + 1);
+        }
+    }
+
     #[test]
     fn a_periodic_text_has_as_many_states_as_a_match_has_tokens() {
         for period in [1, 2, 3] {
