@@ -2,7 +2,7 @@
 //! their blend, over texts made to be slow and over a real one.
 //!
 //! `cargo bench --bench adversarial -- FILE ..` takes the words of the files as the real text; without
-//! them a made-up one stands for it. A cell is the median and the 99th percentile of a thousand steps,
+//! them a made-up one stands for it; a number among them is the only length measured. A cell is the median and the 99th percentile of a thousand steps,
 //! in microseconds; of accept, for each token given out. The last columns are the worst text over the
 //! real one. Every request runs three times, and of each step the shortest time counts: what else the
 //! machine does is not the text's doing.
@@ -34,6 +34,8 @@ const ROWS: usize = 16;
 const VOCAB_SIZE: usize = 1_024;
 const NUM_STEPS: usize = 1_000;
 const NUM_ROUNDS: usize = 3;
+/// Most rows of a prompt that the sources are told of: longer ones would take minutes to make.
+const MAX_PREFILLED: usize = 1 << 16;
 /// Tokens that every text begins with and that the target always holds likely, though it never says
 /// them: sources that learn from logits propose them, and the others have to look for them.
 const NUM_FOREIGN: u32 = 7;
@@ -179,7 +181,7 @@ impl<'a> Replay<'a> {
         self.drafter.begin_predicted(prompt, self.text.answer().len(), prediction).unwrap();
         (self.given_out, self.past_len) = (0, prompt.len() - 1);
         if self.drafter.reads_prefill() {
-            let expected = &self.text.tokens[1..prompt.len()];
+            let expected = &self.text.tokens[1..prompt.len().min(MAX_PREFILLED)];
             for chunk in expected.chunks(ROWS) {
                 self.say(chunk);
                 self.drafter.prefilled(&self.logits[..chunk.len() * VOCAB_SIZE]).unwrap();
@@ -249,37 +251,40 @@ fn percentiles(mut figures: Vec<f64>) -> [f64; 2] {
 }
 
 /// One line: the percentiles of each text, and the worst over the last one's.
-fn line(name: &str, cells: &[[f64; 2]]) -> String {
+fn line(name: &str, what: &str, cells: &[[f64; 2]]) -> String {
     let real = cells[cells.len() - 1];
     let worst =
         [0, 1].map(|which| cells.iter().map(|cell| cell[which]).fold(0.0, f64::max) / real[which]);
-    let cells: Vec<_> = cells.iter().map(|[half, most]| format!("{half:5.1} {most:6.1}")).collect();
-    format!("{name:20} | {} | {:4.1} {:5.1}", cells.join(" | "), worst[0], worst[1])
+    let cells: Vec<_> = cells.iter().map(|[half, most]| format!("{half:6.1} {most:6.1}")).collect();
+    format!("{name:20} {what:8} | {} | {:4.1} {:4.1}", cells.join(" | "), worst[0], worst[1])
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let once = arguments.iter().any(|argument| argument == "--test");
-    let files: Vec<_> = arguments.into_iter().filter(|word| !word.starts_with("--")).collect();
-    let (lengths, num_steps) = if once { (&LENGTHS[..1], 50) } else { (&LENGTHS[..], NUM_STEPS) };
+    let words: Vec<_> = arguments.into_iter().filter(|word| !word.starts_with("--")).collect();
+    let (numbers, files): (Vec<_>, Vec<_>) =
+        words.into_iter().partition(|word| word.parse::<usize>().is_ok());
+    let chosen: Vec<usize> = numbers.iter().flat_map(|number| number.parse()).collect();
+    let (lengths, num_steps) = match (once, &chosen[..]) {
+        (true, _) => (&LENGTHS[..1], 50),
+        (false, []) => (&LENGTHS[..], NUM_STEPS),
+        (false, chosen) => (chosen, NUM_STEPS),
+    };
     let drafting = SOURCES.iter().filter(|source| source.needs != Needs::DraftModel);
     let names: Vec<_> = drafting.map(|source| source.name).chain([BLEND]).collect();
     for &len in lengths {
         let texts = Text::all(len, &files);
-        let heading: Vec<_> = texts.iter().map(|text| format!("{:12}", text.name)).collect();
-        let mut tables = vec![Vec::new(); 3];
+        let heading: Vec<_> = texts.iter().map(|text| format!("{:13}", text.name)).collect();
+        println!("\n{:29} | {} | worst/real", format!("{len} tokens"), heading.join(" | "));
         for name in &names {
             let steps: Vec<_> = texts.iter().map(|text| measured(name, text, num_steps)).collect();
-            let of = |cells: Vec<_>| line(name, &cells);
-            tables[0].push(of(steps.iter().map(|step| percentiles(step.0.clone())).collect()));
-            tables[1].push(of(steps.iter().map(|step| percentiles(step.1.clone())).collect()));
-            let tokens: Vec<_> = steps.iter().map(|step| format!("{:12.1}", step.2)).collect();
-            tables[2].push(format!("{name:20} | {} |", tokens.join(" | ")));
-        }
-        let titles = ["propose, us", "accept, us a token", "tokens a step"];
-        for (title, table) in titles.iter().zip(tables) {
-            println!("\n{len} tokens: {title}\n{:20} | {} | worst/real", "", heading.join(" | "));
-            table.iter().for_each(|line| println!("{line}"));
+            let proposing: Vec<_> = steps.iter().map(|step| percentiles(step.0.clone())).collect();
+            let accepting: Vec<_> = steps.iter().map(|step| percentiles(step.1.clone())).collect();
+            let tokens: Vec<_> = steps.iter().map(|step| format!("{:13.1}", step.2)).collect();
+            println!("{}", line(name, "propose", &proposing));
+            println!("{}", line(name, "accept", &accepting));
+            println!("{name:20} tokens   | {} |", tokens.join(" | "));
         }
     }
 }
