@@ -30,6 +30,29 @@ def test_a_prompt_is_neither_cut_nor_padded(tmp_path, options):
     assert Tokenizer(path).encode("a prompt of 23 letters!").tolist() == expected.tolist()
 
 
+def test_what_a_tokenizer_cannot_do_is_named_with_its_file(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    model = {
+        "type": "WordPiece",
+        "vocab": {"a": 0},
+        "unk_token": "[UNK]",
+        "max_input_chars_per_word": 9,
+    }
+    path.write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "model": {**model, "continuing_subword_prefix": "##"},
+            }
+        )
+    )
+    tokenizer = Tokenizer(path)
+    assert tokenizer.encode("a").tolist() == [0]
+    with pytest.raises(BundleError, match=r"tokenizer\.json cannot encode the text: .*UNK"):
+        tokenizer.encode("b")
+
+
 def test_what_is_no_tokenizer_is_refused_with_its_file(tmp_path):
     path = tmp_path / "tokenizer.json"
     for content in (b"", b"[" * 200_000, b'{"model":' * 200_000, b"\xff", b'{"model": 7}'):

@@ -1,6 +1,7 @@
 """Text to token ids and back, by the `tokenizers` package."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +13,7 @@ from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.json_text import read_bytes
+from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.pieces import TextPieces
 
 _MOST_BYTES = 512 << 20
@@ -31,11 +33,10 @@ class Tokenizer:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
+        self._path = path
+        with self._errors("is not a readable tokenizer"):
             text = read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
             self._tokenizer = HuggingFaceTokenizer.from_str(text)
-        except Exception as error:  # the package raises bare Exception
-            raise BundleError(f"{path}: not a readable tokenizer: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
@@ -64,14 +65,21 @@ class Tokenizer:
 
         Raises:
             OptionError: The text holds half of a surrogate pair, so it is not valid Unicode.
+            BundleError: The tokenizer cannot do this text, for what its file says.
         """
         valid = arguments.text("the text", text)
-        encoding = self._tokenizer.encode(valid, add_special_tokens=special_tokens)
+        with self._errors("cannot encode the text"):
+            encoding = self._tokenizer.encode(valid, add_special_tokens=special_tokens)
         return np.asarray(encoding.ids, np.uint32)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of `token_ids`, without special tokens."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        """Text of `token_ids`, without special tokens.
+
+        Raises:
+            BundleError: The tokenizer cannot do these ids, for what its file says.
+        """
+        with self._errors("cannot decode the tokens"):
+            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def stream(self) -> Callable[[int], str]:
         """A function that takes one id at a time and returns the text that is now certain.
@@ -80,5 +88,9 @@ class Tokenizer:
         exceptions: a last character that the tokens leave incomplete does not appear, and after
         bytes that are no character, which appear as U+FFFD, what was given out stays as it is,
         although `decode` of some tokenizers then also shows the bytes before them as U+FFFD.
+        It raises BundleError where the tokenizer cannot do a token, for what its file says.
         """
         return TextPieces(self.decode)
+
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        return package_errors_as(BundleError, f"{self._path} {what}")

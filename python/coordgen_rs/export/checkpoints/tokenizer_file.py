@@ -16,6 +16,7 @@ from tokenizers.processors import TemplateProcessing
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json
+from coordgen_rs.text.package_errors import package_errors_as
 
 _MOST_BYTES = 512 << 20
 _MOST_CONFIG_BYTES = 64 << 20
@@ -28,11 +29,9 @@ def read_tokenizer(directory: Path) -> str:
         CheckpointError: A file is missing or damaged, or the begin token is unknown.
     """
     path = directory / "tokenizer.json"
-    try:
+    with package_errors_as(CheckpointError, f"{path} cannot be read"):
         text = read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the tokenizers package raises plain Exception
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
     if tokenizer.post_processor is not None:
         return text
     token = _begin_token(directory / "tokenizer_config.json")
