@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from checkpoints import (
 )
 from coordgen_rs.errors import CheckpointError, ExportError, OptionError, UnsupportedModelError
 from coordgen_rs.export import export_checkpoint
+from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.checkpoints.config import parse_config
 from json_values import JSON_VALUES
 
@@ -52,6 +54,7 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
         ({"hidden_size": "many"}, "hidden_size"),
         ({"head_dim": 25_545_525_350}, "head_dim"),
+        ({"head_dim": 1 << 24}, "16777216 dimensions"),
         ({"eos_token_id": 4000}, "4000"),
     ],
     ids=str,
@@ -320,6 +323,13 @@ with open("/proc/self/status") as status:
 """
     peak_bytes = 1024 * int(in_child(code, checkpoint, tmp_path / "out", Path(weights)))
     assert peak_bytes < 1.5 * (checkpoint / "model.safetensors").stat().st_size
+
+
+def test_a_llama2c_header_that_names_millions_of_layers_is_refused_at_once(tmp_path):
+    model = tmp_path / "model.bin"
+    model.write_bytes(struct.pack("<7i", 4, 3, (1 << 24) - 1, 2, 1, 264, 4))
+    with pytest.raises(CheckpointError, match="its header says 6174019420"):
+        open_checkpoint(model)
 
 
 @needs_shared

@@ -5,6 +5,7 @@ Hugging Face names, and the tokenizer. llama2.c rotates neighbouring pairs (2i, 
 graphs rotate halves (i, i + head_dim / 2), so the rows of the query and key weights are reordered.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ def open_llama2c(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[
         CheckpointError: The header makes no sense, or the file has another length than it says.
     """
     config, num_positions = _read_header(path)
+    num_bytes, expected = path.stat().st_size, _num_bytes(config, num_positions)
+    if num_bytes != expected:
+        raise CheckpointError(f"{path} has {num_bytes} bytes, its header says {expected}")
     tensors: dict[str, Tensor] = {}
     offset = _HEADER_BYTES
     for name, shape in _layout(config, num_positions):
@@ -40,8 +44,6 @@ def open_llama2c(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[
             weights = _Weights(path, name, shape, offset, _rotated_heads(name, config))
             tensors[name] = Tensor(name, shape, weights.read_rows)
         offset += 4 * math.prod(shape)
-    if path.stat().st_size != offset:
-        raise CheckpointError(f"{path} has {path.stat().st_size} bytes, its header says {offset}")
     return config, tensors, lambda: convert_tokenizer(_tokenizer_path(path), config.vocab_size)
 
 
@@ -79,9 +81,20 @@ def _read_header(path: Path) -> tuple[ModelConfig, int]:
 
 def _layout(config: ModelConfig, num_positions: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """All tensors in the order of the file; the name is empty for what is not used."""
-    dim, ffn, head_dim = config.hidden_size, config.ffn_size, config.head_dim
-    kv = config.num_kv_heads * head_dim
-    per_layer: list[tuple[str, tuple[int, ...]]] = [
+    dim, head_dim = config.hidden_size, config.head_dim
+    yield "model.embed_tokens.weight", (config.vocab_size, dim)
+    for part, shape in _per_layer(config):
+        for layer in range(config.num_layers):
+            yield f"model.layers.{layer}.{part}.weight", shape
+    yield "model.norm.weight", (dim,)
+    yield "", (num_positions, head_dim)  # cosines and sines of the rotary embedding
+    if not config.tied_head:
+        yield "lm_head.weight", (config.vocab_size, dim)
+
+
+def _per_layer(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
+    dim, ffn, kv = config.hidden_size, config.ffn_size, config.num_kv_heads * config.head_dim
+    return [
         ("input_layernorm", (dim,)),
         ("self_attn.q_proj", (dim, dim)),
         ("self_attn.k_proj", (kv, dim)),
@@ -92,14 +105,14 @@ def _layout(config: ModelConfig, num_positions: int) -> Iterator[tuple[str, tupl
         ("mlp.down_proj", (dim, ffn)),
         ("mlp.up_proj", (ffn, dim)),
     ]
-    yield "model.embed_tokens.weight", (config.vocab_size, dim)
-    for part, shape in per_layer:
-        for layer in range(config.num_layers):
-            yield f"model.layers.{layer}.{part}.weight", shape
-    yield "model.norm.weight", (dim,)
-    yield "", (num_positions, head_dim)  # cosines and sines of the rotary embedding
-    if not config.tied_head:
-        yield "lm_head.weight", (config.vocab_size, dim)
+
+
+def _num_bytes(config: ModelConfig, num_positions: int) -> int:
+    """The length of the file, known before millions of layers of a damaged header are listed."""
+    a_layer = sum(math.prod(shape) for _, shape in _per_layer(config))
+    one = dataclasses.replace(config, num_layers=0)
+    others = sum(math.prod(shape) for _, shape in _layout(one, num_positions))
+    return _HEADER_BYTES + 4 * (config.num_layers * a_layer + others)
 
 
 def _rotated_heads(name: str, config: ModelConfig) -> int | None:

@@ -11,14 +11,21 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
+_MOST_HEAD_DIM = 1 << 14
+"""No known model has larger heads; a damaged file may, and would fill the memory."""
+
 
 def inverse_frequencies(config: dict[str, Any], head_dim: int) -> list[float]:
     """Radians per position for each rotated pair.
 
     Raises:
         UnsupportedModelError: A `rope_type` other than the unscaled form and `llama3`.
-        CheckpointError: A scaling lacks a figure.
+        CheckpointError: A scaling lacks a figure, or the heads are too large to be any.
     """
+    if head_dim > _MOST_HEAD_DIM:
+        raise CheckpointError(
+            f"heads have {head_dim} dimensions, expected {_MOST_HEAD_DIM} at most"
+        )
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, dict):
         raise CheckpointError(f"config.json: rope_scaling is {parameters!r}, expected an object")
