@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -107,6 +108,17 @@ def test_lines_are_numbered_and_only_the_first_may_have_a_byte_order_mark():
     for second, message in ((BOM + b"1", "byte order mark"), (b"[" * 21, "longer"), (b"x", "JSON")):
         with pytest.raises(JsonTextError, match=f"^it, line 2 .*{message}"):
             list(parse_json_lines(io.BytesIO(b"1\n" + second), "it", most_line_bytes=20))
+
+
+def test_a_short_file_takes_little_memory_whatever_may_be_read(tmp_path):
+    path = tmp_path / "short.json"
+    path.write_text("[1, 2]")
+    tracemalloc.start()
+    try:
+        assert read_json(path, most_bytes=512 << 20) == [1, 2]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path):

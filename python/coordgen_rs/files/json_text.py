@@ -76,7 +76,8 @@ def read_bytes(path: Path, *, most_bytes: int) -> bytes:
         OSError: It cannot be read.
     """
     with open_regular(path) as stream:
-        content = stream.read(most_bytes + 1)
+        # As much as is asked for is allocated at once, so no more is asked for than there is.
+        content = stream.read(min(os.fstat(stream.fileno()).st_size, most_bytes) + 1)
     if len(content) > most_bytes:
         raise JsonTextError(f"{path} is longer than {most_bytes:,} bytes")
     return content
