@@ -103,7 +103,7 @@ impl StepChoice {
 
     /// The widest step that fits after `past_len` committed tokens. Fails when none does.
     pub fn widest(&self, past_len: usize) -> Result<usize> {
-        let fits = |step: &StepShape| past_len + step.rows <= step.attended;
+        let fits = |step: &StepShape| past_len.saturating_add(step.rows) <= step.attended;
         self.steps.iter().rposition(fits).ok_or_else(|| {
             let StepShape { rows, attended } = self.steps[0];
             Error::StepOutOfRange { past_len, rows, attended }
@@ -273,6 +273,7 @@ mod tests {
         assert_eq!(choice.widest(39), Ok(0));
         let none = Error::StepOutOfRange { past_len: 40, rows: 1, attended: 40 };
         assert_eq!(choice.widest(40), Err(none));
+        assert!(choice.widest(usize::MAX).is_err());
     }
 
     #[test]
