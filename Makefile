@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 CORE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
 EMBEDDED := build/embedded-fp32
 PROMPT ?= models/prompts/rag.txt
+SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-qnn-full wheel lint format docs bench clean
+.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-qnn-full fuzz wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,6 +36,9 @@ test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 mi
 
 test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up tables (3 minutes)
 	$(BIN)/python -m pytest -q -rP -m damage_full tests/test_damages.py
+
+fuzz: build/.fuzz ## all fuzz targets, two at a time (SECONDS=60 of each, TARGETS="drafter lines")
+	$(BIN)/python fuzz/run.py --seconds $(SECONDS) $(TARGETS)
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 	$(BIN)/python tests/wheel_check.py
@@ -78,6 +82,10 @@ build/.docs: build/.core
 
 build/.core: build/.venv $(CORE_SOURCES)
 	PIP_QUIET=1 $(BIN)/maturin develop --quiet --release --extras export
+	@touch $@
+
+build/.fuzz: build/.core
+	$(BIN)/python -m pip install --quiet --group fuzz
 	@touch $@
 
 $(EMBEDDED): build/.core models/embedded/model.safetensors

@@ -16,6 +16,7 @@ def package_errors_as(error_class: type[CoordgenError], message: str) -> Iterato
 
     Raises:
         CoordgenError: The package failed; it is an `error_class`.
+        MemoryError, OverflowError, TypeError: Passed on: the machine's, or the caller's arguments.
     """
     try:
         yield

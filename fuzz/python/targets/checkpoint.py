@@ -1,0 +1,51 @@
+"""A checkpoint of Hugging Face: whatever its JSON files say, it is refused by name, or opens as
+sizes that agree with each other.
+
+The input is one object with the contents of `config`, `generation` and `index`.
+"""
+
+import json
+import math
+from contextlib import suppress
+
+from coordgen_rs.errors import CheckpointError
+from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from scratch import FOLDER, holding
+
+IS_JSON = True
+_FILES = {
+    "config": "config.json",
+    "generation": "generation_config.json",
+    "index": "model.safetensors.index.json",
+}
+_HEADER = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+_WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)
+
+
+def run(data: bytes) -> None:
+    """Open the checkpoint."""
+    holding("model.safetensors", _WEIGHTS)
+    for name in _FILES.values():
+        (FOLDER / name).unlink(missing_ok=True)
+    contents = None
+    with suppress(ValueError, RecursionError):
+        contents = json.loads(data)
+    if isinstance(contents, dict):
+        for name, file in _FILES.items():
+            if name in contents:
+                text = json.dumps(contents[name])
+                holding(file, text.encode("utf-8", "surrogatepass"))
+    else:
+        holding(_FILES["config"], data)
+    try:
+        checkpoint = open_checkpoint(FOLDER)
+    except CheckpointError:
+        return
+    config = checkpoint.config
+    assert len(config.inv_freq) * 2 == config.head_dim
+    assert all(math.isfinite(frequency) for frequency in config.inv_freq)
+    assert math.isfinite(config.rms_norm_eps)
+    assert config.num_heads % config.num_kv_heads == 0
+    assert all(0 <= token < config.vocab_size for token in config.end_token_ids)
+    for tensor in checkpoint.tensors.values():
+        assert tensor.load().shape == tensor.shape
