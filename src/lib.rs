@@ -118,8 +118,8 @@
 //!   whether to plan or to stream, and learns what blocks cost.
 //!
 //! With feature `python` the crate is also the extension module `coordgen_rs._core`: `py/` converts,
-//! in folders named like those above, and decides nothing. `random` and `replace_file` are small
-//! helpers; `layers` tests that imports run one way.
+//! in folders named like those above, and decides nothing. `scores` holds the passes over rows of
+//! logits, the same to the last bit on every machine; `random` and `replace_file` are small helpers; `layers` tests that imports run one way.
 //!
 //! # Example
 //!
@@ -188,6 +188,7 @@ mod replace_file;
 pub mod sampling;
 pub mod top_k;
 pub mod tree;
+mod scores;
 pub mod verify;
 
 pub use commit::{Commit, CommitPolicy, FinishReason};

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::scores::max_without_nan;
 
 /// Entries kept of each row.
 pub const TOP_K: usize = 8;
@@ -14,7 +15,7 @@ pub const TOP_K: usize = 8;
 const MAX_BLOCKS: usize = 128;
 /// Shortest part that a maximum is taken of.
 const MIN_BLOCK: usize = 512;
-/// Independent running maxima, so that the compiler keeps them in vector registers.
+/// Independent running sums, so that the compiler keeps them in vector registers.
 const LANES: usize = 16;
 /// Scores that are compared at once with what is kept.
 const GROUP: usize = 32;
@@ -209,26 +210,6 @@ impl Sample {
             self.sum += sum_of_exp(sampled, self.largest);
         }
     }
-}
-
-/// The largest score of a block; `None` when NaN is among them.
-fn max_without_nan(block: &[f32]) -> Option<f32> {
-    let (lanes, rest) = block.as_chunks::<LANES>();
-    let mut largest = [f32::NEG_INFINITY; LANES];
-    // NaN makes every sum NaN: one addition a score, where a comparison of its own costs two steps.
-    let mut sums = [0.0; LANES];
-    for scores in lanes {
-        for lane in 0..LANES {
-            largest[lane] = if scores[lane] > largest[lane] { scores[lane] } else { largest[lane] };
-            sums[lane] += scores[lane];
-        }
-    }
-    let sum = sums.iter().chain(rest).sum::<f32>();
-    // Infinities of both signs add up to NaN too, so what is suspected is looked at.
-    if sum.is_nan() && block.iter().any(|score| score.is_nan()) {
-        return None;
-    }
-    Some(largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max))
 }
 
 fn sum_of_exp(scores: &[f32], largest: f32) -> f32 {

@@ -1,0 +1,225 @@
+//! Passes over a row of scores. In: scores. Out: the largest, how many reach a score, and the sum of
+//! the weights that a softmax gives them. Knows no tokens.
+//!
+//! Each pass runs over independent lanes and adds them up in a fixed order, in multiplications and
+//! additions that round alike everywhere: the answer is the same to the last bit on every machine,
+//! and with wide vector instructions, which are used where the machine has them.
+
+/// Independent running values, so that the compiler keeps them in vector registers.
+const LANES: usize = 16;
+
+/// Weights at most 2^-120 of the largest are left out: no sum of others would change by them.
+const LEAST_POWER: f32 = -120.0;
+
+/// A function that is compiled once for any machine, and once more for the wide vectors of some.
+macro_rules! pass {
+    ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $out:ty) => {
+        $(#[$doc])*
+        #[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "checked at run time"))]
+        pub(crate) fn $name($($argument: $type),*) -> $out {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn with_avx2($($argument: $type),*) -> $out {
+                    anywhere::$name($($argument),*)
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the machine has what the function is compiled for.
+                    return unsafe { with_avx2($($argument),*) };
+                }
+            }
+            anywhere::$name($($argument),*)
+        }
+    };
+}
+
+pass! {
+    /// The largest score; `None` when NaN is among them, minus infinity when there are none.
+    max_without_nan(scores: &[f32]) -> Option<f32>
+}
+
+pass! {
+    /// How many scores are at least `least`, which is not NaN.
+    count_at_least(scores: &[f32], least: f32) -> usize
+}
+
+pass! {
+    /// The sum of the weights of all scores that are at least `least`; none is NaN, or above the
+    /// largest.
+    sum_of_weights(scores: &[f32], weight: Weight, least: f32) -> f32
+}
+
+/// What a softmax gives a score, as a share of what it gives the largest one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weight {
+    largest: f32,
+    /// Powers of two for a difference of 1.
+    scale: f32,
+}
+
+impl Weight {
+    /// For the softmax of `scores / temperature`, where `largest`, a finite one, is the largest of
+    /// them, and the temperature is positive.
+    pub fn new(largest: f32, temperature: f32) -> Self {
+        Self { largest, scale: (std::f32::consts::LOG2_E / temperature).min(f32::MAX) }
+    }
+
+    /// The least score whose weight counts; what is between it and the largest is finite.
+    pub fn least_score(self) -> f32 {
+        let least = self.largest + LEAST_POWER / self.scale;
+        least.max(self.largest - f32::MAX).max(f32::MIN)
+    }
+
+    /// The weight of a score: 1 for the largest, right to five digits. Of one that is not at least
+    /// [`least_score`](Self::least_score) it is any number, or none.
+    #[inline(always)]
+    pub fn of(self, score: f32) -> f32 {
+        /// Adding it rounds to an integer, which then stands in the lowest bits.
+        const ROUND: f32 = 12_582_912.0;
+        let power = (score - self.largest) * self.scale;
+        let rounded = power + ROUND;
+        let rest = power - (rounded - ROUND);
+        // The polynomial nearest to 2^rest over -0.5 .. 0.5 that is 1 at 0.
+        let tail = 0.240_240_99 + rest * (0.055_906_426 + rest * 0.009_582_853);
+        let fraction = 1.0 + rest * (0.693_124_2 + rest * tail);
+        f32::from_bits(fraction.to_bits().wrapping_add(rounded.to_bits() << 23))
+    }
+}
+
+/// The passes, in steps that the compiler makes vector instructions of.
+mod anywhere {
+    use super::{LANES, Weight};
+
+    #[inline(always)]
+    pub fn max_without_nan(scores: &[f32]) -> Option<f32> {
+        let (groups, rest) = scores.as_chunks::<LANES>();
+        let mut largest = [f32::NEG_INFINITY; LANES];
+        // NaN makes every sum NaN: one addition a score, where a comparison of its own costs two steps.
+        let mut sums = [0.0; LANES];
+        for group in groups {
+            for lane in 0..LANES {
+                largest[lane] =
+                    if group[lane] > largest[lane] { group[lane] } else { largest[lane] };
+                sums[lane] += group[lane];
+            }
+        }
+        for (lane, &score) in rest.iter().enumerate() {
+            largest[lane] = if score > largest[lane] { score } else { largest[lane] };
+            sums[lane] += score;
+        }
+        // Infinities of both signs add up to NaN too, so what is suspected is looked at.
+        let sum = folded(sums, |one, other| one + other);
+        if sum.is_nan() && scores.iter().any(|score| score.is_nan()) {
+            return None;
+        }
+        Some(folded(largest, |one, other| if other > one { other } else { one }))
+    }
+
+    #[inline(always)]
+    pub fn count_at_least(scores: &[f32], least: f32) -> usize {
+        scores.iter().map(|&score| u32::from(score >= least)).sum::<u32>() as usize
+    }
+
+    #[inline(always)]
+    pub fn sum_of_weights(scores: &[f32], weight: Weight, least: f32) -> f32 {
+        let least = least.max(weight.least_score());
+        let counted = |score: f32| if score >= least { weight.of(score) } else { 0.0 };
+        let (groups, rest) = scores.as_chunks::<LANES>();
+        let mut sums = [0.0; LANES];
+        for group in groups {
+            for lane in 0..LANES {
+                sums[lane] += counted(group[lane]);
+            }
+        }
+        for (lane, &score) in rest.iter().enumerate() {
+            sums[lane] += counted(score);
+        }
+        folded(sums, |one, other| one + other)
+    }
+
+    /// One value of all lanes: each of the first half with that of the second, and so on.
+    #[inline(always)]
+    fn folded(mut lanes: [f32; LANES], fold: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut num_lanes = LANES;
+        while num_lanes > 1 {
+            num_lanes /= 2;
+            for lane in 0..num_lanes {
+                lanes[lane] = fold(lanes[lane], lanes[lane + num_lanes]);
+            }
+        }
+        lanes[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Scores of all kinds, at lengths that end within a group of lanes.
+    fn rows() -> impl Strategy<Value = Vec<f32>> {
+        let odd = prop::sample::select(vec![0.0, -0.0, f32::NEG_INFINITY, f32::MIN, 1e-40]);
+        let score = prop_oneof![8 => -30.0f32..30.0, 4 => (-4i8..4).prop_map(f32::from), 1 => odd];
+        prop::collection::vec(score, 1..5 * LANES)
+    }
+
+    proptest! {
+        #[test]
+        fn wide_vectors_change_no_bit(row in rows(), least in -30.0f32..30.0, t in 0.01f32..9.0) {
+            let largest = max_without_nan(&row).unwrap();
+            prop_assert_eq!(Some(largest), anywhere::max_without_nan(&row));
+            let weight = Weight::new(largest, t);
+            for least in [least, f32::MIN] {
+                let sum = sum_of_weights(&row, weight, least);
+                let narrow = anywhere::sum_of_weights(&row, weight, least);
+                prop_assert_eq!(sum.to_bits(), narrow.to_bits());
+                prop_assert_eq!(count_at_least(&row, least), anywhere::count_at_least(&row, least));
+            }
+        }
+
+        #[test]
+        fn passes_equal_their_naive_twins(row in rows(), least in -9.0f32..9.0, t in 0.01f32..9.0) {
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            prop_assert_eq!(max_without_nan(&row), Some(largest));
+            let counted = row.iter().filter(|&&score| score >= least);
+            prop_assert_eq!(count_at_least(&row, least), counted.clone().count());
+            prop_assume!(largest.is_finite());
+            let term = |score: &f32| (f64::from(score - largest) / f64::from(t)).exp();
+            let expected: f64 = counted.map(term).sum();
+            let sum = f64::from(sum_of_weights(&row, Weight::new(largest, t), least));
+            prop_assert!((sum - expected).abs() <= 2e-4 * expected + 1e-30, "{sum}, not {expected}");
+        }
+
+        #[test]
+        fn weights_are_right_to_five_digits(power in -119.0f32..0.0) {
+            let weight = Weight { largest: 0.0, scale: 1.0 };
+            let expected = f64::from(power).exp2();
+            prop_assert!((f64::from(weight.of(power)) - expected).abs() < 3.5e-6 * expected);
+        }
+
+        #[test]
+        fn nan_is_found_wherever_it_stands(row in rows(), at in any::<prop::sample::Index>()) {
+            let mut row = row;
+            let at = at.index(row.len());
+            row[at] = f32::NAN;
+            prop_assert_eq!(max_without_nan(&row), None);
+        }
+    }
+
+    #[test]
+    fn infinities_are_no_nan() {
+        let row = [f32::INFINITY, f32::NEG_INFINITY, 0.0];
+        assert_eq!(max_without_nan(&row), Some(f32::INFINITY));
+    }
+
+    #[test]
+    fn only_the_largest_counts_at_the_lowest_temperatures_and_all_at_the_highest() {
+        let row = [1.0, f32::NEG_INFINITY, 0.999, 1.0, f32::MIN];
+        for temperature in [f32::MIN_POSITIVE, 1e-45] {
+            assert_eq!(sum_of_weights(&row, Weight::new(1.0, temperature), f32::MIN), 2.0);
+        }
+        let row = [f32::MAX, f32::NEG_INFINITY, 0.0];
+        let sum = sum_of_weights(&row, Weight::new(f32::MAX, 1e38), f32::MIN);
+        assert!((sum - 1.033_28).abs() < 1e-5, "{sum}");
+    }
+}
