@@ -88,8 +88,8 @@ pub fn top_k(row: &[f32]) -> Option<TopK> {
 /// The likeliest tokens of every row of `logits`, `(rows, vocab_size) f32`, as arrays `(rows,
 /// TOP_K)`, written over what `token_ids` and `probabilities` hold.
 ///
-/// Fails when the number of scores is no multiple of `vocab_size`, or a row is not usable: then
-/// `first_row` plus its index is named.
+/// Fails when `vocab_size` is 0, when the number of scores is no multiple of it, or when a row is not
+/// usable: then `first_row` plus its index is named.
 pub fn top_k_rows(
     logits: &[f32],
     vocab_size: usize,
@@ -97,6 +97,9 @@ pub fn top_k_rows(
     token_ids: &mut Vec<TokenId>,
     probabilities: &mut Vec<f32>,
 ) -> Result<()> {
+    if vocab_size == 0 {
+        return Err(Error::BadOption { what: "vocab_size", got: "0".into(), must: "at least 1" });
+    }
     let rest = logits.len() % vocab_size;
     if rest != 0 {
         let (got, expected) = (logits.len(), logits.len() - rest);
@@ -302,6 +305,14 @@ mod tests {
             assert_equals_its_naive_twin(&row, 1e-3);
             row[sure] = score;
         }
+    }
+
+    #[test]
+    fn rows_without_scores_are_refused() {
+        let (mut ids, mut probabilities) = (Vec::new(), Vec::new());
+        let none = top_k_rows(&[], 0, 0, &mut ids, &mut probabilities);
+        assert!(matches!(none, Err(Error::BadOption { what: "vocab_size", .. })));
+        assert_eq!(top_k(&[]), None);
     }
 
     #[test]

@@ -26,18 +26,22 @@ pub fn array<'a, 'py, T: Element>(
     Ok(array)
 }
 
-/// `object` as an array of shape `(1, .., 1, rows, columns)`; returns `(rows, columns)` too.
+/// `object` as an array of shape `(1, .., 1, rows, columns)` with columns; returns `(rows, columns)`
+/// too.
 pub fn matrix<'a, 'py, T: Element>(
     object: &'a Bound<'py, PyAny>,
     what: &str,
 ) -> PyResult<(&'a Bound<'py, PyArrayDyn<T>>, usize, usize)> {
     let array = array::<T>(object, what)?;
     match array.shape() {
-        [leading @ .., rows, columns] if leading.iter().all(|&length| length == 1) => {
+        [leading @ .., rows, columns]
+            if *columns > 0 && leading.iter().all(|&length| length == 1) =>
+        {
             Ok((array, *rows, *columns))
         }
         shape => {
-            let message = format!("{what} must have shape (.., rows, columns), not {shape:?}");
+            let must = "(.., rows, columns), with at least one column";
+            let message = format!("{what} must have shape {must}, not {shape:?}");
             Err(ShapeError::new_err(message))
         }
     }

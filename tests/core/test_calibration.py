@@ -54,7 +54,8 @@ def test_unusable_rows_are_named(bad, columns):
 
 def test_logits_are_read_in_place_or_refused():
     logits = np.zeros((4, 6), np.float32)
-    for wrong in (logits[:, ::2], logits.astype(np.float64), logits[0]):
+    no_columns = np.zeros((3, 0), np.float32)
+    for wrong in (logits[:, ::2], logits.astype(np.float64), logits[0], no_columns):
         with pytest.raises(ShapeError):
             top_k(wrong)
 

@@ -72,6 +72,8 @@ def test_refused_rows_are_named():
     table, logits = LookupTable(), np.zeros((2, VOCAB_SIZE), np.float32)
     with pytest.raises(TokenOutOfRangeError, match="40"):
         table.learn(np.array([1, VOCAB_SIZE], np.uint32), logits)
+    with pytest.raises(ShapeError, match="column"):
+        table.learn(np.zeros(0, np.uint32), np.zeros((0, 0), np.float32))
     with pytest.raises(ShapeError, match="3 contexts for 2 rows"):
         table.learn(np.zeros(3, np.uint32), logits)
     logits[1] = np.nan
