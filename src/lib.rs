@@ -56,7 +56,7 @@
 //! | call | cost |
 //! |---|---|
 //! | [`Drafter::begin`] | each source's `extend` over the prompt |
-//! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer; independent of the text's length but for cache misses |
+//! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer; independent of the text's length but for cache misses, and of the rows of steps that do not pay |
 //! | [`StepInputs::fill`] | `rows * (rows + tokens committed since the last fill)` mask entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, a scan of the tree for each, each source's `extend` over the new tokens |
 //! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `successors` O(1) |
@@ -65,6 +65,7 @@
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
 //! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on a thread where that is long |
 //! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
+//! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`load::plan::plan`] | two to three hundred passes over the runs from the first load on |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
@@ -172,6 +173,7 @@
 //! [`origins`]: draft::choose::origins
 //! [`Prediction`]: draft::sources::prediction::Prediction
 //! [`SamDecoding`]: draft::sources::sam_decoding::SamDecoding
+//! [`Sampling::draw`]: sampling::Sampling::draw
 //! [`step_choice`]: draft::choose::step_choice
 //! [`tree_shape`]: draft::choose::tree_shape
 
@@ -186,9 +188,9 @@ pub mod logits;
 mod random;
 mod replace_file;
 pub mod sampling;
+mod scores;
 pub mod top_k;
 pub mod tree;
-mod scores;
 pub mod verify;
 
 pub use commit::{Commit, CommitPolicy, FinishReason};

@@ -1,12 +1,20 @@
 //! Numbers that look random and are the same each time. In: a seed and an index. Out: a number. It
 //! keeps no state, so that any of a sequence can be had without those before it.
 
-/// A number in [0, 1), the same for the same arguments: SplitMix64 (Steele, Lea and Flood, 2014)
-/// of the seed, jumped ahead to `index`.
+/// What SplitMix64 (Steele, Lea and Flood, 2014) adds for each number.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// A number in [0, 1), the same for the same arguments: SplitMix64 of the seed, jumped ahead to
+/// `index`.
 pub(crate) fn uniform(seed: u64, index: u64) -> f64 {
-    const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-    let start = mix(seed);
-    let bits = mix(start.wrapping_add(STEP.wrapping_mul(index.wrapping_add(1))));
+    uniform_again(seed, index, 0)
+}
+
+/// The number that takes the place of [`uniform`]'s at an `attempt`, counted from 0, which is the
+/// same one.
+pub(crate) fn uniform_again(seed: u64, index: u64, attempt: u32) -> f64 {
+    let first = mix(mix(seed).wrapping_add(STEP.wrapping_mul(index.wrapping_add(1))));
+    let bits = (0..attempt).fold(first, |bits, _| mix(bits.wrapping_add(STEP)));
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
