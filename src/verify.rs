@@ -16,6 +16,18 @@ pub struct Verified {
     pub bonus: TokenId,
 }
 
+impl Verified {
+    /// What the target says after a visited node; `None` of a rejected one.
+    pub fn says(&self, tree: &DraftTree, node: NodeId) -> Option<TokenId> {
+        let next = match self.path.iter().position(|&visited| visited == node) {
+            Some(place) => self.path.get(place + 1),
+            None if node == NodeId::ROOT => self.path.first(),
+            None => return None,
+        };
+        Some(next.map_or(self.bonus, |&child| tree.token(child)))
+    }
+}
+
 /// Walks from the root, from child to child, while a child holds what the target says.
 ///
 /// `target` is asked once for each node visited, the root included, and for no other: reading a
@@ -79,6 +91,11 @@ mod tests {
             })
             .unwrap();
             prop_assert_eq!(&verified, &naive(&tree, &says));
+            for (node, &said) in says[..tree.num_nodes()].iter().enumerate() {
+                let is_visited = asked.contains(&NodeId(node as u32));
+                let expected = is_visited.then_some(said);
+                prop_assert_eq!(verified.says(&tree, NodeId(node as u32)), expected);
+            }
             let visited: Vec<_> = [NodeId::ROOT].into_iter().chain(verified.path).collect();
             prop_assert_eq!(asked, visited);
         }

@@ -54,11 +54,11 @@ pub struct Verification<'a> {
     pub verified: &'a Verified,
     /// What was given out, what was carried.
     pub commit: &'a Commit,
-    /// What the target says after a node, also a rejected one; `None` where its row is unusable.
-    /// Cost: a pass over a row of logits.
+    /// What the target says after a node; after a rejected one, its likeliest token, also where tokens
+    /// are drawn. `None` where the row is unusable. Cost: a pass over a rejected node's row of logits.
     pub says: &'a mut dyn FnMut(NodeId) -> Option<TokenId>,
     /// What the target held likely after a node, also a rejected one; `None` where its row is
-    /// unusable. In a recorded answer it is the recorded token alone. Cost: same as `says`.
+    /// unusable. In a recorded answer it is the recorded token alone. Cost: a pass over a row of logits.
     pub top_k: &'a mut dyn FnMut(NodeId) -> Option<TopK>,
     /// All rows, node `i` in row `i`, to be read on another thread; with the vocabulary's size.
     pub shared_logits: Option<(&'a Arc<dyn SharedLogits>, usize)>,

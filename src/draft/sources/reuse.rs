@@ -34,10 +34,14 @@ const START_PROBABILITY: f32 = 0.2;
 ///
 /// Kept segments are proposed after an agreement with their own tokens, as a lookup in a text
 /// would; and everywhere else from their beginning: the first token in the synonym case, the anchor
-/// in the missing one. The newest segment is proposed for one step at least; older ones until
-/// they are 8 steps old, or all segments together have more than 32 tokens.
+/// in the missing one.
 ///
-/// Of a tree the longest rejected path is looked at, the first among equals.
+/// The paper keeps a segment for one step at least, and discards it when the draft of a step exceeds a
+/// threshold that it does not give. Ours are: that a segment is proposed for 8 steps, and until all
+/// of them have more than 32 tokens together; that it grows into one tree with what other sources
+/// say, and the probabilities with which it competes there; that of a rejected tree the longest path
+/// is looked at, the first among equals, and of that 16 rows; and that a rejected row says its
+/// likeliest token also where tokens are drawn.
 ///
 /// # Cost
 /// A step: a pass over the logits of at most 16 rows. `advance` and `cursor`: a scan

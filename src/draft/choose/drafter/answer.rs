@@ -24,8 +24,9 @@ pub(super) enum Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// What the target says after `node`; `None` after a node whose path leaves the record. Fails
-    /// when its row is not finite, or the record ends before the answer does.
+    /// What the target says after `node`, which stands on the path that it takes; `None` after a
+    /// node whose path leaves the record. Fails when its row is not finite, or the record ends before
+    /// the answer does.
     pub fn says(&self, tree: &DraftTree, node: NodeId) -> Result<Option<TokenId>> {
         let depth = tree.depths()[node.index()] as usize;
         match self {
@@ -39,6 +40,16 @@ impl Answer<'_> {
                 says.map(Some).ok_or(Error::WrongLength { what, got, expected })
             }
             Self::Recorded(_) => Ok(None),
+        }
+    }
+
+    /// What the target would say after a rejected `node`: its likeliest token, whatever it draws
+    /// elsewhere. It only feeds drafts, and the likeliest is the best of them; to draw it would cost
+    /// several times as much. `None` where its row is unusable or its path leaves the record.
+    pub fn would_say(&self, tree: &DraftTree, node: NodeId) -> Option<TokenId> {
+        match self {
+            Self::Computed { logits, .. } => logits.argmax(node).ok(),
+            Self::Recorded(_) => self.says(tree, node).ok().flatten(),
         }
     }
 

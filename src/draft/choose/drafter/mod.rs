@@ -205,8 +205,8 @@ impl Drafter {
     /// Verifies the proposed tree against the step's logits, `(rows, vocab_size) f32`, and tells
     /// the sources what was given out.
     ///
-    /// Cost: a pass over the logits of each visited row, and the sources' `extend`. Fails when
-    /// nothing was proposed, the number of logits is wrong, or a visited row is not finite.
+    /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
+    /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a visited row is not finite.
     pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
         self.accept_rows(logits, None)
     }
@@ -267,7 +267,7 @@ impl Drafter {
             tree,
             verified: &verified,
             commit: &decided,
-            says: &mut |node| answer.says(tree, node).ok().flatten(),
+            says: &mut |node| verified.says(tree, node).or_else(|| answer.would_say(tree, node)),
             top_k: &mut |node| answer.likely(tree, node),
             shared_logits,
         });
