@@ -179,8 +179,14 @@ impl PyDrafter {
             }
         };
         let inputs = &self.step_inputs[step];
-        inputs.borrow_mut(py).fill_tree(py, self.core.tree(), past_len)?;
-        Ok(inputs.clone_ref(py))
+        let filled = inputs.borrow_mut(py).fill_tree(py, self.core.tree(), past_len);
+        match filled {
+            Ok(()) => Ok(inputs.clone_ref(py)),
+            Err(error) => {
+                self.core.withdraw();
+                Err(error)
+            }
+        }
     }
 
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {

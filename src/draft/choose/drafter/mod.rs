@@ -144,6 +144,7 @@ impl Drafter {
     }
 
     /// Records what the draft model's run for the next step cost, in the unit of the steps' costs.
+    /// Fails without a request, or when that is no cost: negative, infinite or not a number.
     pub fn model_ran(&mut self, cost: f32) -> Result<()> {
         self.request.as_mut().ok_or(Error::NoRequest)?.model_cost = Some(cost);
         Ok(())
@@ -207,6 +208,13 @@ impl Drafter {
     ///
     /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
     /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a visited row is not finite.
+    /// Takes the last proposal back: nothing waits for its answer.
+    pub fn withdraw(&mut self) {
+        if let Some(request) = &mut self.request {
+            request.proposed = None;
+        }
+    }
+
     pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
         self.accept_rows(logits, None)
     }
