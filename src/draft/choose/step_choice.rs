@@ -154,6 +154,30 @@ impl StepChoice {
         best
     }
 
+    /// Whether a step up to `widest` with more rows than there are `worths` could be better than those
+    /// that they fill, were all further nodes worth as much as the last one; they are never worth more.
+    /// Without costs it always could.
+    pub fn could_gain_beyond(
+        &self,
+        widest: usize,
+        past_len: usize,
+        worths: impl ExactSizeIterator<Item = f32> + Clone,
+    ) -> bool {
+        let Some(costs) = &self.costs else { return true };
+        let num_nodes = worths.len();
+        let num_filled = self.steps[..=widest].partition_point(|step| step.rows <= num_nodes);
+        let Some(filled) = num_filled.checked_sub(1) else { return true };
+        let (expected, last) =
+            worths.clone().fold((0.0, 0.0), |(sum, _), worth| (sum + worth, worth));
+        let most =
+            self.best_gain(filled, past_len, worths).map_or(f32::NEG_INFINITY, |best| best.1);
+        let wider = self.steps[..=widest].iter().zip(costs).skip(num_filled);
+        wider.into_iter().any(|(step, cost)| {
+            let tokens = expected + last * (step.rows - num_nodes) as f32;
+            self.gain(tokens, cost.at(past_len), past_len) > most
+        })
+    }
+
     /// Tokens that a step brings beyond those that its cost brings elsewhere: `tokens - rate *
     /// cost`, where the rate is that of the last steps, and at least that of plain decoding.
     ///
@@ -224,6 +248,16 @@ mod tests {
             let best = choice(costs, &seen).best(2, 0, worths.iter().copied());
             let expected: f32 = worths.iter().take([1, 4, 8][best]).sum();
             prop_assert!(expected / costs[best] >= 1.0 / costs[0] * (1.0 - 1e-4));
+        }
+
+        #[test]
+        fn what_could_not_gain_is_not_chosen((worths, costs, seen) in situation(), grown in 0usize..9) {
+            let choice = choice(costs, &seen);
+            let grown = &worths[..grown.min(worths.len())];
+            if !choice.could_gain_beyond(2, 0, grown.iter().copied()) {
+                let best = choice.best(2, 0, worths.iter().copied());
+                prop_assert!(choice.rows(best) <= grown.len());
+            }
         }
 
         #[test]

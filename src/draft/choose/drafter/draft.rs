@@ -9,12 +9,16 @@ use crate::commit::Commit;
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
 use crate::draft::choose::origins::Origins;
+use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
 use crate::draft::source::{DraftSource, Propose};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::Verified;
+
+/// Nodes of the first tree that is grown where rows cost: hardly a step is wider.
+const FIRST_NODES: usize = 32;
 
 /// A draft tree in the making, with buffers that are used again for every tree.
 pub(super) struct Draft {
@@ -30,11 +34,11 @@ pub(super) struct Draft {
 
 impl Draft {
     /// Nothing drafted, and nothing learned yet of `num_sources` sources. Fails when an option of the
-    /// shape is out of its range.
-    pub fn new(num_sources: usize, shape: TreeShape) -> Result<Self> {
+    /// shape is out of its range. Nothing is grown below `end_tokens`.
+    pub fn new(num_sources: usize, shape: TreeShape, end_tokens: &[TokenId]) -> Result<Self> {
         Ok(Self {
             acceptance: Acceptance::new(num_sources),
-            grower: TreeGrower::default(),
+            grower: TreeGrower::new(end_tokens.to_vec()),
             shaped: ShapedTrees::new(shape)?,
             tree: DraftTree::new(TokenId(0)),
             proposals: Vec::new(),
@@ -58,18 +62,34 @@ impl Draft {
         self.shaped.is_some()
     }
 
-    /// Grows what the sources say into nodes, to be cut to a tree.
+    /// Grows what the sources say into nodes, to be cut to a tree for one of the `steps` up to
+    /// `widest`; `limits` are those of the widest.
+    ///
+    /// A tree of all its rows is grown only where so many could pay: first one of at most
+    /// [`FIRST_NODES`], then of twice as many, and so on. So the cost follows what is drafted, and
+    /// not the rows that a step might have.
     pub fn grow(
         &mut self,
         sources: &[Box<dyn DraftSource>],
         request: &Request,
         limits: GrowthLimits,
+        (steps, widest, past_len): (&StepChoice, usize, usize),
     ) {
-        self.grower.grow(sources, &self.acceptance, request.root, &request.carried, limits);
+        let mut num_nodes =
+            if steps.cost(0, past_len).is_some() { FIRST_NODES } else { usize::MAX };
+        loop {
+            let limits = GrowthLimits { num_nodes: limits.num_nodes.min(num_nodes), ..limits };
+            self.grower.grow(sources, &self.acceptance, request.root, &request.carried, limits);
+            let is_full = num_nodes < steps.rows(widest) && self.worths().len() == num_nodes;
+            if !(is_full && steps.could_gain_beyond(widest, past_len, self.worths())) {
+                return;
+            }
+            num_nodes *= 2;
+        }
     }
 
     /// The worth of each node that was grown, never increasing.
-    pub fn worths(&self) -> impl ExactSizeIterator<Item = f32> {
+    pub fn worths(&self) -> impl ExactSizeIterator<Item = f32> + Clone {
         self.grower.worths()
     }
 

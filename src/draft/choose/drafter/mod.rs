@@ -66,7 +66,7 @@ impl Drafter {
     /// Fails when an option of the shape is out of its range.
     pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Result<Self> {
         Ok(Self {
-            draft: Draft::new(sources.len(), options.shape)?,
+            draft: Draft::new(sources.len(), options.shape, &options.end_tokens)?,
             model_choice: ModelChoice::default(),
             request: None,
             finish_reason: None,
@@ -137,7 +137,7 @@ impl Drafter {
             return Ok(true);
         }
         let limits = request.limits(steps.rows(widest), self.options.commit);
-        self.draft.grow(self.sources.settled(), request, limits);
+        self.draft.grow(self.sources.settled(), request, limits, (steps, widest, past_len));
         let known = steps.best_gain(widest, past_len, self.draft.worths());
         let (_, gain) = known.unwrap_or_default();
         Ok(self.model_choice.pays(steps, past_len, gain))
@@ -146,7 +146,12 @@ impl Drafter {
     /// Records what the draft model's run for the next step cost, in the unit of the steps' costs.
     /// Fails without a request, or when that is no cost: negative, infinite or not a number.
     pub fn model_ran(&mut self, cost: f32) -> Result<()> {
-        self.request.as_mut().ok_or(Error::NoRequest)?.model_cost = Some(cost);
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        if !(cost.is_finite() && cost >= 0.0) {
+            let (what, must) = ("the cost of the draft model", "finite and not negative");
+            return Err(Error::BadOption { what, got: cost.to_string(), must });
+        }
+        request.model_cost = Some(cost);
         Ok(())
     }
 
@@ -168,7 +173,7 @@ impl Drafter {
             self.draft.build_shaped(sources, request, limits);
             steps.narrowest(self.draft.tree().num_nodes())
         } else {
-            self.draft.grow(sources, request, limits);
+            self.draft.grow(sources, request, limits, (steps, widest, past_len));
             let step = steps.best(widest, past_len, self.draft.worths());
             self.draft.cut(steps.rows(step));
             step
@@ -203,11 +208,6 @@ impl Drafter {
         Ok(step)
     }
 
-    /// Verifies the proposed tree against the step's logits, `(rows, vocab_size) f32`, and tells
-    /// the sources what was given out.
-    ///
-    /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
-    /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a visited row is not finite.
     /// Takes the last proposal back: nothing waits for its answer.
     pub fn withdraw(&mut self) {
         if let Some(request) = &mut self.request {
@@ -215,6 +215,11 @@ impl Drafter {
         }
     }
 
+    /// Verifies the proposed tree against the step's logits, `(rows, vocab_size) f32`, and tells
+    /// the sources what was given out.
+    ///
+    /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
+    /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a visited row is not finite.
     pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
         self.accept_rows(logits, None)
     }

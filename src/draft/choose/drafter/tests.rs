@@ -6,6 +6,7 @@ use crate::draft::choose::origins::Origin;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::{StepCost, StepShape};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::sources::reuse::DraftReuse;
 use crate::ids::NodeId;
 use crate::tree::draft_tree::strategies;
 use proptest::prelude::*;
@@ -302,4 +303,167 @@ fn unusable_requests_are_refused() {
     let full = Error::StepOutOfRange { past_len: ATTENDED, rows: 1, attended: ATTENDED };
     assert_eq!(drafter.propose(ATTENDED), Err(full));
     assert_eq!(drafter.propose(ATTENDED - 1), Ok(0));
+}
+
+#[test]
+fn a_proposal_beyond_all_lengths_is_refused_and_nothing_waits() {
+    let mut drafter = drafter(&[1], CommitPolicy::Canonical, None, 9);
+    drafter.begin(&[TokenId(1)], 4).unwrap();
+    for past_len in [usize::MAX, usize::MAX - 7, ATTENDED] {
+        let refused = drafter.propose(past_len).unwrap_err();
+        assert!(matches!(refused, Error::StepOutOfRange { .. }));
+        assert_eq!(drafter.accept(&[0.0; VOCAB_SIZE]), Err(Error::NothingProposed));
+    }
+    drafter.propose(0).unwrap();
+    drafter.withdraw();
+    assert_eq!(drafter.accept(&[0.0; VOCAB_SIZE]), Err(Error::NothingProposed));
+}
+
+#[test]
+fn what_is_no_cost_of_a_draft_model_is_refused() {
+    let mut drafter = drafter(&[1], CommitPolicy::Canonical, Some(vec![1.0, 1.2, 1.9]), 9);
+    drafter.begin(&[TokenId(1)], 4).unwrap();
+    for cost in [f32::NAN, f32::INFINITY, -1.0] {
+        assert!(matches!(drafter.model_ran(cost), Err(Error::BadOption { .. })));
+    }
+    drafter.model_ran(0.0).unwrap();
+}
+
+/// Asks what the target says after every node.
+#[derive(Clone, Default)]
+struct Listener(Arc<std::sync::Mutex<Vec<Option<TokenId>>>>);
+
+impl Propose for Listener {
+    fn name(&self) -> &'static str {
+        "listener"
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        None
+    }
+
+    fn advance(&self, _cursor: Cursor, _token: TokenId) -> Option<Cursor> {
+        None
+    }
+
+    fn successors(&self, _cursor: Cursor, _out: &mut Vec<Successor>) {}
+}
+
+impl Learn for Listener {
+    fn extend(&mut self, _tokens: &[TokenId]) {}
+
+    fn verified(&mut self, seen: &mut Verification<'_>) {
+        let nodes = (0..seen.tree.num_nodes() as u32).map(NodeId);
+        *self.0.lock().unwrap() = nodes.map(|node| (seen.says)(node)).collect();
+    }
+
+    fn clear(&mut self) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+proptest! {
+    #[test]
+    fn only_rows_on_the_accepted_path_are_drawn_from(
+        tree in strategies::tree(8),
+        scores in prop::collection::vec(-2.0f32..2.0, 8 * VOCAB_SIZE),
+        seed in any::<u64>(),
+        top_p in prop::sample::select(vec![1.0f32, 0.7]),
+    ) {
+        let listener = Listener::default();
+        let sources: Vec<Box<dyn DraftSource>> =
+            vec![Box::new(listener.clone()), Box::new(DraftReuse::default())];
+        let step = StepShape { rows: 8, attended: ATTENDED };
+        let options = DrafterOptions {
+            steps: StepChoice::new(vec![step], None).unwrap(),
+            vocab_size: VOCAB_SIZE,
+            commit: CommitPolicy::Compact,
+            end_tokens: vec![],
+            shape: TreeShape::BestFirst,
+        };
+        let mut drafter = Drafter::new(sources, options).unwrap();
+        let sampling = Sampling::new(1.0, 0, top_p, seed).unwrap();
+        drafter.set_sampling(Some(sampling));
+        drafter.begin(&tree.token_ids()[..1], 100).unwrap();
+        let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
+        drafter.propose_draft(0, tree.token_ids(), &parents).unwrap();
+        let before = crate::sampling::tests::num_draws();
+        let accepted = drafter.accept(&scores).unwrap();
+        let num_draws = crate::sampling::tests::num_draws() - before;
+        prop_assert_eq!(num_draws, accepted.token_ids.len());
+
+        for (node, said) in listener.0.lock().unwrap().iter().enumerate() {
+            let row = &scores[node * VOCAB_SIZE..][..VOCAB_SIZE];
+            let depth = accepted.rows.iter().position(|row| row.index() == node);
+            let expected = match depth {
+                Some(depth) => Some(accepted.token_ids[depth]),
+                None => crate::logits::argmax(row),
+            };
+            prop_assert_eq!(*said, expected);
+        }
+    }
+}
+
+/// Proposes the same five tokens everywhere, and counts how often it is asked.
+#[derive(Clone, Default)]
+struct Unsure(Arc<std::sync::atomic::AtomicUsize>);
+
+impl Propose for Unsure {
+    fn name(&self) -> &'static str {
+        "unsure"
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        Some(Cursor { place: 0, match_len: 1 })
+    }
+
+    fn advance(&self, cursor: Cursor, _token: TokenId) -> Option<Cursor> {
+        Some(cursor)
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        out.extend((0..4).map(|token| Successor {
+            token: TokenId(token),
+            probability: 0.24,
+            cursor,
+        }));
+    }
+}
+
+impl Learn for Unsure {
+    fn extend(&mut self, _tokens: &[TokenId]) {}
+
+    fn clear(&mut self) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn what_is_asked_follows_what_is_drafted_and_not_the_widest_step() {
+    let asked = |steps: &[(usize, f32)]| {
+        let source = Unsure::default();
+        let shapes = steps.iter().map(|&(rows, _)| StepShape { rows, attended: 8_192 }).collect();
+        let costs = steps.iter().map(|&(_, cost)| StepCost::from(cost)).collect();
+        let options = DrafterOptions {
+            steps: StepChoice::new(shapes, Some(costs)).unwrap(),
+            vocab_size: VOCAB_SIZE,
+            commit: CommitPolicy::Canonical,
+            end_tokens: vec![],
+            shape: TreeShape::BestFirst,
+        };
+        let mut drafter = Drafter::new(vec![Box::new(source.clone())], options).unwrap();
+        drafter.begin(&[TokenId(1)], 10_000).unwrap();
+        let step = drafter.propose(0).unwrap();
+        (steps[step].0, source.0.load(std::sync::atomic::Ordering::Relaxed))
+    };
+    let (rows, without) = asked(&[(1, 1.0), (4, 1.2), (32, 3.0)]);
+    assert_eq!(rows, 4);
+    assert_eq!(asked(&[(1, 1.0), (4, 1.2), (32, 3.0), (4_096, 900.0)]), (4, without));
+    // Where so many rows pay they are drafted.
+    assert_eq!(asked(&[(1, 1.0), (4, 1.2), (32, 3.0), (64, 1.3)]).0, 64);
 }

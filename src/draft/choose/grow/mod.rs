@@ -55,6 +55,8 @@ struct Node {
 /// The growing tree, with buffers that are used again for every tree.
 #[derive(Debug, Default)]
 pub struct TreeGrower {
+    /// What ends an answer: nothing follows it.
+    end_tokens: Vec<TokenId>,
     nodes: Vec<Node>,
     num_sources: usize,
     /// Worth below which nothing is asked for.
@@ -73,6 +75,11 @@ pub struct TreeGrower {
 }
 
 impl TreeGrower {
+    /// For answers that end with `end_tokens`: nothing is grown below them.
+    pub fn new(end_tokens: Vec<TokenId>) -> Self {
+        Self { end_tokens, ..Self::default() }
+    }
+
     /// Grows a tree below `root`: first the carried tokens as a chain, since the target has said
     /// them already, then what the sources propose after them, the worthiest first.
     ///
@@ -124,7 +131,7 @@ impl TreeGrower {
     }
 
     /// The worth of each node, never increasing: root and carried tokens stand first, with 1.
-    pub fn worths(&self) -> impl ExactSizeIterator<Item = f32> {
+    pub fn worths(&self) -> impl ExactSizeIterator<Item = f32> + Clone {
         self.nodes.iter().map(|node| node.worth)
     }
 
@@ -208,6 +215,10 @@ impl TreeGrower {
     ) {
         let parent = self.nodes.len() - 1;
         let node = self.nodes[parent];
+        // The root is no part of the answer: a prompt may well end with such a token.
+        if parent > 0 && self.end_tokens.contains(&node.token) {
+            return;
+        }
         let num_missing = limits.num_nodes - self.nodes.len();
         let largest =
             node.path_probability * if node.on_first_path { 1.0 } else { limits.side_worth };

@@ -230,3 +230,19 @@ fn a_copy_that_is_right_against_the_model_comes_first() {
     (0..100).for_each(|_| acceptance.observe(proposal, true));
     assert!(first_path_beside(true, &acceptance)[0] < 0.0);
 }
+
+#[test]
+fn nothing_is_grown_below_an_end_token() {
+    let end = TokenId(1);
+    let (acceptance, sources) = (Acceptance::new(1), Scripted::sources(&[3]));
+    let limits = GrowthLimits { num_nodes: 40, depth: 6, side_worth: 1.0 };
+    let mut grower = TreeGrower::new(vec![end]);
+    grower.grow(&sources, &acceptance, end, &[], limits);
+    assert!(grower.nodes.len() > 1, "the root is no part of the answer");
+    assert!(grower.nodes.iter().any(|node| node.depth > 0 && node.token == end));
+    for node in &grower.nodes[1..] {
+        assert!(node.parent == 0 || grower.nodes[node.parent].token != end);
+    }
+    grower.grow(&sources, &acceptance, TokenId(0), &[end], limits);
+    assert_eq!(grower.nodes.len(), 2);
+}
