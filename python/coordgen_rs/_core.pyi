@@ -390,6 +390,7 @@ class Drafter:
 
         Raises:
             CallOrderError: No request is running.
+            OptionError: The cost is negative, infinite or NaN.
         """
 
     def propose(
@@ -535,7 +536,7 @@ def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.f
         logits: `(rows, vocab_size) f32`; leading axes of length 1 are allowed. Read in place.
 
     Raises:
-        ShapeError: The logits have another dtype, or are not C-contiguous.
+        ShapeError: The logits have another dtype, no column, or are not C-contiguous.
         NonFiniteLogitsError: A row has no usable maximum; the message names it.
     """
 
@@ -543,8 +544,9 @@ def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.f
 class Sampling:
     """How the target's tokens are drawn: temperature first, then `top_k`, then `top_p`.
 
-    Each draw depends on the seed and on the number of the token in the answer alone, so a sampled
-    answer is the same token for token with and without drafts.
+    Each draw depends on the logits, the seed and the number of the token in the answer alone, so a
+    sampled answer is the same token for token with and without drafts. A token that `top_p` forbids
+    is drawn again from the likelier ones.
 
     Args:
         temperature: Divides the logits; above 0.

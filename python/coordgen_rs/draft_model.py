@@ -97,11 +97,10 @@ class DraftModel:
             max_tokens: Most tokens that the tree may hold.
 
         Returns:
-            False if nothing was done, because the tree is good enough, or drafting never pays.
+            False if nothing was done, because the tree is good enough, or because drafting never
+            pays, as the core decides.
         """
         session = self.session
-        if self.least_that_pays >= 1:
-            return False
         realignment = self.core.take_realignment()
         if realignment is not None:
             length, rows = realignment

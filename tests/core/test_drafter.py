@@ -235,6 +235,35 @@ def test_calls_out_of_order_are_refused():
         drafter.propose(3)
 
 
+@pytest.mark.parametrize("past_len", [96, 2**63, 2**64 - 8, 2**64 - 1])
+def test_a_refused_proposal_leaves_none_waiting(past_len):
+    drafter = make_drafter()
+    drafter.begin(uint32([1]), 3)
+    with pytest.raises(ShapeError):
+        drafter.propose(past_len)
+    with pytest.raises(CallOrderError):
+        drafter.accept(np.zeros((1, VOCAB_SIZE), np.float32))
+
+
+def test_a_proposal_that_cannot_be_written_leaves_none_waiting():
+    drafter = make_drafter()
+    drafter.begin(uint32([1]), 3)
+    inputs = drafter.propose(0)
+    inputs.mask.flags.writeable = False
+    with pytest.raises(Exception, match="writeable|read-?only"):
+        drafter.propose(0)
+    with pytest.raises(CallOrderError):
+        drafter.accept(np.zeros((inputs.rows, VOCAB_SIZE), np.float32))
+
+
+@pytest.mark.parametrize("cost", [np.nan, np.inf, -1.0])
+def test_what_is_no_cost_of_a_draft_model_is_refused(cost):
+    drafter = make_drafter()
+    drafter.begin(uint32([1]), 3)
+    with pytest.raises(OptionError, match="cost of the draft model"):
+        drafter.model_ran(cost)
+
+
 def test_unusable_requests_are_refused():
     drafter = make_drafter()
     with pytest.raises(EmptyPromptError):

@@ -69,9 +69,21 @@ impl Branches {
         self.lens.iter().sum()
     }
 
-    /// T_c: how sure the likeliest branch is; 0 where none can grow.
+    /// How sure the surest token is that could be read next, in a branch or as the first of another
+    /// one; 0 where there is none.
     pub fn confidence(&self) -> f32 {
         self.tails.iter().map(|tail| tail.confidence).fold(0.0, f32::max)
+    }
+
+    /// T_c (EdgeLLM, section III-C): the largest C of any branch, each up to its last token, which may
+    /// be one that is not read yet; 1 where nothing is drafted.
+    pub fn tree_confidence(&self) -> f32 {
+        let of_branch = |branch: usize| {
+            let last = self.last_of(branch);
+            let likeliest = self.after(last).next().map_or(1.0, |(_, probability)| probability);
+            self.confidences[last.index()] * likeliest
+        };
+        (0..self.lens.len()).map(of_branch).fold(0.0, f32::max)
     }
 
     /// Takes in what the model holds likely after `node`, which it has just read. The likeliest
@@ -148,10 +160,15 @@ impl Branches {
         agreements.max_by_key(|&(num_right, len)| (num_right, Reverse(len)))
     }
 
+    /// The last node of a branch; the root of a first one that has none.
+    fn last_of(&self, branch: usize) -> NodeId {
+        let last = self.branch_of.iter().rposition(|&of| of == branch);
+        last.map_or(self.root(), |last| NodeId(last as u32))
+    }
+
     /// The tokens of a branch, from below the root to its last.
     fn path_of(&self, branch: usize) -> Vec<TokenId> {
-        let last = self.branch_of.iter().rposition(|&of| of == branch);
-        let mut node = last.map_or(self.root(), |last| NodeId(last as u32));
+        let mut node = self.last_of(branch);
         let unread = self.after(node).next().map(|likeliest| likeliest.0);
         let mut path: Vec<TokenId> = unread.into_iter().collect();
         while node != self.root() {
@@ -250,6 +267,9 @@ pub(super) mod tests {
             prop_assert_eq!(&lens, &branches.lens);
             let surest = branches.tails.iter().map(|tail| tail.confidence).fold(0.0, f32::max);
             prop_assert_eq!(branches.confidence(), surest);
+            let going_on = branches.tails.iter().filter(|tail| tail.branch.is_some());
+            let likeliest = going_on.map(|tail| tail.confidence).fold(0.0, f32::max);
+            prop_assert_eq!(branches.tree_confidence(), likeliest);
         }
 
         #[test]
@@ -299,6 +319,7 @@ pub(super) mod tests {
         branches.read(NodeId(0), &TopK::certain(TokenId(4)), &[TokenId(4)]);
         assert_eq!(branches.grow(), None);
         assert_eq!(branches.confidence(), 0.0);
+        assert_eq!(branches.tree_confidence(), 1.0);
         assert_eq!(branches.num_drafted(), 1);
         assert_eq!(branches.best_match(&[TokenId(4)]), Some((1, 1)));
     }

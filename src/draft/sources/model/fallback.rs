@@ -10,8 +10,12 @@ const ALL_RIGHT: f32 = 0.5;
 /// Least alpha: long before a tree falls below it, its rows are full.
 const LEAST_THRESHOLD: f32 = 1e-6;
 
-/// The self-adaptive threshold alpha on the tree-cumulative confidence `T_c`, which is the largest
-/// confidence of any branch.
+/// The self-adaptive threshold alpha on how sure the tree is.
+///
+/// In the paper that is the tree-cumulative confidence T_c, the largest C of any branch, and so it is
+/// in Eq. 3. Ours is that of the surest token that could be read next: a branch that has ended cannot
+/// grow, however sure it is, and the first token of a branch that has not begun yet may be surer than
+/// all that go on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fallback {
     threshold: f32,
@@ -36,13 +40,18 @@ impl Fallback {
         self.threshold
     }
 
+    /// Whether no token pays, however sure: it costs what it saves.
+    pub fn never_pays(&self) -> bool {
+        self.least_that_pays >= 1.0
+    }
+
     /// Whether the target should verify now.
     pub fn is_due(&self, tree_confidence: f32) -> bool {
         tree_confidence < self.threshold.max(self.least_that_pays)
     }
 
-    /// Learns from a verification (EdgeLLM, Eq. 3): in the branch that agreed furthest, `num_right`
-    /// of `num_drafted` tokens were right; the tree's confidence had been `tree_confidence`.
+    /// Learns from a verification (EdgeLLM, Eq. 3): in the branch that agreed furthest, N_correct,
+    /// `num_right`, of N_all, `num_drafted`, tokens were right; T_c had been `tree_confidence`.
     ///
     /// Beyond the paper alpha stays within 1e-6 and 1: from 0 it would never come back.
     pub fn verified(&mut self, num_right: usize, num_drafted: usize, tree_confidence: f32) {
@@ -90,6 +99,7 @@ mod tests {
         let fallback = Fallback::new(0.3).unwrap();
         assert!(fallback.is_due(0.29));
         assert!(!fallback.is_due(0.31));
+        assert!(!fallback.never_pays() && Fallback::new(1.0).unwrap().never_pays());
         assert!(Fallback::new(1.5).is_err());
         assert!(Fallback::new(f32::NAN).is_err());
     }

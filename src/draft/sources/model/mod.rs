@@ -126,14 +126,16 @@ impl ModelDraft {
         self.text_len += given.len();
     }
 
-    /// What the session has to do with its cache before anything else, once.
+    /// What the session has to do with its cache before anything else, once; nothing where no token
+    /// would pay, so that the model is never run.
     pub fn take_realignment(&mut self) -> Option<Realignment> {
-        self.realignment.take()
+        if self.fallback.never_pays() { None } else { self.realignment.take() }
     }
 
-    /// Tokens of the context that the model has not read.
+    /// Tokens of the context that the model has not read; none where it is never run.
     pub fn unread(&self) -> &[TokenId] {
-        if self.num_read > 0 { &[] } else { &self.context[self.base..] }
+        let has_read = self.num_read > 0 || self.fallback.never_pays();
+        if has_read { &[] } else { &self.context[self.base..] }
     }
 
     /// Skips the next `num_tokens` tokens of the context, which the session has read by itself; the
@@ -143,11 +145,12 @@ impl ModelDraft {
     }
 
     /// What the model is to read now; `None` when it is enough: the likeliest branch is unlikely,
-    /// `max_tokens` tokens are drafted, or the realignment was not taken.
+    /// `max_tokens` tokens are drafted, the realignment was not taken, or no token would pay.
     ///
     /// A step that is never answered by [`read`](Self::read) is asked for again.
     pub fn next_step(&mut self, max_tokens: usize) -> Option<ReadStep<'_>> {
-        if self.realignment.is_some() || self.context.is_empty() {
+        let cannot = self.realignment.is_some() || self.context.is_empty();
+        if cannot || self.fallback.never_pays() {
             return None;
         }
         if self.branches.is_none() {
@@ -198,11 +201,12 @@ impl ModelDraft {
     }
 
     fn learn(&mut self, said: &[TokenId]) {
-        let Some(branches) = &self.branches else { return };
+        let Some(branches) = self.branches.as_ref().filter(|_| !said.is_empty()) else { return };
         if let Some((num_right, num_drafted)) = branches.best_match(said) {
-            // Tokens drafted beyond what the target has answered are neither right nor wrong.
-            let num_drafted = num_drafted.min(said.len()).max(num_right);
-            self.fallback.verified(num_right, num_drafted, branches.confidence());
+            // Where all that was said was foretold, no error was found: what was drafted beyond it is
+            // neither right nor wrong, which the paper, where all is verified, does not know.
+            let num_drafted = if num_right == said.len() { num_right } else { num_drafted };
+            self.fallback.verified(num_right, num_drafted, branches.tree_confidence());
         }
     }
 

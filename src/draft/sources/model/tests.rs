@@ -126,3 +126,53 @@ fn skipped_tokens_are_never_all() {
     draft.skip(9);
     assert_eq!(draft.unread(), tokens([3]));
 }
+
+#[test]
+fn the_threshold_rises_by_the_share_of_the_whole_branch_that_was_wrong() {
+    let mut draft = ModelDraft::new(vec![], 0.0).unwrap().as_chain();
+    draft.begin(&tokens([0]));
+    draft_steps(&mut draft, &mut FakeSession::default(), 1, 6);
+    let branches = draft.branches.clone().unwrap();
+    let mut foretold = vec![];
+    let mut last = TokenId(0);
+    for _ in 0..6 {
+        last = likely(1, last).token_ids[0];
+        foretold.push(last);
+    }
+    assert_eq!(branches.best_match(&foretold), Some((6, 6)));
+    let (before, confidence) = (draft.threshold(), branches.tree_confidence());
+    let other = TokenId((foretold[3].0 + 1) % 5);
+    draft.extend(&[&foretold[..3], &[other]].concat(), &[]);
+    let expected = before / confidence.powf(0.5);
+    assert!((draft.threshold() - expected).abs() < 1e-5, "{expected}");
+}
+
+#[test]
+fn what_was_known_before_moves_no_threshold() {
+    let (mut draft, mut session) = (ModelDraft::new(vec![], 0.0).unwrap(), FakeSession::default());
+    draft.begin(&tokens([1]));
+    draft.extend(&tokens([3]), &tokens([4, 0]));
+    draft_steps(&mut draft, &mut session, 0, 4);
+    let before = draft.threshold();
+    draft.extend(&tokens([4, 0]), &[]);
+    assert_eq!(draft.threshold(), before);
+}
+
+#[test]
+fn an_answer_that_was_foretold_as_far_as_it_goes_is_all_right() {
+    let mut draft = ModelDraft::new(vec![], 0.0).unwrap().as_chain();
+    draft.begin(&tokens([0]));
+    draft_steps(&mut draft, &mut FakeSession::default(), 1, 6);
+    let before = draft.threshold();
+    draft.extend(&[likely(1, TokenId(0)).token_ids[0]], &[]);
+    assert_eq!(draft.threshold(), before / 2.0);
+}
+
+#[test]
+fn a_model_that_never_pays_has_nothing_to_do() {
+    let mut draft = ModelDraft::new(vec![], 1.0).unwrap();
+    draft.begin(&tokens([1, 2, 3]));
+    assert_eq!(draft.take_realignment(), None);
+    assert!(draft.unread().is_empty());
+    assert!(draft.next_step(9).is_none());
+}
