@@ -237,10 +237,15 @@ impl Method {
         Self { name, about, sources, tree: TreeShape::BestFirst, branches: true, in_gaps: true }
     }
 
-    /// The method of that name. Fails when there is none.
+    /// The method of that name. Fails when there is none, and for plain decoding, which drafts nothing.
     pub fn named(name: &str) -> Result<&'static Self> {
+        if name == PLAIN {
+            let (what, must) = ("method", "one that drafts: plain decoding has no drafter");
+            return Err(Error::BadOption { what, got: format!("{name:?}"), must });
+        }
         METHODS.iter().find(|method| method.name == name).ok_or_else(|| {
-            let known = METHODS.iter().map(|method| method.name).collect::<Vec<_>>().join(", ");
+            let known = METHODS.iter().map(|method| method.name).chain([PLAIN]);
+            let known = known.collect::<Vec<_>>().join(", ");
             Error::UnknownMethod { name: name.into(), known }
         })
     }
@@ -446,6 +451,12 @@ mod tests {
         );
         let error = Method::named("telepathy").err().unwrap().to_string();
         assert!(error.contains("telepathy") && error.contains("auto, blend, automaton, coordgen"));
+        assert!(error.ends_with(", chain, plain"), "{error}");
+        let error = Method::named(PLAIN).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "method is \"plain\", but must be one that drafts: plain decoding has no drafter"
+        );
         assert!(source_named("draft-model").is_err());
     }
 
