@@ -22,9 +22,10 @@ const MIN_PROBABILITY: f32 = 0.02;
 /// The paper's two steps make a tree. *Sample*: the children of a token are the likeliest tokens
 /// after its place in the prompt. *Search*: the place of a child is the next one of the prompt,
 /// where the child stands there, or else the occurrence whose preceding tokens agree most with
-/// those before the child, the latest among equals. The paper builds that tree beforehand by
-/// depth-first search. Here a place is a cursor and the drafter walks the same tree as far as
-/// its own limits reach, best first: a node that is never looked at costs nothing.
+/// those before the child, the latest among equals. This ranking is ours: the paper only says "the
+/// occurrence". It builds the tree beforehand by depth-first search. Here a place is a cursor and
+/// the drafter walks the same tree as far as its own limits reach, best first: a node that is
+/// never looked at costs nothing.
 ///
 /// Use it beside sources that copy. By itself it ends where a likely token never occurs in the
 /// prompt.

@@ -111,8 +111,9 @@ impl LookupTable {
     /// Takes in what the target held likely after `context` (Figure 6).
     ///
     /// A token that is there gets its new probability. Another one is *added*; where there is no
-    /// room it *replaces* the least probable entry, unless that one is more probable. First all
-    /// entries fade: what the target says now counts for more than what it said before.
+    /// room it *replaces* the least probable entry. Ours are two rules beside those of the figure: an
+    /// entry that is more probable stays, and first all entries fade, since what the target says now
+    /// counts for more than what it said before.
     pub fn learn(&mut self, context: TokenId, seen: &TopK) {
         let start = self.start_of(context);
         let token_ids = &mut self.token_ids[start..start + self.k];
