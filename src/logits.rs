@@ -12,14 +12,10 @@ use crate::top_k::{TopK, top_k};
 /// Scores read at a time: small enough for the second look at the best block to hit the cache.
 const BLOCK: usize = 4096;
 
-/// A step's logits, `(rows, vocab_size) f32`, that another thread may go on reading when the call
-/// that brought them is over, until the next tree is asked for.
-pub trait SharedLogits: Send + Sync {
-    /// The scores, row after row.
-    fn values(&self) -> &[f32];
-}
-
 /// A step's logits, `(rows, vocab_size) f32`; rows are read only when they are asked for.
+///
+/// They are borrowed: whoever runs the target owns the buffer, and writes it again once the call
+/// that brought it here is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Logits<'a> {
     values: &'a [f32],
@@ -34,6 +30,11 @@ impl<'a> Logits<'a> {
             return Err(Error::WrongLength { what: "logits", got: values.len(), expected });
         }
         Ok(Self { values, vocab_size })
+    }
+
+    /// Number of scores of a row.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 
     /// The token that the target says after `node`. Cost: one pass over `vocab_size` scores.

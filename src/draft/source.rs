@@ -4,11 +4,9 @@
 //! A source answers questions about *places*; it never builds the tree. The drafter walks many
 //! places of many sources at once and keeps the likeliest, so a source stays a lookup.
 
-use std::sync::Arc;
-
 use crate::commit::Commit;
 use crate::ids::{NodeId, TokenId};
-use crate::logits::SharedLogits;
+use crate::logits::Logits;
 use crate::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::Verified;
@@ -60,8 +58,9 @@ pub struct Verification<'a> {
     /// What the target held likely after a node, also a rejected one; `None` where its row is
     /// unusable. In a recorded answer it is the recorded token alone. Cost: a pass over a row of logits.
     pub top_k: &'a mut dyn FnMut(NodeId) -> Option<TopK>,
-    /// All rows, node `i` in row `i`, to be read on another thread; with the vocabulary's size.
-    pub shared_logits: Option<(&'a Arc<dyn SharedLogits>, usize)>,
+    /// All rows, node `i` in row `i`, for those who read every one of them; `None` in a recorded
+    /// answer. Borrowed for the call: who learns later keeps what it has read, not the logits.
+    pub logits: Option<Logits<'a>>,
 }
 
 /// What a source is asked: what may come next at a place. Asking changes nothing.
@@ -108,16 +107,8 @@ pub trait Learn {
     /// after `extend` of the whole prompt.
     fn prefilled(&mut self, _rows: &TopKRows<'_>) {}
 
-    /// Whether it learns from the rows of all nodes: then they may be lent to another thread.
-    fn reads_rows(&self) -> bool {
-        false
-    }
-
     /// Learns from a verification; told before `extend` of what was given out.
     fn verified(&mut self, _seen: &mut Verification<'_>) {}
-
-    /// Ends what `verified` left to another thread; called before anything else is asked or told.
-    fn settle(&mut self) {}
 
     /// Forgets the text of the request; capacity may stay allocated.
     fn clear(&mut self);

@@ -5,7 +5,6 @@ mod draft;
 mod errors;
 mod load;
 mod sampling;
-mod shared_logits;
 mod step_inputs;
 mod top_k;
 

@@ -257,7 +257,7 @@ mod tests {
             commit: &commit,
             says: &mut says,
             top_k: &mut |_| None,
-            shared_logits: None,
+            logits: None,
         };
         reuse.verified(&mut seen);
         reuse.extend(&commit.token_ids);

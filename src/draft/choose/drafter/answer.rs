@@ -23,7 +23,15 @@ pub(super) enum Answer<'a> {
     Recorded(&'a [TokenId]),
 }
 
-impl Answer<'_> {
+impl<'a> Answer<'a> {
+    /// The rows of all nodes; `None` of a recorded answer.
+    pub fn logits(&self) -> Option<Logits<'a>> {
+        match *self {
+            Self::Computed { logits, .. } => Some(logits),
+            Self::Recorded(_) => None,
+        }
+    }
+
     /// What the target says after `node`, which stands on the path that it takes; `None` after a
     /// node whose path leaves the record. Fails when its row is not finite, or the record ends before
     /// the answer does.

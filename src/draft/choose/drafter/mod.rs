@@ -11,8 +11,6 @@ mod source_list;
 mod state;
 mod statistics;
 
-use std::sync::Arc;
-
 use self::answer::Answer;
 use self::draft::Draft;
 use self::request::{Proposed, Request};
@@ -25,7 +23,7 @@ use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::source::{DraftSource, Verification};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::logits::{Logits, SharedLogits};
+use crate::logits::Logits;
 use crate::sampling::Sampling;
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::verify;
@@ -137,7 +135,7 @@ impl Drafter {
             return Ok(true);
         }
         let limits = request.limits(steps.rows(widest), self.options.commit);
-        self.draft.grow(self.sources.settled(), request, limits, (steps, widest, past_len));
+        self.draft.grow(self.sources.all(), request, limits, (steps, widest, past_len));
         let known = steps.best_gain(widest, past_len, self.draft.worths());
         let (_, gain) = known.unwrap_or_default();
         Ok(self.model_choice.pays(steps, past_len, gain))
@@ -167,7 +165,7 @@ impl Drafter {
         let steps = &self.options.steps;
         let widest = steps.widest(past_len)?;
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        let sources = self.sources.settled();
+        let sources = self.sources.all();
         let limits = request.limits(steps.rows(widest), self.options.commit);
         let step = if self.draft.is_shaped() {
             self.draft.build_shaped(sources, request, limits);
@@ -219,28 +217,15 @@ impl Drafter {
     /// the sources what was given out.
     ///
     /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
-    /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a visited row is not finite.
+    /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a
+    /// visited row is not finite.
     pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
-        self.accept_rows(logits, None)
-    }
-
-    /// [`Drafter::accept`] where the logits may be read until the next call: what is learned from
-    /// all of their rows is learned beside what the caller does in between.
-    pub fn accept_shared(&mut self, logits: &Arc<dyn SharedLogits>) -> Result<Commit> {
-        self.accept_rows(logits.values(), Some(logits))
-    }
-
-    fn accept_rows(
-        &mut self,
-        logits: &[f32],
-        shared: Option<&Arc<dyn SharedLogits>>,
-    ) -> Result<Commit> {
         let (Proposed { step, .. }, request) = self.waiting()?;
         let (rows, vocab_size) = (self.options.steps.rows(step), self.options.vocab_size);
         let logits = Logits::new(logits, rows, vocab_size)?;
         let (sampling, num_given) = (self.sampling, request.num_given);
         let answer = Answer::Computed { logits, sampling, num_given };
-        self.accept_answer(&answer, shared.map(|logits| (logits, vocab_size)))
+        self.accept_answer(&answer)
     }
 
     /// [`Drafter::accept`] for a target that says `answer`, its tokens from the next one on: a
@@ -253,7 +238,7 @@ impl Drafter {
         self.waiting()?;
         let deepest = self.draft.tree().depths().iter().max().map_or(0, |&depth| depth as usize);
         self.check_tokens(&answer[..answer.len().min(deepest + 1)])?;
-        self.accept_answer(&Answer::Recorded(answer), None)
+        self.accept_answer(&Answer::Recorded(answer))
     }
 
     /// What waits for its answer, and the request.
@@ -263,11 +248,7 @@ impl Drafter {
     }
 
     /// Verifies the proposed tree against the target's answer.
-    fn accept_answer(
-        &mut self,
-        answer: &Answer<'_>,
-        shared_logits: Option<(&Arc<dyn SharedLogits>, usize)>,
-    ) -> Result<Commit> {
+    fn accept_answer(&mut self, answer: &Answer<'_>) -> Result<Commit> {
         let (proposed, &Request { remaining, model_cost, .. }) = self.waiting()?;
         let tree = self.draft.tree();
         let verified = verify(tree, |node| {
@@ -282,7 +263,7 @@ impl Drafter {
             commit: &decided,
             says: &mut |node| verified.says(tree, node).or_else(|| answer.would_say(tree, node)),
             top_k: &mut |node| answer.likely(tree, node),
-            shared_logits,
+            logits: answer.logits(),
         });
         self.draft.follow(&verified, &decided, proposed.is_given);
         self.draft.learn(&verified, &mut self.statistics);

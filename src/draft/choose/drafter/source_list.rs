@@ -53,11 +53,6 @@ impl SourceList {
         self.sources.iter().any(|source| source.reads_prefill())
     }
 
-    /// Whether one learns from the rows of all nodes.
-    pub fn reads_rows(&self) -> bool {
-        self.sources.iter().any(|source| source.reads_rows())
-    }
-
     /// Tells them what the target expects after the prompt's tokens from `first_position` on, as
     /// `(rows, vocab_size)` logits. Fails when a row is not finite.
     pub fn prefilled(
@@ -83,9 +78,8 @@ impl SourceList {
         }
     }
 
-    /// The sources, after they have learned all that they were told.
-    pub fn settled(&mut self) -> &[Box<dyn DraftSource>] {
-        self.sources.iter_mut().for_each(|source| source.settle());
+    /// The sources, to be asked.
+    pub fn all(&self) -> &[Box<dyn DraftSource>] {
         &self.sources
     }
 

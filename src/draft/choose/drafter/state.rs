@@ -12,11 +12,6 @@ impl Drafter {
         self.sources.reads_prefill()
     }
 
-    /// Whether a source learns from the rows of all nodes, so that sharing the logits pays.
-    pub fn reads_rows(&self) -> bool {
-        self.sources.reads_rows()
-    }
-
     /// The tree of the last `propose`; before it, the root alone.
     pub fn tree(&self) -> &DraftTree {
         self.draft.tree()

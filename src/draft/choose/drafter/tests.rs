@@ -6,10 +6,13 @@ use crate::draft::choose::origins::Origin;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::{StepCost, StepShape};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::sources::lookup_table::SharedTable;
+use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::reuse::DraftReuse;
 use crate::ids::NodeId;
 use crate::tree::draft_tree::strategies;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const ATTENDED: usize = 64;
 
@@ -466,4 +469,30 @@ fn what_is_asked_follows_what_is_drafted_and_not_the_widest_step() {
     assert_eq!(asked(&[(1, 1.0), (4, 1.2), (32, 3.0), (4_096, 900.0)]), (4, without));
     // Where so many rows pay they are drafted.
     assert_eq!(asked(&[(1, 1.0), (4, 1.2), (32, 3.0), (64, 1.3)]).0, 64);
+}
+
+/// The session owns the buffer of its logits: its next step writes the same memory.
+#[test]
+fn logits_that_are_written_again_after_accept_have_taught_what_they_were() {
+    const ROWS: usize = 16;
+    const VOCAB_SIZE: usize = 1 << 16; // long enough to be read on several threads
+    let steps = StepChoice::new(vec![StepShape { rows: ROWS, attended: ATTENDED }], None).unwrap();
+    let (commit, end_tokens, shape) = (CommitPolicy::Canonical, vec![], TreeShape::BestFirst);
+    let options = DrafterOptions { steps, vocab_size: VOCAB_SIZE, commit, end_tokens, shape };
+    let table = SharedTable::default();
+    let source = Box::new(TableSource::new(table.clone()));
+    let mut drafter = Drafter::new(vec![source], options).unwrap();
+    drafter.begin(&[TokenId(1)], 40).unwrap();
+    let tokens: Vec<_> = (1..=ROWS as u32).map(TokenId).collect();
+    let parents: Vec<_> = (0..ROWS as u32).map(|node| node.saturating_sub(1)).collect();
+    drafter.propose_draft(0, &tokens, &parents).unwrap();
+    let mut logits = vec![0.0; ROWS * VOCAB_SIZE];
+    logits.chunks_mut(VOCAB_SIZE).for_each(|row| row[777] = 9.0);
+    drafter.accept(&logits).unwrap();
+    drafter.propose_draft(1, &[TokenId(777)], &[0]).unwrap();
+    logits.fill(0.0);
+    logits.chunks_mut(VOCAB_SIZE).for_each(|row| row[888] = 9.0);
+    drop(drafter);
+    let learned = tokens.iter().map(|&context| table.lock().row(context).next().unwrap().0);
+    assert!(learned.eq([TokenId(777); ROWS]));
 }

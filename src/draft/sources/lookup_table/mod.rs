@@ -2,10 +2,10 @@
 //! held likely after a token, and how likely. In: the top-k of the target's rows. Out: for a
 //! token the likeliest next ones.
 //!
-//! [`source`] drafts from a table, [`learner`] updates one beside other work, [`mod@file`] keeps one.
+//! [`source`] drafts from a table, `reader` reads the rows of a step for it, [`mod@file`] keeps one.
 
 pub mod file;
-pub mod learner;
+mod reader;
 pub mod source;
 
 use std::num::NonZeroU32;

@@ -1,10 +1,7 @@
 //! Drafting from a look-up table, as a source. In: the request's tokens and the top-k of the target's
 //! rows. Out: after each token, what the table holds likely.
 
-use std::sync::Arc;
-
-use super::learner::Learner;
-use super::{LookupTable, SharedTable};
+use super::{LookupTable, SharedTable, reader};
 use crate::draft::source::{Cursor, Learn, Propose, Successor, TopKRows, Verification};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
@@ -13,12 +10,11 @@ use crate::top_k::{TOP_K, TopK};
 /// Drafts from a table, and teaches it from prompts and from all rows of every verification.
 ///
 /// The table outlives requests. Cost: that of the table, and after a verification a pass over the
-/// logits of each row of the tree, on a thread where it is long.
+/// logits of each row of the tree, on several threads where it is long.
 #[derive(Debug, Default)]
 pub struct TableSource {
     name: &'static str,
     table: SharedTable,
-    learner: Learner,
     /// The request's tokens: a prompt's rows are told by position.
     text: Vec<TokenId>,
 }
@@ -81,12 +77,7 @@ impl Learn for TableSource {
         true
     }
 
-    fn reads_rows(&self) -> bool {
-        true
-    }
-
     fn prefilled(&mut self, rows: &TopKRows<'_>) {
-        self.settle();
         let mut table = self.table.lock();
         let contexts = &self.text[rows.first_position..];
         let entries = rows.token_ids.chunks(rows.k).zip(rows.probabilities.chunks(rows.k));
@@ -100,30 +91,21 @@ impl Learn for TableSource {
     }
 
     fn verified(&mut self, seen: &mut Verification<'_>) {
-        self.settle();
         let contexts = seen.tree.token_ids();
-        if let Some((logits, vocab_size)) = seen.shared_logits
-            && Learner::pays(contexts.len(), vocab_size)
-        {
-            let (table, contexts) = (self.table.clone(), contexts.to_vec());
-            self.learner.start(table, contexts, Arc::clone(logits), vocab_size);
-            return;
-        }
+        let likely = match seen.logits {
+            Some(logits) => reader::likely(logits, contexts.len()),
+            None => (0..contexts.len()).map(|node| (seen.top_k)(NodeId(node as u32))).collect(),
+        };
         let mut table = self.table.lock();
-        for (node, &context) in contexts.iter().enumerate() {
-            if let Some(best) = (seen.top_k)(NodeId(node as u32)) {
-                table.learn(context, &best);
+        for (&context, best) in contexts.iter().zip(&likely) {
+            if let Some(best) = best {
+                table.learn(context, best);
             }
         }
     }
 
-    fn settle(&mut self) {
-        self.learner.wait();
-    }
-
     /// Forgets the request, and keeps the table.
     fn clear(&mut self) {
-        self.settle();
         self.text.clear();
     }
 
