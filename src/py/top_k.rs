@@ -15,7 +15,8 @@ fn top_k(py: Python<'_>, logits: &Bound<'_, PyAny>) -> PyResult<TopKArrays> {
     let (logits, rows, columns) = matrix::<f32>(logits, "logits")?;
     let (mut token_ids, mut probabilities) = (Vec::new(), Vec::new());
     let logits = logits.try_readonly()?;
-    top_k_rows(logits.as_slice()?, columns, 0, &mut token_ids, &mut probabilities)?;
+    let scores = logits.as_slice()?;
+    py.detach(|| top_k_rows(scores, columns, 0, &mut token_ids, &mut probabilities))?;
     let token_ids = PyArray1::from_iter(py, token_ids.iter().map(|token| token.0));
     let probabilities = PyArray1::from_vec(py, probabilities);
     let shape = [rows, TOP_K];

@@ -53,8 +53,9 @@ impl PySharedHistory {
         Ok(remembered?)
     }
 
-    fn open_index(&self, path: PathBuf, key: &[u8]) -> PyResult<()> {
-        Ok(self.core.open_index(&path, &self::key(key)?)?)
+    fn open_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
+        let key = self::key(key)?;
+        Ok(py.detach(|| self.core.open_index(&path, &key))?)
     }
 
     #[staticmethod]

@@ -34,14 +34,17 @@ impl PyLookupTable {
     }
 
     #[staticmethod]
-    fn open(path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<Self> {
-        let table = LookupTable::open(&path, &owner(vocab_size, key)?)?;
+    fn open(py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<Self> {
+        let owner = owner(vocab_size, key)?;
+        let table = py.detach(|| LookupTable::open(&path, &owner))?;
         Ok(Self { core: SharedTable::new(table) })
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<()> {
         let owner = owner(vocab_size, key)?;
-        Ok(py.detach(|| self.core.lock().save(&path, &owner))?)
+        // A copy: drafters wait for the lock with the interpreter's own, and a disk takes its time.
+        let table = self.core.lock().clone();
+        Ok(py.detach(|| table.save(&path, &owner))?)
     }
 
     fn learn(&self, contexts: &Bound<'_, PyAny>, logits: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -54,11 +57,16 @@ impl PyLookupTable {
         if let Some(&token) = contexts.iter().find(|token| token.0 as usize >= vocab_size) {
             return Err(Error::TokenOutOfRange { token, vocab_size }.into());
         }
-        let logits = logits.try_readonly()?;
+        let array = logits.try_readonly()?;
+        let scores = array.as_slice()?;
+        let likely: Vec<_> =
+            logits.py().detach(|| scores.chunks_exact(vocab_size).map_while(top_k).collect());
         let mut table = self.core.lock();
-        let rows = logits.as_slice()?.chunks_exact(vocab_size);
-        for (row, (&context, scores)) in contexts.iter().zip(rows).enumerate() {
-            table.learn(context, &top_k(scores).ok_or(Error::NonFiniteLogits { row })?);
+        for (&context, best) in contexts.iter().zip(&likely) {
+            table.learn(context, best);
+        }
+        if likely.len() < contexts.len() {
+            return Err(Error::NonFiniteLogits { row: likely.len() }.into());
         }
         Ok(())
     }

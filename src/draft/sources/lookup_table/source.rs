@@ -147,4 +147,32 @@ mod tests {
         let after_6 = source.advance(source.cursor().unwrap(), TokenId(6)).unwrap();
         assert_eq!(successors(&source, after_6), []);
     }
+
+    /// For the sanitizer as well: nothing but the lock orders them.
+    #[test]
+    fn a_table_is_drafted_from_taught_and_copied_on_several_threads() {
+        let table = SharedTable::default();
+        std::thread::scope(|scope| {
+            for first in 0..3 {
+                let mut source = TableSource::new(table.clone());
+                scope.spawn(move || {
+                    source.extend(&[TokenId(first)]);
+                    for step in 0..100 {
+                        let token_ids = [step % 7, step % 5 + 7].map(TokenId);
+                        let probabilities = &[0.5, 0.25];
+                        let rows = TopKRows {
+                            first_position: 0,
+                            k: 2,
+                            token_ids: &token_ids,
+                            probabilities,
+                        };
+                        source.prefilled(&rows);
+                        assert!(!successors(&source, source.cursor().unwrap()).is_empty());
+                    }
+                });
+            }
+            scope.spawn(|| (0..100).for_each(|_| assert!(table.lock().clone().num_rows() <= 3)));
+        });
+        assert_eq!(table.lock().num_rows(), 3);
+    }
 }

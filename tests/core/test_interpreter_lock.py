@@ -1,0 +1,88 @@
+"""Long calls let go of the interpreter: other threads go on meanwhile."""
+
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from coordgen_rs._core import (
+    BlockCost,
+    Drafter,
+    LookupTable,
+    SharedHistory,
+    StepInputs,
+    plan,
+    top_k,
+)
+
+KEY = bytes(32)
+ROWS, VOCAB_SIZE = 16, 100_000
+
+
+@pytest.fixture(scope="module")
+def logits():
+    return np.random.default_rng(0).standard_normal((ROWS, VOCAB_SIZE), np.float32)
+
+
+@pytest.fixture
+def others_go_on_during():
+    """Whether another thread ran during one of some calls.
+
+    No thread has to give the interpreter up: another one runs only where a call lets go of it.
+    """
+    ended, counted = threading.Event(), [0]
+
+    def count():
+        while not ended.is_set():
+            counted[0] += 1
+            time.sleep(0)  # the only place where this thread lets go
+
+    def goes_on(call):
+        before = counted[0]
+        call()
+        return counted[0] > before
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=count)
+    sys.setswitchinterval(3600)
+    thread.start()
+    yield lambda call: any(goes_on(call) for _ in range(200))
+    sys.setswitchinterval(interval)
+    ended.set()
+    thread.join()
+
+
+def test_what_is_short_keeps_the_interpreter(others_go_on_during):
+    assert not others_go_on_during(lambda: LookupTable().num_rows)
+
+
+def test_reading_a_prompts_logits(others_go_on_during, logits):
+    inputs = StepInputs(
+        np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1, 1, 8), np.float32)
+    )
+    drafter = Drafter([inputs], VOCAB_SIZE, sources=["calibration"])
+    drafter.begin(np.zeros(200 * ROWS, np.uint32), 1)
+    assert others_go_on_during(lambda: drafter.prefilled(logits))
+    assert others_go_on_during(lambda: top_k(logits))
+
+
+def test_look_up_tables(others_go_on_during, logits, tmp_path):
+    table, contexts = LookupTable(), np.arange(ROWS, dtype=np.uint32)
+    path = tmp_path / "table"
+    assert others_go_on_during(lambda: table.learn(contexts, logits))
+    assert others_go_on_during(lambda: table.save(path, VOCAB_SIZE, KEY))
+    assert others_go_on_during(lambda: LookupTable.open(path, VOCAB_SIZE, KEY))
+
+
+def test_the_index_of_a_history(others_go_on_during, tmp_path):
+    tokens = np.append(np.arange(20_000) % 50, SharedHistory.TERMINATOR).astype(np.uint32)
+    path, shared = tmp_path / "index", SharedHistory(50)
+    assert others_go_on_during(lambda: SharedHistory.write_index(path, tokens, 50, 1, KEY))
+    assert others_go_on_during(lambda: shared.open_index(path, KEY))
+
+
+def test_planning(others_go_on_during):
+    blocks = [BlockCost.guessed(10**7, 256, 32)] * 12
+    assert others_go_on_during(lambda: plan(blocks, 256, 32, 10_000, strategy="sync"))
