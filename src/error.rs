@@ -170,6 +170,12 @@ pub enum Error {
         /// How many.
         num_runs: usize,
     },
+    /// The process is a fork of the one that has the loader's thread.
+    #[error(
+        "this process is a fork of the one that loads the blocks, whose threads it does not have: \
+         open the target in a process started anew"
+    )]
+    Forked,
     /// The system gives no thread to load on.
     #[error("no thread to load on: {reason}")]
     NoThread {

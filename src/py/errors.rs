@@ -77,6 +77,12 @@ create_exception!(
 );
 create_exception!(
     coordgen_rs._core,
+    ForkedError,
+    CoordgenError,
+    "This process is a fork of the one that opened what it uses, and lacks its threads."
+);
+create_exception!(
+    coordgen_rs._core,
     MemoryBudgetError,
     CoordgenError,
     "Nothing that can run fits into the memory budget."
@@ -111,6 +117,7 @@ impl From<Error> for PyErr {
             | Error::LoadingCancelled
             | Error::WaitInterrupted
             | Error::NoThread { .. } => BlockLoadError::new_err(message),
+            Error::Forked => ForkedError::new_err(message),
             Error::BudgetTooSmall { .. } => MemoryBudgetError::new_err(message),
             Error::UnknownSource { .. }
             | Error::UnknownMethod { .. }
@@ -134,6 +141,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("HistoryIndexError", py.get_type::<HistoryIndexError>()),
         ("LookupTableError", py.get_type::<LookupTableError>()),
         ("BlockLoadError", py.get_type::<BlockLoadError>()),
+        ("ForkedError", py.get_type::<ForkedError>()),
         ("MemoryBudgetError", py.get_type::<MemoryBudgetError>()),
         ("OptionError", py.get_type::<OptionError>()),
     ] {

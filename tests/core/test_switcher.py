@@ -425,3 +425,29 @@ def test_a_session_is_created_without_the_interpreter(real_blocks):
         sys.setswitchinterval(interval)
     assert not was_over
     blocks.release(0, "decode")
+
+
+def test_a_load_that_dropped_its_own_switcher_ends_before_the_interpreter_does():
+    code = """
+import atexit, sys, threading
+from coordgen_rs._core import BlockCost, Switcher
+
+class Store:
+    def load(self, block, graph):
+        has_begun.wait()
+        held.clear()
+        is_dropped.set()
+        go_on.wait()
+        print("loaded", flush=True)
+    def release(self, block, graph): pass
+
+has_begun, is_dropped, go_on = threading.Event(), threading.Event(), threading.Event()
+held = [Switcher(Store(), [BlockCost.guessed(1, 1, 1)], 1, 1, strategy="single")]
+held[0].begin(1)
+has_begun.set()
+is_dropped.wait()
+sys.setswitchinterval(3600)  # the load goes on only where somebody waits for it
+atexit.register(go_on.set)  # called before the switcher's own, which came first
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "loaded\n", "")

@@ -1,9 +1,15 @@
-//! Laws of `Progress` under all orders in which compute, the store and a canceller may act: every
-//! order of some small timetables, and random orders of random ones, against a sequential twin.
+//! Laws of the loader under all orders in which compute, the thread, its store and those who cancel
+//! or close may act, wake-ups included: every order of some small timetables, and random orders of
+//! random ones, against a sequential twin.
+
+use std::collections::HashSet;
+use std::sync::OnceLock;
+use std::thread::{self, ThreadId};
 
 use proptest::prelude::*;
 
 use super::progress::Progress;
+use super::state::{Next, State, Wake};
 use crate::error::{Error, Result};
 use crate::ids::BlockId;
 use crate::ids::Graph::{self, Decode, Prefill};
@@ -79,35 +85,73 @@ fn in_turn(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
-    /// The loader asks for its next action, or the store has done the one it has.
+    /// The loader's thread, if it is awake, asks for its next action; or its store has done the one
+    /// that it has.
     Loader,
     /// Compute enters the next run, or leaves it.
     Compute,
     /// Compute gives up the run that it is within.
     Abandon,
+    /// Another thread cancels.
     Cancel,
+    /// Compute cancels.
+    GiveUp,
+    /// Another thread closes.
+    Close,
 }
 
-/// A progress with a store and a compute lane, moved one move at a time.
+/// Where the loader's thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worker {
+    Awake,
+    Asleep,
+    At(Action),
+    Ended,
+}
+
+/// Where compute is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compute {
+    /// Between two runs; where it `polls`, perhaps after asking in vain.
+    Free,
+    Within(BlockId, Graph),
+    /// Within `enter`, until it is woken.
+    Asleep(BlockId),
+    Woken(BlockId),
+}
+
+/// The loader's state with a thread, a store and a compute lane, moved one move at a time. Nobody
+/// wakes by the clock: a wake-up that is missing leaves the machine standing still half-way.
 #[derive(Clone, Debug)]
 struct Machine {
-    progress: Progress,
+    state: State,
     timetable: Timetable,
     held: Held,
     calls: Vec<(ActionKind, BlockId, Graph)>,
     /// Loads that fail, by number.
     fails: Vec<usize>,
-    current: Option<Action>,
-    running: Option<(BlockId, Graph)>,
+    /// Whether compute asks again and again in place of waiting.
+    polls: bool,
+    has_polled: bool,
+    worker: Worker,
+    compute: Compute,
     num_over: usize,
-    is_waiting: bool,
     is_cancelled: bool,
-    moment: u64,
+    is_closed: bool,
+    /// Time that a run takes, and nothing else: orders that end in the same place are one.
+    run_us: u64,
+    now_us: u64,
+}
+
+/// The threads of compute, and of whoever else cancels.
+fn threads() -> [ThreadId; 2] {
+    static IDS: OnceLock<[ThreadId; 2]> = OnceLock::new();
+    *IDS.get_or_init(|| [(); 2].map(|()| thread::spawn(|| ()).thread().id()))
 }
 
 impl Machine {
     fn new(start: &Held, timetable: &Timetable, fails: &[usize]) -> Self {
-        let mut progress = Progress::new(vec![[1, 1]; timetable.num_blocks]);
+        let mut state = State::new(Progress::new(vec![[1, 1]; timetable.num_blocks]));
         let loaded = start.iter().enumerate().flat_map(|(block, held)| {
             let block = BlockId(block as u32);
             Graph::BOTH
@@ -116,116 +160,204 @@ impl Machine {
                 .map(move |graph| (block, graph))
         });
         let loads = Timetable::immediate(timetable.num_blocks, Load, &loaded.collect::<Vec<_>>());
-        progress.begin(loads, 0).unwrap();
-        while progress.next_action(0).is_some() {
-            progress.action_over(Ok(()), 0);
+        state.begin(loads, 0).unwrap();
+        while let Next::Begin(_) = state.next(0) {
+            state.action_over(Ok(()), 0);
         }
-        progress.finish(0).unwrap().unwrap();
-        progress.begin(timetable.clone(), 0).unwrap();
-        Self {
-            progress,
+        state.finish(0).unwrap().unwrap();
+        state.take_wake();
+        let mut machine = Self {
+            state,
             timetable: timetable.clone(),
             held: start.clone(),
             calls: Vec::new(),
             fails: fails.to_vec(),
-            current: None,
-            running: None,
+            polls: false,
+            has_polled: false,
+            worker: Worker::Asleep,
+            compute: Compute::Free,
             num_over: 0,
-            is_waiting: false,
             is_cancelled: false,
-            moment: 0,
-        }
+            is_closed: false,
+            run_us: 0,
+            now_us: 0,
+        };
+        machine.state.begin(timetable.clone(), 0).unwrap();
+        machine.wake();
+        machine
+    }
+
+    fn polling(self) -> Self {
+        Self { polls: true, ..self }
+    }
+
+    /// With runs of half of their planned time.
+    fn timed(self) -> Self {
+        Self { run_us: 50, ..self }
     }
 
     /// Whether anything happened.
     fn apply(&mut self, next: Move) -> bool {
-        self.moment += 1;
-        match next {
+        let moved = match next {
             Move::Loader => self.loader(),
             Move::Compute => self.compute(),
             Move::Abandon => {
-                self.progress.abandon(self.moment);
-                self.running.take().is_some()
+                self.state.abandon(self.now_us);
+                self.stop_within()
             }
             Move::Cancel => {
-                self.progress.cancel(self.moment);
-                self.timetable.runs.truncate(self.num_over);
-                !std::mem::replace(&mut self.is_cancelled, true)
+                self.state.cancel(threads()[1], self.now_us);
+                self.cancelled()
             }
+            Move::GiveUp if matches!(self.compute, Compute::Free | Compute::Within(..)) => {
+                self.state.cancel(threads()[0], self.now_us);
+                self.stop_within();
+                self.cancelled()
+            }
+            Move::GiveUp => false,
+            Move::Close => {
+                self.state.close(self.now_us);
+                self.cancelled();
+                !std::mem::replace(&mut self.is_closed, true)
+            }
+        };
+        self.wake();
+        moved
+    }
+
+    fn wake(&mut self) {
+        let Wake { worker, waiting } = self.state.take_wake();
+        if worker && self.worker == Worker::Asleep {
+            self.worker = Worker::Awake;
+        }
+        if let (true, Compute::Asleep(block)) = (waiting, self.compute) {
+            self.compute = Compute::Woken(block);
         }
     }
 
+    fn stop_within(&mut self) -> bool {
+        let is_within = matches!(self.compute, Compute::Within(..));
+        if is_within {
+            self.compute = Compute::Free;
+        }
+        is_within
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.timetable.runs.truncate(self.num_over);
+        !std::mem::replace(&mut self.is_cancelled, true)
+    }
+
     fn loader(&mut self) -> bool {
-        let Some(action) = self.current.take() else {
-            self.current = self.progress.next_action(self.moment);
-            if let Some(Action { kind, block, graph, after_runs, .. }) = self.current {
-                assert!(!self.is_cancelled, "an action began after the cancellation");
-                assert!(after_runs <= self.num_over, "an action began too early");
-                let must_be = kind == Release;
-                assert_eq!(self.held[block.index()][graph.index()], must_be, "a useless action");
-                assert!(
-                    !(must_be && self.running == Some((block, graph))),
-                    "released while in use"
-                );
+        match self.worker {
+            Worker::Asleep | Worker::Ended => return false,
+            Worker::Awake => {
+                self.worker = match self.state.next(self.now_us) {
+                    Next::Begin(action) => Worker::At(action),
+                    Next::Sleep => Worker::Asleep,
+                    Next::End => Worker::Ended,
+                };
+                if let Worker::At(Action { kind, block, graph, after_runs, .. }) = self.worker {
+                    assert!(!self.is_cancelled, "an action began after the cancellation");
+                    assert!(after_runs <= self.num_over, "an action began too early");
+                    let must_be = kind == Release;
+                    let is_held = self.held[block.index()][graph.index()];
+                    assert_eq!(is_held, must_be, "a useless action");
+                    let in_use = self.compute == Compute::Within(block, graph);
+                    assert!(!(must_be && in_use), "released while in use");
+                }
             }
-            return self.current.is_some();
-        };
-        let Action { kind, block, graph, .. } = action;
-        let num_loads = self.calls.iter().filter(|call| call.0 == Load).count();
-        let outcome = match kind == Load && self.fails.contains(&num_loads) {
-            true => Err("told to fail".to_owned()),
-            false => Ok(()),
-        };
-        self.calls.push((kind, block, graph));
-        self.held[block.index()][graph.index()] = kind == Load && outcome.is_ok();
-        self.progress.action_over(outcome, self.moment);
+            Worker::At(Action { kind, block, graph, .. }) => {
+                let num_loads = self.calls.iter().filter(|call| call.0 == Load).count();
+                let outcome = match kind == Load && self.fails.contains(&num_loads) {
+                    true => Err("told to fail".to_owned()),
+                    false => Ok(()),
+                };
+                self.calls.push((kind, block, graph));
+                self.held[block.index()][graph.index()] = kind == Load && outcome.is_ok();
+                self.state.action_over(outcome, self.now_us);
+                self.worker = Worker::Awake;
+            }
+        }
         true
     }
 
     fn compute(&mut self) -> bool {
-        if self.running.take().is_some() {
-            self.progress.leave(self.moment).unwrap();
-            self.num_over += 1;
-            return true;
+        match self.compute {
+            Compute::Within(..) => {
+                self.now_us += self.run_us;
+                self.state.leave(self.now_us).unwrap();
+                self.num_over = self.timetable.runs.len().min(self.num_over + 1);
+                self.compute = Compute::Free;
+                true
+            }
+            Compute::Asleep(_) => false,
+            Compute::Woken(block) => {
+                self.enter(block);
+                true
+            }
+            Compute::Free => {
+                let next = self.timetable.runs.get(self.num_over).map(|run| run.block);
+                next.is_some_and(|block| self.enter(block))
+            }
         }
-        let Some(run) = self.timetable.runs.get(self.num_over) else { return false };
-        let block = run.block;
-        let held = self.held[block.index()];
+    }
+
+    /// Whether anything happened.
+    fn enter(&mut self, block: BlockId) -> bool {
+        let planned = self.timetable.runs.get(self.num_over).map_or(Decode, |run| run.graph);
         let usable = Graph::BOTH.into_iter().filter(|&graph| {
-            let being_released = |action: &Action| {
-                (action.kind, action.block, action.graph) == (Release, block, graph)
-            };
-            held[graph.index()] && !self.current.as_ref().is_some_and(being_released)
+            let released = matches!(self.worker, Worker::At(action)
+                if (action.kind, action.block, action.graph) == (Release, block, graph));
+            self.held[block.index()][graph.index()] && !released
         });
         let usable: Vec<Graph> = usable.collect();
-        match self.progress.enter(block, self.moment) {
+        match self.state.enter(block, threads()[0], self.now_us) {
             Ok(Some(graph)) => {
                 assert!(usable.contains(&graph), "entered under a graph that is not there");
-                assert!(graph == run.graph || !usable.contains(&run.graph), "not as planned");
-                self.running = Some((block, graph));
-                self.is_waiting = false;
+                assert!(graph == planned || !usable.contains(&planned), "not as planned");
+                self.compute = Compute::Within(block, graph);
+                self.has_polled = false;
                 true
             }
             Ok(None) => {
                 assert!(usable.is_empty(), "waits though it could go on");
-                let has_begun = !std::mem::replace(&mut self.is_waiting, true);
+                if self.polls {
+                    self.state.stop_waiting(self.now_us);
+                } else {
+                    self.compute = Compute::Asleep(block);
+                }
+                self.wake();
                 let mut loader = self.clone();
-                assert!(loader.loader(), "waits though the loader has nothing to do");
-                has_begun
+                while loader.worker == Worker::Awake {
+                    loader.loader();
+                }
+                let is_at_work = matches!(loader.worker, Worker::At(_));
+                assert!(is_at_work, "waits though the loader does nothing");
+                !std::mem::replace(&mut self.has_polled, self.polls)
             }
             Err(Error::LoadFailed { block: named, .. }) => {
                 assert!(usable.is_empty() && named == block, "fails though it could go on");
-                self.apply(Move::Cancel)
+                assert!(!self.is_cancelled, "another error than the cancellation");
+                self.compute = Compute::Free;
+                self.apply(Move::GiveUp)
+            }
+            Err(Error::LoadingCancelled) => {
+                assert!(self.is_cancelled && usable.is_empty(), "not cancelled");
+                self.compute = Compute::Free;
+                true
             }
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Once nothing moves: all that could be done was, as the twin does it.
+    /// Once nothing moves: all that could be done was, as the twin does it, and all have come home.
     fn check_end(mut self, start: &Held) {
-        let is_still = self.running.is_none() && self.current.is_none() && !self.loader();
-        assert!(is_still, "stands still half-way");
-        assert_eq!(self.progress.resident(), self.held);
+        assert_eq!(self.compute, Compute::Free, "compute stands still half-way");
+        let home = if self.is_closed { Worker::Ended } else { Worker::Asleep };
+        assert_eq!(self.worker, home, "the thread stands still half-way");
+        assert_eq!(self.num_over, self.timetable.runs.len(), "runs are left");
+        assert_eq!(self.state.resident(), self.held);
         let (held, calls) =
             in_turn(start, &self.timetable.actions, |load| self.fails.contains(&load));
         if self.is_cancelled {
@@ -233,35 +365,39 @@ impl Machine {
         } else {
             assert_eq!((&self.held, &self.calls), (&held, &calls), "not what the plan says");
         }
-        let report = self.progress.finish(self.moment).unwrap().expect("all is over");
+        let report = self.state.finish(self.now_us).unwrap().expect("all is over");
         assert_eq!(report.is_cancelled, self.is_cancelled);
-        assert_eq!(report.actual.runs.len(), self.num_over);
         assert_eq!(report.actual.actions.len() + report.failures.len(), self.calls.len());
         assert!(report.overlap_us <= report.busy_us);
+        if self.is_closed {
+            let refused = self.state.begin(self.timetable, self.now_us);
+            assert_eq!(refused, Err(Error::LoadingCancelled));
+        }
     }
 }
 
-/// Tries every order of moves from `machine` on, and counts them.
-fn every_order(machine: &Machine, start: &Held, may_cancel: bool) -> usize {
-    let mut num_ends = 0;
-    let mut moved = false;
-    for next in [Move::Loader, Move::Compute] {
-        let mut after = machine.clone();
-        if after.apply(next) {
-            moved = true;
-            num_ends += every_order(&after, start, may_cancel);
+/// Tries every order of moves from `machine` on, with any one of `interruptions` at any moment;
+/// returns in how many ways it can stand.
+fn every_order(machine: Machine, start: &Held, interruptions: &[Move]) -> usize {
+    let (mut seen, mut todo) = (HashSet::new(), vec![machine]);
+    while let Some(machine) = todo.pop() {
+        if !seen.insert(format!("{machine:?}")) {
+            continue;
+        }
+        let after = |next: &Move| {
+            let mut after = machine.clone();
+            after.apply(*next).then_some(after)
+        };
+        let moved: Vec<_> = [Move::Loader, Move::Compute].iter().filter_map(after).collect();
+        if moved.is_empty() {
+            machine.clone().check_end(start);
+        }
+        todo.extend(moved);
+        if !machine.is_cancelled {
+            todo.extend(interruptions.iter().filter_map(after));
         }
     }
-    if may_cancel && !machine.is_cancelled {
-        let mut after = machine.clone();
-        after.apply(Move::Cancel);
-        num_ends += every_order(&after, start, false);
-    }
-    if !moved {
-        machine.clone().check_end(start);
-        num_ends += 1;
-    }
-    num_ends
+    seen.len()
 }
 
 const ON_G1: [bool; 2] = [true, false];
@@ -327,21 +463,57 @@ fn small_timetables() -> Vec<(Held, Timetable)> {
     ]
 }
 
+/// A switch of block 0 that is put off where compute is ahead of the plan, with one of block 1
+/// around it: block 1 loses its graph first, and gets the other last.
+fn late_switches() -> (Held, Timetable) {
+    let mut late = timetable(
+        2,
+        &[Prefill, Prefill, Decode, Decode, Decode],
+        &[
+            (Release, 1, Prefill, 2),
+            (Release, 0, Prefill, 1),
+            (Load, 0, Decode, 1),
+            (Load, 1, Decode, 2),
+        ],
+    );
+    for (index, run) in late.runs.iter_mut().enumerate() {
+        (run.start_us, run.end_us) = (100 * index as u64, 100 * (index as u64 + 1));
+    }
+    for action in &mut late.actions {
+        (action.start_us, action.end_us) = (100, if action.kind == Load { 200 } else { 100 });
+    }
+    (vec![ON_G1; 2], late)
+}
+
 #[test]
 fn every_order_of_moves_ends_as_planned_whatever_fails() {
     for (start, timetable) in small_timetables() {
         for fails in [&[][..], &[0], &[1], &[0, 1], &[0, 1, 2, 3]] {
             let machine = Machine::new(&start, &timetable, fails);
-            assert!(every_order(&machine, &start, false) > 1);
+            assert!(every_order(machine.clone(), &start, &[]) > 10);
+            assert!(every_order(machine.polling(), &start, &[]) > 10);
         }
     }
 }
 
 #[test]
-fn cancelling_at_any_moment_keeps_what_is_done() {
+fn what_was_put_off_is_carried_out_whether_compute_waits_or_polls() {
+    let (start, timetable) = late_switches();
+    for fails in [&[][..], &[0]] {
+        let machine = Machine::new(&start, &timetable, fails).timed();
+        assert!(every_order(machine.clone(), &start, &[]) > 10);
+        assert!(every_order(machine.polling(), &start, &[]) > 10);
+    }
+}
+
+#[test]
+fn cancelling_or_closing_at_any_moment_keeps_what_is_done_and_hangs_nobody() {
     for (start, timetable) in small_timetables() {
         for fails in [&[][..], &[0]] {
-            every_order(&Machine::new(&start, &timetable, fails), &start, true);
+            let machine = Machine::new(&start, &timetable, fails);
+            let interruptions = [Move::Cancel, Move::GiveUp, Move::Close];
+            assert!(every_order(machine.clone(), &start, &interruptions) > 10);
+            assert!(every_order(machine.polling(), &start, &interruptions) > 10);
         }
     }
 }
@@ -375,12 +547,16 @@ proptest! {
         (start, timetable) in any_timetable(),
         fails in prop::collection::vec(0usize..6, 0..4),
         moves in prop::collection::vec(0u32..40, 0..60),
+        polls in any::<bool>(),
     ) {
-        let mut machine = Machine::new(&start, &timetable, &fails);
+        let machine = Machine::new(&start, &timetable, &fails).timed();
+        let mut machine = if polls { machine.polling() } else { machine };
         for next in moves {
             machine.apply(match next {
                 39 => Move::Cancel,
                 38 => Move::Abandon,
+                37 => Move::Close,
+                36 => Move::GiveUp,
                 _ if next % 2 == 0 => Move::Loader,
                 _ => Move::Compute,
             });

@@ -1,23 +1,27 @@
 //! Carries out a timetable beside compute. In: a timetable, and what compute enters and leaves. Out:
 //! calls to a store on a thread of its own, the graph to run each block under, and a report. What
-//! is done next is decided in `progress`, what is put off in `late`; here are the lock, the clock
-//! and the thread.
+//! is done next is decided in `progress`, what is put off in `late`, who is woken in `state`; here
+//! are the lock, the clock and the thread.
 
 mod account;
 #[cfg(test)]
 mod interleavings;
 mod late;
 mod progress;
+mod state;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread;
 use std::time::{Duration, Instant};
 
 pub use self::account::LoadReport;
 use self::progress::Progress;
+use self::state::{Next, State, Wake};
+pub use self::worker::Worker;
 use super::block_store::BlockStore;
 use super::timetable::{Action, ActionKind, Timetable};
 use crate::error::{Error, Result};
@@ -45,9 +49,12 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// Dropping it closes it, see [`close`](Self::close). Whatever waits here fails with
 /// `WaitInterrupted` where the store says so; the loader goes on.
 ///
+/// In a fork of its process the thread does not exist, and the lock may be anybody's: there every
+/// call fails with `Forked` or, where it cannot fail, does nothing.
+///
 /// # Cost
-/// `begin`: a pass over the runs for each release. `enter` and `leave`: a lock, and a wake-up where
-/// the loader has something to do.
+/// `begin`: a pass over the runs for each release. `enter` and `leave`: a lock, the process's id, and
+/// a wake-up where the loader has something to do.
 ///
 /// # Example
 /// ```
@@ -76,7 +83,8 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Loader {
     store: Arc<dyn BlockStore>,
     shared: Arc<Shared>,
-    worker: Mutex<Option<JoinHandle<()>>>,
+    worker: Arc<Worker>,
+    num_blocks: usize,
 }
 
 #[derive(Debug)]
@@ -89,43 +97,26 @@ struct Shared {
     created: Instant,
 }
 
-#[derive(Debug)]
-struct State {
-    progress: Progress,
-    /// Who entered a block last.
-    compute: Option<ThreadId>,
-    is_closed: bool,
-}
-
-impl State {
-    fn enter(&mut self, block: BlockId, now_us: u64) -> Result<Option<Graph>> {
-        let graph = self.progress.enter(block, now_us)?;
-        if graph.is_some() {
-            self.compute = Some(std::thread::current().id());
-        }
-        Ok(graph)
-    }
-}
-
 impl Loader {
     /// A loader over a target of as many blocks as `num_bytes` has entries: the bytes that each
     /// holds under G1 and G2, for the report, or 0. Nothing is loaded yet. Fails where the system
     /// gives no thread.
     pub fn new(store: Arc<dyn BlockStore>, num_bytes: Vec<[u64; 2]>) -> Result<Self> {
-        let progress = Progress::new(num_bytes);
-        let state = State { progress, compute: None, is_closed: false };
+        let num_blocks = num_bytes.len();
         let shared = Arc::new(Shared {
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(Progress::new(num_bytes))),
             work: Condvar::new(),
             done: Condvar::new(),
             created: Instant::now(),
         });
         let (of_worker, its_store) = (Arc::clone(&shared), Arc::clone(&store));
-        let worker = std::thread::Builder::new()
-            .name("coordgen-loader".to_owned())
-            .spawn(move || of_worker.work(&*its_store))
-            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
-        Ok(Self { store, shared, worker: Mutex::new(Some(worker)) })
+        let worker = Arc::new(Worker::start(move || of_worker.work(&*its_store))?);
+        Ok(Self { store, shared, worker, num_blocks })
+    }
+
+    /// Its thread, to wait for where the loader itself is gone.
+    pub fn worker(&self) -> &Arc<Worker> {
+        &self.worker
     }
 
     /// Begins a timetable. What an earlier one has left to load is carried out first, so a step's
@@ -134,13 +125,7 @@ impl Loader {
     /// Fails while runs of an earlier one are left, when it names a block that there is not or waits
     /// for more runs than it has, and after `close`.
     pub fn begin(&self, timetable: Timetable) -> Result<()> {
-        let mut state = self.shared.lock();
-        if state.is_closed {
-            return Err(Error::LoadingCancelled);
-        }
-        state.progress.begin(timetable, self.shared.now_us())?;
-        self.shared.work.notify_one();
-        Ok(())
+        self.change(|state, now_us| state.begin(timetable, now_us))?
     }
 
     /// Says that compute is about to run `block`, and returns the graph to run it under, which stays
@@ -149,36 +134,34 @@ impl Loader {
     /// Fails when another block is running or due, when the block has no graph and none will come,
     /// and when what it waits for is cancelled.
     pub fn enter(&self, block: BlockId) -> Result<Graph> {
-        self.wait(|state, now_us| state.enter(block, now_us))
+        let who = thread::current().id();
+        self.wait(|state, now_us| state.enter(block, who, now_us))
     }
 
-    /// [`enter`](Self::enter) for a caller who does not wait: none, and nothing entered, where it
-    /// would.
+    /// [`enter`](Self::enter) for a caller who does something else meanwhile: none, and nothing
+    /// entered, where it would wait. Until the next call that enters, compute counts as standing
+    /// still, so that what was put off for its sake is carried out.
     pub fn try_enter(&self, block: BlockId) -> Result<Option<Graph>> {
-        self.wait_within(Duration::ZERO, |state, now_us| state.enter(block, now_us))
+        let who = thread::current().id();
+        self.wait_within(Duration::ZERO, |state, now_us| state.enter(block, who, now_us))
     }
 
     /// Says that the run is over. Fails when nothing was entered; a run that was given up may be
     /// left once.
     pub fn leave(&self) -> Result<()> {
-        let mut state = self.shared.lock();
-        state.progress.leave(self.shared.now_us())?;
-        self.compute_is_through(&state);
-        Ok(())
+        self.change(State::leave)?
     }
 
     /// Gives up the run that was entered, if there is one: it does not take place, and its block is
     /// the next to enter.
     pub fn abandon(&self) {
-        let mut state = self.shared.lock();
-        state.progress.abandon(self.shared.now_us());
-        self.compute_is_through(&state);
+        let _ = self.change(State::abandon); // a fork has entered nothing
     }
 
     /// Waits until nothing is left to load, and reports on all since the last report. Fails while
     /// runs are left.
     pub fn finish(&self) -> Result<LoadReport> {
-        self.wait(|state, now_us| state.progress.finish(now_us))
+        self.wait(State::finish)
     }
 
     /// Forgets the runs that are left and the actions that have not begun. The one under way is
@@ -187,46 +170,37 @@ impl Loader {
     /// A thread that cancels while it is within a run gives that run up, too. A run on another
     /// thread goes on, and its graph stays until it is left.
     pub fn cancel(&self) {
-        let mut state = self.shared.lock();
-        let now_us = self.shared.now_us();
-        state.progress.cancel(now_us);
-        if state.compute == Some(std::thread::current().id()) {
-            state.progress.abandon(now_us);
-        }
-        self.shared.done.notify_all();
+        let who = thread::current().id();
+        let _ = self.change(|state, now_us| state.cancel(who, now_us)); // a fork has begun nothing
     }
 
-    /// Of each block, whether G1 and whether G2 can run.
+    /// Of each block, whether G1 and whether G2 can run: in a fork, none.
     pub fn resident(&self) -> Vec<[bool; 2]> {
-        self.shared.lock().progress.resident()
+        let resident = self.change(|state, _| state.resident());
+        resident.unwrap_or_else(|_| vec![[false; 2]; self.num_blocks])
     }
 
     /// Cancels, and ends the thread when the action under way is over; waits for that unless called
-    /// within that action. What is loaded stays with the store, and can be run.
+    /// within that action: then [`Worker::join`] does, elsewhere. What is loaded stays with the
+    /// store, and can be run.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
-        state.progress.cancel(self.shared.now_us());
-        state.is_closed = true;
-        drop(state);
-        self.shared.work.notify_one();
-        self.shared.done.notify_all();
-        // A store, or a garbage collector within it, may close on the thread itself.
-        let is_elsewhere =
-            |worker: &mut JoinHandle<()>| worker.thread().id() != std::thread::current().id();
-        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = worker.take_if(is_elsewhere);
-        drop(worker); // the action under way may close, too
-        if let Some(worker) = ended {
-            // Its own panics are caught; there is nothing to learn from the result.
-            let _ = worker.join();
+        if self.change(State::close).is_ok() {
+            self.worker.join();
         }
     }
 
-    /// What waited for a run to be over has its turn.
-    fn compute_is_through(&self, state: &State) {
-        if state.progress.has_pending() {
-            self.shared.work.notify_one();
-        }
+    /// Fails in a fork of the loader's process.
+    pub fn check_process(&self) -> Result<()> {
+        self.worker.check_process()
+    }
+
+    /// Makes a change, and wakes those whom it concerns. Fails in a fork.
+    fn change<T>(&self, change: impl FnOnce(&mut State, u64) -> T) -> Result<T> {
+        self.check_process()?;
+        let mut state = self.shared.lock();
+        let changed = change(&mut state, self.shared.now_us());
+        self.shared.wake(&mut state);
+        Ok(changed)
     }
 
     fn wait<T>(&self, ask: impl Fn(&mut State, u64) -> Result<Option<T>>) -> Result<T> {
@@ -245,19 +219,21 @@ impl Loader {
         patience: Duration,
         ask: impl Fn(&mut State, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
+        self.check_process()?;
         let shared = &self.shared;
         let until_us = shared.now_us() + patience.as_micros() as u64;
         let mut state = shared.lock();
         loop {
             let now_us = shared.now_us();
-            if let Some(answer) = ask(&mut state, now_us)? {
+            let asked = ask(&mut state, now_us);
+            shared.wake(&mut state);
+            if let Some(answer) = asked? {
                 return Ok(Some(answer));
             }
             if now_us >= until_us {
-                state.progress.stop_waiting(now_us);
+                state.stop_waiting(now_us);
                 return Ok(None);
             }
-            shared.work.notify_one(); // what was put off is due when compute waits
             let left = Duration::from_micros(until_us - now_us);
             state = shared
                 .done
@@ -283,26 +259,41 @@ impl Shared {
         self.created.elapsed().as_micros() as u64
     }
 
+    /// Wakes those who have to look again.
+    fn wake(&self, state: &mut State) {
+        let Wake { worker, waiting } = state.take_wake();
+        if worker {
+            self.work.notify_one();
+        }
+        if waiting {
+            self.done.notify_all();
+        }
+    }
+
     /// The thread: takes an action, does it, says what came of it.
     fn work(&self, store: &dyn BlockStore) {
         while let Some(action) = self.next_action() {
             let outcome = perform(store, &action);
-            self.lock().progress.action_over(outcome, self.now_us());
-            self.done.notify_all();
+            let mut state = self.lock();
+            state.action_over(outcome, self.now_us());
+            self.wake(&mut state);
         }
     }
 
     /// The next action, when there is one; none when the loader closes.
     fn next_action(&self) -> Option<Action> {
         let mut state = self.lock();
-        while !state.is_closed {
-            if let Some(action) = state.progress.next_action(self.now_us()) {
-                return Some(action);
+        loop {
+            let next = state.next(self.now_us());
+            self.wake(&mut state);
+            match next {
+                Next::Begin(action) => return Some(action),
+                Next::End => return None,
+                Next::Sleep => {
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
             }
-            self.done.notify_all(); // actions with nothing to do are over, too
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        None
     }
 }
 

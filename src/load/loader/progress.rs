@@ -46,7 +46,7 @@ struct Pending {
     action: Action,
     /// Of a release: what `late::hidden_switch_us` says.
     switch_us: Option<u64>,
-    /// Put off until this many runs are over, or compute waits.
+    /// Put off until this many runs are over, or compute stands still.
     put_off_until: usize,
 }
 
@@ -78,7 +78,11 @@ pub struct Progress {
     was_abandoned: bool,
     pending: VecDeque<Pending>,
     current: Option<Current>,
+    /// Compute waits within a call: that time is exposed.
     is_waiting: bool,
+    /// Compute asked for a block that has no graph yet, and has entered nothing since. It may do
+    /// something else meanwhile.
+    stands_still: bool,
     is_cancelled: bool,
     account: Account,
 }
@@ -98,6 +102,7 @@ impl Progress {
             pending: VecDeque::new(),
             current: None,
             is_waiting: false,
+            stands_still: false,
             is_cancelled: false,
             account,
         }
@@ -109,7 +114,7 @@ impl Progress {
         check(&timetable, self.blocks.len())?;
         self.sweep(now_us);
         self.account.begin(now_us);
-        (self.is_cancelled, self.was_abandoned) = (false, false);
+        (self.is_cancelled, self.was_abandoned, self.stands_still) = (false, false, false);
         for left in &mut self.pending {
             left.action.after_runs = 0;
             (left.switch_us, left.put_off_until) = (None, 0);
@@ -172,7 +177,7 @@ impl Progress {
         let running = self.running.as_ref();
         let Some(front) = self.pending.front_mut() else { return false };
         let action = &front.action;
-        if action.kind == ActionKind::Load || self.is_waiting {
+        if action.kind == ActionKind::Load || self.stands_still {
             return true;
         }
         if running.is_some_and(|run| (run.block, run.graph) == (action.block, action.graph)) {
@@ -240,7 +245,8 @@ impl Progress {
         let wanted = planned.map_or(Graph::Decode, |run| run.graph);
         let state = &self.blocks[block.index()];
         let graph = [wanted, wanted.other()].into_iter().find(|&graph| state.is_loaded(graph));
-        self.is_waiting = graph.is_none() && self.is_coming(block);
+        self.stands_still = graph.is_none() && self.is_coming(block);
+        self.is_waiting = self.stands_still;
         match graph {
             Some(graph) => {
                 self.running = Some(Running { block, graph, start_us: now_us, planned });
@@ -302,7 +308,7 @@ impl Progress {
         Ok(Some(self.account.close(self.held_bytes())))
     }
 
-    /// Compute waits no longer.
+    /// Compute does something else until it asks again.
     pub fn stop_waiting(&mut self, now_us: u64) {
         self.sweep(now_us);
         self.is_waiting = false;
@@ -314,6 +320,7 @@ impl Progress {
         self.pending.clear();
         self.runs.clear();
         self.num_over = 0;
+        self.stands_still = false;
         self.is_cancelled = true;
         self.account.cancelled();
     }

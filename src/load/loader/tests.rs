@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 
 use super::*;
 use crate::ids::Graph::{Decode, Prefill};
@@ -267,15 +266,18 @@ impl BlockStore for Dropping {
 }
 
 #[test]
-fn a_loader_that_is_dropped_on_its_own_thread_ends_after_the_action_under_way() {
+fn a_loader_that_is_dropped_on_its_own_thread_ends_after_its_action_and_can_be_waited_for() {
     let ((to_store, loader), (dropped, was_dropped)) = (channel(), channel());
     let store = Dropping { loader: Mutex::new(loader), dropped };
     let loader = Loader::new(Arc::new(store), vec![[1, 1]; 2]).unwrap();
+    let worker = Arc::clone(loader.worker());
     let both = [(BlockId(0), Decode), (BlockId(1), Decode)];
     loader.begin(Timetable::immediate(2, Load, &both)).unwrap();
     to_store.send(loader).unwrap();
     // One load was carried out to its end; then the store went with the thread.
     assert_eq!(was_dropped.iter().count(), 1);
+    worker.join();
+    assert!(worker.has_ended());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::policy::{Policy, Way};
 use super::block_store::BlockStore;
-use super::loader::{LoadReport, Loader};
+use super::loader::{LoadReport, Loader, Worker};
 use super::plan::{Plan, Strategy};
 use super::profile::{BlockCost, Profile};
 use super::stream::Streaming;
@@ -50,6 +50,9 @@ impl SwitchReport {
 ///
 /// After an error in between, [`cancel`](Self::cancel): what is in memory stays usable, and the next
 /// prompt starts from it. A wait fails with `WaitInterrupted` when the store says so.
+///
+/// In a fork of its process it is of no use: calls fail with `Forked`, and those that cannot fail
+/// must not be made, but for `cancel`, `abandon` and `close`, which do nothing there.
 ///
 /// # Cost
 /// `begin` makes a plan. `step_graph`, `try_enter`, `enter` and `leave`: a lock, and a wake-up where
@@ -164,6 +167,7 @@ impl Switcher {
     /// Loads what of `graphs` is not in memory, block after block, and waits for it. Fails with
     /// `LoadFailed` where a block cannot be loaded; the others are.
     pub fn ensure(&self, graphs: &[Graph]) -> Result<()> {
+        self.check_process()?;
         let each = |block| graphs.iter().map(move |&graph| (block, graph));
         let wanted: Vec<_> = self.blocks().flat_map(each).collect();
         let resident = self.resident();
@@ -180,6 +184,7 @@ impl Switcher {
     /// Has `graph` of all blocks in memory, and no other. Fails with `LoadFailed` where a block
     /// cannot be loaded; the others are.
     pub fn only(&self, graph: Graph) -> Result<()> {
+        self.check_process()?;
         self.state().stop_streaming();
         let of_all = |graph| self.blocks().map(|block| (block, graph)).collect::<Vec<_>>();
         self.at_once(&of_all(graph.other()), &of_all(graph))
@@ -229,6 +234,7 @@ impl Switcher {
     /// Begins a pass: all blocks run once, in order. Where blocks are streamed, its loads begin
     /// here; fails with `LoadFailed` where a block that streaming starts with cannot be loaded.
     pub fn begin_pass(&self) -> Result<()> {
+        self.check_process()?;
         let (streaming, is_ready) = {
             let state = self.state();
             match state.streaming() {
@@ -271,8 +277,10 @@ impl Switcher {
     /// Gives a prompt or pass up, with the run that this thread is within: loads that have not
     /// begun are left out. A run on another thread goes on until it is left.
     pub fn cancel(&self) {
-        self.state().is_streaming_ready = false;
-        self.loader.cancel();
+        if self.check_process().is_ok() {
+            self.state().is_streaming_ready = false;
+            self.loader.cancel();
+        }
     }
 
     /// Waits for the loads that a prompt has left, learns from what they took, and reports. What
@@ -295,7 +303,17 @@ impl Switcher {
         self.loader.close();
     }
 
-    /// Never held while something waits.
+    /// The loader's thread, to wait for where the switcher itself is gone.
+    pub fn worker(&self) -> &Arc<Worker> {
+        self.loader.worker()
+    }
+
+    /// Fails in a fork of the process that made it.
+    pub fn check_process(&self) -> Result<()> {
+        self.loader.check_process()
+    }
+
+    /// Never held while something waits or plans.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -306,8 +324,9 @@ impl Switcher {
 
     fn decide(&self, num_tokens: usize) -> Result<Way> {
         self.loader.finish()?; // a streamed pass leaves loads for the next; plans start from rest
+        let policy = self.state().policy.clone(); // planning may take long
+        let way = policy.decide(num_tokens, &self.resident())?;
         let mut state = self.state();
-        let way = state.policy.decide(num_tokens, &self.resident())?;
         (state.way, state.is_streaming_ready) = (Some(way.clone()), false);
         Ok(way)
     }

@@ -15,6 +15,7 @@ use super::timetable::graph;
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
 use crate::load::block_store::BlockStore;
+use crate::load::loader::Worker;
 use crate::load::plan::Strategy;
 use crate::load::switcher::{SwitchReport, Switcher};
 use crate::py::convert::non_negative;
@@ -76,6 +77,12 @@ pub struct PySwitcher {
 }
 
 impl PySwitcher {
+    /// The switcher, unless this is a fork of its process.
+    fn core(&self) -> Result<&Switcher> {
+        self.core.check_process()?;
+        Ok(&self.core)
+    }
+
     /// Calls what may wait without the interpreter; meanwhile signals get their turn.
     fn wait<T: Send>(
         &self,
@@ -129,32 +136,32 @@ impl PySwitcher {
     #[pyo3(signature = (strategy = "auto", memory_budget = None))]
     fn settle(&self, strategy: &str, memory_budget: Option<i128>) -> PyResult<()> {
         let (strategy, memory_budget) = settled(strategy, memory_budget)?;
-        self.core.settle(strategy, memory_budget);
+        self.core()?.settle(strategy, memory_budget);
         Ok(())
     }
 
     #[getter]
-    fn costs(&self) -> Vec<PyBlockCost> {
-        self.core.costs().into_iter().map(PyBlockCost::from).collect()
+    fn costs(&self) -> Result<Vec<PyBlockCost>> {
+        Ok(self.core()?.costs().into_iter().map(PyBlockCost::from).collect())
     }
 
     #[getter]
-    fn memory_budget(&self) -> Option<u64> {
-        self.core.memory_budget()
+    fn memory_budget(&self) -> Result<Option<u64>> {
+        Ok(self.core()?.memory_budget())
     }
 
     #[getter]
-    fn keeps_both(&self) -> bool {
-        self.core.keeps_both()
+    fn keeps_both(&self) -> Result<bool> {
+        Ok(self.core()?.keeps_both())
     }
 
     #[getter]
-    fn is_streaming(&self) -> bool {
-        self.core.is_streaming()
+    fn is_streaming(&self) -> Result<bool> {
+        Ok(self.core()?.is_streaming())
     }
 
-    fn resident(&self) -> Vec<(bool, bool)> {
-        self.core.resident().into_iter().map(<(bool, bool)>::from).collect()
+    fn resident(&self) -> Result<Vec<(bool, bool)>> {
+        Ok(self.core()?.resident().into_iter().map(<(bool, bool)>::from).collect())
     }
 
     #[pyo3(signature = (*graphs))]
@@ -235,22 +242,30 @@ impl Drop for PySwitcher {
     }
 }
 
-/// Closes `switcher`, if it is still there, before the interpreter goes away under its thread.
+/// A switcher, and its thread, which goes on for a while where the store dropped the switcher.
+type Open = (Weak<Switcher>, Arc<Worker>);
+
+/// Closes `switcher`, if it is still there, and waits for its thread, before the interpreter goes away
+/// under that.
 fn close_at_exit(py: Python<'_>, switcher: &Arc<Switcher>) -> PyResult<()> {
-    static OPEN: Mutex<Option<Vec<Weak<Switcher>>>> = Mutex::new(None);
+    static OPEN: Mutex<Option<Vec<Open>>> = Mutex::new(None);
     let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let is_first = all.is_none();
     let open = all.get_or_insert_default();
-    open.retain(|switcher| switcher.strong_count() > 0);
-    open.push(Arc::downgrade(switcher));
+    open.retain(|(_, worker)| !worker.has_ended());
+    open.push((Arc::downgrade(switcher), Arc::clone(switcher.worker())));
     drop(all);
     if is_first {
         let name: Option<&CStr> = Some(c"close_switchers");
         let close = |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
             let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let open = open.unwrap_or_default();
-            let close = || open.iter().filter_map(Weak::upgrade).for_each(|it| it.close());
-            arguments.py().detach(close);
+            let close = |(switcher, worker): Open| {
+                if let Some(switcher) = switcher.upgrade() {
+                    switcher.close();
+                }
+                worker.join();
+            };
+            arguments.py().detach(|| open.unwrap_or_default().into_iter().for_each(close));
         };
         let close = PyCFunction::new_closure(py, name, None, close)?;
         py.import("atexit")?.call_method1("register", (close,))?;
