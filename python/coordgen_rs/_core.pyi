@@ -81,6 +81,9 @@ class LookupTableError(CoordgenError):
 class BlockLoadError(CoordgenError):
     """A graph of a block cannot be loaded (the message names it), or loading was cancelled."""
 
+class ForkedError(CoordgenError):
+    """This process is a fork of the one that opened what it uses, and lacks its threads."""
+
 class MemoryBudgetError(CoordgenError):
     """Nothing that can run fits into the memory budget."""
 
@@ -741,6 +744,9 @@ class Switcher:
     the block's other graph; it waits only while the block has none. When a load fails, the graph
     that was released for it is loaded again, and all else takes place. Whatever waits gives signal
     handlers their turn; they may raise, and then nothing was entered.
+
+    In a fork of its process every call raises ForkedError, but for `cancel` and `close`, which do
+    nothing there.
 
     Args:
         store: Its `load(block, graph)` and `release(block, graph)` are called on a thread of its

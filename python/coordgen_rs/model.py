@@ -18,6 +18,7 @@ from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
 from coordgen_rs.generate import Step, generate, plain
+from coordgen_rs.process import OpenedHere
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
@@ -62,6 +63,7 @@ class Model:
         self._owner: Thread | None = None  # who asked the request that holds the lock for a step
         self._running: list[ref[Generator[Step]]] = []  # that request
         self._is_closed = False
+        self._opened = OpenedHere()
         self._closing = ExitStack()
         self._closing.callback(session.close)
         if history is not None:
@@ -273,8 +275,10 @@ class Model:
     def close(self) -> None:
         """Release the target and what drafts for it. An open stream of this thread ends.
 
-        Another thread's request ends first.
+        Another thread's request ends first. In a fork of its process, nothing happens.
         """
+        if self._opened.is_forked:
+            return
         if self._owner is current_thread():
             running = self._running[0]()
             if running is not None:
@@ -299,7 +303,9 @@ class Model:
         Raises:
             CallOrderError: This thread has a stream of the model open.
             SessionClosedError: The model is closed.
+            ForkedError: This process is a fork of the one that opened the model.
         """
+        self._opened.check("model")
         if self._owner is current_thread():
             raise CallOrderError(
                 "this thread has a stream of the model open: exhaust it or close it first"

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from coordgen_rs.energy.sources import EnergySource, Reading, find_source
 from coordgen_rs.errors import CallOrderError
+from coordgen_rs.process import OpenedHere
 
 _JOULES_PER_KWH = 3.6e6
 _WINDOW = "coordgen_rs"
@@ -56,6 +57,7 @@ class EnergyMeter:
         self._times_s: list[float] = []
         self._readings: list[Reading] = []
         self._is_measuring = False
+        self._opened = OpenedHere()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -76,7 +78,9 @@ class EnergyMeter:
 
         Raises:
             CallOrderError: A run is in progress.
+            ForkedError: This process is a fork of the one that made the meter.
         """
+        self._opened.check("energy meter")
         if self._thread is not None:
             raise CallOrderError("the energy meter is running: stop it before it starts again")
         self._times_s, self._readings, self._is_measuring = [], [], True
@@ -94,7 +98,9 @@ class EnergyMeter:
 
         Raises:
             CallOrderError: No run is in progress.
+            ForkedError: This process is a fork of the one that made the meter.
         """
+        self._opened.check("energy meter")
         if self._thread is None:
             raise CallOrderError("the energy meter is not running")
         self._ended.set()

@@ -24,6 +24,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning
 from coordgen_rs.history.indexes import index_name, remove_unfinished
 from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, Request, told_evictions
+from coordgen_rs.process import OpenedHere
 
 DEFAULT_NAMESPACE = "default"
 
@@ -76,6 +77,7 @@ class History:
         self.shared = SharedHistory(vocab_size)
         self.namespace = arguments.text("namespace", namespace, may_be_empty=False)
         self._fingerprint = fingerprint or "unknown"
+        self._opened = OpenedHere()
         self._lock = threading.RLock()
         self._merging: threading.Thread | None = None
         self._has_warned = False
@@ -123,7 +125,11 @@ class History:
         """Load what other processes stored, and rebuild the index if it is damaged.
 
         `generate` calls it when a request begins. Costs a query, and a copy of what is new.
+
+        Raises:
+            ForkedError: This process is a fork of the one that opened the history.
         """
+        self._opened.check("history")
         with self._lock, self._going_on("read"):
             if self._store is None:
                 return
@@ -147,7 +153,9 @@ class History:
             OptionError: They are not integers.
             ShapeError: They have more than one dimension.
             TokenOutOfRangeError: A token is not in the vocabulary.
+            ForkedError: This process is a fork of the one that opened the history.
         """
+        self._opened.check("history")
         vocab_size = self.shared.vocab_size
         prompt = arguments.token_ids("the prompt", prompt_ids, vocab_size)
         answer = arguments.token_ids("the answer", answer_ids, vocab_size)
@@ -169,7 +177,9 @@ class History:
         self._merge_in_background()
 
     def close(self) -> None:
-        """Update the index if that pays, and close the database."""
+        """Update the index if that pays, and close the database; in a fork, nothing."""
+        if self._opened.is_forked:
+            return
         if self._merging is not None:
             self._merging.join()
         with self._lock:

@@ -20,6 +20,7 @@ import onnxruntime
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import OptionError
+from coordgen_rs.process import OpenedHere
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES = 1 << 20
@@ -28,6 +29,7 @@ _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 _MOST_ON_FEW_CORES = 64
 
 _lock = threading.Lock()
+_opened = OpenedHere()
 _threads: int | None = None
 
 
@@ -44,8 +46,11 @@ def set_threads(threads: int | None) -> int:
     Raises:
         OptionError: `threads` is out of range, or differs from what the process already uses (ONNX
             Runtime creates its global pool once).
+        ForkedError: This process is a fork of one that computes: ONNX Runtime's threads are there.
     """
     global _threads
+    if _threads is not None:
+        _opened.check("target")
     if threads is not None:
         threads = arguments.count("threads", threads, most=most_threads())
     with _lock:
