@@ -16,7 +16,9 @@ def package_errors_as(error_class: type[CoordgenError], message: str) -> Iterato
 
     Raises:
         CoordgenError: The package failed; it is an `error_class`.
-        MemoryError, OverflowError, TypeError: Passed on: the machine's, or the caller's arguments.
+        MemoryError: Passed on, it is the machine's.
+        OverflowError: Passed on, the caller's argument is at fault.
+        TypeError: Passed on, the caller's argument is at fault.
     """
     try:
         yield
