@@ -5,11 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
 EMBEDDED := build/embedded-fp32
+EMBEDDED_DRAFT := build/embedded-draft-fp32
 PROMPT ?= models/prompts/rag.txt
 SECONDS ?= 60
+TESTS ?= tests
+REQUESTS ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-qnn-full fuzz wheel lint format docs bench clean
+.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-lowest test-qnn-full soak fuzz wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -31,11 +34,17 @@ test-rust: ## tests of the crate, documentation examples included, and one round
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
 	$(BIN)/python -m pytest -q tests benches --benchmark-disable
 
+test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest versions that are supported (TESTS=files)
+	build/lowest/bin/python -m pytest -q $(TESTS) --benchmark-disable
+
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 minutes)
 	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py
 
 test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up tables (3 minutes)
 	$(BIN)/python -m pytest -q -rP -m damage_full tests/test_damages.py
+
+soak: build/.core $(EMBEDDED) $(EMBEDDED_DRAFT) ## a long life in one process (REQUESTS=2000, 15 minutes)
+	PYTHONPATH=tests/support:models $(BIN)/python tests/support/soak.py $(EMBEDDED) $(EMBEDDED_DRAFT) --requests $(REQUESTS)
 
 fuzz: build/.fuzz ## all fuzz targets, two at a time (SECONDS=60 of each, TARGETS="drafter lines")
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS) $(TARGETS)
@@ -76,6 +85,16 @@ build/.venv: pyproject.toml
 	$(BIN)/python -m pip install --quiet --group dev
 	@mkdir -p build && touch $@
 
+# The lowest of what users install; what only tests need stays the newest that goes with it.
+build/.lowest: build/.core
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest
+	VIRTUAL_ENV=build/lowest $(BIN)/uv pip install --quiet --resolution lowest-direct -r pyproject.toml --all-extras
+	VIRTUAL_ENV=build/lowest $(BIN)/uv pip freeze > build/lowest.txt
+	VIRTUAL_ENV=build/lowest $(BIN)/uv pip install --quiet --group dev --constraints build/lowest.txt
+	VIRTUAL_ENV=build/lowest $(BIN)/maturin develop --quiet --release --uv
+	@touch $@
+
 build/.docs: build/.core
 	$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
@@ -91,4 +110,9 @@ build/.fuzz: build/.core
 $(EMBEDDED): build/.core models/embedded/model.safetensors
 	rm -rf $@
 	$(BIN)/coordgen export models/embedded $@
+	@touch $@
+
+$(EMBEDDED_DRAFT): build/.core models/embedded-draft/model.safetensors
+	rm -rf $@
+	$(BIN)/coordgen export models/embedded-draft $@
 	@touch $@

@@ -15,10 +15,13 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         from rich.console import Console
         from rich.progress import Progress
     except ModuleNotFoundError:
+        console = None
+    else:
+        console = Console(stderr=True)
+    if console is None or not console.is_terminal:  # some versions end a disabled bar with a line
         yield lambda what, done, total: None
         return
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task("", total=None, visible=False)
 
         def show(what: str, done: int, total: int) -> None:
