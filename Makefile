@@ -10,9 +10,10 @@ PROMPT ?= models/prompts/rag.txt
 SECONDS ?= 60
 TESTS ?= tests
 REQUESTS ?= 2000
+WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-lowest test-qnn-full soak fuzz wheel lint format docs bench clean
+.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-lowest test-qnn-full sanitize soak fuzz wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -48,6 +49,12 @@ soak: build/.core $(EMBEDDED) $(EMBEDDED_DRAFT) ## a long life in one process (R
 
 fuzz: build/.fuzz ## all fuzz targets, two at a time (SECONDS=60 of each, TARGETS="drafter lines")
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS) $(TARGETS)
+
+sanitize: ## tests of the crate's threads under ThreadSanitizer (once: rustup component add rust-src)
+	@test -d "$$(rustc --print sysroot)/lib/rustlib/src/rust/library" || { \
+		echo "sanitize builds the standard library, too: rustup component add rust-src" >&2; exit 1; }
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/sanitize cargo test --quiet \
+		--lib -Zbuild-std --target "$$(rustc --print host-tuple)" -- $(WITH_THREADS)
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 	$(BIN)/python tests/wheel_check.py

@@ -1,12 +1,10 @@
-"""What updating a look-up table costs, against numpy; and how much of it other work hides.
+"""What updating a look-up table costs, against numpy.
 
     pytest benches/test_lookup_table.py
-    pytest benches/test_lookup_table.py --benchmark-timer=time.thread_time
 
 81 rows of Qwen2.5's vocabulary, as Token Recycling's tree and its root have. Reading the logits is
-what takes the time: `learn_from_top_8` updates the table alone. The second command counts what the
-caller's own thread computes: there `a_step_that_learns` is the work alone and little more, for the
-rows are read by another. With `--benchmark-disable` everything runs once, as a check.
+what takes the time: `learn_from_top_8` updates the table alone. `learn` reads on one thread, a step of
+a drafter on as many as there are cores. With `--benchmark-disable` everything runs once, as a check.
 """
 
 import numpy as np
@@ -58,39 +56,19 @@ def test_learn_from_top_8(benchmark, logits):
     assert table.num_rows == ROWS
 
 
-class Steps:
-    """A drafter that learns from wide steps, and the work of a session between two of them."""
+def test_a_step_that_learns(benchmark, logits):
+    arrays = np.zeros(ROWS, np.int64), np.zeros(ROWS, np.int64)
+    inputs = StepInputs(*arrays, np.zeros((1, 1, ROWS, 512), np.float32))
+    table = LookupTable()
+    table.learn(logits.argmax(1).astype(np.uint32), logits)
+    drafter = Drafter(
+        [inputs], VOCAB_SIZE, sources=["lookup-table"], lookup_table=table, tree="static"
+    )
+    drafter.begin(CONTEXTS[:1], 1 << 20)
 
-    def __init__(self, logits):
-        arrays = np.zeros(ROWS, np.int64), np.zeros(ROWS, np.int64)
-        inputs = StepInputs(*arrays, np.zeros((1, 1, ROWS, 512), np.float32))
-        table = LookupTable()
-        table.learn(logits.argmax(1).astype(np.uint32), logits)
-        self.drafter = Drafter(
-            [inputs], VOCAB_SIZE, sources=["lookup-table"], lookup_table=table, tree="static"
-        )
-        self.logits, self.other = logits, logits[:32].copy()
-        self.drafter.begin(CONTEXTS[:1], 1 << 20)
-        self.drafter.propose(0)
+    def step():
+        drafter.propose(0)
+        drafter.accept(logits)
 
-    def work(self):
-        return max(self.other.max() for _ in range(12))
-
-    def step(self, *, beside):
-        self.drafter.accept(self.logits)
-        if beside:
-            self.work()
-        self.drafter.propose(0)
-        if not beside:
-            self.work()
-
-
-@pytest.mark.parametrize("beside", [False, True], ids=["work_after", "work_beside"])
-def test_a_step_that_learns(benchmark, logits, beside):
-    steps = Steps(logits)
-    benchmark(steps.step, beside=beside)
-    assert steps.drafter.finish_reason is None
-
-
-def test_the_work_alone(benchmark, logits):
-    benchmark(Steps(logits).work)
+    benchmark(step)
+    assert drafter.finish_reason is None

@@ -63,7 +63,7 @@
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
-//! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on a thread where that is long |
+//! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on several threads where that is long |
 //! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
 //! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |

@@ -20,6 +20,7 @@ __all__ = [
     "Drafter",
     "DynamicTree",
     "EmptyPromptError",
+    "ForkedError",
     "HistoryIndexError",
     "InvalidDraftError",
     "LookupTable",

@@ -1,5 +1,6 @@
 """The look-up table through the binding: what it learns, what a file may be, how it drafts."""
 
+import sys
 import threading
 
 import numpy as np
@@ -191,3 +192,14 @@ def test_unusable_trees_are_refused():
             DynamicTree(**wrong)
     with pytest.raises(OptionError, match="tree"):
         drafter_over(LookupTable(), 4, VOCAB_SIZE, tree="round")
+
+
+def test_nothing_holds_the_logits_once_accept_has_returned():
+    vocab_size = 100_000  # long enough to be read on several threads
+    drafter = drafter_over(LookupTable(), 16, vocab_size, tree="static")
+    logits = logits_of(np.random.default_rng(0), 16, vocab_size)
+    before = sys.getrefcount(logits)
+    drafter.begin(np.array([3], np.uint32), 9)
+    drafter.propose(0)
+    drafter.accept(logits)
+    assert sys.getrefcount(logits) == before
