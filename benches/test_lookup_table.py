@@ -3,8 +3,9 @@
     pytest benches/test_lookup_table.py
 
 81 rows of Qwen2.5's vocabulary, as Token Recycling's tree and its root have. Reading the logits is
-what takes the time: `learn_from_top_8` updates the table alone. `learn` reads on one thread, a step of
-a drafter on as many as there are cores. With `--benchmark-disable` everything runs once, as a check.
+what takes the time: `learn_from_top_8` updates the table alone. `learn` reads on one thread, a step
+of a drafter on as many as there are cores. With `--benchmark-disable` everything runs once, as a
+check.
 """
 
 import numpy as np

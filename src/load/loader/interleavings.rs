@@ -468,7 +468,7 @@ fn small_timetables() -> Vec<(Held, Timetable)> {
 fn late_switches() -> (Held, Timetable) {
     let mut late = timetable(
         2,
-        &[Prefill, Prefill, Decode, Decode, Decode],
+        &[Prefill, Prefill, Decode, Decode, Decode, Decode, Decode],
         &[
             (Release, 1, Prefill, 2),
             (Release, 0, Prefill, 1),

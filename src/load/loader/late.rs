@@ -130,19 +130,26 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_off_is_due_when_compute_waits() {
-        let mut timetable = plan(3, 100);
+    fn what_was_put_off_is_due_when_compute_stands_still() {
+        let mut timetable = plan(4, 100);
         let release = Action { block: BlockId(1), after_runs: 2, ..timetable.actions[0] };
         let load = Action { block: BlockId(1), after_runs: 2, ..timetable.actions[1] };
         // Block 1 loses its graph first, and is to get the other behind the switch of block 0.
         timetable.actions.insert(0, release);
         timetable.actions.push(load);
-        let mut progress = after_runs(timetable, 2);
-        assert_eq!(progress.next_action(200).unwrap().block, BlockId(1));
-        progress.action_over(Ok(()), 200);
-        assert_eq!(progress.next_action(200), None);
-        run(&mut progress, 2..3);
-        progress.enter(BlockId(1), 300).unwrap();
-        assert_eq!(progress.next_action(300).unwrap().block, BLOCK);
+        let mut progress = after_runs(timetable, 0);
+        for index in 0..2 {
+            progress.enter(BlockId(index), 50 * u64::from(index)).unwrap();
+            progress.leave(50 * u64::from(index + 1)).unwrap(); // at twice the planned pace
+        }
+        assert_eq!(progress.next_action(100).unwrap().block, BlockId(1));
+        progress.action_over(Ok(()), 100);
+        assert_eq!(progress.next_action(100), None);
+        progress.enter(BLOCK, 100).unwrap();
+        progress.leave(150).unwrap();
+        assert_eq!(progress.next_action(150), None);
+        assert_eq!(progress.enter(BlockId(1), 150), Ok(None));
+        progress.stop_waiting(150); // compute does something else, and will ask again
+        assert_eq!(progress.next_action(150).unwrap().block, BLOCK);
     }
 }
