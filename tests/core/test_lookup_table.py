@@ -196,10 +196,12 @@ def test_unusable_trees_are_refused():
 
 def test_nothing_holds_the_logits_once_accept_has_returned():
     vocab_size = 100_000  # long enough to be read on several threads
-    drafter = drafter_over(LookupTable(), 16, vocab_size, tree="static")
-    logits = logits_of(np.random.default_rng(0), 16, vocab_size)
+    table, logits = LookupTable(), logits_of(np.random.default_rng(0), 16, vocab_size)
+    table.learn(np.append(3, logits.argmax(1)[1:]).astype(np.uint32), logits)
+    drafter = drafter_over(table, 16, vocab_size)
     before = sys.getrefcount(logits)
     drafter.begin(np.array([3], np.uint32), 9)
     drafter.propose(0)
+    assert len(drafter.draft[0]) > 8
     drafter.accept(logits)
     assert sys.getrefcount(logits) == before
