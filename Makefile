@@ -13,7 +13,7 @@ REQUESTS ?= 2000
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-lowest test-qnn-full sanitize soak fuzz wheel lint format docs bench clean
+.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-faults test-lowest test-qnn-full sanitize soak fuzz wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through th
 
 test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest versions that are supported (TESTS=files)
 	build/lowest/bin/python -m pytest -q $(TESTS) --benchmark-disable
+
+test-faults: build/.core ## 200 kills at random points, and full disks at every write (10 minutes)
+	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/history
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 minutes)
 	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py

@@ -90,7 +90,7 @@
 //!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`EarlierRequests`] and
 //!   [`Prediction`], automata over other texts; [`SamDecoding`], for comparison.
 //! - [`history`]: [`History`], finished requests as two sources;
-//!   [`index`](draft::sources::history::index), the memory-mapped suffix array over the older ones,
+//!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
 //!   [`format`](draft::sources::history::format), its file, and
 //!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
 //! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;

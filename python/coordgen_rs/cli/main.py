@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename == text.STDOUT:
             text.let_go_of_stdout()
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError:
+        return _fail("out of memory: free some, or raise the limit (ulimit -v)")
     except CoordgenError as error:
         return _fail(str(error))
     return code

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use super::read_file::ReadFile;
 use super::suffix_array::suffix_array;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -100,41 +101,49 @@ impl Header {
         (HEADER_BYTES + 4 * self.num_blocks()).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// The checksum that the file holds for a block.
-    pub(super) fn block_checksum(file: &[u8], block: usize) -> Option<u32> {
-        word_at(file, HEADER_BYTES + 4 * block)
+    /// The checksum that the head of the file holds for a block.
+    pub(super) fn block_checksum(head: &[u8], block: usize) -> Option<u32> {
+        word_at(head, HEADER_BYTES + 4 * block)
     }
 
-    /// Reads and checks everything before the words, and that the file is as long as they need.
+    /// Everything before the words, or less where the file is too short for it.
+    pub(super) fn read_head(file: &ReadFile) -> io::Result<Box<[u8]>> {
+        let at_most = |len: usize| file.num_bytes().min(len as u64) as usize;
+        let first = file.read(0, at_most(HEADER_BYTES))?;
+        let len = Self::fields(&first).map_or(first.len(), |header| header.words_start());
+        file.read(0, at_most(len))
+    }
+
+    /// Checks everything before the words, and that the file is as long as they need.
     ///
     /// Cost: a thousandth of the file is read.
-    pub(super) fn read(file: &[u8]) -> Result<Self> {
+    pub(super) fn read(head: &[u8], file_bytes: u64) -> Result<Self> {
         let unusable = |reason| Err(Error::UnusableIndex { reason });
-        if file.get(..8) != Some(&MAGIC[..]) {
+        if head.get(..8) != Some(&MAGIC[..]) {
             return unusable("it is no index");
         }
-        if word_at(file, 8) != Some(VERSION) {
+        if word_at(head, 8) != Some(VERSION) {
             return unusable("it has another version");
         }
-        let Some(header) = Self::fields(file) else { return unusable("it is cut off") };
+        let Some(header) = Self::fields(head) else { return unusable("it is cut off") };
         let end = HEADER_BYTES.saturating_add(header.num_blocks().saturating_mul(4));
-        let checked = file.get(CHECKED_FROM..end);
-        if checked.map(crc32fast::hash) != word_at(file, 12) {
+        let checked = head.get(CHECKED_FROM..end);
+        if checked.map(crc32fast::hash) != word_at(head, 12) {
             return unusable("its header is damaged");
         }
-        if file.len() != header.words_start() + 4 * header.num_words() {
+        if file_bytes != (header.words_start() + 4 * header.num_words()) as u64 {
             return unusable("it is cut off");
         }
         Ok(header)
     }
 
-    fn fields(file: &[u8]) -> Option<Self> {
+    fn fields(head: &[u8]) -> Option<Self> {
         Some(Self {
-            num_tokens: word_at(file, 16)?,
-            vocab_size: word_at(file, 20)?,
-            covers: u64::from_le_bytes(file.get(24..32)?.try_into().ok()?),
-            has_starts: word_at(file, 32)? == 1,
-            key: file.get(40..72)?.try_into().ok()?,
+            num_tokens: word_at(head, 16)?,
+            vocab_size: word_at(head, 20)?,
+            covers: u64::from_le_bytes(head.get(24..32)?.try_into().ok()?),
+            has_starts: word_at(head, 32)? == 1,
+            key: head.get(40..72)?.try_into().ok()?,
         })
     }
 

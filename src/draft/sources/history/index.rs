@@ -1,13 +1,14 @@
-//! The frozen index over finished requests. In: a mapped file. Out: where a run of tokens occurs,
+//! The frozen index over finished requests. In: a file. Out: where a run of tokens occurs,
 //! and what followed it.
 //!
 //! It knows nothing of the request that runs; `index_source.rs` does.
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::format::{BLOCK_BYTES, FENCE_DEPTH, FENCE_DISTANCE, Header, Key, symbol};
-use super::mapped_file::MappedFile;
+use super::read_file::ReadFile;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -46,14 +47,14 @@ pub struct Continuation {
     pub range: Range,
 }
 
-/// A suffix array over many documents, in a memory-mapped file.
+/// A suffix array over many documents, in a file that is read by blocks.
 ///
 /// Use it for texts that stay as they are. New ones are kept in a
 /// [`SuffixAutomaton`](crate::SuffixAutomaton) until the next index.
 ///
 /// # How damage is found
 /// Opening checks the header and the table of checksums, and the length of the file. Every block of
-/// 4 KiB is checked when it is first read, once for a process. A block that is not what was
+/// 4 KiB is read and checked when it is first needed, once for a process. A block that is not what was
 /// written turns the index [damaged](Self::is_damaged): it then answers nothing. What is read is
 /// held against the index's limits besides, so that no file can cause a panic.
 ///
@@ -67,11 +68,12 @@ pub struct Continuation {
 /// A read touches two places of the file. `cargo bench --bench history` gives times and sizes.
 #[derive(Debug)]
 pub struct HistoryIndex {
-    file: MappedFile,
+    file: ReadFile,
     header: Header,
-    words_start: usize,
-    /// Blocks whose checksum was found right.
-    checked: Box<[AtomicBool]>,
+    /// Everything before the words.
+    head: Box<[u8]>,
+    /// Blocks of words that were read, and whose checksum was found right.
+    blocks: Box<[OnceLock<Box<[u8]>>]>,
     damaged: AtomicBool,
 }
 
@@ -81,20 +83,22 @@ impl HistoryIndex {
     /// Fails when there is no file, or it has another version or key, or is cut off, or its header
     /// is damaged.
     pub fn open(path: &Path, key: &Key) -> Result<Self> {
-        let file = MappedFile::open(path).map_err(|error| match error.kind() {
+        let file = ReadFile::open(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::UnusableIndex { reason: "there is none" },
-            _ => Error::UnusableIndex { reason: "it cannot be mapped" },
+            _ => Error::UnusableIndex { reason: "it cannot be read" },
         })?;
-        let header = Header::read(&file)?;
+        let head = Header::read_head(&file)
+            .map_err(|_| Error::UnusableIndex { reason: "it cannot be read" })?;
+        let header = Header::read(&head, file.num_bytes())?;
         if header.key != *key {
             return Err(Error::UnusableIndex { reason: "it belongs to another history" });
         }
         Ok(Self {
-            words_start: header.words_start(),
-            checked: (0..header.num_blocks()).map(|_| AtomicBool::new(false)).collect(),
+            blocks: (0..header.num_blocks()).map(|_| OnceLock::new()).collect(),
             damaged: AtomicBool::new(false),
             file,
             header,
+            head,
         })
     }
 
@@ -108,11 +112,11 @@ impl HistoryIndex {
         self.damaged.load(Ordering::Relaxed)
     }
 
-    /// Checks every block, and so brings the whole file into memory. Returns whether it is right.
+    /// Checks every block, and keeps none. Returns whether the index is right.
     ///
-    /// Where it runs beside what draws on the index, that need not wait for blocks any more.
+    /// Where it runs beside what draws on the index, that need not wait for the disk any more.
     pub fn check_all(&self) -> bool {
-        (0..self.checked.len()).all(|block| self.check(block).is_some())
+        (0..self.blocks.len()).all(|block| self.read(block).is_some())
     }
 
     /// All suffixes.
@@ -242,26 +246,38 @@ impl HistoryIndex {
     #[inline]
     fn word(&self, index: usize) -> Option<u32> {
         let start = 4 * index;
-        let block = start / BLOCK_BYTES;
-        if !self.checked.get(block)?.load(Ordering::Relaxed) {
-            self.check(block)?;
-        }
-        let start = self.words_start + start;
-        let word = self.file.get(start..start + 4)?;
+        let block = self.blocks.get(start / BLOCK_BYTES)?;
+        let bytes = match block.get() {
+            Some(bytes) => bytes,
+            None => self.load(start / BLOCK_BYTES)?,
+        };
+        let start = start % BLOCK_BYTES;
+        let word = bytes.get(start..start + 4)?;
         Some(u32::from_le_bytes(word.try_into().ok()?))
     }
 
     #[cold]
-    fn check(&self, block: usize) -> Option<()> {
-        let words = &self.file[self.words_start..];
-        let end = words.len().min((block + 1) * BLOCK_BYTES);
-        let found = words.get(block * BLOCK_BYTES..end).map(crc32fast::hash);
-        if self.is_damaged() || found != Header::block_checksum(&self.file, block) {
+    fn load(&self, block: usize) -> Option<&[u8]> {
+        let bytes = self.read(block)?;
+        Some(self.blocks[block].get_or_init(|| bytes))
+    }
+
+    /// Reads a block and checks it.
+    fn read(&self, block: usize) -> Option<Box<[u8]>> {
+        let start = block * BLOCK_BYTES;
+        let num_bytes = BLOCK_BYTES.min(4 * self.header.num_words() - start);
+        let start = (self.header.words_start() + start) as u64;
+        let bytes = self.file.read(start, num_bytes).ok();
+        let found = bytes.as_deref().map(crc32fast::hash);
+        if self.is_damaged() || found.is_none() || found != self.checksum(block) {
             self.damaged.store(true, Ordering::Relaxed);
             return None;
         }
-        self.checked[block].store(true, Ordering::Relaxed);
-        Some(())
+        bytes
+    }
+
+    fn checksum(&self, block: usize) -> Option<u32> {
+        Header::block_checksum(&self.head, block)
     }
 }
 
