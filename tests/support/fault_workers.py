@@ -30,7 +30,9 @@ def export_forever(checkpoint: Path, folder: Path, number: int, told: Connection
 def stub_compiler() -> None:
     """Let the compiler write files of random bytes, a few of each graph, at once."""
 
-    def compiled(model: Path, soc: Any, options: Any, entries: dict[str, str] | None = None) -> None:
+    def compiled(
+        model: Path, soc: Any, options: Any, entries: dict[str, str] | None = None
+    ) -> None:
         if entries is not None:
             path = Path(entries["ep.context_file_path"])
             path.write_bytes(random.randbytes(5_000))

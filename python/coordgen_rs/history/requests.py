@@ -23,7 +23,7 @@ from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning
 from coordgen_rs.history.indexes import index_name, remove_unfinished
-from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, Request, told_evictions
+from coordgen_rs.history.store import HistoryStore, NoHistoryError, Request, told_evictions
 from coordgen_rs.process import OpenedHere
 
 DEFAULT_NAMESPACE = "default"
@@ -203,13 +203,11 @@ class History:
             return HistoryStore(directory, fingerprint=fingerprint, vocab_size=vocab_size)
         except (sqlite3.Error, OSError) as error:
             self._warn_once(f"the history in {directory} cannot be written: {error}")
-        if not (directory / DATABASE_NAME).exists():
-            return None
         try:
             return HistoryStore(
                 directory, fingerprint=fingerprint, vocab_size=vocab_size, read_only=True
             )
-        except (sqlite3.Error, OSError):
+        except (NoHistoryError, sqlite3.Error, OSError):
             return None
 
     def _load(self, store: HistoryStore, epoch: str, *, open_index: bool) -> None:

@@ -81,6 +81,10 @@ class NamespaceSummary:
     last_finished_at: float
 
 
+class NoHistoryError(HistoryError):
+    """There is no database, or one in which nothing was ever created."""
+
+
 @dataclass(frozen=True)
 class Stored:
     """What storing changed.
@@ -109,7 +113,8 @@ class HistoryStore:
 
     Raises:
         HistoryMismatchError: The database was written with another tokenizer or vocabulary.
-        HistoryError: There is no database, or it is damaged or of another version.
+        HistoryError: The database is damaged or of another version; NoHistoryError, a HistoryError,
+            if there is none.
         sqlite3.OperationalError, OSError: The directory or the database cannot be written.
     """
 
@@ -125,7 +130,7 @@ class HistoryStore:
         self.path, self.read_only = path, read_only
         if fingerprint is None or vocab_size is None or read_only:
             if not path.exists():
-                raise HistoryError(f"{directory} holds no history: no {DATABASE_NAME}")
+                raise NoHistoryError(f"{directory} holds no history: no {DATABASE_NAME}")
         else:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _create_private(path)
@@ -162,6 +167,8 @@ class HistoryStore:
                 if self._value("PRAGMA user_version") == 0:
                     self._create(fingerprint, vocab_size)
             version = SCHEMA_VERSION
+        if version == 0:  # as a disk that ran full left it
+            raise NoHistoryError(f"{self.path.parent} holds no history: {self.path.name} is empty")
         if version != SCHEMA_VERSION:
             raise HistoryError(
                 f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}"
