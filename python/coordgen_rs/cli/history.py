@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -178,19 +179,20 @@ def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> in
     store = HistoryStore(
         options.directory, fingerprint=header.fingerprint, vocab_size=header.vocab_size
     )
-    if options.max_tokens is not None:
-        store.max_tokens = options.max_tokens
-    evicted = store.add(whole).evicted
-    print(f"{options.directory}: {len(whole)} requests imported", file=sys.stderr)
-    if evicted:
-        print(f"coordgen: warning: {told_evictions(store, evicted)}", file=sys.stderr)
+    with closing(store):
+        if options.max_tokens is not None:
+            store.max_tokens = options.max_tokens
+        evicted = store.add(whole).evicted
+        print(f"{options.directory}: {len(whole)} requests imported", file=sys.stderr)
+        if evicted:
+            print(f"coordgen: warning: {told_evictions(store, evicted)}", file=sys.stderr)
     return 0
 
 
 def _clear(options: argparse.Namespace) -> int:
-    store = HistoryStore(options.directory)
-    names = store.names() if options.namespace is None else [options.namespace]
-    num_requests = store.clear(options.namespace)
+    with closing(HistoryStore(options.directory)) as store:
+        names = store.names() if options.namespace is None else [options.namespace]
+        num_requests = store.clear(options.namespace)
     remove_indexes(options.directory, names, others=options.namespace is None)
     print(f"{options.directory}: {num_requests} requests cleared", file=sys.stderr)
     return 0
