@@ -44,6 +44,7 @@ __all__ = [
     "draft_methods",
     "draft_sources",
     "least_that_pays",
+    "name_bus_errors",
     "plan",
     "prompt_rows",
     "strategies",
@@ -525,6 +526,13 @@ def prompt_rows(
 
     Raises:
         OptionError: There is no decode graph.
+    """
+
+def name_bus_errors() -> None:
+    """End the process with exit code 2 and a line on stderr when a mapped file was cut short.
+
+    For programs, not for libraries: it is the process's handler of SIGBUS. Does nothing elsewhere
+    than on Unix.
     """
 
 def strategies() -> dict[str, str]:

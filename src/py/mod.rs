@@ -1,5 +1,6 @@
 //! The Python binding: convert, call, convert. Its folders are those of the crate.
 
+mod bus_error;
 mod convert;
 mod draft;
 mod errors;
@@ -14,6 +15,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
+    bus_error::register(module)?;
     top_k::register(module)?;
     draft::register(module)?;
     load::register(module)?;

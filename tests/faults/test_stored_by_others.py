@@ -234,3 +234,27 @@ with History(sys.argv[1], namespace=name, vocab_size=VOCAB_SIZE, max_tokens=limi
     connection = sqlite3.connect(tmp_path / "history.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+def test_a_mapped_file_that_is_cut_off_ends_the_command_with_a_message(tmp_path):
+    code = """
+import mmap, os, sys
+from coordgen_rs.cli.main import main
+path, sys.argv[1:] = sys.argv[1], ["--version"]
+try:
+    main()
+except SystemExit:
+    pass
+with open(path, "r+b") as stream:
+    mapped = mmap.mmap(stream.fileno(), 0)
+    stream.truncate(0)
+    mapped[5000]
+"""
+    (tmp_path / "weights").write_bytes(bytes(8192))
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "weights")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "coordgen: error: a file in use was cut short, or its disk failed: "
+        "find it with coordgen check BUNDLE\n"
+    )

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,27 @@ def test_an_exception_leaves_the_file_as_it_was(tmp_path):
         fail_while_writing(tmp_path / "file", tmp_path / "out")
     assert names(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "before"
+
+
+def test_links_are_followed_and_devices_written_to(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    for path in (tmp_path / "link", Path(os.devnull)):
+        with replacing(path) as stream:
+            stream.write(b"whole")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"whole"
+    assert Path(os.devnull).is_char_device()
+    with pytest.raises(OSError, match="No space left"), replacing(Path("/dev/full")) as stream:
+        stream.write(b"lost")
+
+
+def test_errors_name_the_file_that_was_to_be(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "absent" / "file", tmp_path / "folder"):
+        with pytest.raises(OSError, match=r"[a-z]'$") as caught, replacing(path):
+            pass
+        assert caught.value.filename == str(path)
+    assert names(tmp_path) == ["folder"]
 
 
 def test_a_private_file_is_its_owners(tmp_path):

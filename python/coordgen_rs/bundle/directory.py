@@ -69,7 +69,9 @@ class Bundle:
     def embedding(self) -> NDArray[Any]:
         """The embedding, `(vocab_size, hidden_size)` as it is stored, memory-mapped, read-only.
 
-        Stored are f32, f16, or bf16 as its upper bits in u16.
+        Stored are f32, f16, or bf16 as its upper bits in u16. Reading rows instead (`os.preadv`)
+        was tried: 40 us more a step of 32 rows of the embedded model, and no safer against a file
+        that is cut short, since ONNX Runtime maps the weights.
 
         Raises:
             BundleDamagedError: The file cannot be mapped.

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import NoReturn
 
+from coordgen_rs._core import name_bus_errors
 from coordgen_rs.cli import (
     bench,
     check,
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see `EXIT_CODES`.
     """
+    if arguments is None:  # this process is ours
+        name_bus_errors()
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -56,13 +56,14 @@ def unfinished_directory(path: Path) -> Iterator[Path]:
         message = f"{leftover.path} ({size}), which an interrupted run had left, was removed"
         warnings.warn(LeftoverWarning(message), stacklevel=3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        unfinished = _new_name(path)
-        unfinished.mkdir()
-        lock = _Lock(unfinished)
-        if lock.is_mine:
-            break
-        lock.release()  # somebody who cleans up was quicker
+    with _named(path):
+        while True:
+            unfinished = _new_name(path)
+            unfinished.mkdir()
+            lock = _Lock(unfinished)
+            if lock.is_mine:
+                break
+            lock.release()  # somebody who cleans up was quicker
     try:
         yield unfinished
     finally:
@@ -74,7 +75,8 @@ def unfinished_directory(path: Path) -> Iterator[Path]:
 def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """Give a stream whose content takes the place of `path` when the block ends.
 
-    After any exception `path` is what it was. What killed runs left for it is removed.
+    After any exception `path` is what it was. What killed runs left for it is removed. A symbolic
+    link stays, and what it points to is replaced; a pipe or device is written to as it is.
 
     Args:
         path: The file to write or replace.
@@ -83,25 +85,50 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     Raises:
         OSError: It cannot be written.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as device:
+            yield device
+        return
     remove_abandoned(path)
+    with _named(path):
+        stream, unfinished, lock = _created(path, 0o600 if private else 0o666)
+        try:
+            with stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+            lock.release()
+
+
+def _created(path: Path, mode: int) -> tuple[BinaryIO, Path, "_Lock"]:
+    """A new unfinished file for `path`, and the lock on it."""
     while True:
         unfinished = _new_name(path)
-        mode = 0o600 if private else 0o666
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
         lock = _Lock(unfinished)
         if lock.is_mine:
-            break
+            return os.fdopen(descriptor, "wb"), unfinished, lock
         os.close(descriptor)
         lock.release()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors name `path`, not what is written in its stead.
+
+    Raises:
+        OSError: Whatever was raised.
+    """
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-        lock.release()
+        yield
+    except OSError as error:
+        if not str(error.filename).endswith(".unfinished"):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def remove_abandoned(path: Path) -> list[Leftover]:

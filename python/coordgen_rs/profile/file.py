@@ -6,7 +6,6 @@ types and impossible values. It measures nothing, and plans nothing.
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -17,6 +16,7 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import ProfileError
 from coordgen_rs.files.json_text import JsonTextError, parse_json, read_bytes
 from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.files.unfinished import replacing
 
 SCHEMA_VERSION = 1
 
@@ -104,12 +104,8 @@ class Profile:
 
     def write(self, path: Path) -> None:
         """Write or replace the file, completely or not at all; raises OSError."""
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            beside.write_text(self.to_json(), "utf-8")
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(path) as stream:
+            stream.write(self.to_json().encode())
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "the profile") -> "Profile":

@@ -15,6 +15,7 @@ from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.files.json_text import read_json
+from coordgen_rs.files.unfinished import replacing
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
@@ -185,11 +186,7 @@ def _by_width(field: dict[str, float]) -> dict[int, float]:
 
 
 def _keep(record: Path, result: SelfTest) -> None:
-    beside = record.with_suffix(f".{os.getpid()}")
     with suppress(OSError):  # a full or read-only disk costs a test at the next opening
         record.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_text(json.dumps(asdict(result)))
-            beside.replace(record)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(record) as stream:
+            stream.write(json.dumps(asdict(result)).encode())
