@@ -168,7 +168,7 @@ def _add_switching(group: Any) -> None:
     )
     group.add_argument(
         "--profile",
-        type=values.text("--profile", may_be_empty=False),
+        type=values.path("--profile"),
         metavar="FILE",
         help="a profile from `coordgen profile`; default: measured now",
     )
@@ -210,7 +210,7 @@ def run(options: argparse.Namespace) -> int:
     if to_file is not None:
         outputs.check_file("--json", to_file)
     if options.profile is not None:
-        Profile.find(options.profile)
+        Profile.find(str(options.profile))
     if options.plots is not None:
         check_matplotlib()
         outputs.check_directory("--plots", options.plots)
@@ -262,7 +262,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         provider=provider_options.chosen(options),
         memory_budget=options.memory_budget,
         load_delay_s=options.load_delay or 0.0,
-        profile=options.profile,
+        profile=None if options.profile is None else str(options.profile),
         **given,
     )
 

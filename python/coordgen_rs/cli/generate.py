@@ -146,7 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        type=values.text("--profile", may_be_empty=False),
+        type=values.path("--profile"),
         metavar="FILE",
         help="a profile from `coordgen profile`, for --switch and --memory-budget",
     )

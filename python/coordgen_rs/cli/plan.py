@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument(
         "--profile",
-        type=values.text("--profile", may_be_empty=False),
+        type=values.path("--profile"),
         metavar="FILE",
         help="what the blocks cost: a file or a name",
     )
@@ -124,9 +124,9 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError("--profile is missing: it says what the blocks cost")
     if options.simulate_decode:
         values.refuse(options, _OF_PLANS, "is for plans, not for --simulate-decode")
-        return _simulate(options, Profile.find(options.profile))
+        return _simulate(options, Profile.find(str(options.profile)))
     values.refuse(options, _OF_DECODING, "is for --simulate-decode")
-    return _plan(options, Profile.find(options.profile))
+    return _plan(options, Profile.find(str(options.profile)))
 
 
 def _plan(options: argparse.Namespace, profile: Profile) -> int:

@@ -9,8 +9,9 @@ import errno
 import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import OptionError
@@ -96,7 +97,7 @@ def make_streams_usable() -> None:
 
     A closed descriptor is taken by something that cannot be read or written, or else the next file
     that is opened would get its number, and with it what is printed. Writing to a closed stdout
-    fails as it does for other programs; what goes to a closed stderr is lost. Characters that an
+    fails as it does for other programs; what stderr does not take is lost. Characters that an
     encoding lacks are written as `\xe9` or `\u65e5`.
     """
     closed = [number for number in (0, 1, 2) if _is_closed(number)]
@@ -104,6 +105,13 @@ def make_streams_usable() -> None:
         _take(number)
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
+    elif isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = _Stderr(
+            sys.stderr.detach(),
+            encoding=sys.stderr.encoding,
+            errors="backslashreplace",
+            line_buffering=True,
+        )
     if sys.stdout is None:
         sys.stdout = _ClosedStdout()
     elif isinstance(sys.stdout, io.TextIOWrapper):
@@ -161,7 +169,28 @@ def _raise_named(error: OSError) -> NoReturn:
 
 
 class _ClosedStdout(io.TextIOBase):
-    """Stdout where the shell has closed it: what is written cannot go anywhere."""
+    """Stdout where the shell has closed it: an error as soon as what is written should be out."""
 
-    def write(self, *_: Any) -> int:
-        raise OSError(errno.EBADF, "it is closed", STDOUT)
+    _has_text = False
+
+    def write(self, text: str, /) -> int:
+        self._has_text = self._has_text or bool(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._has_text:
+            self._has_text = False
+            raise OSError(errno.EBADF, "it is closed", STDOUT)
+
+
+class _Stderr(io.TextIOWrapper):
+    """Stderr, which loses what it cannot write: there is no other place to tell."""
+
+    def write(self, text: str, /) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()

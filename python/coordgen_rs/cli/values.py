@@ -96,5 +96,6 @@ def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
         OptionError: One was given; the message names it.
     """
     for name in names:
-        if getattr(options, name) not in (None, False):
+        given = getattr(options, name)
+        if given is not None and given is not False:
             raise OptionError(f"--{name.replace('_', '-')} {why}")

@@ -1,0 +1,279 @@
+"""Hundreds of command lines that cannot work: each ends with a clear line and an exit code.
+
+In this process, by `main`, so that they are cheap: every option of every command with values that
+it cannot have, and every path with what cannot be there. What needs a process of its own is in
+`test_streams.py`.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from checkpoints import CHECKPOINTS
+from coordgen_rs.cli.main import main, make_parser
+from coordgen_rs.cli.text import printable
+
+EXIT_CODES = {0, 1, 2, 130}
+NOWHERE = "nowhere"
+
+VALID = {
+    "generate": "--model nowhere --prompt x",
+    "export": "nowhere out",
+    "check": "nowhere",
+    "info": "nowhere",
+    "compile": "nowhere",
+    "history ls": "nowhere/at/all",
+    "history export": "nowhere/at/all",
+    "history import": "nowhere nowhere/at/all",
+    "history clear": "nowhere/at/all",
+    "replay": "nowhere --tokenizer nowhere --template none",
+    "profile": "nowhere",
+    "bench": "nowhere --sections switching",
+    "warm-up": "nowhere nowhere",
+    "plan": "--profile nowhere --prompt-len 8",
+}
+"""Arguments of each command that parse, but name nothing that is there."""
+
+HOSTILE = [
+    "",
+    " ",
+    "-1",
+    "0",
+    "nan",
+    "inf",
+    "1e400",
+    "9" * 30,
+    "x\udcff",
+    "a,,b",
+    "\u202e\n\x1b[2J",
+]
+
+
+def options_of(words: list[str]) -> Iterator[str]:
+    """The options of a command that take a value, and its positional arguments by metavar."""
+    parser = make_parser()
+    for word in words:
+        groups = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+        parser = groups[0].choices[word]
+    for action in parser._actions:
+        if action.nargs != 0 and action.option_strings:
+            yield action.option_strings[-1]
+
+
+TYPED = [(command, option) for command in VALID for option in options_of(command.split())]
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def said(capsys):
+    """A function that runs a command line and returns its exit code and the line on stderr."""
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        told = capsys.readouterr().err
+        assert code in EXIT_CODES, (arguments, told)
+        assert "Traceback" not in told, arguments
+        if code == 2:
+            assert told.startswith("coordgen: error: "), (arguments, told)
+            assert told.count("\n") == 1, (arguments, told)
+            assert told.isprintable() or told[:-1].isprintable(), (arguments, told)
+            assert len(told) < 1_200, (arguments, told)
+        return code, told
+
+    return run
+
+
+@pytest.mark.parametrize(("command", "option"), TYPED, ids=map(" ".join, TYPED))
+def test_no_value_of_an_option_gets_by_unchecked(said, tmp_path, monkeypatch, command, option):
+    monkeypatch.chdir(tmp_path)
+    for value in HOSTILE:
+        code, told = said(*command.split(), *VALID[command].split(), f"{option}={value}")
+        assert code == 2
+        names = {option, option[2:].replace("-", "_"), option[2:].replace("-", " "), NOWHERE}
+        names |= {printable(value), repr(value)[1:-1]}
+        assert any(name in told for name in names), (value, told)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", VALID)
+def test_what_is_missing_unknown_or_too_much_is_told(said, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    words, valid = command.split(), VALID[command].split()
+    assert "--no-such-option" in said(*words, *valid, "--no-such-option")[1]
+    assert said(*words)[0] == 2
+    assert NOWHERE in said(*words, *valid)[1]
+    assert "is empty" in said(*words, *(word.replace("nowhere", "") for word in valid))[1] or (
+        "/" in VALID[command]
+    )
+    assert said(*words, "--help")[0] == 0
+
+
+def test_no_command_or_an_unknown_one_is_told(said):
+    assert "COMMAND" in said()[1]
+    assert "invalid choice: 'decode'" in said("decode")[1]
+    assert said("--version")[0] == 0
+
+
+@pytest.fixture(scope="module")
+def place(bundle_of, tmp_path_factory):
+    """A folder with things that are not what an argument wants, by what they are."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "directory").mkdir()
+    (folder / "empty").write_bytes(b"")
+    (folder / "binary").write_bytes(b"\xff\xfe\x00\x80" * 40)
+    (folder / "null").write_text("null\n")
+    (folder / "prose").write_text("This is no JSON.\n")
+    (folder / "numbers").write_text('{"task": 3, "prompt": ["x"], "id": {}, "output": null}\n')
+    (folder / "loop").symlink_to("loop")
+    (folder / "dangling").symlink_to("gone/away")
+    (folder / "tokenizer.json").symlink_to(CHECKPOINTS["embedded-draft"] / "tokenizer.json")
+    record = {"task": "rag", "prompt": "What?", "id": "1", "output": "That."}
+    (folder / "records.jsonl").write_text(json.dumps(record) + "\n")
+    (folder / "bundle").symlink_to(bundle_of("embedded-draft", "fp32"))
+    return folder
+
+
+KINDS = ["absent", "directory", "empty", "binary", "null", "prose", "loop", "dangling"]
+KINDS += ["empty/below", "n" * 300, "x\udcff"]
+
+READ = [
+    "generate --model {} --prompt x",
+    "generate --model bundle --prompt-file {}",
+    "generate --model bundle --prompt x --draft-model {}",
+    "generate --model bundle --prompt x --draft diaa --lookup-table {}",
+    "generate --model bundle --prompt x --profile {}",
+    "check {}",
+    "check bundle --prompt-file {}",
+    "info {}",
+    "compile {}",
+    "export {} out",
+    "replay records.jsonl --tokenizer {} --template none",
+    "profile {}",
+    "bench {} records.jsonl --sections methods",
+    "bench bundle --sections switching --profile {}",
+    "bench bundle records.jsonl --sections methods --methods diaa --lookup-table {}",
+    "bench bundle records.jsonl --sections methods --methods edgellm --draft-model {}",
+    "warm-up {} empty",
+    "plan --prompt-len 8 --profile {}",
+]
+"""Commands that read what cannot be read; a prompt may be prose."""
+
+FINE = {("--prompt-file", "null"), ("--prompt-file", "prose"), ("--prompt-file", "empty")}
+
+
+@pytest.mark.parametrize("line", READ)
+def test_what_cannot_be_read_is_named(said, place, monkeypatch, line):
+    monkeypatch.chdir(place)
+    option = line.split()[-2]
+    for kind in KINDS:
+        if (option, kind) in FINE:
+            continue
+        before = listed(place)
+        code, told = said(*(word.format(kind) for word in line.split()))
+        assert code == 2, (kind, told)
+        shown = re.escape(kind[:40]).replace("\udcff", r"(\\udcff|\\xff)")
+        assert re.search(shown, told), (kind, told)
+        assert listed(place) == before
+
+
+WRITTEN = [
+    "export " + str(CHECKPOINTS["embedded-draft"]) + " {}",
+    "profile bundle --out {}",
+    "bench bundle --sections draft-length --json {}",
+    "warm-up bundle prose --out {}",
+    "plan --profile redmi-k60-pro-qwen2.5-1.5b --prompt-len 8 --plot {}",
+]
+
+
+@pytest.mark.parametrize("line", WRITTEN)
+@pytest.mark.parametrize("kind", ["directory", "gone/below", "empty/below", "loop/below"])
+def test_where_nothing_can_be_written_is_named_before_anything_is_done(
+    said, place, monkeypatch, line, kind
+):
+    monkeypatch.chdir(place)
+    if line.startswith("export") and kind in ("directory", "gone/below"):
+        pytest.skip("an empty directory is used, a missing one is made")
+
+    def never(*_, **__):
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr("coordgen_rs.cli.bench.Workbench.open", never)
+    monkeypatch.setattr("coordgen_rs.cli.profile.measure", never)
+    monkeypatch.setattr("coordgen_rs.cli.warm_up.open_session", never)
+    before = listed(place)
+    code, told = said(*line.format(kind).split())
+    assert code == 2
+    assert kind.split("/")[0] in told
+    assert listed(place) == before
+
+
+IGNORED = [
+    ("generate --model bundle --prompt x --draft plain --budget 4", "--budget"),
+    ("generate --model bundle --prompt x --draft plain --history h", "history"),
+    ("generate --model bundle --prompt x --draft plain --lookup-table t", "look-up table"),
+    ("generate --model bundle --prompt x --draft automaton --draft-model bundle", "draft model"),
+    ("generate --model bundle --prompt x --sources reuse --draft-model bundle", "draft model"),
+    ("generate --model bundle --prompt x --namespace n", "namespace"),
+    ("generate --model bundle --prompt x --soc 8-elite", "8-elite"),
+    ("generate --model bundle --prompt x --recompile", "only for qnn"),
+    ("generate --model bundle --prompt x --qnn-option vtcm_mb=8", "only for qnn"),
+    ("export . out --soc 8-elite", "--soc"),
+    ("bench bundle records.jsonl --sections methods --strategies sync", "--strategies"),
+    ("bench bundle records.jsonl --sections methods --load-delay 1", "--load-delay"),
+    ("bench bundle records.jsonl --sections methods --profile p", "--profile"),
+    ("bench bundle --sections switching --methods auto", "--methods"),
+    ("bench bundle --sections switching --strategies guess", "strategy"),
+    (
+        "bench bundle records.jsonl --sections methods --methods sam --lookup-table t",
+        "--lookup-table",
+    ),
+    (
+        "bench bundle records.jsonl --sections methods --methods sam --draft-model bundle",
+        "--draft-model",
+    ),
+    ("plan --grid --profile p", "--profile"),
+    ("plan --grid --simulate-decode", "--simulate-decode"),
+    ("plan --grid --prompt-len 8", "--prompt-len"),
+    ("plan --profile p --simulate-decode --acceptance-rate 0.5 --prompt-len 8", "--prompt-len"),
+    ("plan --profile p --simulate-decode --acceptance-rate 0.5 --plot p.png", "--plot"),
+    ("plan --profile p --prompt-len 8 --widths 1,2", "--widths"),
+    ("plan --profile p --prompt-len 8 --acceptance-rate 0", "--acceptance-rate"),
+    ("replay records.jsonl --tokenizer . --template none --budget 99999999999", "--budget"),
+    ("bench bundle --sections switching --load-delay inf", "--load-delay"),
+    ("generate --model bundle --prompt x --threads 99999999999", "threads is 99999999999"),
+    ("generate --model bundle --prompt x --top-p 5 --top-k -7", "--top-p"),
+]
+
+
+@pytest.mark.parametrize(("line", "named"), IGNORED, ids=[line for line, _ in IGNORED])
+def test_what_would_be_ignored_or_never_end_is_refused(said, place, monkeypatch, line, named):
+    monkeypatch.chdir(place)
+    before = listed(place)
+    code, told = said(*line.split())
+    assert code == 2
+    assert named in told
+    assert listed(place) == before
+
+
+def test_a_measurement_that_cannot_be_written_is_kept_elsewhere(said, place, monkeypatch, tmp_path):
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    code, told = said(
+        "bench", "bundle", "--sections", "draft-length", "--repeats", 1, "--json", "/dev/full"
+    )
+    assert code == 2
+    kept = re.search(r"/dev/full: No space left on device; the result is in (\S+) instead", told)
+    assert json.loads(open(kept[1]).read())["is_complete"]  # noqa: PTH123, SIM115
+
+
+def test_there_are_hundreds_of_lines():
+    num_read = len(READ) * len(KINDS)
+    assert len(TYPED) * len(HOSTILE) + num_read + 4 * len(WRITTEN) + len(IGNORED) >= 300
