@@ -30,9 +30,20 @@ def of_parts(modules, parts):
     return {module for module in modules if module.startswith(prefixes)}
 
 
-def test_importing_the_package_loads_the_loop_and_no_runtime():
+def test_importing_the_package_loads_nothing_else():
     modules = loaded_by("import coordgen_rs")
-    assert len({module for module in modules if module.startswith("coordgen_rs")}) <= 18
+    assert modules == {"coordgen_rs"}
+
+
+def test_generate_is_the_function_also_after_its_module_is_loaded():
+    code = (
+        "import coordgen_rs.generate\nfrom coordgen_rs import generate\nassert callable(generate)\n"
+    )
+    assert "coordgen_rs.generate" in loaded_by(code)
+
+
+def test_the_loop_loads_no_runtime():
+    modules = loaded_by("from coordgen_rs import generate")
     assert not of_parts(modules, APART)
     assert "onnxruntime" not in modules
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import coordgen_rs
+from checkpoints import ROOT
 
 PACKAGE = Path(coordgen_rs.__file__).parent
 _SHAPE = re.compile(r"`\([a-z_0-9 ./,+]*,[^)]*\)")
@@ -79,3 +80,9 @@ def test_every_array_has_its_shape(documented):
     arrays = [argument for argument in arguments(documented.node) if is_array(argument.annotation)]
     if "ame as in `" not in documented.text and (arrays or is_array(documented.node.returns)):
         assert _SHAPE.search(documented.text)
+
+
+def test_no_example_decodes_step_by_step():
+    texts = [PACKAGE / "__init__.py", ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    for path in texts:
+        assert not re.search(r"decode\((step|piece)", path.read_text("utf-8")), path

@@ -78,8 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("out of memory: free some, or raise the limit (ulimit -v)")
     except CoordgenError as error:
         return _fail(str(error))
-    except MemoryError:
-        return _fail("not enough memory")
     return code
 
 
