@@ -9,7 +9,6 @@ import math
 import operator
 import os
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import OptionError, ShapeError, TokenOutOfRangeError
+
+_FIRST_ROWS = list(range(64))
 
 _SHOWN = 60
 """Most characters of a wrong value in a message."""
@@ -56,7 +57,7 @@ def _integers(what: str, ids: object) -> NDArray[Any]:
     """
     if isinstance(ids, str | bytes):
         raise OptionError(f"{what} must be token ids, but is text: {shown(ids)}")
-    if isinstance(ids, Sequence) and any(isinstance(value, bool | np.bool_) for value in ids):
+    if isinstance(ids, Sequence) and not {bool, np.bool_}.isdisjoint(map(type, ids)):
         raise OptionError(f"{what} must be token ids, but holds a bool")
     try:
         found = np.asarray(ids)
@@ -82,11 +83,15 @@ def commit_rows(rows: object, num_written: int) -> NDArray[np.uint32]:
         OptionError: They are not integers.
         ShapeError: They do not ascend, or the last step has not written one.
     """
-    found = _integers("rows", rows)
-    if found.ndim != 1:
-        raise ShapeError(f"rows has the shape {found.shape}, but must be (tokens,)")
+    if type(rows) is np.ndarray and rows.dtype == np.uint32 and rows.ndim == 1:
+        found = rows  # at once: it is asked for every step
+    else:
+        found = _integers("rows", rows)
+        if found.ndim != 1:
+            raise ShapeError(f"rows has the shape {found.shape}, but must be (tokens,)")
     listed = found.tolist()
-    if listed and not (listed[0] >= 0 and all(a < b for a, b in pairwise(listed))):
+    is_first_rows = listed == _FIRST_ROWS[: len(listed)]
+    if listed and not is_first_rows and (listed[0] < 0 or sorted({*listed}) != listed):
         raise ShapeError(f"rows must ascend from 0 or above, but are {shown(listed)}")
     if listed and listed[-1] >= num_written:
         raise ShapeError(

@@ -12,7 +12,8 @@ _BROKEN = "\ufffd"
 _MOST_WAITING = 4
 """Tokens that a character can have: one a byte. The first of more is broken whatever follows."""
 
-_MOST_CONTEXT = 8
+_LONG_CONTEXT, _LONGEST_CONTEXT = 2, 64
+"""Tokens. Decoding takes a microsecond a token, and cutting the context takes one decoding more."""
 
 
 class TextPieces:
@@ -28,29 +29,30 @@ class TextPieces:
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._context: list[int] = []  # given out: what follows may be written otherwise after it
+        self._before = ""  # its text
         self._waiting: list[int] = []
 
     def __call__(self, token_id: int) -> str:
         """Take the next token; return the text that is now certain, maybe none."""
         self._waiting.append(token_id)
-        text = self._text_of(self._waiting)
-        if text.endswith(_BROKEN) and _BROKEN in self._decode([token_id]):
-            if len(self._waiting) < _MOST_WAITING:
+        taken = self._waiting
+        whole = self._decode(self._context + taken)
+        if whole.endswith(_BROKEN) and _BROKEN in self._decode([token_id]):
+            if len(taken) < _MOST_WAITING:
                 return ""
-            text = self._text_of(self._waiting[:1])
-            return self._given(text, 1)
-        return self._given(text, len(self._waiting))
+            taken = taken[:1]
+            whole = self._decode(self._context + taken)
+        self._waiting = self._waiting[len(taken) :]
+        return self._given(taken, whole)
 
-    def _text_of(self, token_ids: list[int]) -> str:
-        """Their text after the context: a tokenizer drops the space before the first of all."""
-        before = self._decode(self._context)
-        whole = self._decode(self._context + token_ids)
-        return whole[len(before) :] if whole.startswith(before) else self._decode(token_ids)
-
-    def _given(self, text: str, num_tokens: int) -> str:
-        taken, self._waiting = self._waiting[:num_tokens], self._waiting[num_tokens:]
-        if text:
-            self._context = taken
-        elif len(self._context) < _MOST_CONTEXT:
-            self._context += taken
+    def _given(self, taken: list[int], whole: str) -> str:
+        """The text of tokens, which become context; `whole` is that of the context and them."""
+        if not whole.startswith(self._before):  # taken back: they are read alone
+            self._context, self._before = taken, self._decode(taken)
+            return self._before
+        text = whole[len(self._before) :]
+        if text and len(self._context) >= _LONG_CONTEXT:
+            self._context, self._before = taken, self._decode(taken)
+        elif text or len(self._context) < _LONGEST_CONTEXT:
+            self._context, self._before = self._context + taken, whole
         return text
