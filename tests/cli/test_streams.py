@@ -129,7 +129,7 @@ def test_a_terminal_that_knows_only_ascii_is_written_to_in_ascii(bundle, tmp_pat
 
 def test_text_that_an_encoding_lacks_is_written_as_escapes():
     code = (
-        "from coordgen_rs.cli import text; text.make_streams_usable();"
+        "from coordgen_rs.cli import streams; streams.make_streams_usable();"
         "print('é日 \\udcff', end=''); import sys; sys.stdout.flush()"
     )
     known = os.environ | {"PYTHONIOENCODING": "ascii"}
@@ -180,7 +180,13 @@ def interrupted(module, start, handler="signal.default_int_handler"):
 @pytest.mark.parametrize("start", [AS_MODULE, AS_SCRIPT], ids=["module", "script"])
 @pytest.mark.parametrize(
     "module",
-    ["coordgen_rs.cli.text", "numpy", "coordgen_rs._core", "coordgen_rs.cli.main", "onnxruntime"],
+    [
+        "coordgen_rs.cli.streams",
+        "numpy",
+        "coordgen_rs._core",
+        "coordgen_rs.cli.main",
+        "onnxruntime",
+    ],
 )
 def test_an_interruption_while_loading_is_one_line_and_130(module, start):
     done = interrupted(module, start)

@@ -18,6 +18,7 @@ from coordgen_rs.cli import (
     plan,
     profile,
     replay,
+    streams,
     text,
     warm_up,
 )
@@ -66,13 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        text.let_go_of_stdout()
+        streams.let_go_of_stdout()
         return _DONE
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except OSError as error:
-        if error.filename == text.STDOUT:
-            text.let_go_of_stdout()
+        if error.filename == streams.STDOUT:
+            streams.let_go_of_stdout()
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except MemoryError:
         return _fail("out of memory: free some, or raise the limit (ulimit -v)")
