@@ -2,7 +2,7 @@
 //! their blend, over texts made to be slow and over a real one.
 //!
 //! `cargo bench --bench adversarial -- FILE ..` takes the words of the files as the real text; without
-//! them a made-up one stands for it; a number among them is the only length measured. A cell is the median and the 99th percentile of a thousand steps,
+//! them a made-up one stands for it; a number among them is the only length measured, a source's name the only source. A cell is the median and the 99th percentile of a thousand steps,
 //! in microseconds; of accept, for each token given out. The last columns are the worst text over the
 //! real one. Every request runs three times, and of each step the shortest time counts: what else the
 //! machine does is not the text's doing.
@@ -263,7 +263,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let once = arguments.iter().any(|argument| argument == "--test");
     let words: Vec<_> = arguments.into_iter().filter(|word| !word.starts_with("--")).collect();
-    let (numbers, files): (Vec<_>, Vec<_>) =
+    let (numbers, words): (Vec<_>, Vec<_>) =
         words.into_iter().partition(|word| word.parse::<usize>().is_ok());
     let chosen: Vec<usize> = numbers.iter().flat_map(|number| number.parse()).collect();
     let (lengths, num_steps) = match (once, &chosen[..]) {
@@ -272,7 +272,12 @@ fn main() {
         (false, chosen) => (chosen, NUM_STEPS),
     };
     let drafting = SOURCES.iter().filter(|source| source.needs != Needs::DraftModel);
-    let names: Vec<_> = drafting.map(|source| source.name).chain([BLEND]).collect();
+    let mut names: Vec<_> = drafting.map(|source| source.name).chain([BLEND]).collect();
+    let (wanted, files): (Vec<_>, Vec<_>) =
+        words.into_iter().partition(|word| names.contains(&&**word));
+    if !wanted.is_empty() {
+        names.retain(|name| wanted.iter().any(|wanted| wanted == name));
+    }
     for &len in lengths {
         let texts = Text::all(len, &files);
         let heading: Vec<_> = texts.iter().map(|text| format!("{:13}", text.name)).collect();

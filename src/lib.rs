@@ -56,10 +56,10 @@
 //! | call | cost |
 //! |---|---|
 //! | [`Drafter::begin`] | each source's `extend` over the prompt |
-//! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer; independent of the text's length but for cache misses, and of the rows of steps that do not pay |
+//! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer, with `n` the rows of steps that may pay; whatever the text is and however long, but for cache misses |
 //! | [`StepInputs::fill`] | `rows * (rows + tokens committed since the last fill)` mask entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, a scan of the tree for each, each source's `extend` over the new tokens |
-//! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `successors` O(1) |
+//! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 65 suffix levels; `successors` O(1) |
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
@@ -67,7 +67,7 @@
 //! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
 //! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
-//! | [`load::plan::plan`] | two to three hundred passes over the runs from the first load on |
+//! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //!

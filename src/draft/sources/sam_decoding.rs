@@ -23,8 +23,8 @@ const EARLIER: u64 = 1 << 32;
 /// tokens at most.
 ///
 /// # Cost
-/// Extending: amortised a look-up in a sorted map for each suffix level. Everything else: O(1). The
-/// structure is the plain one; where speed counts, a
+/// Extending: amortised a look-up in a sorted map for each suffix level; the token that ends a run
+/// takes as many levels as the run has tokens. Everything else: O(1). The structure is the plain one; where speed counts, a
 /// [`SuffixAutomaton`](crate::SuffixAutomaton) serves.
 ///
 /// ```
