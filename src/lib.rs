@@ -59,7 +59,7 @@
 //! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer, with `n` the rows of steps that may pay; whatever the text is and however long, but for cache misses |
 //! | [`StepInputs::fill`] | `rows * (rows + tokens committed since the last fill)` mask entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, a scan of the tree for each, each source's `extend` over the new tokens |
-//! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 65 suffix levels; `successors` O(1) |
+//! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 129 suffix levels; `successors` O(1) |
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |

@@ -1228,7 +1228,7 @@ class DynamicTree:
 
 @final
 class SuffixAutomaton:
-    """Every substring of up to 64 tokens of a growing text, with counts and last positions.
+    """Every substring of up to 128 tokens of a growing text, with counts and last positions.
 
     Extending takes constant time per token, amortised; a query takes time by its own length.
     Longer substrings are not known: they have no occurrences.
@@ -1267,7 +1267,7 @@ class SuffixAutomaton:
         """
 
     def contains(self, tokens: NDArray[np.uint32]) -> bool:
-        """Whether `tokens`, up to 64, `(tokens,) u32`, occur in the text; no tokens always do.
+        """Whether `tokens`, up to 128, `(tokens,) u32`, occur in the text; no tokens always do.
 
         Raises:
             ShapeError: Same as in `extend`.
@@ -1275,7 +1275,7 @@ class SuffixAutomaton:
 
     @property
     def match_len(self) -> int:
-        """Length, up to 64, of the longest suffix of the text that occurs earlier in it."""
+        """Length, up to 128, of the longest suffix of the text that occurs earlier in it."""
 
     @property
     def num_states(self) -> int:
