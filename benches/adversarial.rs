@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench adversarial -- FILE ..` takes the words of the files as the real text; without
 //! them a made-up one stands for it; a number among them is the only length measured, a source's name the only source. A cell is the median and the 99th percentile of a thousand steps,
-//! in microseconds; of accept, for each token given out. The last columns are the worst text over the
+//! in microseconds; of accept, for each token given out; "end" is propose where a few tokens are left,
+//! so that whatever any source holds likely fills the rows. The last columns are the worst text over the
 //! real one. Every request runs three times, and of each step the shortest time counts: what else the
 //! machine does is not the text's doing.
 
@@ -34,6 +35,8 @@ const ROWS: usize = 16;
 const VOCAB_SIZE: usize = 1_024;
 const NUM_STEPS: usize = 1_000;
 const NUM_ROUNDS: usize = 3;
+/// Tokens that may still be given out where it is measured what a request's end costs.
+const TOKENS_LEFT: usize = 6;
 /// Most rows of a prompt that the sources are told of: longer ones would take minutes to make.
 const MAX_PREFILLED: usize = 1 << 16;
 /// Tokens that every text begins with and that the target always holds likely, though it never says
@@ -168,17 +171,17 @@ impl<'a> Replay<'a> {
         let request = (text.known(), prediction);
         let mut replay =
             Self { text, drafter, logits, given_out: 0, past_len: 0, request, _history: history };
-        replay.begin();
+        replay.begin(text.answer().len());
         // The request just begun is an earlier one of the next.
         if name.contains("earlier") || name == BLEND {
-            replay.begin();
+            replay.begin(text.answer().len());
         }
         replay
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, max_new_tokens: usize) {
         let (prompt, prediction) = self.request;
-        self.drafter.begin_predicted(prompt, self.text.answer().len(), prediction).unwrap();
+        self.drafter.begin_predicted(prompt, max_new_tokens, prediction).unwrap();
         (self.given_out, self.past_len) = (0, prompt.len() - 1);
         if self.drafter.reads_prefill() {
             let expected = &self.text.tokens[1..prompt.len().min(MAX_PREFILLED)];
@@ -216,7 +219,7 @@ impl<'a> Replay<'a> {
         assert_eq!(accepted.token_ids, coming[..num_given]);
         (self.given_out, self.past_len) = (self.given_out + num_given, self.past_len + num_given);
         if self.given_out == self.text.answer().len() {
-            self.begin();
+            self.begin(self.text.answer().len());
         }
         (proposing, accepting, num_given)
     }
@@ -227,10 +230,19 @@ fn is_baseline(name: &str) -> bool {
     ["prompt-lookup", "sam", "sam-earlier-requests", "token-recycling"].contains(&name)
 }
 
-/// Microseconds of propose, and of accept for a token given out, by step; and tokens a step.
-fn measured(name: &str, text: &Text, num_steps: usize) -> (Vec<f64>, Vec<f64>, f64) {
+/// Microseconds by step, and tokens a step.
+struct Measured {
+    propose: Vec<f64>,
+    /// For each token given out.
+    accept: Vec<f64>,
+    /// Propose with few tokens left.
+    end: Vec<f64>,
+    tokens: f64,
+}
+
+fn measured(name: &str, text: &Text, num_steps: usize) -> Measured {
     let us = |time: Duration| time.as_secs_f64() * 1e6;
-    let (mut proposing, mut accepting) = (vec![f64::MAX; num_steps], vec![f64::MAX; num_steps]);
+    let [mut proposing, mut accepting, mut ending] = [(); 3].map(|()| vec![f64::MAX; num_steps]);
     let mut total = 0;
     for _ in 0..NUM_ROUNDS {
         let mut replay = Replay::new(name, text);
@@ -240,8 +252,15 @@ fn measured(name: &str, text: &Text, num_steps: usize) -> (Vec<f64>, Vec<f64>, f
             *accepting = accepting.min(us(accept) / num_given as f64);
             total += num_given;
         }
+        replay.begin(TOKENS_LEFT);
+        for ending in &mut ending {
+            let start = Instant::now();
+            replay.drafter.propose(replay.past_len).unwrap();
+            *ending = ending.min(us(start.elapsed()));
+        }
     }
-    (proposing, accepting, total as f64 / (NUM_ROUNDS * num_steps) as f64)
+    let tokens = total as f64 / (NUM_ROUNDS * num_steps) as f64;
+    Measured { propose: proposing, accept: accepting, end: ending, tokens }
 }
 
 /// The median and the 99th percentile of some figures.
@@ -284,11 +303,16 @@ fn main() {
         println!("\n{:29} | {} | worst/real", format!("{len} tokens"), heading.join(" | "));
         for name in &names {
             let steps: Vec<_> = texts.iter().map(|text| measured(name, text, num_steps)).collect();
-            let proposing: Vec<_> = steps.iter().map(|step| percentiles(step.0.clone())).collect();
-            let accepting: Vec<_> = steps.iter().map(|step| percentiles(step.1.clone())).collect();
-            let tokens: Vec<_> = steps.iter().map(|step| format!("{:13.1}", step.2)).collect();
-            println!("{}", line(name, "propose", &proposing));
-            println!("{}", line(name, "accept", &accepting));
+            let columns: [(_, fn(&Measured) -> &Vec<f64>); 3] = [
+                ("propose", |step| &step.propose),
+                ("accept", |step| &step.accept),
+                ("end", |step| &step.end),
+            ];
+            for (what, column) in columns {
+                let cells = steps.iter().map(|step| percentiles(column(step).clone()));
+                println!("{}", line(name, what, &cells.collect::<Vec<_>>()));
+            }
+            let tokens: Vec<_> = steps.iter().map(|step| format!("{:13.1}", step.tokens)).collect();
             println!("{name:20} tokens   | {} |", tokens.join(" | "));
         }
     }
