@@ -47,6 +47,7 @@ __all__ = [
     "name_bus_errors",
     "plan",
     "prompt_rows",
+    "starts",
     "strategies",
     "top_k",
 ]
@@ -534,6 +535,9 @@ def name_bus_errors() -> None:
     For programs, not for libraries: it is the process's handler of SIGBUS. Does nothing elsewhere
     than on Unix.
     """
+
+def starts() -> list[str]:
+    """The names of what may be in memory of a block before a prompt; the first is the default."""
 
 def strategies() -> dict[str, str]:
     """A one-line description of each strategy, by name; in the order used in tables."""

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs._core import BlockCost, strategies
+from coordgen_rs._core import BlockCost, starts, strategies
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.errors import MemoryBudgetError, OptionError, ProfileError, ShapeError
 from coordgen_rs.profile.file import (
@@ -16,7 +16,7 @@ from coordgen_rs.profile.file import (
     Profile,
     packaged_profiles,
 )
-from coordgen_rs.profile.plan import STARTS, plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.profile.plan import plan_by_all, plan_prompt, plan_to_json
 
 FIGURES = {
     "prefill_load_us": 100,
@@ -81,7 +81,7 @@ def test_each_block_may_start_with_other_graphs():
     ("wrong", "error", "message"),
     [
         ({"strategy": "best"}, OptionError, "resident, sync, async"),
-        ({"start": "Both"}, OptionError, "nothing, prefill, decode, both"),
+        ({"start": "Both"}, OptionError, "prefill, decode, nothing, both"),
         ({"start": ["both"]}, ShapeError, "start has 1 elements, expected 6"),
         ({"num_tokens": 0}, OptionError, "prompt tokens is 0"),
         ({"num_tokens": -1}, OptionError, "prompt tokens is -1"),
@@ -120,7 +120,7 @@ def test_every_strategy_is_told_in_a_line_and_stands_in_the_guide():
 
 
 def test_every_strategy_plans_every_start(profile):
-    for start in STARTS:
+    for start in starts():
         plans = plan_by_all(profile, 1_000, start=start)
         assert list(plans) == list(strategies())
         assert plans["auto"].makespan_us == min(plan.makespan_us for plan in plans.values())

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from coordgen_rs._core import Plan, strategies
+from coordgen_rs._core import Plan, starts, strategies
 from coordgen_rs.bench.plans.decode_simulation import WidthFigures, simulate_decode
 from coordgen_rs.bench.plans.grid import plan_grid, show_grid
 from coordgen_rs.bench.plans.picture import plot_plans
@@ -13,7 +13,7 @@ from coordgen_rs.cli import outputs, values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.profile.file import Profile
-from coordgen_rs.profile.plan import STARTS, plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.profile.plan import plan_by_all, plan_prompt, plan_to_json
 from coordgen_rs.text.byte_size import show_bytes
 from coordgen_rs.text.tables import show_table
 
@@ -60,11 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--start",
-        choices=STARTS,
-        help="what is in memory when the prompt arrives; default: prefill",
-    )
-    parser.add_argument(
-        "--plot", type=values.path("--plot"), metavar="PNG", help="also draw the plans"
+from coordgen_rs.profile.plan import plan_by_all, plan_prompt, plan_to_json
+from coordgen_rs.text.byte_size import show_bytes
     )
     parser.add_argument(
         "--simulate-decode",

@@ -12,8 +12,6 @@ from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.profile.file import Profile
 
-STARTS = ("prefill", "decode", "nothing", "both")
-
 _RUN = ("block", "chunk", "graph", "start_us", "end_us")
 _ACTION = ("kind", "block", "graph", "after_runs", "start_us", "end_us")
 
@@ -32,7 +30,7 @@ def plan_prompt(
         profile: What the blocks cost.
         prompt_len: Tokens of the prompt that are computed.
         strategy: One of `strategies()`.
-        start: What is in memory of every block, one of `STARTS`.
+        start: What is in memory of every block, one of `_core.starts()`.
         memory_budget: Most bytes that the graphs may take at once; None for no limit.
 
     Raises:

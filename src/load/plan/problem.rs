@@ -28,19 +28,22 @@ impl Held {
     /// Both: resident.
     pub const BOTH: Self = Self { prefill: true, decode: true };
 
+    /// Every state under its name.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("prefill", Self::PREFILL),
+        ("decode", Self::DECODE),
+        ("nothing", Self::NOTHING),
+        ("both", Self::BOTH),
+    ];
+
     /// The state of that name.
     pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "nothing" => Ok(Self::NOTHING),
-            "prefill" => Ok(Self::PREFILL),
-            "decode" => Ok(Self::DECODE),
-            "both" => Ok(Self::BOTH),
-            _ => Err(Error::BadOption {
-                what: "start",
-                got: format!("{name:?}"),
-                must: "one of nothing, prefill, decode, both",
-            }),
-        }
+        let found = Self::ALL.iter().find(|(known, _)| *known == name);
+        found.map(|&(_, held)| held).ok_or_else(|| Error::BadOption {
+            what: "start",
+            got: format!("{name:?}"),
+            must: "one of prefill, decode, nothing, both",
+        })
     }
 
     /// Of a loader's residents: whether G1 is in memory, and whether G2 is.

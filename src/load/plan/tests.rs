@@ -408,6 +408,10 @@ fn strategies_are_found_by_their_names_alone() {
         let Err(Error::BadOption { must, .. }) = Strategy::named("none") else { panic!() };
         assert!(must.contains(strategy.name()));
     }
-    assert_eq!(Held::named("both"), Ok(Held::BOTH));
+    for (name, held) in Held::ALL {
+        assert_eq!(Held::named(name), Ok(held));
+        let Err(Error::BadOption { must, .. }) = Held::named("none") else { panic!() };
+        assert!(must.contains(name));
+    }
     assert!(Held::named("Both").is_err());
 }

@@ -147,6 +147,12 @@ fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(all)
 }
 
+/// The names of what may be in memory of a block before a prompt.
+#[pyfunction]
+fn starts() -> Vec<&'static str> {
+    Held::ALL.iter().map(|&(name, _)| name).collect()
+}
+
 /// The rows of the decode graph that computes the next tokens of a prompt.
 #[pyfunction]
 #[pyo3(signature = (remaining, decode_rows, prefill_rows, *, every_row_costs))]
@@ -166,6 +172,7 @@ fn prompt_rows(
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyPlan>()?;
     module.add_function(wrap_pyfunction!(strategies, module)?)?;
+    module.add_function(wrap_pyfunction!(starts, module)?)?;
     module.add_function(wrap_pyfunction!(prompt_rows, module)?)?;
     module.add_function(wrap_pyfunction!(plan, module)?)
 }
