@@ -61,3 +61,15 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
 def test_every_exported_name_is_there():
     code = "import coordgen_rs\nfor name in coordgen_rs.__all__: getattr(coordgen_rs, name)\n"
     assert loaded_by(code + "assert set(coordgen_rs.__all__) <= set(dir(coordgen_rs))\n")
+
+
+def test_annotations_of_the_api_are_names_of_the_api():
+    code = """
+import coordgen_rs, inspect, typing
+names = {name: getattr(coordgen_rs, name) for name in coordgen_rs.__all__}
+for value in names.values():
+    methods = vars(value).values() if inspect.isclass(value) else ()
+    for function in filter(inspect.isfunction, (value, *methods)):
+        typing.get_type_hints(function, localns=names)
+"""
+    loaded_by(code)

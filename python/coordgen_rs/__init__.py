@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     )
     from coordgen_rs.answer import Answer, Piece, Span, Stream
     from coordgen_rs.bundle.directory import Bundle
-    from coordgen_rs.draft_model import DraftModel
+    from coordgen_rs.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.drafting import make_drafter
     from coordgen_rs.energy.meter import EnergyMeter
     from coordgen_rs.generate import Step, generate, plain
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
+    from coordgen_rs.profile.file import Profile
     from coordgen_rs.stats import Stats
     from coordgen_rs.target.open import open_session
     from coordgen_rs.target.ort_session import OrtSession
@@ -56,8 +57,10 @@ __all__ = [
     "History",
     "LookupTable",
     "Model",
+    "ModelDrafter",
     "OrtSession",
     "Piece",
+    "Profile",
     "PromptLookup",
     "Sampling",
     "Session",
@@ -85,8 +88,10 @@ _MODULES = {
     "History": "history.requests",
     "LookupTable": "_core",
     "Model": "model",
+    "ModelDrafter": "draft_model",
     "OrtSession": "target.ort_session",
     "Piece": "answer",
+    "Profile": "profile.file",
     "PromptLookup": "_core",
     "Sampling": "_core",
     "Session": "target.session",

@@ -151,7 +151,7 @@ class ModelDrafter(WrappedDrafter):
         self.model_s, self.num_provisional = 0.0, 0
 
     def propose(self, past_len: int) -> StepInputs:
-        """Let the model draft if that pays, then propose as `Drafter` does."""
+        """Let the model draft if that pays, then propose; same as in `Drafter`."""
         start = time.perf_counter()
         if self.drafter.model_pays(past_len):
             self.model.draft(self._max_tokens)

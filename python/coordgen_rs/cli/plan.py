@@ -60,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--start",
-from coordgen_rs.profile.plan import plan_by_all, plan_prompt, plan_to_json
-from coordgen_rs.text.byte_size import show_bytes
+        choices=starts(),
+        help="what is in memory before the prompt; default: with --memory-budget what "
+        "fits of the prefill graphs, otherwise all of both graphs",
     )
     parser.add_argument(
         "--simulate-decode",

@@ -103,13 +103,17 @@ class Profile:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     def write(self, path: Path) -> None:
-        """Write or replace the file, completely or not at all; raises OSError."""
+        """Write or replace the file at `path`, completely or not at all; raises OSError."""
         with replacing(path) as stream:
             stream.write(self.to_json().encode())
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "the profile") -> "Profile":
         """Read and check a profile.
+
+        Args:
+            text: A JSON document.
+            name: Its name for messages.
 
         Raises:
             ProfileError: It is malformed; the message names it and the field.
@@ -134,7 +138,7 @@ class Profile:
 
     @classmethod
     def read(cls, path: Path) -> "Profile":
-        """Read and check a file.
+        """Read and check the file at `path`.
 
         Raises:
             ProfileError: It is not a profile; the message names the file and the field.

@@ -105,6 +105,8 @@ def export_qnn(
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
         options.check(source.config)
         tokenizer = Tokenizer.from_str(source.read_tokenizer())
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         texts = read_texts(
             None if calibration is None else Path(calibration),
             lambda text: tokenizer.encode(text).ids,
