@@ -164,6 +164,14 @@ def test_a_missing_file_is_named(bundle):
         Bundle.open(bundle)
 
 
+def test_a_pipe_as_a_file_is_refused_not_waited_for(bundle):
+    files = json.loads((bundle / "manifest.json").read_text())["files"]
+    change_manifest(bundle, files=files | {"more": {"num_bytes": 0, "sha256": ""}})
+    os.mkfifo(bundle / "more")
+    with pytest.raises(BundleDamagedError, match="more is damaged: not a regular file"):
+        Bundle.open(bundle)
+
+
 def test_a_truncated_file_is_named(bundle):
     file = bundle / "block_00.weights"
     file.write_bytes(file.read_bytes()[:-1])

@@ -6,6 +6,7 @@ It does not load graphs (`target/`) or write bundles (`export/`).
 """
 
 import hashlib
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +122,12 @@ class Bundle:
         for name, record in self.manifest.files.items():
             path = self.file(name)
             try:
-                num_bytes = path.stat().st_size
+                found = path.stat()
             except OSError as error:
                 raise BundleDamagedError(f"{path} is missing: {error.strerror}") from error
+            if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait
+                raise BundleDamagedError(f"{path} is damaged: not a regular file")
+            num_bytes = found.st_size
             if num_bytes != record.num_bytes:
                 raise BundleDamagedError(
                     f"{path} is damaged: {num_bytes} bytes, expected {record.num_bytes}"
