@@ -1,5 +1,6 @@
 """The self-test at first opening: kept, redone when files change, and heeded."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,9 @@ from safetensors.numpy import load_file
 from checkpoints import save_weights, write_checkpoint
 from coordgen_rs import Bundle, OrtSession, generate, open_session, plain
 from coordgen_rs.errors import (
+    BlockLoadError,
     BundleDamagedError,
+    BundleError,
     MemoryBudgetError,
     NonFiniteLogitsError,
     OptionError,
@@ -126,6 +129,19 @@ def test_a_target_that_answers_otherwise_each_time_is_refused(bundle, monkeypatc
     )
     with pytest.raises(ProviderError, match="gives other logits each time"):
         open_session(bundle)
+
+
+@pytest.mark.parametrize(("file", "name"), [("block_00", b"hidden_out"), ("head", b"logits")])
+def test_a_graph_whose_names_are_no_text_is_refused_by_its_file(bundle, capfd, file, name):
+    graph = bundle / f"{file}.onnx"
+    content = graph.read_bytes().replace(name, b"\xff" + name[1:])
+    graph.write_bytes(content)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["files"][graph.name]["sha256"] = hashlib.sha256(content).hexdigest()
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises((BundleError, BlockLoadError), match=rf"{file}\.onnx does not fit"):
+        open_session(bundle)
+    assert capfd.readouterr().out == ""
 
 
 def test_a_cache_that_does_not_fit_into_memory_is_refused(bundle, monkeypatch):

@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start",
         choices=starts(),
-        help="what is in memory before the prompt; default: with --memory-budget what "
-        "fits of the prefill graphs, otherwise all of both graphs",
+        default="prefill",
+        help="what is in memory when the prompt arrives; default: %(default)s",
     )
     parser.add_argument(
         "--simulate-decode",

@@ -53,8 +53,11 @@ def check_head(session: onnxruntime.InferenceSession, path: Path, model: ModelSh
 def _check(
     session: onnxruntime.InferenceSession, path: Path, inputs: Shapes, outputs: Shapes
 ) -> None:
-    for found, expected in ((session.get_inputs(), inputs), (session.get_outputs(), outputs)):
-        shapes = {argument.name: argument.shape for argument in found}
+    for arguments, expected in ((session.get_inputs, inputs), (session.get_outputs, outputs)):
+        try:
+            shapes = {argument.name: argument.shape for argument in arguments()}
+        except UnicodeDecodeError as error:
+            raise BundleError(f"{path} does not fit its manifest: {error}") from error
         for name in sorted(shapes.keys() ^ expected.keys()):
             raise BundleError(f"{path} does not fit its manifest: one of them lacks {name}")
         for name, shape in expected.items():

@@ -127,4 +127,7 @@ def cpu_session(model: Path | bytes) -> onnxruntime.InferenceSession:
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     source = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    # Its fallback would print to stdout, and try the same provider again.
+    return onnxruntime.InferenceSession(
+        source, options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )

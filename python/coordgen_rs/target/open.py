@@ -60,6 +60,7 @@ def open_session(
         BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
             the message names the file. SHA-256 sums are computed on the first opening and
             whenever a file's size or modification time differs from the record.
+        BlockLoadError: A block's graph cannot be loaded; the message names block and file.
         OptionError: `threads` cannot be set, the strategy is unknown, or a number is out of range.
         MemoryBudgetError: The budget is too small; the message says how much is needed. Or the
             machine's memory is.
