@@ -41,7 +41,7 @@ LLAMA_3B = {**LLAMA_1B, "hidden": 3072, "heads": 24, "head_dim": 128}
     [
         ({}, [1, 4, 8, 16, 32, 256]),
         ({"decode_rows": 8, "prefill_rows": 64}, [1, 4, 8, 64]),
-        ({"decode_rows": 24, "prefill_rows": 4}, [1, 4, 8, 16, 24]),
+        ({"decode_rows": 24, "prefill_rows": 24}, [1, 4, 8, 16, 24]),
         ({"decode_rows": 1, "prefill_rows": 1}, [1]),
     ],
     ids=str,
@@ -95,7 +95,7 @@ def test_known_models_pass_by_shape(tmp_path, model, weights):
     checkpoint = write_checkpoint(
         tmp_path / "checkpoint", layers=1, dtype="BF16", max_positions=32_768, **model
     )
-    bundle = exported(checkpoint, tmp_path / "out", weights=weights, context=64, prefill_rows=16)
+    bundle = exported(checkpoint, tmp_path / "out", weights=weights, context=64, prefill_rows=32)
     one = GraphRunner(bundle).feed_all([3, 1, 4, 1, 5], 1)
     four = GraphRunner(bundle).feed_all([3, 1, 4, 1, 5], 4)
     assert one.shape == (5, model["vocab"])
