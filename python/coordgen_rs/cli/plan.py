@@ -61,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start",
         choices=starts(),
-        default="prefill",
-        help="what is in memory when the prompt arrives; default: %(default)s",
+        help="what is in memory when the prompt arrives; default: prefill",
     )
     parser.add_argument(
         "--simulate-decode",
