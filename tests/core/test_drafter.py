@@ -250,7 +250,7 @@ def test_a_proposal_that_cannot_be_written_leaves_none_waiting():
     drafter.begin(uint32([1]), 3)
     inputs = drafter.propose(0)
     inputs.mask.flags.writeable = False
-    with pytest.raises(Exception, match="writeable|read-?only"):
+    with pytest.raises(Exception, match=r"writeable|read-?only"):
         drafter.propose(0)
     with pytest.raises(CallOrderError):
         drafter.accept(np.zeros((inputs.rows, VOCAB_SIZE), np.float32))
