@@ -85,5 +85,5 @@ def test_the_index_of_a_history(others_go_on_during, tmp_path):
 
 
 def test_planning(others_go_on_during):
-    blocks = [BlockCost.guessed(10**7, 256, 32)] * 12
-    assert others_go_on_during(lambda: plan(blocks, 256, 32, 10_000, strategy="sync"))
+    blocks = [BlockCost.guessed(10**7, 256, 32)] * 48
+    assert others_go_on_during(lambda: plan(blocks, 256, 32, 10_000, strategy="just_in_time"))
