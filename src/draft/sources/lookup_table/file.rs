@@ -115,8 +115,9 @@ impl LookupTable {
         }
         self.token_ids.extend(token_ids.iter().map(|&token| TokenId(token)));
         self.probabilities.extend(probabilities.iter().map(|&bits| f32::from_bits(bits)));
+        let is_probability = |number: &f32| (0.0..=1.0).contains(number);
         let is_row = |row: &[f32]| {
-            row[0] <= 1.0 && row.is_sorted_by(|one, next| one >= next && *next >= 0.0)
+            row.iter().all(is_probability) && row.is_sorted_by(|one, next| one >= next)
         };
         if !self.probabilities.chunks(self.k).all(is_row) {
             return Err("it holds unusable probabilities");
@@ -214,6 +215,17 @@ mod tests {
         assert_eq!(with_word(first_row, 2), Err("it holds a row twice"));
         assert_eq!(with_word(first_token, 2), Ok(()));
         assert_eq!(with_word(first_token, 1), Err("it holds a token twice in a row"));
+    }
+
+    #[test]
+    fn what_is_no_probability_is_refused_also_where_it_stands_alone() {
+        let mut table = LookupTable::new(1, 0.0).unwrap();
+        table.learn(TokenId(1), &crate::top_k::top_k(&[0.0, 5.0]).unwrap());
+        for number in [-1.0, f32::NEG_INFINITY, f32::NAN, 1.5] {
+            table.probabilities[0] = number;
+            let refused = LookupTable::from_bytes(&table.to_bytes(&OWNER), &OWNER);
+            assert_eq!(refused, Err("it holds unusable probabilities"));
+        }
     }
 
     #[test]
