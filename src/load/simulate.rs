@@ -32,6 +32,9 @@ pub enum Violation {
     /// A lane does two things at once.
     #[error("{0} number {1} starts before the one before it is over")]
     Overlap(&'static str, usize),
+    /// An action names a block that there is not.
+    #[error("action {} names block {}, which there is not", .0, .1.0)]
+    UnknownBlock(usize, BlockId),
     /// An action starts before the runs that it waits for are over.
     #[error("action {0} starts before its {1} runs are over")]
     TooEarly(usize, usize),
@@ -70,7 +73,7 @@ pub fn simulate(timetable: &Timetable, problem: &Problem<'_>) -> Result<Replayed
             return Err(Violation::NotLoaded(number));
         }
     }
-    for block in (0..timetable.num_blocks as u32).map(BlockId) {
+    for block in (0..problem.profile.blocks().len() as u32).map(BlockId) {
         let is_last = |stay: &&Stay| (stay.block, stay.graph) == (block, Graph::Decode);
         if stays.iter().rfind(is_last).is_none_or(|stay| stay.to_us != u64::MAX) {
             return Err(Violation::NotSwitched(block));
@@ -116,6 +119,9 @@ fn check_runs(runs: &[Run], problem: &Problem<'_>) -> Result<(), Violation> {
 fn check_actions(timetable: &Timetable, problem: &Problem<'_>) -> Result<(), Violation> {
     let mut end = 0;
     for (number, action) in timetable.actions.iter().enumerate() {
+        if action.block.index() >= problem.profile.blocks().len() {
+            return Err(Violation::UnknownBlock(number, action.block));
+        }
         let load_us = problem.profile.block(action.block).under(action.graph).load_us;
         let time = if action.kind == ActionKind::Load { load_us } else { 0 };
         if action.end_us.checked_sub(action.start_us) != Some(time) {
@@ -227,6 +233,8 @@ mod tests {
         assert_eq!(broken(|it| it.runs[0].graph = Graph::Decode), NotLoaded(0));
         assert_eq!(broken(|it| it.actions[2].after_runs = 1), NotLoaded(1));
         assert_eq!(broken(|it| it.actions[2].block = BlockId(0)), NothingToDo(2));
+        let unknown = UnknownBlock(2, BlockId(2));
+        assert_eq!(broken(|it| it.actions[2].block = BlockId(2)), unknown);
         assert_eq!(broken(|it| it.actions.truncate(3)), NotSwitched(BlockId(1)));
     }
 }
