@@ -139,7 +139,7 @@ def merge(target: Target) -> bool:
     """Takes over what was found, so far as it reaches what the kept files do not."""
     found, kept = BUILT / "corpus" / target.name, CORPUS / target.name
     before = len(list(kept.iterdir()))
-    ended = target.run("-merge=1", "-reduce_inputs=1", folders=[kept, found])
+    ended = target.run("-set_cover_merge=1", "-use_counters=0", folders=[kept, found])
     files = list(kept.iterdir())
     num_bytes = sum(path.stat().st_size for path in files)
     print(f"{target.name:14} {before:>4} files, now {len(files):>4}, {num_bytes:>7,} bytes")
