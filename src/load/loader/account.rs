@@ -35,7 +35,7 @@ pub struct Pace {
 
 impl Pace {
     fn add(&mut self, planned_us: u64, actual_us: u64) {
-        self.planned_us += planned_us;
+        self.planned_us = self.planned_us.saturating_add(planned_us);
         self.actual_us += actual_us;
     }
 

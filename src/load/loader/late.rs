@@ -21,7 +21,8 @@ pub fn hidden_switch_us(timetable: &Timetable, index: usize) -> Option<u64> {
     let of_block = |run: &&Run| run.block == release.block && run.start_us >= release.start_us;
     let next_run = timetable.runs.iter().find(of_block)?;
     let is_hidden = load.kind == ActionKind::Load && load.end_us <= next_run.start_us;
-    is_hidden.then(|| load.end_us - release.start_us)
+    // A timetable's clock need not hold, so its load may end before its release begins.
+    load.end_us.checked_sub(release.start_us).filter(|_| is_hidden)
 }
 
 /// Number of runs after which to begin `release`, whose switch is planned to take `switch_us`;
@@ -41,7 +42,7 @@ pub fn put_off(
     let ahead = &runs[num_over..];
     let mut of_block = (0..ahead.len()).filter(|&index| ahead[index].block == release.block);
     let (next, _later) = (of_block.next()?, of_block.next()?);
-    let planned_us = ahead[..next].iter().map(Run::duration_us).sum();
+    let planned_us = ahead[..next].iter().map(Run::duration_us).fold(0, u64::saturating_add);
     let left_us = account.run_pace.expect_us(planned_us).saturating_sub(running_us);
     (account.load_pace.expect_us(switch_us) > left_us).then_some(num_over + next + 1)
 }
@@ -97,6 +98,14 @@ mod tests {
             progress.enter(BlockId(index as u32 % 2), 100 * index).unwrap().unwrap();
             progress.leave(100 * (index + 1)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_load_that_ends_before_its_release_begins_is_no_hidden_switch() {
+        let mut timetable = plan(3, 10);
+        assert_eq!(super::hidden_switch_us(&timetable, 0), Some(10));
+        timetable.actions[0].start_us = 150;
+        assert_eq!(super::hidden_switch_us(&timetable, 0), None);
     }
 
     #[test]
