@@ -303,15 +303,13 @@ fn main() {
         println!("\n{:29} | {} | worst/real", format!("{len} tokens"), heading.join(" | "));
         for name in &names {
             let steps: Vec<_> = texts.iter().map(|text| measured(name, text, num_steps)).collect();
-            let columns: [(_, fn(&Measured) -> &Vec<f64>); 3] = [
-                ("propose", |step| &step.propose),
-                ("accept", |step| &step.accept),
-                ("end", |step| &step.end),
-            ];
-            for (what, column) in columns {
+            let print = |what: &str, column: fn(&Measured) -> &Vec<f64>| {
                 let cells = steps.iter().map(|step| percentiles(column(step).clone()));
                 println!("{}", line(name, what, &cells.collect::<Vec<_>>()));
-            }
+            };
+            print("propose", |step| &step.propose);
+            print("accept", |step| &step.accept);
+            print("end", |step| &step.end);
             let tokens: Vec<_> = steps.iter().map(|step| format!("{:13.1}", step.tokens)).collect();
             println!("{name:20} tokens   | {} |", tokens.join(" | "));
         }

@@ -95,7 +95,7 @@
 //!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
 //! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;
 //!   [`source`](draft::sources::lookup_table::source) and
-//!   [`learner`](draft::sources::lookup_table::learner), how it drafts and learns, and
+//!   `reader`, how it drafts and what it reads of the logits, and
 //!   [`file`](draft::sources::lookup_table::file), how it is kept.
 //! - [`model`]: [`ModelDraft`], what a draft model reads and when it is enough;
 //!   [`branches`](draft::sources::model::branches), [`pacer`](draft::sources::model::pacer),

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import warnings
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 
 from checkpoints import write_checkpoint
-from command_line import COORDGEN
 from coordgen_rs import Bundle, LookupTable
 from coordgen_rs.errors import CheckpointError, ExportError, HistoryWarning, LookupTableError
 from coordgen_rs.export import export_checkpoint
@@ -196,7 +196,7 @@ sys.exit(main.main(["export", sys.argv[1], sys.argv[2]]))
 
 
 def export_within(headroom, when, checkpoint, out):
-    python = COORDGEN.with_name("python")
+    python = sys.executable
     command = [python, "-P", "-c", _LIMITED, checkpoint, out, str(headroom), when]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 

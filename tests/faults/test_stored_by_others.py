@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from checkpoints import ROOT, write_checkpoint
-from command_line import COORDGEN, coordgen
+from command_line import coordgen
 from coordgen_rs import History
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import ExportError, HistoryWarning, OptionError
@@ -219,7 +219,7 @@ with History(sys.argv[1], namespace=name, vocab_size=VOCAB_SIZE, max_tokens=limi
     for number in range(first, first + 100):
         history.add(request(number), [])
 """
-    command = [str(COORDGEN.with_name("python")), "-P", "-c", code, str(tmp_path)]
+    command = [sys.executable, "-P", "-c", code, str(tmp_path)]
     writers = [
         subprocess.Popen([*command, str(limit), str(first)], stderr=subprocess.DEVNULL)
         for limit, first in ((3_000, 0), (6_000, 100))
