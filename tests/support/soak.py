@@ -1,0 +1,237 @@
+"""A long life in one process: requests of all kinds, and what each leaves behind.
+
+    python tests/support/soak.py BUNDLE DRAFT_BUNDLE [--requests 2000]
+
+Fails where an answer differs from plain decoding, where resident memory grows by more than 2 %
+after the first hundred requests, or where a file descriptor or a thread is left over. Models,
+histories and prompts are the same throughout, so that what grows is kept by mistake. The random
+choices are drawn from a seed: every run makes the same requests.
+"""
+
+import argparse
+import gc
+import random
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from coordgen_rs import Model, make_drafter, open_session
+from coordgen_rs.bench.profiling.memory import resident_bytes
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import CallOrderError, OptionError, PromptTooLongError, SessionClosedError
+from coordgen_rs.history.requests import History
+from corpus import HELD_OUT_SEEDS, TASKS, example
+
+WARM_UP = 100
+"""Requests after which nothing should grow."""
+
+GROWTH = 1.02
+_HISTORY_TOKENS = 20_000
+_PROMPTS = 24
+_REOPEN_EVERY = 40
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.8, "seed": 1},
+    {"temperature": 1.2, "seed": 2, "top_k": 40},
+    {"temperature": 1.2, "seed": 3, "top_p": 0.9},
+    {"stop": "."},
+)
+
+
+@dataclass
+class Findings:
+    """What a run saw.
+
+    Attributes:
+        seconds: What each request took, by kind, in the order in which they were made.
+        resident: Bytes after each request.
+        left: File descriptors and threads before anything was opened, and after all was closed.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    resident: list[int] = field(default_factory=list)
+    left: list[tuple[int, int]] = field(default_factory=list)
+
+
+class House:
+    """Models over one bundle, each opened in another way, and the requests that they answer."""
+
+    def __init__(self, bundle: Path, draft_bundle: Path, scratch: Path, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        blocks = Bundle.open(bundle).manifest
+        sizes = [blocks.files[block.weights].num_bytes for block in blocks.blocks]
+        self._open: dict[str, Callable[[], Model]] = {
+            "lookups": lambda: Model.open(bundle),
+            "history": lambda: _with_history(bundle, scratch),
+            "switching": lambda: Model.open(bundle, memory_budget=sum(sizes) + max(sizes)),
+            "streaming": lambda: Model.open(bundle, memory_budget=2 * max(sizes)),
+            "draft model": lambda: Model.open(bundle, draft_model=draft_bundle),
+            "table": lambda: Model.open(bundle, draft="diaa"),
+        }
+        self._models = {name: opened() for name, opened in self._open.items()}
+        self._requests = (
+            self.answer,
+            self.answer_with_prediction,
+            self.cancel,
+            self.fail,
+            self.two_at_once,
+        )
+        self._plain: dict[tuple[object, ...], str] = {}
+
+    def request(self, number: int) -> str:
+        """Make one request; returns its kind."""
+        name = self._random.choice(list(self._models))
+        if number % _REOPEN_EVERY == _REOPEN_EVERY // 2:
+            self._models.pop(name).close()
+            self._models[name] = self._open[name]()
+        request = self._random.choice(self._requests)
+        request(self._models[name])
+        return f"{request.__name__.replace('_', ' ')}: {name}"
+
+    def answer(self, model: Model) -> None:
+        prompt, options = self._drawn()
+        assert model.generate(_prompt(prompt), **options).text == self._expected(prompt, options)
+
+    def answer_with_prediction(self, model: Model) -> None:
+        prompt, options = self._drawn()
+        expected = self._expected(prompt, options)
+        guess = expected[: len(expected) // 2] + " or not"
+        assert model.generate(_prompt(prompt), prediction=guess, **options).text == expected
+
+    def cancel(self, model: Model) -> None:
+        prompt, options = self._drawn()
+        expected = self._expected(prompt, options)
+        with model.stream(_prompt(prompt), **options) as stream:
+            for _ in range(self._random.randrange(4)):
+                next(stream, None)
+        assert expected.startswith(stream.answer.text)
+
+    def fail(self, model: Model) -> None:
+        _refuses(PromptTooLongError, lambda: model.generate("word " * 20_000))
+        _refuses(OptionError, lambda: model.generate("a", temperature=1, top_p=-1))
+        with model.stream(_prompt(0)) as stream:
+            next(stream)
+            _refuses(CallOrderError, lambda: model.generate("a"))
+
+    def two_at_once(self, model: Model) -> None:
+        drawn = [self._drawn() for _ in range(2)]
+        expected = [self._expected(*one) for one in drawn]
+        with ThreadPoolExecutor(2) as pool:
+            found = pool.map(lambda one: model.generate(_prompt(one[0]), **one[1]).text, drawn)
+            assert list(found) == expected
+
+    def close(self) -> None:
+        for model in self._models.values():
+            model.close()
+            _refuses(SessionClosedError, lambda model=model: model.generate("a"))
+        self._models.clear()
+
+    def _drawn(self) -> tuple[int, dict[str, Any]]:
+        options = self._random.choice(_OPTIONS)
+        return self._random.randrange(_PROMPTS), {**options, "max_new_tokens": 24}
+
+    def _expected(self, prompt: int, options: dict[str, Any]) -> str:
+        """The answer of plain decoding."""
+        key = (prompt, *options.items())
+        if key not in self._plain:
+            answer = self._models["lookups"].generate(_prompt(prompt), drafts=False, **options)
+            self._plain[key] = answer.text
+        return self._plain[key]
+
+
+def soak(
+    bundle: Path,
+    draft_bundle: Path,
+    requests: int,
+    on_request: Callable[[int, int], None] | None = None,
+) -> Findings:
+    """Make so many requests; `on_request` is called with each one's number and resident bytes."""
+    found = Findings()
+    Model.open(bundle).close()  # starts what the process keeps, such as ONNX Runtime's threads
+    found.left.append(_handles())
+    with tempfile.TemporaryDirectory() as scratch:
+        house = House(bundle, draft_bundle, Path(scratch))
+        for number in range(requests):
+            started = perf_counter()
+            kind = house.request(number)
+            found.seconds[kind].append(perf_counter() - started)
+            found.resident.append(resident_bytes())
+            if on_request is not None:
+                on_request(number, found.resident[-1])
+        house.close()
+    found.left.append(_handles())
+    return found
+
+
+def _with_history(bundle: Path, directory: Path) -> Model:
+    session = open_session(bundle)
+    history = History.of(directory, session.bundle, max_tokens=_HISTORY_TOKENS)
+    return Model(session, make_drafter(session, history=history), history)
+
+
+@cache
+def _prompt(index: int) -> str:
+    return example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[index]).prompt
+
+
+def _refuses(error: type[Exception], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except error:
+        return
+    raise AssertionError(f"no {error.__name__}")
+
+
+def _handles() -> tuple[int, int]:
+    """Open file descriptors and living threads."""
+    gc.collect()
+    return tuple(len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task"))
+
+
+def _growth(resident: list[int]) -> float:
+    """Largest median of a hundred requests after the warm-up, over that of the first of them."""
+    medians = [
+        median(resident[start : start + WARM_UP])
+        for start in range(WARM_UP, len(resident) - WARM_UP + 1, WARM_UP)
+    ]
+    return max(medians) / medians[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("draft_bundle", type=Path)
+    parser.add_argument("--requests", type=int, default=2_000)
+    options = parser.parse_args()
+    if options.requests < 3 * WARM_UP:
+        parser.error(f"--requests: at least {3 * WARM_UP}, so that growth can be seen")
+
+    def show(number: int, resident: int) -> None:
+        if (number + 1) % WARM_UP == 0:
+            print(f"{number + 1:6} requests: {resident / 1e6:7.1f} MB", flush=True)
+
+    found = soak(options.bundle, options.draft_bundle, options.requests, show)
+    print(f"\n{'kind':36}{'requests':>9}{'first tenth':>13}{'last tenth':>12}  (median, ms)")
+    for kind, seconds in sorted(found.seconds.items()):
+        tenth = max(1, len(seconds) // 10)
+        first, last = (1e3 * median(part) for part in (seconds[:tenth], seconds[-tenth:]))
+        print(f"{kind:36}{len(seconds):9}{first:13.1f}{last:12.1f}")
+    growth = _growth(found.resident)
+    print(f"\nresident memory: {growth:.4f} x after the first {WARM_UP} requests")
+    print(f"(file descriptors, threads): {found.left[0]} before, {found.left[1]} after")
+    if growth > GROWTH:
+        sys.exit("memory grows")
+    if found.left[1] != found.left[0]:
+        sys.exit("something is left over")
+
+
+if __name__ == "__main__":
+    main()
