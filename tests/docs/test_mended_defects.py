@@ -1,0 +1,21 @@
+"""The page of mended defects names tests that exist."""
+
+import re
+
+import pytest
+
+from checkpoints import ROOT
+
+PAGE = (ROOT / "docs" / "mended-defects.md").read_text()
+
+
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`((?:src|tests)/[^`]+)`", PAGE))))
+def test_a_test_that_is_named_exists(named):
+    file, _, name = named.partition("::")
+    assert not name or re.search(rf"\b(def|fn) {name}\(", (ROOT / file).read_text()), named
+    assert (ROOT / file).is_file()
+
+
+def test_every_number_is_there_once():
+    numbers = [int(number) for number in re.findall(r"^\| D(\d+) \|", PAGE, re.MULTILINE)]
+    assert numbers == list(range(1, 35))
