@@ -1,7 +1,7 @@
 """Text piece by piece: it joins to what decoding all at once gives, and no token stops it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import decoders, models
@@ -68,6 +68,7 @@ def test_broken_bytes_are_shown_and_do_not_end_the_stream(fallback, parts, text)
 whole = st.lists(st.sampled_from(WORDS) | st.sampled_from("é日😀\n").map(lambda c: [*c.encode()]))
 
 
+@settings(deadline=None)
 @given(whole)
 def test_whole_characters_join_to_what_decoding_gives(fallback, parts):
     flat = [p for part in parts for p in (part if isinstance(part, list) else [part])]
@@ -75,6 +76,7 @@ def test_whole_characters_join_to_what_decoding_gives(fallback, parts):
     assert joined(fallback, ids) == fallback.decode(ids)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0x0A, 0xE2, 0x97, 0xA5, 0xF0, "lo", "▁lo", END]), max_size=30))
 def test_any_tokens_give_text_and_nothing_waits_long(fallback, parts):
     ids = ids_of(parts)
@@ -87,6 +89,7 @@ def test_any_tokens_give_text_and_nothing_waits_long(fallback, parts):
         assert silent < 4
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_bytes_of_a_byte_level_tokenizer_join_too(text):
     tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")

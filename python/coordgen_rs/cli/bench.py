@@ -46,7 +46,6 @@ _READ_BY = {
     "methods": ("methods",),
     "draft_model": _DRAFTING,
     "lookup_table": (*_DRAFTING, "memory"),
-    "prompt_len": ("switching", "draft-length", "chunk-size"),
     "profile": ("switching",),
     "strategies": ("switching",),
     "load_delay": ("switching",),
