@@ -35,7 +35,8 @@ METHODS = ("sam", "token-recycling", "diaa")
 def assert_lossless(session, prompt, max_new_tokens, drafts=(*LOOKUPS, *METHODS), model=None):
     expected = tokens_of(plain(session, prompt, max_new_tokens=max_new_tokens))
     for draft in drafts:
-        drafter = make_drafter(session, draft, draft_model=model)
+        used = model if draft in ("auto", "blend", "edgellm") else None
+        drafter = make_drafter(session, draft, draft_model=used)
         got = tokens_of(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=drafter))
         assert got == expected, f"draft {draft} after a prompt of {len(prompt)} tokens"
     return expected
