@@ -64,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is in memory when the prompt arrives; default: prefill",
     )
     parser.add_argument(
+        "--plot", type=values.path("--plot"), metavar="PNG", help="also draw the plans"
+    )
+    parser.add_argument(
         "--simulate-decode",
         action="store_true",
         help="instead, compute the expected time per token for graphs of several widths",
