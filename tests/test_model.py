@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from checkpoints import ROOT
@@ -217,10 +218,12 @@ def test_after_close_use_is_an_error_and_an_open_stream_has_ended(bundle):
 def test_a_history_keeps_what_finished_and_drafts_from_it(bundle, answer, tmp_path):
     options = {"history": tmp_path / "answers", "namespace": "rag"}
     with Model.open(bundle, **options) as model:
-        model.generate(TEXT, stop=answer.text[40:48])  # a stop string finishes a request, too
+        cut = model.generate(TEXT, stop=answer.text[40:48])  # a stop string finishes a request, too
         for _ in model.stream(TEXT):
             break  # given up
-    assert [request.namespace for request in HistoryStore(options["history"]).read()] == ["rag"]
+    (kept,) = HistoryStore(options["history"]).read()
+    assert kept.namespace == "rag"
+    assert np.frombuffer(kept.token_ids, "<u4")[kept.prompt_len :].tolist() == list(cut.token_ids)
     with Model.open(bundle, **options) as model:
         again = model.generate(TEXT)
     assert again.token_ids == answer.token_ids

@@ -155,7 +155,8 @@ def _pieces(
         else:
             certain = stop.finish()
         if stop.cut_at is not None:
-            stats.finish_reason = "stop"  # so that closed steps count as finished
+            # So that closed steps count as finished, and a history keeps no more than the answer.
+            stats.finish_reason, stats.cut_at = "stop", len(tokens)
     yield from _taken(waiting, len(certain))
 
 

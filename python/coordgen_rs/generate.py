@@ -116,7 +116,7 @@ def generate(
             session.gap_work = None
             stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
         if history is not None and answer and stats.finish_reason is not None:
-            history.add(request.prompt, answer)
+            history.add(request.prompt, answer[: stats.cut_at])
 
 
 def plain(

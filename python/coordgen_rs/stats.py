@@ -28,6 +28,8 @@ class Stats:
         drafting_us: Microseconds of `propose` and `accept` together, one entry per step.
         finish_reason: "stop" (end token or stop string), "length" (token limit) or "capacity"
             (cache full); None while running, and if the consumer stopped early.
+        cut_at: How many tokens the answer has where a stop string ended it, less than `new_tokens`
+            if its last step went on; None if none did.
     """
 
     prompt_tokens: int = 0
@@ -40,6 +42,7 @@ class Stats:
     switching: SwitchReport | None = None
     drafting_us: list[float] = field(default_factory=list)
     finish_reason: str | None = None
+    cut_at: int | None = None
     _part: str | None = field(default=None, repr=False, compare=False)
     _since: float = field(default=0.0, repr=False, compare=False)
     _step_drafting_us: float = field(default=0.0, repr=False, compare=False)
