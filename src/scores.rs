@@ -66,7 +66,11 @@ impl Weight {
 
     /// The least score whose weight counts; what is between it and the largest is finite.
     pub fn least_score(self) -> f32 {
-        let least = self.largest + LEAST_POWER / self.scale;
+        let mut least = self.largest + LEAST_POWER / self.scale;
+        if (least - self.largest) * self.scale < LEAST_POWER {
+            // Rounded down, perhaps to where powers are too small for a weight.
+            least = least.next_up();
+        }
         least.max(self.largest - f32::MAX).max(f32::MIN)
     }
 
@@ -203,6 +207,22 @@ mod tests {
             let at = at.index(row.len());
             row[at] = f32::NAN;
             prop_assert_eq!(max_without_nan(&row), None);
+        }
+
+        #[test]
+        fn weights_that_count_are_shares(
+            largest in -1e6f32..1e6,
+            num_steps in 0u32..9,
+            power in -300.0f32..-100.0,
+        ) {
+            // So low a temperature that scores next to each other are worlds apart.
+            let score = (0..num_steps).fold(largest, |score, _| score.next_down());
+            let step = f64::from(largest) - f64::from(largest.next_down());
+            let temperature = step * std::f64::consts::LOG2_E / -f64::from(power);
+            let weight = Weight::new(largest, temperature as f32);
+            if score >= weight.least_score() {
+                prop_assert!((0.0..=1.0).contains(&weight.of(score)), "{}", weight.of(score));
+            }
         }
     }
 
