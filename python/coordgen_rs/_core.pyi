@@ -425,9 +425,9 @@ class Drafter:
 
         Args:
             logits: `(rows, vocab_size) f32` of the step that `propose` chose; leading axes of
-                length 1 are allowed. Read in place: the rows on the accepted path, and by a
-                source that learns from all rows the others too, on a thread where that takes long.
-                They must stay as they are until the next call of this drafter.
+                length 1 are allowed. Read in place and within the call: the rows on the accepted
+                path, and by a source that learns from all rows the others too, on several threads
+                where that takes long.
 
         Raises:
             CallOrderError: Nothing was proposed.
