@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -121,16 +122,30 @@ def test_what_is_evicted_from_other_namespaces_is_told(tmp_path, recwarn):
             history.add(request(6, 600), [])
 
 
+@pytest.mark.parametrize("damaged", ["many", "", "-5", "1e9", b"90", None])
+def test_a_damaged_limit_evicts_nothing(tmp_path, damaged):
+    with open_history(tmp_path) as history:
+        history.add(request(0), [])
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection, connection:
+        connection.execute("ALTER TABLE properties RENAME TO old")
+        connection.execute("CREATE TABLE properties (name TEXT PRIMARY KEY, value)")
+        connection.execute("INSERT INTO properties SELECT * FROM old")
+        connection.execute("INSERT INTO properties VALUES ('max_tokens', ?)", (damaged,))
+    with open_history(tmp_path) as history, pytest.warns(HistoryWarning, match="max_tokens"):
+        history.add(request(1), [])
+    assert HistoryStore(tmp_path).num_tokens == 60
+
+
 @pytest.mark.parametrize("max_tokens", [0, -1])
 def test_a_limit_under_which_nothing_is_kept_is_refused(told, tmp_path, max_tokens):
-    with pytest.raises(OptionError, match=f"max_tokens is {max_tokens}, expected at least 1"):
+    with pytest.raises(OptionError, match=f"max_tokens is {max_tokens}, but must be at least 1"):
         History(tmp_path / "answers", max_tokens=max_tokens, **TOKENIZER)
     with open_history(tmp_path) as history:
         history.add(request(0), [])
     exported = tmp_path / "answers.jsonl"
     exported.write_text(told("history", "export", tmp_path).out)
     command = ["history", "import", tmp_path, exported, "--max-tokens", max_tokens]
-    assert "expected at least 1" in told(*command, code=2).err
+    assert "must be at least 1" in told(*command, code=2).err
     assert HistoryStore(tmp_path).num_tokens == 60
 
 

@@ -16,6 +16,10 @@ LAST_INSTANT = 253_402_300_800.0
 """The year 10000 in seconds since 1970: no later time has a date."""
 
 
+_DIGITS = 1_000
+"""Most of a limit: Python takes a while to read longer numbers."""
+
+
 def checked_request(row: tuple[Any, ...], path: Path) -> tuple[str, float, int, bytes, int]:
     """A row of a request: namespace, finished_at, prompt_len, token_ids, number.
 
@@ -62,6 +66,19 @@ def checked_properties(rows: list[tuple[Any, Any]], path: Path) -> tuple[str, in
         if is_number and 1 <= int(vocab_size) <= MOST_VOCABULARY:
             return fingerprint, int(vocab_size)
     raise HistoryError(f"{path} is damaged: it does not say of which vocabulary it is")
+
+
+def checked_limit(value: Any, path: Path) -> int:
+    """The property `max_tokens`.
+
+    Raises:
+        HistoryError: It is no number of at least 1: taken for 0, it would evict everything.
+    """
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
+        limit = int(value)
+        if limit >= 1:
+            return limit
+    raise HistoryError(f"{path} is damaged: its max_tokens is {value!r:.60}; set it again")
 
 
 def _is_finite(value: Any) -> bool:

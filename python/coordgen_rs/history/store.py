@@ -18,7 +18,12 @@ from urllib.parse import quote
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import HistoryError, HistoryMismatchError
-from coordgen_rs.history.rows import checked_properties, checked_request, checked_summary
+from coordgen_rs.history.rows import (
+    checked_limit,
+    checked_properties,
+    checked_request,
+    checked_summary,
+)
 
 DATABASE_NAME = "history.sqlite"
 SCHEMA_VERSION = 1
@@ -242,7 +247,8 @@ class HistoryStore:
         request is stored.
         """
         query = "SELECT value FROM properties WHERE name = 'max_tokens'"
-        return self._value(f"SELECT CAST(COALESCE(({query}), {DEFAULT_MAX_TOKENS}) AS INTEGER)")
+        row = self._connection.execute(query).fetchone()
+        return DEFAULT_MAX_TOKENS if row is None else checked_limit(row[0], self.path)
 
     @max_tokens.setter
     def max_tokens(self, max_tokens: int) -> None:
@@ -275,6 +281,7 @@ class HistoryStore:
 
         Raises:
             sqlite3.Error: The database cannot be written.
+            HistoryError: Its limit is damaged.
         """
         numbers = []
         with self._change():
