@@ -1,6 +1,8 @@
 """What is being written has a name of its own, and what a killed run left under one is removed."""
 
+import errno
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -160,3 +162,33 @@ def test_a_directory_is_held_by_one_at_a_time(tmp_path):
         assert (first, second) == (True, False)
     with held(tmp_path) as third:
         assert third
+
+
+def test_a_directory_is_held_under_each_of_its_names(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    with held(tmp_path / "link") as first, held(tmp_path / "folder") as second:
+        assert (first, second) == (True, False)
+
+
+def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
+    really_open = os.open
+
+    def opened(path, flags, *mode):
+        if not flags & os.O_CREAT:
+            raise OSError(errno.EMFILE, "too many open files", str(path))
+        return really_open(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", opened)
+    for writing in (replacing, unfinished_directory):
+        numbers = iter(["0" * 12])  # one try, and no endless ones
+        monkeypatch.setattr(secrets, "token_hex", lambda _, numbers=numbers: next(numbers))
+        with pytest.raises(OSError, match="too many open files"), writing(tmp_path / "out"):
+            pass
+        assert names(tmp_path) == []
+
+
+def test_a_directory_is_not_replaced_by_a_file(tmp_path):
+    for path in (tmp_path, Path("/")):
+        with pytest.raises(IsADirectoryError, match=str(path)), replacing(path):
+            pass

@@ -6,6 +6,7 @@ Who writes it holds a lock on it (flock), which ends with the process, however t
 process id or age decides what is left over. `src/replace_file.rs` does the same for the core.
 """
 
+import errno
 import os
 import re
 import secrets
@@ -60,7 +61,11 @@ def unfinished_directory(path: Path) -> Iterator[Path]:
         while True:
             unfinished = _new_name(path)
             unfinished.mkdir()
-            lock = _Lock(unfinished)
+            try:
+                lock = _Lock(unfinished)
+            except BaseException:
+                unfinished.rmdir()
+                raise
             if lock.is_mine:
                 break
             lock.release()  # somebody who cleans up was quicker
@@ -83,10 +88,13 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         private: Whether only its owner may read it.
 
     Raises:
+        IsADirectoryError: It is a directory.
         OSError: It cannot be written.
     """
     path = path.resolve()
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
         with path.open("wb") as device:
             yield device
         return
@@ -109,7 +117,12 @@ def _created(path: Path, mode: int) -> tuple[BinaryIO, Path, "_Lock"]:
     while True:
         unfinished = _new_name(path)
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
-        lock = _Lock(unfinished)
+        try:
+            lock = _Lock(unfinished)
+        except BaseException:
+            os.close(descriptor)
+            unfinished.unlink(missing_ok=True)
+            raise
         if lock.is_mine:
             return os.fdopen(descriptor, "wb"), unfinished, lock
         os.close(descriptor)
@@ -160,8 +173,11 @@ def held(directory: Path) -> Iterator[bool]:
 
     Yields:
         Whether it is held: False where another process holds it. Without locks, always True.
+
+    Raises:
+        OSError: It cannot be opened.
     """
-    lock = _Lock(directory)
+    lock = _Lock(directory.resolve())
     try:
         yield lock.is_mine
     finally:
@@ -169,7 +185,10 @@ def held(directory: Path) -> Iterator[bool]:
 
 
 def _remove_unlocked(found: Path) -> list[Leftover]:
-    lock = _Lock(found)
+    try:
+        lock = _Lock(found)
+    except OSError:
+        return []
     try:
         if not lock.is_certain:
             return []
@@ -191,6 +210,9 @@ class _Lock:
     Attributes:
         is_certain: The lock is held, and what it is held on still has its name.
         is_mine: `is_certain`, or there are no locks here.
+
+    Raises:
+        OSError: What is there cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -203,7 +225,7 @@ class _Lock:
 
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
+        except FileNotFoundError:  # somebody has removed it
             return
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
