@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from coordgen_rs.files.json_text import (
     MOST_DEPTH,
     JsonTextError,
+    _object,
     parse_json,
     parse_json_lines,
     read_json,
@@ -145,3 +146,29 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
         read_json(path, most_bytes=100)
     with pytest.raises(JsonTextError, match=f"it is {kind}"):
         next(read_json_lines(path, most_line_bytes=100))
+
+
+class _Counting(str):
+    """A key that counts how often it is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other):
+        _Counting.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_looking_for_a_key_that_stands_twice_takes_one_look_at_each():
+    pairs = [(_Counting(number), 0) for number in [*range(1_000), 999]]
+    with pytest.raises(ValueError, match="has the key '999' twice in an object"):
+        _object(pairs)
+    assert _Counting.compared < 10 * len(pairs)
+
+
+def test_bytes_that_are_not_utf8_are_named_as_they_stand_in_the_file():
+    for start in (b"", BOM):
+        offset = len(start) + 3
+        with pytest.raises(JsonTextError, match=f"byte 0xfe at offset {offset}$"):
+            parse_json(start + b'["a\xfe"]', "it")

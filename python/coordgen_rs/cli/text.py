@@ -56,9 +56,9 @@ def decoded(content: bytes, name: str) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        byte = content[error.start]
+        offset = len(content) - len(error.object) + error.start  # the mark before it counts too
         raise OptionError(
-            f"{name} is not UTF-8: byte 0x{byte:02x} at offset {error.start}"
+            f"{name} is not UTF-8: byte 0x{content[offset]:02x} at offset {offset}"
         ) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

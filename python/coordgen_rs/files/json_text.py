@@ -10,6 +10,7 @@ import math
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -173,8 +174,9 @@ def _decoded(content: bytes, name: str) -> str:
     try:
         return content.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
     except UnicodeDecodeError as error:
+        offset = len(content) - len(error.object) + error.start  # the mark before it counts too
         raise JsonTextError(
-            f"{name} is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start}"
+            f"{name} is not UTF-8: byte 0x{content[offset]:02x} at offset {offset}"
         ) from error
 
 
@@ -216,8 +218,8 @@ def _check_surrogates(text: str, name: str) -> None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"has the key {twice!r:.60} twice in an object")
     return fields
 
