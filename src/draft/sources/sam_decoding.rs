@@ -24,8 +24,8 @@ const EARLIER: u64 = 1 << 32;
 ///
 /// # Cost
 /// Extending: amortised a look-up in a sorted map for each suffix level; the token that ends a run
-/// takes as many levels as the run has tokens. Everything else: O(1). The structure is the plain one; where speed counts, a
-/// [`SuffixAutomaton`](crate::SuffixAutomaton) serves.
+/// takes as many levels as the run has tokens. Everything else: O(1). The structure is the plain
+/// one; where speed counts, a [`SuffixAutomaton`](crate::SuffixAutomaton) serves.
 ///
 /// ```
 /// use coordgen_rs::draft::sources::sam_decoding::SamDecoding;

@@ -172,8 +172,8 @@ impl SuffixAutomaton {
 
     /// Where the last occurrence of `tokens` ends: the index of the token after it.
     ///
-    /// `None` where they do not occur, or are empty or more than [`MAX_MATCH`]. For substrings that occur [`MAX_COUNT`]
-    /// times and more it is the end of one of the occurrences, not of the last.
+    /// `None` where they do not occur, or are empty or more than [`MAX_MATCH`]. For substrings that
+    /// occur [`MAX_COUNT`] times and more it is the end of one of the occurrences, not of the last.
     pub fn last_end(&self, tokens: &[TokenId]) -> Option<usize> {
         let found = self.find(tokens).filter(|&found| found != ROOT)?;
         Some(self.state(found).last_end as usize)
