@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from coordgen_rs.cli.text import on_one_line
 from coordgen_rs.errors import HistoryWarning, LeftoverWarning
 
 
@@ -20,4 +21,4 @@ def warnings_told() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"coordgen: warning: {message}", file=sys.stderr)
+    print(f"coordgen: warning: {on_one_line(str(message))}", file=sys.stderr)
