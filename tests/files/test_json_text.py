@@ -172,3 +172,19 @@ def test_bytes_that_are_not_utf8_are_named_as_they_stand_in_the_file():
         offset = len(start) + 3
         with pytest.raises(JsonTextError, match=f"byte 0xfe at offset {offset}$"):
             parse_json(start + b'["a\xfe"]', "it")
+
+
+def test_a_file_of_which_the_system_does_not_know_the_length_is_read_whole(tmp_path, monkeypatch):
+    path = tmp_path / "grows.json"
+    path.write_bytes(b"12345")
+    really_stat = os.fstat
+
+    def stat_of_an_empty_one(descriptor):
+        fields = list(really_stat(descriptor))
+        fields[6] = 0
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(os, "fstat", stat_of_an_empty_one)
+    assert read_json(path, most_bytes=5) == 12345
+    with pytest.raises(JsonTextError, match="longer than 4 bytes"):
+        read_json(path, most_bytes=4)

@@ -20,6 +20,8 @@ MOST_DEPTH = 100
 
 SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1
 
+_PIECE_BYTES = 1 << 20
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -78,7 +80,13 @@ def read_bytes(path: Path, *, most_bytes: int) -> bytes:
     """
     with open_regular(path) as stream:
         # As much as is asked for is allocated at once, so no more is asked for than there is.
-        content = stream.read(min(os.fstat(stream.fileno()).st_size, most_bytes) + 1)
+        said = min(os.fstat(stream.fileno()).st_size, most_bytes)
+        content = stream.read(said + 1)
+        # It may be longer than was said: it grows, or its file system does not know lengths.
+        more = content[said:]
+        while more and len(content) <= most_bytes:
+            more = stream.read(_PIECE_BYTES)
+            content += more
     if len(content) > most_bytes:
         raise JsonTextError(f"{path} is longer than {most_bytes:,} bytes")
     return content
