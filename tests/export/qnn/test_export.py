@@ -170,7 +170,7 @@ def test_int4_weights_without_zero_points_are_refused():
         ({"soc": "nokia"}, "soc is 'nokia'"),
         ({"weights": "fp32"}, "weights is 'fp32'"),
         ({"cache_type": "int4"}, "cache_type is 'int4'"),
-        ({"decode_rows": 64}, "decode_rows is 64, expected 1 to 32"),
+        ({"decode_rows": 64}, "decode_rows is 64, expected at most prefill_rows, 32"),
         ({"context": 9999}, "context is 9999"),
         ({"blocks": 0}, "blocks is 0"),
     ],
