@@ -1,5 +1,6 @@
 """The history: what is stored, what is drafted from it, and what survives."""
 
+import os
 import sqlite3
 import warnings
 
@@ -176,6 +177,35 @@ def test_a_database_of_another_version_or_none_at_all_is_refused(tmp_path):
     (tmp_path / DATABASE_NAME).write_bytes(b"no database " * 1_000)
     with pytest.raises(HistoryError, match="cannot be read"):
         open_history(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE requests SET num_tokens = 'many'",
+        "UPDATE requests SET num_tokens = x'00ff'",
+        "UPDATE namespaces SET name = x'00ff'",
+    ],
+)
+def test_a_row_that_cannot_be_evicted_is_told_and_not_raised(tmp_path, damage):
+    fill(tmp_path)
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as connection:
+        connection.execute(damage)
+    connection.close()
+    with open_history(tmp_path, "other", max_tokens=100) as history:
+        with pytest.warns(HistoryWarning, match="is damaged: request 1 is not whole"):
+            history.add(tokens(5, 300), [])
+        assert knows(history, tokens(5, 300), at=100)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory"])
+def test_a_database_that_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
+    make = os.mkfifo if kind == "pipe" else os.mkdir
+    make(tmp_path / DATABASE_NAME)
+    with pytest.raises(HistoryError, match="not a regular file"):
+        open_history(tmp_path)
+    with pytest.raises(HistoryError, match="not a regular file"):
+        HistoryStore(tmp_path, read_only=True)
 
 
 def replace(path, content):

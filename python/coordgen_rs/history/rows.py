@@ -36,8 +36,24 @@ def checked_request(row: tuple[Any, ...], path: Path) -> tuple[str, float, int, 
         and 0 <= prompt_len <= len(token_ids) // 4
     )
     if not is_whole:
-        raise HistoryError(f"{path} is damaged: request {number} is not whole; clear the history")
+        raise HistoryError(_not_whole(number, path))
     return name, float(finished_at), prompt_len, token_ids, int(number)
+
+
+def checked_size(row: tuple[Any, ...], path: Path) -> tuple[int, int, str]:
+    """What eviction reads of a request: number, num_tokens, namespace.
+
+    Raises:
+        HistoryError: A value is of another type.
+    """
+    number, num_tokens, name = row
+    if not isinstance(num_tokens, int) or not isinstance(name, str):
+        raise HistoryError(_not_whole(number, path))
+    return int(number), num_tokens, name
+
+
+def _not_whole(number: int, path: Path) -> str:
+    return f"{path} is damaged: request {number} is not whole; clear the history"
 
 
 def checked_summary(row: tuple[Any, ...], path: Path) -> tuple[str, int, int, float, float]:

@@ -22,6 +22,7 @@ from coordgen_rs.history.rows import (
     checked_limit,
     checked_properties,
     checked_request,
+    checked_size,
     checked_summary,
 )
 
@@ -118,8 +119,8 @@ class HistoryStore:
 
     Raises:
         HistoryMismatchError: The database was written with another tokenizer or vocabulary.
-        HistoryError: The database is damaged or of another version; NoHistoryError, a HistoryError,
-            if there is none.
+        HistoryError: The database is damaged, of another version or no regular file;
+            NoHistoryError, a HistoryError, if there is none.
         sqlite3.OperationalError, OSError: The directory or the database cannot be written.
     """
 
@@ -133,6 +134,8 @@ class HistoryStore:
     ) -> None:
         path = directory / DATABASE_NAME
         self.path, self.read_only = path, read_only
+        if path.exists() and not path.is_file():  # SQLite would wait for a pipe
+            raise HistoryError(f"{path} is not a regular file")
         if fingerprint is None or vocab_size is None or read_only:
             if not path.exists():
                 raise NoHistoryError(f"{directory} holds no history: no {DATABASE_NAME}")
@@ -280,8 +283,8 @@ class HistoryStore:
             requests: Their own numbers do not matter. One above `max_tokens` is evicted at once.
 
         Raises:
+            HistoryError: Its limit, or a request that is to be evicted, is damaged.
             sqlite3.Error: The database cannot be written.
-            HistoryError: Its limit is damaged.
         """
         numbers = []
         with self._change():
@@ -315,9 +318,10 @@ class HistoryStore:
         evicted: list[tuple[int]] = []
         names: Counter[str] = Counter()
         query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
-        for number, num_tokens, name in self._connection.execute(query + "ORDER BY number"):
+        for row in self._connection.execute(query + "ORDER BY number"):
             if surplus <= 0:
                 break
+            number, num_tokens, name = checked_size(row, self.path)
             evicted.append((number,))
             names[name] += 1
             surplus -= num_tokens
