@@ -8,11 +8,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from checkpoints import ROOT
 from command_line import MODULE, coordgen, refused
+from coordgen_rs.cli.main import main
 
 PROMPT = ROOT / "models" / "prompts" / "rag.txt"
 
@@ -93,6 +95,34 @@ def test_a_file_name_that_is_not_utf_8_is_one_like_any_other(bundle, tmp_path):
     assert done.returncode == 0
     done = shell("\"$@\" --prompt-file $'\\xff'", *answer(bundle))
     assert done.stderr == b"coordgen: error: \\udcff: No such file or directory\n"
+
+
+def test_a_prompt_without_an_end_is_refused(bundle, monkeypatch, capsys):
+    monkeypatch.setattr("coordgen_rs.cli.text.MOST_BYTES", 1_000_000)
+    assert main(["generate", "--model", str(bundle), "--prompt-file", "/dev/zero"]) == 2
+    told = "coordgen: error: /dev/zero is longer than 1,000,000 bytes\n"
+    assert capsys.readouterr().err == told
+    with Path("/dev/zero").open() as zeros:
+        monkeypatch.setattr("sys.stdin", zeros)
+        assert main(["generate", "--model", str(bundle), "-"]) == 2
+    assert capsys.readouterr().err == told.replace("/dev/zero", "stdin")
+
+
+def test_names_in_lines_that_are_printed_do_not_steer_the_terminal(bundle, tmp_path):
+    history = tmp_path / "re\x1b[31md\n"
+    made = coordgen(
+        *answer(bundle, "--prompt", "a", "--history", history, "--namespace", "\x1b[1mx")
+    )
+    again = coordgen(
+        *answer(bundle, "--prompt", "a", "--history", history, "--history-max-tokens", 5)
+    )
+    assert "warning: " in again.stderr, again
+    cleared = coordgen("history", "clear", history)
+    for done in (made, again, cleared):
+        assert done.returncode == 0, done
+        assert done.stderr.count("\n") <= 3
+        assert "\x1b" not in done.stderr
+    assert cleared.stderr.endswith("re\\x1b[31md : 1 requests cleared\n")
 
 
 def test_stdin_that_is_not_utf_8_is_told(bundle):

@@ -6,6 +6,7 @@ import sys
 
 from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.text import tell
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.extras import how_to_install
@@ -122,7 +123,7 @@ def _export_cpu(options: argparse.Namespace) -> int:
             context=options.context,
             on_progress=on_progress,
         )
-    print(f"{options.out}: written", file=sys.stderr)
+    tell(f"{options.out}: written")
     return 0
 
 

@@ -6,7 +6,6 @@ Also the options of `coordgen generate` that concern the history.
 import argparse
 import json
 import sqlite3
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -183,9 +182,9 @@ def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> in
         if options.max_tokens is not None:
             store.max_tokens = options.max_tokens
         evicted = store.add(whole).evicted
-        print(f"{options.directory}: {len(whole)} requests imported", file=sys.stderr)
+        text.tell(f"{options.directory}: {len(whole)} requests imported")
         if evicted:
-            print(f"coordgen: warning: {told_evictions(store, evicted)}", file=sys.stderr)
+            text.tell(f"coordgen: warning: {told_evictions(store, evicted)}")
     return 0
 
 
@@ -194,5 +193,5 @@ def _clear(options: argparse.Namespace) -> int:
         names = store.names() if options.namespace is None else [options.namespace]
         num_requests = store.clear(options.namespace)
     remove_indexes(options.directory, names, others=options.namespace is None)
-    print(f"{options.directory}: {num_requests} requests cleared", file=sys.stderr)
+    text.tell(f"{options.directory}: {num_requests} requests cleared")
     return 0

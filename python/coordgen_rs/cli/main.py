@@ -92,7 +92,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _fail(message: str, code: int = _FAILED) -> int:
-    print(f"coordgen: error: {text.on_one_line(message)}", file=sys.stderr)
+    text.tell(f"coordgen: error: {message}")
     return code
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 
 from coordgen_rs._core import Plan, starts, strategies
 from coordgen_rs.bench.plans.decode_simulation import WidthFigures, simulate_decode
@@ -11,6 +10,7 @@ from coordgen_rs.bench.plans.picture import plot_plans
 from coordgen_rs.bench.reporting.plots import check_matplotlib
 from coordgen_rs.cli import outputs, values
 from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.text import tell
 from coordgen_rs.errors import OptionError
 from coordgen_rs.profile.file import Profile
 from coordgen_rs.profile.plan import plan_by_all, plan_prompt, plan_to_json
@@ -150,7 +150,7 @@ def _plan(options: argparse.Namespace, profile: Profile) -> int:
     else:
         _show(options, profile, plans)
     for name, error in refusals.items():
-        print(f"{name}: {error}", file=sys.stderr)
+        tell(f"{name}: {error}")
     if options.plot is not None:
         plot_plans(plans, options.plot, title=_title(options, profile))
     return 0

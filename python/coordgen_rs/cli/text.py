@@ -13,6 +13,10 @@ from coordgen_rs import arguments
 from coordgen_rs.errors import OptionError
 from coordgen_rs.text.printable import printable
 
+MOST_BYTES = 1 << 28
+"""Of a text: far more than any model reads, and still held in memory."""
+
+_PIECE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -20,20 +24,35 @@ def read_file(path: Path) -> str:
     """The text of a file in UTF-8, without a byte order mark, lines ended by a line feed.
 
     Raises:
-        OptionError: It is not UTF-8; the message names it.
+        OptionError: It is not UTF-8, or longer than `MOST_BYTES`; the message names it.
         OSError: It cannot be read.
     """
-    return decoded(path.read_bytes(), str(path))
+    with path.open("rb") as stream:
+        return decoded(_read(stream, str(path)), str(path))
 
 
 def read_stdin() -> str:
     """The text of stdin; as in `read_file`.
 
     Raises:
-        OptionError: It is not UTF-8, or closed.
+        OptionError: It is not UTF-8, longer than `MOST_BYTES`, or closed.
         OSError: It cannot be read.
     """
-    return decoded(stdin_bytes().read(), "stdin")
+    return decoded(_read(stdin_bytes(), "stdin"), "stdin")
+
+
+def _read(stream: BinaryIO, name: str) -> bytes:
+    """All of a stream, a piece at a time: asked for the most at once, it would be allocated.
+
+    Raises:
+        OptionError: It is too long; it may have no end.
+    """
+    content = bytearray()
+    while piece := stream.read(_PIECE_BYTES):
+        content += piece
+        if len(content) > MOST_BYTES:
+            raise OptionError(f"{name} is longer than {MOST_BYTES:,} bytes")
+    return bytes(content)
 
 
 def stdin_bytes() -> BinaryIO:
@@ -78,6 +97,11 @@ def from_argument(name: str, value: str) -> str:
             byte = ord(character) - 0xDC00
             raise OptionError(f"{name} is not UTF-8: byte 0x{byte:02x} after {index} characters")
     return arguments.text(name, value).removeprefix(_BYTE_ORDER_MARK)
+
+
+def tell(message: str) -> None:
+    """Print a message on stderr, on one line: it may hold names that other people chose."""
+    print(on_one_line(message), file=sys.stderr)
 
 
 def on_one_line(message: str) -> str:

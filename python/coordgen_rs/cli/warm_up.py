@@ -1,7 +1,6 @@
 """`coordgen warm-up`: let a model read texts, and save what it expects as a look-up table."""
 
 import argparse
-import sys
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import outputs, text, values
@@ -58,5 +57,5 @@ def run(options: argparse.Namespace) -> int:
 
         table = warm_up(session, (encode(read) for read in texts), on_text=on_text)
     outputs.write(out, lambda path: save_table(table, path, session.bundle))
-    print(f"{out}: {table.num_rows} tokens, at most {table.k} entries each", file=sys.stderr)
+    text.tell(f"{out}: {table.num_rows} tokens, at most {table.k} entries each")
     return 0

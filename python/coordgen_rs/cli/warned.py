@@ -1,12 +1,11 @@
 """Warnings as a user reads them: one line each on stderr."""
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coordgen_rs.cli.text import on_one_line
+from coordgen_rs.cli.text import tell
 from coordgen_rs.errors import HistoryWarning, LeftoverWarning
 
 
@@ -21,4 +20,4 @@ def warnings_told() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"coordgen: warning: {on_one_line(str(message))}", file=sys.stderr)
+    tell(f"coordgen: warning: {message}")
