@@ -198,6 +198,21 @@ def test_a_row_that_cannot_be_evicted_is_told_and_not_raised(tmp_path, damage):
         assert knows(history, tokens(5, 300), at=100)
 
 
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HistoryError, match="file is not a directory"):
+        open_history(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("vocab_size", -1), ("vocab_size", 2**40), ("vocab_size", "a"), ("fingerprint", "\ud800")],
+)
+def test_a_vocabulary_or_fingerprint_that_cannot_be_is_refused(tmp_path, option, value):
+    with pytest.raises(OptionError, match=option):
+        open_history(tmp_path, **{option: value})
+
+
 @pytest.mark.parametrize("kind", ["pipe", "directory"])
 def test_a_database_that_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
     make = os.mkfifo if kind == "pipe" else os.mkdir

@@ -23,6 +23,7 @@ from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning
 from coordgen_rs.history.indexes import index_name, remove_unfinished
+from coordgen_rs.history.rows import MOST_VOCABULARY
 from coordgen_rs.history.store import HistoryStore, NoHistoryError, Request, told_evictions
 from coordgen_rs.process import OpenedHere
 
@@ -60,9 +61,9 @@ class History:
 
     Raises:
         HistoryMismatchError: The history was written with another tokenizer or vocabulary.
-        HistoryError: The database is damaged, or of another version.
-        OptionError: The namespace is empty or no valid text, the directory is no path, or
-            `max_tokens` is below 1.
+        HistoryError: The database is damaged, or of another version; or the directory is a file.
+        OptionError: The namespace is empty or no valid text, nor is the fingerprint, the directory
+            is no path, `vocab_size` is not 1 to 2^31 - 1, or `max_tokens` is below 1.
     """
 
     def __init__(
@@ -74,9 +75,10 @@ class History:
         vocab_size: int,
         max_tokens: int | None = None,
     ) -> None:
+        vocab_size = arguments.count("vocab_size", vocab_size, most=MOST_VOCABULARY)
         self.shared = SharedHistory(vocab_size)
         self.namespace = arguments.text("namespace", namespace, may_be_empty=False)
-        self._fingerprint = fingerprint or "unknown"
+        self._fingerprint = arguments.text("fingerprint", fingerprint) or "unknown"
         self._opened = OpenedHere()
         self._lock = threading.RLock()
         self._merging: threading.Thread | None = None

@@ -134,6 +134,8 @@ class HistoryStore:
     ) -> None:
         path = directory / DATABASE_NAME
         self.path, self.read_only = path, read_only
+        if directory.exists() and not directory.is_dir():
+            raise HistoryError(f"{directory} is not a directory")
         if path.exists() and not path.is_file():  # SQLite would wait for a pipe
             raise HistoryError(f"{path} is not a regular file")
         if fingerprint is None or vocab_size is None or read_only:
