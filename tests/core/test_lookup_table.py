@@ -1,7 +1,9 @@
 """The look-up table through the binding: what it learns, what a file may be, how it drafts."""
 
+import os
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,6 +125,14 @@ def test_damaged_and_foreign_tables_are_refused_by_name(tmp_path):
     path.unlink()
     with pytest.raises(LookupTableError, match="No such file"):
         LookupTable.open(path, VOCAB_SIZE, KEY)
+
+
+def test_a_pipe_or_device_is_refused_and_not_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (Path("/dev/null"), tmp_path, pipe):
+        with pytest.raises(LookupTableError, match="not a regular file"):
+            LookupTable.open(path, VOCAB_SIZE, KEY)
 
 
 def test_a_table_that_cannot_be_written_is_an_error(tmp_path):

@@ -6,7 +6,7 @@
 //! everything behind it: what is to be found is damage, not an attacker.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -46,8 +46,12 @@ impl LookupTable {
     ///
     /// Fails when the file is absent, damaged, or of another version, tokenizer or vocabulary.
     pub fn open(path: &Path, owner: &Owner) -> Result<Self> {
-        let bytes =
-            fs::read(path).map_err(|error| Error::UnusableTable { reason: error.to_string() })?;
+        let unusable = |error: io::Error| Error::UnusableTable { reason: error.to_string() };
+        // A pipe would be waited for, and a device may have no end.
+        if !path.metadata().map_err(unusable)?.is_file() {
+            return Err(Error::UnusableTable { reason: "it is not a regular file".into() });
+        }
+        let bytes = fs::read(path).map_err(unusable)?;
         Self::from_bytes(&bytes, owner)
             .map_err(|reason| Error::UnusableTable { reason: reason.into() })
     }
