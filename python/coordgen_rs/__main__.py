@@ -2,6 +2,9 @@
 
 import sys
 
+if not sys.flags.safe_path:
+    del sys.path[0]  # the working directory: a numpy.py beside a downloaded bundle would be run
+
 from coordgen_rs.cli.entry import main
 
 sys.exit(main())

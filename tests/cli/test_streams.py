@@ -125,6 +125,13 @@ def test_names_in_lines_that_are_printed_do_not_steer_the_terminal(bundle, tmp_p
     assert cleared.stderr.endswith("re\\x1b[31md : 1 requests cleared\n")
 
 
+def test_what_lies_in_the_working_directory_is_not_run(bundle, tmp_path):
+    for name in ("numpy", "onnxruntime", "signal"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('run')")
+    done = coordgen("info", bundle, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_stdin_that_is_not_utf_8_is_told(bundle):
     done = shell('printf "ab\\377" | "$@"', *answer(bundle, "-"))
     assert done.returncode == 2
