@@ -198,9 +198,9 @@ def test_a_row_that_cannot_be_evicted_is_told_and_not_raised(tmp_path, damage):
         assert knows(history, tokens(5, 300), at=100)
 
 
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
+def test_a_file_in_place_of_the_directory_is_told_in_plain_words(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(HistoryError, match="file is not a directory"):
+    with pytest.warns(HistoryWarning, match="file cannot be written: it is not a directory;"):
         open_history(tmp_path / "file")
 
 

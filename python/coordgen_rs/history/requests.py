@@ -61,7 +61,7 @@ class History:
 
     Raises:
         HistoryMismatchError: The history was written with another tokenizer or vocabulary.
-        HistoryError: The database is damaged, or of another version; or the directory is a file.
+        HistoryError: The database is damaged, or of another version.
         OptionError: The namespace is empty or no valid text, nor is the fingerprint, the directory
             is no path, `vocab_size` is not 1 to 2^31 - 1, or `max_tokens` is below 1.
     """
@@ -204,7 +204,8 @@ class History:
         try:
             return HistoryStore(directory, fingerprint=fingerprint, vocab_size=vocab_size)
         except (sqlite3.Error, OSError) as error:
-            self._warn_once(f"the history in {directory} cannot be written: {error}")
+            reason = getattr(error, "strerror", None) or error
+            self._warn_once(f"the history in {directory} cannot be written: {reason}")
         try:
             return HistoryStore(
                 directory, fingerprint=fingerprint, vocab_size=vocab_size, read_only=True

@@ -5,6 +5,7 @@ Every change is one transaction, so a process that is killed loses at most the r
 and several processes may use one database. `requests.py` drafts from it.
 """
 
+import errno
 import os
 import secrets
 import sqlite3
@@ -135,7 +136,7 @@ class HistoryStore:
         path = directory / DATABASE_NAME
         self.path, self.read_only = path, read_only
         if directory.exists() and not directory.is_dir():
-            raise HistoryError(f"{directory} is not a directory")
+            raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(directory))
         if path.exists() and not path.is_file():  # SQLite would wait for a pipe
             raise HistoryError(f"{path} is not a regular file")
         if fingerprint is None or vocab_size is None or read_only:
