@@ -21,7 +21,7 @@ CORPUS = ROOT / "fuzz" / "corpus"
 BUILT = ROOT / "build" / "fuzz"
 
 # What cargo-fuzz passes, without a sanitizer: all that is unsafe in the crate itself are calls of
-# functions compiled for wide vectors, where the machine has them. So the stable toolchain builds it.
+# functions compiled for wide vectors, where the machine has them. So the stable toolchain does.
 _COVERAGE = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
