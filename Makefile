@@ -102,7 +102,7 @@ build/.lowest: build/.core
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip install --quiet --resolution lowest-direct -r pyproject.toml --all-extras
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip freeze > build/lowest.txt
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip install --quiet --group dev --constraints build/lowest.txt
-	VIRTUAL_ENV=build/lowest $(BIN)/maturin develop --quiet --release --uv
+	PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=build/lowest maturin develop --quiet --release --uv
 	@touch $@
 
 build/.docs: build/.core
