@@ -40,9 +40,13 @@ _WINDOW = 100
 GROWTH = 1.02
 _HISTORY_TOKENS = 20_000
 _PROMPTS = 24
-_REOPEN_AT_FIRST, _REOPEN_EVERY = 10, 100
-"""Requests from one model that is opened again to the next, in the warm-up and after it: seldom,
-for the tokenizers package leaves 33 KB behind of each tokenizer that has encoded a text."""
+_REOPEN_AT_FIRST = 10
+"""Requests in the warm-up from one model that is closed and opened to the next."""
+
+_REOPEN_EVERY = 100
+"""Requests from one opening of the history to the next, also after the warm-up: what it holds in
+memory of new requests, up to 65,536 tokens of them, then goes to its index. The other models stay:
+the tokenizers package leaves 33 KB behind of each tokenizer that has encoded a text."""
 
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -95,13 +99,18 @@ class House:
 
     def request(self, number: int) -> str:
         """Make one request; returns its kind."""
+        if number < WARM_UP and number % _REOPEN_AT_FIRST == 5:
+            self._open_again(self._random.choice(list(self._models)))
+        elif number % _REOPEN_EVERY == 5:
+            self._open_again("history")
         name = self._random.choice(list(self._models))
-        if number % (_REOPEN_AT_FIRST if number < WARM_UP else _REOPEN_EVERY) == 5:
-            self._models.pop(name).close()
-            self._models[name] = self._open[name]()
         request = self._random.choice(self._requests)
         request(self._models[name])
         return f"{request.__name__.replace('_', ' ')}: {name}"
+
+    def _open_again(self, name: str) -> None:
+        self._models.pop(name).close()
+        self._models[name] = self._open[name]()
 
     def answer(self, model: Model) -> None:
         prompt, options = self._drawn()
