@@ -30,12 +30,13 @@ from coordgen_rs.errors import CallOrderError, OptionError, PromptTooLongError, 
 from coordgen_rs.history.requests import History
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
-WARM_UP = 300
-"""Requests after which nothing should grow: each kind was made to each model ten times, each model
-was opened again five times, and the heap has as many holes as it will have."""
+WARM_UP = 500
+"""Requests after which nothing should grow: each kind was made to each model some fifteen times,
+each model was opened again eight times, and the heap has as many holes as it will have."""
 
-_WINDOW = 100
-"""Requests whose median counts, for it also hangs on which blocks are loaded just then."""
+_WINDOW = 500
+"""Requests whose median counts: how much is resident also hangs on which blocks are loaded just
+then, 3 % more or less."""
 
 GROWTH = 1.02
 _HISTORY_TOKENS = 20_000
@@ -227,11 +228,11 @@ def main() -> None:
     parser.add_argument("draft_bundle", type=Path)
     parser.add_argument("--requests", type=int, default=2_000)
     options = parser.parse_args()
-    if options.requests < 2 * WARM_UP:
-        parser.error(f"--requests: at least {2 * WARM_UP}, so that growth can be seen")
+    if options.requests < WARM_UP + 2 * _WINDOW:
+        parser.error(f"--requests: at least {WARM_UP + 2 * _WINDOW}, so that growth can be seen")
 
     def show(number: int, resident: int) -> None:
-        if (number + 1) % _WINDOW == 0:
+        if (number + 1) % 100 == 0:
             print(f"{number + 1:6} requests: {resident / 1e6:7.1f} MB", flush=True)
 
     found = soak(options.bundle, options.draft_bundle, options.requests, show)
