@@ -47,6 +47,7 @@ def test_json_holds_every_promised_field(bundle):
         "provider",
         "identical",
         "plain_tokens_per_s",
+        "compare_rounds",
     }
     assert report["identical"] is True
     assert report["new_tokens"] == len(report["token_ids"]) > 0

@@ -10,6 +10,7 @@ from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.cli import history as history_command
 from coordgen_rs.cli import provider_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
+from coordgen_rs.cli.compare import compare
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.errors import OptionError
@@ -158,7 +159,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute threads; default: one per core",
     )
     parser.add_argument(
-        "--compare", action="store_true", help="also decode without drafts, and compare"
+        "--compare",
+        action="store_true",
+        help="also decode without drafts, and compare; a short answer is repeated in turns, and "
+        "tokens/s are medians",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -187,9 +191,12 @@ def run(options: argparse.Namespace) -> int:
             answer = _show(model.stream(prompt, **request))
         report = _report(answer) | {"commit": options.commit, "provider": model.provider}
         if options.compare:
-            plain = model.generate(prompt, drafts=False, **request)
-            report["plain_tokens_per_s"] = plain.stats.to_json()["tokens_per_s"]
-            report["identical"] = answer.token_ids == plain.token_ids
+            compared = compare(
+                answer,
+                lambda drafts: model.generate(prompt, drafts=drafts, **request),
+                is_stored=options.history is not None,
+            )
+            report |= compared.to_json()
     if options.json:
         print(json.dumps(report))
     else:
@@ -253,4 +260,6 @@ def _closing_line(report: dict[str, Any]) -> str:
     if "identical" in report:
         same = "the same tokens" if report["identical"] else "DIFFERENT TOKENS"
         line += f" with drafting, {report['plain_tokens_per_s']:.0f} without: {same}"
+        if report["compare_rounds"] > 1:
+            line += f" (medians of {report['compare_rounds']} rounds)"
     return line
