@@ -50,18 +50,20 @@ def test_sides_take_turns_in_beginning():
     assert answering.sides[:8] == [True, False, False, True, True, False, False, True]
 
 
-def test_one_disturbed_answer_changes_no_figure():
-    found = Answering([0.5, 0.01], [0.02]).compared()
+@pytest.mark.parametrize(("drafted_s", "plain_s"), [([0.5, 0.01], [0.02]), ([0.01], [2.9, 0.02])])
+def test_one_disturbed_answer_changes_no_figure(drafted_s, plain_s):
+    found = Answering(drafted_s, plain_s).compared()
     assert found.tokens_per_s == pytest.approx(1000)
+    assert found.plain_tokens_per_s == pytest.approx(500)
 
 
 def test_unsteady_answers_are_repeated_until_the_time_is_up():
     answering = Answering([0.01 + 0.01 * (7 * i % 10) for i in range(999)], [0.02])
     answering.compared()
-    assert MOST_S - 0.2 < answering.now <= MOST_S + 0.1
+    assert MOST_S <= answering.now < MOST_S + 0.3
 
 
-@pytest.mark.parametrize("plain_s", [MOST_S, 0.6 * MOST_S, 60])
+@pytest.mark.parametrize("plain_s", [MOST_S, 60])
 def test_slow_answers_are_given_once(plain_s):
     found = Answering([plain_s / 2], [plain_s]).compared()
     assert found.rounds == 1
