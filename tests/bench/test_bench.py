@@ -9,7 +9,12 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from command_line import MODULE, coordgen, refused
 from coordgen_rs.bench.measuring.answers import NotLosslessError
-from coordgen_rs.bench.measuring.prompts import PromptsError, encode_prompts, read_prompts
+from coordgen_rs.bench.measuring.prompts import (
+    Prompt,
+    PromptsError,
+    encode_prompts,
+    read_prompts,
+)
 from coordgen_rs.bench.measuring.settings import METHODS, Settings, needs_draft_model
 from coordgen_rs.bench.measuring.switching import STRATEGIES
 from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
@@ -22,6 +27,7 @@ from coordgen_rs.bench.sections.methods import measure_methods
 from coordgen_rs.cli import bench as cli
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
+from coordgen_rs.text.tokenizer import Tokenizer
 from prompts import PROMPTS
 
 TINY = ("--repeats", 1, "--max-new-tokens", 16, "--prompt-len", 40)
@@ -340,9 +346,13 @@ def test_wrong_options_are_one_line(bundle_of, data):
         '{"task": "rag", "prompt": 5}',
         '{"task": ["rag"], "prompt": "x"}',
         '{"task": "rag", "prompt": "\\ud800"}',
+        '{"task": "rag", "messages": []}',
+        '{"task": "rag", "messages": ["x"]}',
+        '{"task": "rag", "messages": [{"role": "user"}]}',
+        '{"task": "rag", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}',
         "[" * 200_000,
     ],
-    ids=range(8),
+    ids=range(12),
 )
 def test_unusable_prompts_are_named(tmp_path, line):
     path = tmp_path / "prompts.jsonl"
@@ -352,6 +362,22 @@ def test_unusable_prompts_are_named(tmp_path, line):
     path.write_text("\n")
     with pytest.raises(PromptsError, match="no prompt"):
         read_prompts(path)
+
+
+def test_messages_are_rendered_before_they_are_encoded(tmp_path, session_of):
+    session = session_of("embedded", "fp32")
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"task": "rag", "messages": messages}))
+    prompts = read_prompts(path)
+    assert prompts == [Prompt("rag", messages)]
+    encoded = encode_prompts(
+        session, prompts, 8, lambda given: "\n".join(one["content"] for one in given)
+    )
+    wanted = Tokenizer.of(session.bundle).encode("Be brief.\nWhy?", special_tokens=False)
+    assert encoded["rag"][0].tolist() == wanted.tolist()
+    with pytest.raises(PromptsError, match="chat template"):
+        encode_prompts(session, prompts, 8)
 
 
 def test_prompts_may_begin_with_a_byte_order_mark(data):

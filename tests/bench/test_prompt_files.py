@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from checkpoints import CHECKPOINTS, ROOT
+from coordgen_rs.bench.measuring.prompts import Prompt, read_prompts
 
 TASKS = ("summary", "rag", "ui", "reply")
 FOLDER = ROOT / "benches" / "prompts"
@@ -46,6 +47,12 @@ def test_each_task_has_twelve_prompts_of_its_own_name(task):
 def test_lines_are_written_as_json_writes_them(task):
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records(task)]
     assert (FOLDER / f"{task}.jsonl").read_bytes() == "".join(lines).encode("utf-8")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_bench_reads_them(task):
+    wanted = [Prompt(task, record["messages"]) for record in records(task)]
+    assert read_prompts(FOLDER / f"{task}.jsonl") == wanted
 
 
 @pytest.mark.parametrize("task", TASKS)

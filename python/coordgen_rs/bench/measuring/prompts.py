@@ -1,7 +1,11 @@
-"""Prompts of the bench: one JSON object a line, with the task that a prompt belongs to."""
+"""Prompts of the bench: one JSON object a line, with the task that a prompt belongs to.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+In: a file, whose lines hold text or the messages of a chat. Out: prompts, and their token ids. How
+messages become text is the caller's to say.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,23 +25,36 @@ class PromptsError(CoordgenError):
     """A file of prompts cannot be used; the message names the file and the line."""
 
 
+Messages = list[dict[str, str]]
+"""What a chat template takes: `role` and `content` of each message."""
+
+
+@dataclass(frozen=True)
+class _Message:
+    role: str
+    content: str
+
+
 @dataclass(frozen=True)
 class _Line:
-    """What a line must hold; it may hold more."""
+    """What a line must hold, `prompt` or `messages`; it may hold more."""
 
     task: str
-    prompt: str
+    prompt: str | None = None
+    messages: list[_Message] | None = None
 
 
 class Prompt(NamedTuple):
-    """A prompt, and the task that it belongs to."""
+    """A prompt, as text or as the messages of a chat, and the task that it belongs to."""
 
     task: str
-    prompt: str
+    prompt: str | Messages
 
 
 def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
-    """The prompts of a file, lines with `task` and `prompt`; the first `limit` of each task.
+    """The prompts of a file; the first `limit` of each task.
+
+    A line has `task`, and either `prompt`, a text, or `messages`, a list of `role` and `content`.
 
     Raises:
         PromptsError: No line, or one that is no such object.
@@ -47,8 +64,8 @@ def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
     counts: dict[str, int] = {}
     try:
         for number, fields in read_json_lines(path, most_line_bytes=_MOST_LINE_BYTES):
-            line = parse(_Line, fields, f"{path}, line {number}")
-            prompt = Prompt(line.task, line.prompt)
+            where = f"{path}, line {number}"
+            prompt = _prompt(parse(_Line, fields, where), where)
             counts[prompt.task] = counts.get(prompt.task, 0) + 1
             if limit is None or counts[prompt.task] <= limit:
                 prompts.append(prompt)
@@ -59,14 +76,41 @@ def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
+def _prompt(line: _Line, where: str) -> Prompt:
+    if line.prompt is not None and line.messages is None:
+        return Prompt(line.task, line.prompt)
+    if line.messages and line.prompt is None:
+        return Prompt(line.task, [asdict(message) for message in line.messages])
+    raise PromptsError(f"{where} needs either prompt or messages, which may not be empty")
+
+
 def encode_prompts(
-    session: OrtSession, prompts: Iterable[Prompt], max_new_tokens: int
+    session: OrtSession,
+    prompts: Iterable[Prompt],
+    max_new_tokens: int,
+    render: Callable[[Messages], str] | None = None,
 ) -> dict[str, list[NDArray[np.uint32]]]:
-    """Prompts by task, as token ids; those that leave no room for an answer are left out."""
+    """Prompts by task, as token ids; those that leave no room for an answer are left out.
+
+    Args:
+        session: Says which tokenizer, and how much room there is.
+        prompts: Of any tasks.
+        max_new_tokens: Room that an answer needs.
+        render: The model's chat template: messages to text, with the begin token where the model
+            wants one, up to where the answer starts.
+
+    Raises:
+        PromptsError: A prompt is messages, and there is no `render`.
+    """
     tokenizer = Tokenizer.of(session.bundle)
     encoded: dict[str, list[NDArray[np.uint32]]] = {}
-    for task, text in prompts:
-        token_ids = tokenizer.encode(text)
+    for task, prompt in prompts:
+        if isinstance(prompt, str):
+            token_ids = tokenizer.encode(prompt)
+        elif render is None:
+            raise PromptsError("a prompt is chat messages, which need the model's chat template")
+        else:
+            token_ids = tokenizer.encode(render(prompt), special_tokens=False)
         if 0 < len(token_ids) <= session.capacity - max_new_tokens:
             encoded.setdefault(task, []).append(token_ids)
     return encoded
