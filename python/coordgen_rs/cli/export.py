@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         type=values.path("CHECKPOINT"),
         metavar="CHECKPOINT",
-        help="a Hugging Face directory (Llama or Qwen2 family), or a llama2.c legacy checkpoint",
+        help="a Hugging Face directory, or a llama2.c legacy checkpoint",
     )
     parser.add_argument(
         "out",

@@ -45,6 +45,7 @@ def write_layer(
     biases = [
         tensor(f"self_attn.{part}.bias", n) for part, n in qkv_sizes.items() if config.qkv_bias
     ]
+    norms = {"query_norm": "q_norm", "key_norm": "k_norm"} if config.qk_norm else {}
     gate_up = [tensor(f"mlp.{part}.weight", ffn, hidden) for part in ("gate_proj", "up_proj")]
     return StoredLayer(
         attention_norm=writer.tensor(tensor("input_layernorm.weight", hidden)),
@@ -53,6 +54,10 @@ def write_layer(
         ffn_norm=writer.tensor(tensor("post_attention_layernorm.weight", hidden)),
         gate_up=writer.linear(gate_up, bits),
         down=writer.linear([tensor("mlp.down_proj.weight", hidden, ffn)], bits),
+        **{
+            name: writer.tensor(tensor(f"self_attn.{part}.weight", config.head_dim))
+            for name, part in norms.items()
+        },
     )
 
 

@@ -63,6 +63,8 @@ class StoredLayer:
     ffn_norm: StoredTensor
     gate_up: StoredLinear
     down: StoredLinear
+    query_norm: StoredTensor | None = None
+    key_norm: StoredTensor | None = None
 
 
 @dataclass(frozen=True)

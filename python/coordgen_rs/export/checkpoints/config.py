@@ -9,14 +9,16 @@ from typing import Any
 
 from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.export.checkpoints.families import Family, family_of
 from coordgen_rs.export.checkpoints.rope import inverse_frequencies
-
-_FAMILIES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and options of a Llama-like decoder: RMSNorm, RoPE, grouped queries, SwiGLU."""
+    """Sizes and switches of a decoder: RMSNorm, RoPE, grouped queries, a gated feed-forward.
+
+    The switches, those with defaults, are where families differ; the defaults are Llama's.
+    """
 
     family: str
     hidden_size: int
@@ -35,6 +37,8 @@ class ModelConfig:
     qkv_bias: bool
     bos_token_id: int | None
     end_token_ids: list[int]
+    qk_norm: bool = False
+    """Queries and keys are normed head by head before they are rotated."""
 
 
 def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
@@ -44,7 +48,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         UnsupportedModelError: The exporter cannot do this model.
         CheckpointError: A field is missing or malformed.
     """
-    family = _family(config)
+    family, config = family_of(config)
     _refuse_options(config, family)
     hidden_size = _positive(config, "hidden_size")
     num_heads = _positive(config, "num_attention_heads")
@@ -58,7 +62,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
     vocab_size = _positive(config, "vocab_size")
     bos_token_ids = _token_ids("bos_token_id", config, generation, vocab_size)
     return ModelConfig(
-        family=family,
+        family=family.name,
         hidden_size=hidden_size,
         ffn_size=_positive(config, "intermediate_size"),
         num_layers=_positive(config, "num_hidden_layers"),
@@ -70,24 +74,14 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         rms_norm_eps=_number(config, "rms_norm_eps"),
         inv_freq=inverse_frequencies(config, head_dim),
         tied_head=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=family == "qwen2",
+        qkv_bias=family.qkv_bias,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         end_token_ids=_token_ids("eos_token_id", config, generation, vocab_size),
+        qk_norm=family.qk_norm,
     )
 
 
-def _family(config: dict[str, Any]) -> str:
-    architectures = config.get("architectures")
-    for architecture, family in _FAMILIES.items():
-        if architectures == [architecture]:
-            return family
-    raise UnsupportedModelError(
-        f"config.json: architectures {architectures} are not supported, "
-        f"only {' and '.join(_FAMILIES)}"
-    )
-
-
-def _refuse_options(config: dict[str, Any], family: str) -> None:
+def _refuse_options(config: dict[str, Any], family: Family) -> None:
     """Refuse options that change the arithmetic.
 
     Raises:
@@ -98,7 +92,7 @@ def _refuse_options(config: dict[str, Any], family: str) -> None:
         "quantization_config": config.get("quantization_config") is not None,
         "use_sliding_window": bool(config.get("use_sliding_window")),
         "layer_types": layer_types is not None and not _is_full_attention(layer_types),
-        "attention_bias": family == "llama" and bool(config.get("attention_bias")),
+        "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
         "hidden_act": config.get("hidden_act", "silu") not in ("silu", "swish"),
         "partial_rotary_factor": config.get("partial_rotary_factor", 1.0) != 1.0,

@@ -17,7 +17,6 @@ from coordgen_rs.export.bundle import (
     BundleOptions,
     Progress,
     cut_layers,
-    model_shape,
     no_progress,
     write_manifest,
 )
@@ -131,7 +130,7 @@ class _Exporter:
         self._staging = staging
         self._options = options
         self._on_progress = on_progress
-        self._model = model_shape(source.config)
+        self._model = source.config
 
     def run(self) -> None:
         """Writes all files, the manifest last."""

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
-from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.cpu.quantize import BLOCK_SIZE
 from coordgen_rs.export.graph_builder import GraphBuilder, float_info
 from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
@@ -81,9 +81,13 @@ class _Graph(GraphBuilder):
         scale = self.weight(f"{name}.weight", weight)
         return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
 
+    def rotate(self, name: str, x: str) -> str:
+        """Rotary embedding of `x (1, heads, M, head_dim)`."""
+        return self.node("RotaryEmbedding", [x, "cos_by_row", "sin_by_row"], name)
+
 
 def block_graph(
-    model: ModelShape, layers: Sequence[StoredLayer], first_layer: int
+    model: ModelConfig, layers: Sequence[StoredLayer], first_layer: int
 ) -> onnx.ModelProto:
     """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
     half = model.head_dim // 2
@@ -114,7 +118,7 @@ def block_graph(
     return graph.model("block", inputs, outputs, _OPSET)
 
 
-def head_graph(model: ModelShape, head: StoredHead) -> onnx.ModelProto:
+def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
@@ -129,7 +133,7 @@ def head_graph(model: ModelShape, head: StoredHead) -> onnx.ModelProto:
     )
 
 
-def _attention(graph: _Graph, model: ModelShape, layer: StoredLayer, number: int, x: str) -> str:
+def _attention(graph: _Graph, model: ModelConfig, layer: StoredLayer, number: int, x: str) -> str:
     """`x (M, D)` plus attention over the caches, which get the new keys and values first."""
     heads, kv_heads, size = model.num_heads, model.num_kv_heads, model.head_dim
     name = f"layer_{number}"
@@ -138,14 +142,7 @@ def _attention(graph: _Graph, model: ModelShape, layer: StoredLayer, number: int
     by_row = graph.integers(1, _ANY, heads + 2 * kv_heads, size)
     qkv = graph.node("Reshape", [qkv, by_row], f"{name}.qkv_by_row")
     qkv = graph.node("Transpose", [qkv], f"{name}.qkv_by_head", perm=[0, 2, 1, 3])
-    rotated, value = f"{name}.unrotated", f"{name}.value"
-    graph.split(
-        "Split", [qkv, graph.integers(heads + kv_heads, kv_heads)], [rotated, value], axis=1
-    )
-    angles = ["cos_by_row", "sin_by_row"]
-    rotated = graph.node("RotaryEmbedding", [rotated, *angles], f"{name}.rotated")
-    query, key = f"{name}.query", f"{name}.key"
-    graph.split("Split", [rotated, graph.integers(heads, kv_heads)], [query, key], axis=1)
+    query, key, value = _query_key_value(graph, model, layer, name, qkv)
     caches = []
     for kind, new in (("key", key), ("value", value)):
         cache = f"{kind}_{number}"
@@ -159,12 +156,40 @@ def _attention(graph: _Graph, model: ModelShape, layer: StoredLayer, number: int
     return graph.node("Add", [x, out], f"{name}.after_attention")
 
 
-def _may_be_single(model: ModelShape) -> bool:
+def _query_key_value(
+    graph: _Graph, model: ModelConfig, layer: StoredLayer, name: str, qkv: str
+) -> tuple[str, str, str]:
+    """Queries and keys, normed and rotated, and values; each `(1, heads of it, M, head_dim)`.
+
+    `qkv` holds the heads of all three. Without norms queries and keys are rotated by one node.
+    """
+    heads, kv_heads = model.num_heads, model.num_kv_heads
+    query, key, value = (f"{name}.{part}" for part in ("query", "key", "value"))
+    if layer.query_norm is None or layer.key_norm is None:
+        unrotated = f"{name}.unrotated"
+        graph.split(
+            "Split", [qkv, graph.integers(heads + kv_heads, kv_heads)], [unrotated, value], axis=1
+        )
+        rotated = graph.rotate(f"{name}.rotated", unrotated)
+        graph.split("Split", [rotated, graph.integers(heads, kv_heads)], [query, key], axis=1)
+        return query, key, value
+    unnormed = [f"{query}.unnormed", f"{key}.unnormed"]
+    sizes = graph.integers(heads, kv_heads, kv_heads)
+    graph.split("Split", [qkv, sizes], [*unnormed, value], axis=1)
+    for part, x, norm in zip(
+        (query, key), unnormed, (layer.query_norm, layer.key_norm), strict=True
+    ):
+        normed = graph.norm(f"{part}.norm", x, norm, model.rms_norm_eps)
+        graph.rotate(part, normed)
+    return query, key, value
+
+
+def _may_be_single(model: ModelConfig) -> bool:
     """Whether a product of attention has a single row where there is one token."""
     return model.num_heads == model.num_kv_heads
 
 
-def _attend(graph: _Graph, model: ModelShape, name: str, query: str, caches: Sequence[str]) -> str:
+def _attend(graph: _Graph, model: ModelConfig, name: str, query: str, caches: Sequence[str]) -> str:
     """Softmax attention of `query (1, heads, M, head_dim)` over the caches, in the same shape.
 
     Heads are ordered so that those sharing a key follow one another; they are folded into rows.
@@ -204,7 +229,7 @@ def _without_last_row(graph: _Graph, x: str) -> str:
     return graph.node("Slice", [x, start, end, rows], f"{x}.shortened")
 
 
-def _feed_forward(graph: _Graph, model: ModelShape, layer: StoredLayer, name: str, x: str) -> str:
+def _feed_forward(graph: _Graph, model: ModelConfig, layer: StoredLayer, name: str, x: str) -> str:
     """`x (M, D)` plus SwiGLU."""
     normed = graph.norm(f"{name}.ffn_norm", x, layer.ffn_norm, model.rms_norm_eps)
     both = graph.linear(f"{name}.gate_up", normed, layer.gate_up)

@@ -22,7 +22,7 @@ from coordgen_rs.bundle.manifest import (
     HeadFiles,
     QnnTarget,
 )
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, UnsupportedModelError
 from coordgen_rs.export.bundle import (
     TOKENIZER_NAME,
     BundleOptions,
@@ -128,13 +128,30 @@ class _Options(BundleOptions):
 
         Raises:
             OptionError: An option is out of its limits, which the message names.
+            UnsupportedModelError: The model has what the graphs for HTP lack.
         """
+        _refuse_switches(config)
         soc_named(self.soc)
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected int8 or int4 for QNN")
         if self.cache_type not in ("uint8", "uint16"):
             raise OptionError(f"cache_type is {self.cache_type!r}, expected uint8 or uint16")
         self.check_limits(config, _MOST_ROWS)
+
+
+def _refuse_switches(config: ModelConfig) -> None:
+    """Refuse what only the graphs for CPU can do.
+
+    Raises:
+        UnsupportedModelError: The model needs it; the message names it.
+    """
+    needed = {"norms of queries and keys": config.qk_norm}
+    for what, is_needed in needed.items():
+        if is_needed:
+            raise UnsupportedModelError(
+                f"config.json: {config.family} models have {what}, which --provider qnn does not "
+                "support; --provider cpu does"
+            )
 
 
 class _QnnExporter:

@@ -1,0 +1,181 @@
+"""Tiny random models of every family, made by transformers, beside what is exported from them.
+
+`python tests/support/families.py` prints the largest difference of logits, and whether greedy
+decoding gives the same tokens, for each family and file format. It needs torch and transformers.
+"""
+
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from checkpoints import character_tokenizer
+from coordgen_rs import Bundle, OrtSession, plain
+from coordgen_rs.export import export_checkpoint
+from coordgen_rs.target.device import CpuDevice
+
+NUM_TOKENS, NUM_GREEDY = 90, 30
+_VOCAB = 128
+_SIZES: dict[str, Any] = {
+    "vocab_size": _VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("LlamaForCausalLM", {}),
+    "Qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "Qwen3": ("Qwen3ForCausalLM", {"head_dim": 24, "tie_word_embeddings": True}),
+    "Qwen3, untied": ("Qwen3ForCausalLM", {"head_dim": 16, "num_key_value_heads": 4}),
+}
+"""Architecture, and what its configuration has beyond `_SIZES`, by the name of a case."""
+
+needs_transformers = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
+    reason="no torch and transformers here: make setup-train",
+)
+
+
+class Comparison(NamedTuple):
+    """A family's exported model beside transformers' own."""
+
+    largest_logit: float
+    difference: float
+    """Largest absolute difference of any logit."""
+    same_greedy: bool
+
+
+def random_model(name: str, seed: int = 0) -> Any:
+    """A model of transformers with random float32 weights."""
+    import torch
+    import transformers
+
+    architecture, options = MODELS[name]
+    model_class = getattr(transformers, architecture)
+    config = model_class.config_class(**{**_SIZES, **options})
+    config._attn_implementation = "eager"
+    model = model_class(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            if "norm" in parameter_name:
+                parameter.copy_(parameter + values / 8)  # near what the family starts with
+            else:
+                parameter.copy_(values * 1.4 / parameter.shape[-1] ** 0.5)
+    return model
+
+
+def write_safetensors(model: Any, path: Path) -> Path:
+    """A Hugging Face directory of a model."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model.save_pretrained(path)
+    (path / "tokenizer.json").write_text(json.dumps(character_tokenizer(_VOCAB)))
+    return path
+
+
+FORMATS: dict[str, Callable[[Any, Path], Path]] = {"safetensors": write_safetensors}
+"""Writes a model to a new path and returns what `export_checkpoint` is to be given, by format."""
+
+
+def exported_model(
+    name: str, folder: Path, file_format: str = "safetensors", **options: Any
+) -> Any:
+    """A model of transformers, and an opened bundle of it in `folder`."""
+    model = random_model(name)
+    checkpoint = FORMATS[file_format](model, folder / "checkpoint")
+    export_checkpoint(checkpoint, folder / "bundle", **{"prefill_rows": 32, **options})
+    return model, Bundle.open(folder / "bundle")
+
+
+def prompt_logits(session: OrtSession, token_ids: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """Logits `(tokens, vocab)` of a prompt, read as every prompt is read."""
+    parts: list[NDArray[np.float32]] = []
+    session.rewind(0)
+    session.prefill(token_ids, on_logits=lambda logits: parts.append(logits.copy()))
+    return np.concatenate(parts)
+
+
+def chain_logits(
+    session: OrtSession, token_ids: NDArray[np.uint32], width: int
+) -> NDArray[np.float32]:
+    """Logits `(tokens, vocab)` of a text that is read in decode steps of `width` rows."""
+    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+    parts: list[NDArray[np.float32]] = []
+    session.rewind(0)
+    for start in range(0, len(token_ids), width):
+        part = token_ids[start : start + width]
+        inputs.fill_chain(part, session.length)
+        parts.append(session.step(inputs)[: len(part)].copy())
+        session.commit(np.arange(len(part), dtype=np.uint32))
+    return np.concatenate(parts)
+
+
+def tokens(count: int = NUM_TOKENS) -> NDArray[np.uint32]:
+    """Random tokens, the same in every run."""
+    return np.random.default_rng(7).integers(3, _VOCAB, count).astype(np.uint32)
+
+
+def compare(model: Any, bundle: Bundle) -> Comparison:
+    """Logits of a prompt, and greedy tokens behind it, of a bundle and of transformers."""
+    import torch
+
+    session, ids = OrtSession(CpuDevice(bundle)), tokens()
+    inputs = torch.from_numpy(ids.astype(np.int64))[None]
+    with torch.no_grad():
+        expected = model(inputs).logits[0].numpy()
+    difference = np.abs(prompt_logits(session, ids) - expected).max()
+    return Comparison(
+        float(np.abs(expected).max()), float(difference), _same_greedy(model, session, ids)
+    )
+
+
+def _same_greedy(model: Any, session: OrtSession, ids: NDArray[np.uint32]) -> bool:
+    import torch
+
+    inputs = torch.from_numpy(ids.astype(np.int64))[None]
+    limits = {"max_new_tokens": NUM_GREEDY, "do_sample": False}
+    with torch.no_grad():
+        expected = model.generate(inputs, attention_mask=torch.ones_like(inputs), **limits)
+    steps = plain(session, ids, max_new_tokens=NUM_GREEDY)
+    got = [token for step in steps for token in step.token_ids]
+    return got == expected[0, len(ids) :].tolist()
+
+
+def main() -> int:
+    """Print the table; the exit code is 1 if any case is further away than 1e-4."""
+    worst = 0.0
+    print(
+        f"{'family':<28}{'format':<14}{'largest logit':>14}{'difference':>12}  same greedy tokens"
+    )
+    for name in MODELS:
+        for file_format in FORMATS:
+            with tempfile.TemporaryDirectory() as folder:
+                result = compare(*exported_model(name, Path(folder), file_format))
+            worst = max(worst, result.difference if result.same_greedy else 1.0)
+            same = f"{NUM_GREEDY}" if result.same_greedy else "no"
+            print(
+                f"{name:<28}{file_format:<14}{result.largest_logit:>14.2f}"
+                f"{result.difference:>12.1e}  {same}"
+            )
+    return int(worst > 1e-4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
