@@ -101,16 +101,22 @@ class StepInputs:
     `past_len + depth`, and sees the committed slots, those of its ancestors and its own. Other rows
     are padding: token 0 at position 0, which sees the committed slots and its own.
 
-    A fill rewrites only the part of the mask that differs from the last fill, so nobody else may
-    write to the mask.
+    Layers with a sliding window have a mask of their own: of what a row sees, only positions above
+    its own minus `window`.
+
+    A fill rewrites only the part of the masks that differs from the last fill, so nobody else may
+    write to them.
 
     Args:
         input_ids: `(rows,) i64`.
         position_ids: `(rows,) i64`.
         mask: `(1, .., rows, attended) f32`, additive: 0 where a row sees a slot, -10,000 elsewhere.
+        window_mask: The same, for layers with a sliding window; None if there are none.
+        window: Number of tokens that such a layer sees, a row's own included.
 
     Raises:
         ShapeError: An array has another dtype or shape, or is not C-contiguous.
+        OptionError: `window` is 0, or given without `window_mask` or the other way round.
     """
 
     def __new__(
@@ -118,6 +124,9 @@ class StepInputs:
         input_ids: NDArray[np.int64],
         position_ids: NDArray[np.int64],
         mask: NDArray[np.float32],
+        *,
+        window_mask: NDArray[np.float32] | None = None,
+        window: int | None = None,
     ) -> StepInputs: ...
     @property
     def rows(self) -> int:
@@ -142,6 +151,10 @@ class StepInputs:
     @property
     def mask(self) -> NDArray[np.float32]:
         """The array given, `(1, .., rows, attended) f32`."""
+
+    @property
+    def window_mask(self) -> NDArray[np.float32] | None:
+        """The array given, `(1, .., rows, attended) f32`, or None."""
 
     def fill(
         self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32], past_len: int

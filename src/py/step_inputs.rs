@@ -4,7 +4,7 @@ use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use super::convert::{array, integers, matrix, token_ids};
-use super::errors::ShapeError;
+use super::errors::{OptionError, ShapeError};
 use crate::error::Result;
 use crate::tree::draft_tree::DraftTree;
 use crate::tree::step_inputs::{StepBuffers, StepInputs};
@@ -19,6 +19,8 @@ pub struct PyStepInputs {
     position_ids: Py<PyArrayDyn<i64>>,
     #[pyo3(get)]
     mask: Py<PyArrayDyn<f32>>,
+    #[pyo3(get)]
+    window_mask: Option<Py<PyArrayDyn<f32>>>,
 }
 
 impl PyStepInputs {
@@ -46,10 +48,18 @@ impl PyStepInputs {
         let mut input_ids = self.input_ids.bind(py).try_readwrite()?;
         let mut position_ids = self.position_ids.bind(py).try_readwrite()?;
         let mut mask = self.mask.bind(py).try_readwrite()?;
+        let mut window_mask = match &self.window_mask {
+            Some(mask) => Some(mask.bind(py).try_readwrite()?),
+            None => None,
+        };
         let buffers = StepBuffers {
             input_ids: input_ids.as_slice_mut()?,
             position_ids: position_ids.as_slice_mut()?,
             mask: mask.as_slice_mut()?,
+            window_mask: match &mut window_mask {
+                Some(mask) => mask.as_slice_mut()?,
+                None => &mut [],
+            },
         };
         Ok(fill(&mut self.core, buffers)?)
     }
@@ -58,10 +68,13 @@ impl PyStepInputs {
 #[pymethods]
 impl PyStepInputs {
     #[new]
+    #[pyo3(signature = (input_ids, position_ids, mask, *, window_mask=None, window=None))]
     fn new(
         input_ids: &Bound<'_, PyAny>,
         position_ids: &Bound<'_, PyAny>,
         mask: &Bound<'_, PyAny>,
+        window_mask: Option<&Bound<'_, PyAny>>,
+        window: Option<usize>,
     ) -> PyResult<Self> {
         let (mask, rows, attended) = matrix::<f32>(mask, "mask")?;
         let row_array = |object, what| {
@@ -75,11 +88,28 @@ impl PyStepInputs {
                 ))),
             }
         };
+        let core = StepInputs::new(rows, attended)?;
+        let (core, window_mask) = match (window_mask, window) {
+            (None, None) => (core, None),
+            (Some(window_mask), Some(window)) => {
+                let (window_mask, ..) = matrix::<f32>(window_mask, "window_mask")?;
+                if window_mask.shape() != mask.shape() {
+                    return Err(ShapeError::new_err(format!(
+                        "window_mask must have the mask's shape {:?}, not {:?}",
+                        mask.shape(),
+                        window_mask.shape()
+                    )));
+                }
+                (core.with_window(window)?, Some(window_mask.clone().unbind()))
+            }
+            _ => return Err(OptionError::new_err("window and window_mask go together")),
+        };
         Ok(Self {
-            core: StepInputs::new(rows, attended)?,
+            core,
             input_ids: row_array(input_ids, "input_ids")?,
             position_ids: row_array(position_ids, "position_ids")?,
             mask: mask.clone().unbind(),
+            window_mask,
         })
     }
 

@@ -2,3 +2,4 @@
 
 pub mod draft_tree;
 pub mod step_inputs;
+mod window_mask;

@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::tree::draft_tree::DraftTree;
+use crate::tree::window_mask::WindowMask;
 
 /// Additive mask of a slot that a row sees.
 pub const VISIBLE: f32 = 0.0;
@@ -22,6 +23,8 @@ pub struct StepBuffers<'a> {
     pub position_ids: &'a mut [i64],
     /// Additive mask, `(rows, attended) f32` of [`VISIBLE`] and [`MASKED`].
     pub mask: &'a mut [f32],
+    /// The same for layers with a sliding window; empty where there is none.
+    pub window_mask: &'a mut [f32],
 }
 
 /// The shape of a step, and how far its mask is filled.
@@ -35,8 +38,10 @@ pub struct StepBuffers<'a> {
 /// extra. A fill rewrites only the columns between the last fill's `past_len` and the end of the
 /// step: `rows * (rows + |past_len - last past_len|)` entries, whatever `past_len` is.
 ///
+/// Where some layers have a [sliding window](Self::with_window), a second mask is filled for them.
+///
 /// All fills of one `StepInputs` must be given the same buffers, and nobody else may write to
-/// the mask.
+/// the masks.
 #[derive(Clone, Debug)]
 pub struct StepInputs {
     rows: usize,
@@ -44,6 +49,7 @@ pub struct StepInputs {
     /// `past_len` of the last fill; `None` while the mask's content is unknown.
     filled_past_len: Option<usize>,
     num_nodes: usize,
+    window: Option<WindowMask>,
 }
 
 impl StepInputs {
@@ -58,7 +64,20 @@ impl StepInputs {
         if rows > attended {
             return Err(Error::StepOutOfRange { past_len: 0, rows, attended });
         }
-        Ok(Self { rows, attended, filled_past_len: None, num_nodes: 0 })
+        Ok(Self { rows, attended, filled_past_len: None, num_nodes: 0, window: None })
+    }
+
+    /// The same with a second mask, for layers in which a row sees its own token and the
+    /// `window - 1` before it; nothing filled yet.
+    ///
+    /// Fails when `window` is 0.
+    pub fn with_window(self, window: usize) -> Result<Self> {
+        if window == 0 {
+            let (what, must) = ("window", "at least 1");
+            return Err(Error::BadOption { what, got: window.to_string(), must });
+        }
+        let window = Some(WindowMask::new(window, self.rows, self.attended));
+        Ok(Self { filled_past_len: None, window, ..self })
     }
 
     /// Rows of the step.
@@ -87,7 +106,7 @@ impl StepInputs {
         buffers: StepBuffers<'_>,
     ) -> Result<()> {
         self.check(tree.num_nodes(), past_len, &buffers)?;
-        let StepBuffers { input_ids, position_ids, mask } = buffers;
+        let StepBuffers { input_ids, position_ids, mask, window_mask } = buffers;
         self.num_nodes = tree.num_nodes();
         input_ids.fill(0);
         position_ids.fill(0);
@@ -96,6 +115,9 @@ impl StepInputs {
             position_ids[node] = past_len as i64 + i64::from(*depth);
         }
         self.fill_mask(tree.parents(), past_len, mask);
+        if let Some(window) = &mut self.window {
+            window.fill(tree, past_len, window_mask);
+        }
         Ok(())
     }
 
@@ -114,7 +136,10 @@ impl StepInputs {
     ) -> Result<()> {
         let nodes = first..tree.num_nodes().max(first);
         self.check(nodes.len(), past_len + first, &buffers)?;
-        let StepBuffers { input_ids, position_ids, mask } = buffers;
+        let StepBuffers { input_ids, position_ids, mask, window_mask } = buffers;
+        if let Some(window) = &mut self.window {
+            window.fill_from(tree, first, past_len, window_mask);
+        }
         self.num_nodes = nodes.len();
         self.filled_past_len = None;
         input_ids.fill(0);
@@ -163,10 +188,12 @@ impl StepInputs {
         if past_len > attended - rows {
             return Err(Error::StepOutOfRange { past_len, rows, attended });
         }
+        let window_len = self.window.as_ref().map_or(0, |_| rows * attended);
         for (what, got, expected) in [
             ("input_ids", buffers.input_ids.len(), rows),
             ("position_ids", buffers.position_ids.len(), rows),
             ("mask", buffers.mask.len(), rows * attended),
+            ("window_mask", buffers.window_mask.len(), window_len),
         ] {
             if got != expected {
                 return Err(Error::WrongLength { what, got, expected });
@@ -186,16 +213,35 @@ mod tests {
     const ROWS: usize = 6;
     const ATTENDED: usize = 20;
 
-    struct Buffers(Vec<i64>, Vec<i64>, Vec<f32>);
+    struct Buffers(Vec<i64>, Vec<i64>, Vec<f32>, Vec<f32>);
 
     impl Buffers {
         fn new() -> Self {
-            Self(vec![-1; ROWS], vec![-1; ROWS], vec![f32::NAN; ROWS * ATTENDED])
+            let window_mask = Vec::new();
+            Self(vec![-1; ROWS], vec![-1; ROWS], vec![f32::NAN; ROWS * ATTENDED], window_mask)
+        }
+
+        fn with_window() -> Self {
+            Self { 3: vec![f32::NAN; ROWS * ATTENDED], ..Self::new() }
         }
 
         fn lend(&mut self) -> StepBuffers<'_> {
-            StepBuffers { input_ids: &mut self.0, position_ids: &mut self.1, mask: &mut self.2 }
+            let Self(input_ids, position_ids, mask, window_mask) = self;
+            StepBuffers { input_ids, position_ids, mask, window_mask }
         }
+    }
+
+    /// Whether a row sees a slot through a window: by the positions of both.
+    fn sees_near(
+        tree: &DraftTree,
+        past_len: usize,
+        node: usize,
+        slot: usize,
+        window: usize,
+    ) -> bool {
+        let depth = |node: usize| tree.depths().get(node).map_or(0, |&depth| depth as usize);
+        let seen = slot.checked_sub(past_len).map_or(slot, |other| past_len + depth(other));
+        sees(tree, past_len, node, slot) && past_len + depth(node) < seen + window
     }
 
     fn sees(tree: &DraftTree, past_len: usize, row: usize, slot: usize) -> bool {
@@ -262,6 +308,51 @@ mod tests {
                 prop_assert_eq!(buffers.2[slot], expected);
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_hides_what_stands_too_far_back(
+            window in 1..=ATTENDED + 2,
+            steps in prop::collection::vec(
+                (strategies::tree(ROWS), 0..=ATTENDED - 2 * ROWS, prop::option::of(0..ROWS)), 1..8)
+        ) {
+            let mut inputs = StepInputs::new(ROWS, ATTENDED).unwrap().with_window(window).unwrap();
+            let mut buffers = Buffers::with_window();
+            for (tree, past_len, read_before) in &steps {
+                let first = read_before.map_or(0, |first| first.min(tree.num_nodes() - 1));
+                match read_before {
+                    Some(_) => inputs.fill_from(tree, first, *past_len, buffers.lend()).unwrap(),
+                    None => inputs.fill(tree, *past_len, buffers.lend()).unwrap(),
+                }
+                for row in 0..ROWS {
+                    let is_padding = row >= inputs.num_nodes();
+                    for slot in 0..ATTENDED {
+                        let entry = buffers.3[row * ATTENDED + slot];
+                        if is_padding && slot == past_len + first + row {
+                            prop_assert_eq!(entry, VISIBLE);
+                        } else if !is_padding {
+                            let near = sees_near(tree, *past_len, first + row, slot, window);
+                            prop_assert_eq!(entry, if near { VISIBLE } else { MASKED });
+                        } else {
+                            prop_assert!(entry == VISIBLE || entry == MASKED);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_of_nothing_and_a_lacking_mask_are_refused() {
+        let inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
+        let refused = inputs.clone().with_window(0).unwrap_err();
+        assert!(matches!(refused, Error::BadOption { what: "window", .. }));
+        let mut inputs = inputs.with_window(3).unwrap();
+        let tree = DraftTree::new(TokenId(1));
+        let refused = inputs.fill(&tree, 0, Buffers::new().lend());
+        let (what, got, expected) = ("window_mask", 0, ROWS * ATTENDED);
+        assert_eq!(refused, Err(Error::WrongLength { what, got, expected }));
     }
 
     #[test]

@@ -49,7 +49,7 @@ def test_opening_gives_the_manifest_and_the_embedding(bundle):
 
 def test_rope_tables_cover_every_slot(bundle):
     opened = Bundle.open(bundle)
-    cos, sin = opened.rope_tables()
+    cos, sin = opened.rope_tables().values()
     assert cos.shape == sin.shape == (opened.manifest.slots, 8)
     assert cos.dtype == sin.dtype == np.float32
     assert np.array_equal(cos[0], np.ones(8))
@@ -88,7 +88,10 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
         ({"weights": "int3"}, r"manifest\.weights is 'int3'"),
         ({"widths": [1, 1, 32, 256]}, r"manifest\.widths"),
         ({"widths": [1, 32, 256, 512]}, r"manifest\.slots"),
-        ({"inv_freq": [1.0]}, r"manifest\.inv_freq"),
+        ({"inv_freq": []}, r"manifest\.inv_freq has 0 entries, expected 1 to head_dim / 2, 8"),
+        ({"window_inv_freq": [1.0] * 9}, r"manifest\.window_inv_freq has 9 entries"),
+        ({"window": 0}, r"manifest\.window is 0"),
+        ({"rope_factor": -1.0}, r"manifest\.rope_factor is -1"),
         ({"end_token_ids": [128]}, "128"),
         ({"blocks": []}, r"manifest\.blocks"),
         ({"files": {}}, r"manifest\.files lacks"),

@@ -382,7 +382,7 @@ def real_blocks(bundle_of):
     model, slots = bundle.manifest.model, bundle.manifest.slots
     cache = KvCache(model.num_layers, model.num_kv_heads, slots, model.head_dim)
     blocks = CpuBlocks(bundle, cache, share=False)
-    return blocks, Buffers.empty(bundle.manifest.decode_rows, model, slots)
+    return blocks, Buffers.empty(bundle.manifest.decode_rows, bundle.manifest)
 
 
 def test_real_sessions_are_switched_again_and_again_between_their_runs(real_blocks):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordgen_rs._core import InvalidDraftError, ShapeError, StepInputs
+from coordgen_rs._core import InvalidDraftError, OptionError, ShapeError, StepInputs
 
 ROWS, ATTENDED = 6, 20
 MASKED = -1e4
@@ -112,3 +112,25 @@ def test_a_refused_tree_writes_nothing(token_ids, parents, past_len, error):
         inputs.fill(np.array(token_ids, np.uint32), np.array(parents, np.uint32), past_len)
     assert np.isnan(inputs.mask).all()
     assert (inputs.input_ids == -1).all()
+
+
+def test_a_window_and_its_mask_go_together():
+    ids, mask = np.zeros(3, np.int64), np.zeros((1, 1, 3, 8), np.float32)
+    for half in ({"window": 2}, {"window_mask": mask.copy()}):
+        with pytest.raises(OptionError, match="go together"):
+            StepInputs(ids, ids.copy(), mask, **half)
+    with pytest.raises(OptionError, match="window"):
+        StepInputs(ids, ids.copy(), mask, window_mask=mask.copy(), window=0)
+    with pytest.raises(ShapeError, match="window_mask"):
+        StepInputs(ids, ids.copy(), mask, window_mask=mask[..., :7].copy(), window=2)
+
+
+def test_a_window_counts_positions_not_rows():
+    masks = [np.full((1, 1, 4, 12), np.nan, np.float32) for _ in range(2)]
+    ids = np.zeros(4, np.int64)
+    inputs = StepInputs(ids, ids.copy(), masks[0], window_mask=masks[1], window=2)
+    # Two branches of the root: both nodes stand at position 6, in slots 6 and 7.
+    inputs.fill(np.array([9, 8, 7], np.uint32), np.array([0, 0, 0], np.uint32), 5)
+    assert inputs.window_mask is masks[1]
+    seen = [np.flatnonzero(row == 0).tolist() for row in masks[1][0, 0, :3]]
+    assert seen == [[4, 5], [5, 6], [5, 7]]

@@ -31,6 +31,9 @@ from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.checkpoints.config import parse_config
 from json_values import JSON_VALUES
 
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 16}
+MISTRAL = {"architectures": ["MistralForCausalLM"]}
+
 
 def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **options: Any) -> None:
     """Exporting fails with a message that has `match`, and leaves nothing beside the checkpoint."""
@@ -47,6 +50,13 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ({"layer_types": ["full_attention"]}, "each of 2 layers"),
+        (QWEN3 | {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        (QWEN3 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        (QWEN3 | {"attention_bias": True}, "attention_bias"),
+        (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
+        (MISTRAL | {"sliding_window": 0}, "sliding_window is 0"),
+        (MISTRAL | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"hidden_act": "gelu"}, "hidden_act"),

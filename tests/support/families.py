@@ -40,6 +40,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("LlamaForCausalLM", {}),
     "Qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
     "Qwen3": ("Qwen3ForCausalLM", {"head_dim": 24, "tie_word_embeddings": True}),
+    "Mistral": ("MistralForCausalLM", {"sliding_window": None}),
+    "Mistral, window 24": ("MistralForCausalLM", {"sliding_window": 24}),
+    "Qwen3, windows of 5": (
+        "Qwen3ForCausalLM",
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
+    ),
     "Qwen3, untied": ("Qwen3ForCausalLM", {"head_dim": 16, "num_key_value_heads": 4}),
 }
 """Architecture, and what its configuration has beyond `_SIZES`, by the name of a case."""

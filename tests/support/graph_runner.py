@@ -58,11 +58,10 @@ class GraphRunner:
         hidden[0, :n] = self.bundle.embedding()[np.asarray(token_ids, np.int64)]
         padded = np.zeros(width, np.int64)
         padded[:n] = positions
-        cos, sin = self.bundle.rope_tables()
+        tables = self.bundle.rope_tables()
         common = {
             "mask": mask,
-            "cos": cos[padded][None, None],
-            "sin": sin[padded][None, None],
+            **{name: table[padded][None, None] for name, table in tables.items()},
             "write_index": np.array([self.length], np.int64),
         }
         for block in manifest.blocks:

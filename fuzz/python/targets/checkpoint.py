@@ -42,7 +42,7 @@ def run(data: bytes) -> None:
     except CheckpointError:
         return
     config = checkpoint.config
-    assert len(config.inv_freq) * 2 == config.head_dim
+    assert 2 <= len(config.inv_freq) * 2 <= config.head_dim
     assert all(math.isfinite(frequency) for frequency in config.inv_freq)
     assert math.isfinite(config.rms_norm_eps)
     assert config.num_heads % config.num_kv_heads == 0

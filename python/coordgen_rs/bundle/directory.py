@@ -7,7 +7,7 @@ It does not load graphs (`target/`) or write bundles (`export/`).
 
 import hashlib
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,17 @@ class Bundle:
             ) from error
         return np.asarray(file)  # rows of a memmap are slow to take
 
-    def rope_tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosines and sines of the rotary embedding, `(slots, head_dim / 2) f32` each."""
-        positions = np.arange(self.manifest.slots, dtype=np.float32)
-        angles = positions[:, None] * np.asarray(self.manifest.inv_freq, np.float32)
-        return np.cos(angles), np.sin(angles)
+    def rope_tables(self) -> dict[str, NDArray[np.float32]]:
+        """Cosines and sines of the rotary embedding, `(slots, rotated pairs) f32` each.
+
+        By the name of the input that takes their rows: `cos` and `sin`, and `window_cos` and
+        `window_sin` where layers with a sliding window are rotated otherwise.
+        """
+        manifest = self.manifest
+        tables = _rotations("", manifest.inv_freq, manifest)
+        if manifest.window_inv_freq is not None:
+            tables |= _rotations("window_", manifest.window_inv_freq, manifest)
+        return tables
 
     def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compare the SHA-256 of every file with the manifest; reads everything once.
@@ -132,3 +138,12 @@ class Bundle:
                 raise BundleDamagedError(
                     f"{path} is damaged: {num_bytes} bytes, expected {record.num_bytes}"
                 )
+
+
+def _rotations(
+    prefix: str, inv_freq: Sequence[float], manifest: Manifest
+) -> dict[str, NDArray[np.float32]]:
+    positions = np.arange(manifest.slots, dtype=np.float32)
+    angles = positions[:, None] * np.asarray(inv_freq, np.float32)
+    factor = np.float32(1.0 if manifest.rope_factor is None else manifest.rope_factor)
+    return {f"{prefix}cos": np.cos(angles) * factor, f"{prefix}sin": np.sin(angles) * factor}

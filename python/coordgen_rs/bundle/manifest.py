@@ -41,7 +41,7 @@ class ModelShape:
     """The sizes of the target, each 1 to 2^24."""
 
     family: str
-    """`llama` or `qwen2`."""
+    """As in `export/checkpoints/families.py`; for people."""
     hidden_size: int
     ffn_size: int
     num_layers: int
@@ -182,7 +182,10 @@ class Manifest:
     bos_token_id: int | None
     end_token_ids: list[int]
     inv_freq: list[float]
-    """Rotation per position and pair, `(head_dim / 2,)`, rope scaling included, float32 values."""
+    """Rotation per position and pair, rope scaling included, float32 values.
+
+    `(head_dim / 2,)`, or fewer where only the first dimensions of a head are rotated.
+    """
     blocks: list[BlockFiles]
     head: HeadFiles
     embedding: EmbeddingFile
@@ -191,6 +194,12 @@ class Manifest:
     """Every file of the bundle except the manifest itself."""
     qnn: QnnTarget | None = None
     """None for a bundle that runs on CPU."""
+    window: int | None = None
+    """Tokens that layers with a sliding window see; None where they see the whole context."""
+    window_inv_freq: list[float] | None = None
+    """Rotation in layers with a sliding window, where it is another than `inv_freq`."""
+    rope_factor: float | None = None
+    """What cosines and sines are multiplied by; None for 1."""
 
     @property
     def provider(self) -> Literal["cpu", "qnn"]:
@@ -263,8 +272,7 @@ def _check(manifest: Manifest) -> None:
     written = widths[-1] if manifest.qnn is None else 0
     if manifest.slots < manifest.context + written:
         raise BundleError(f"manifest.slots is {manifest.slots}, too few for the widest graph")
-    if len(manifest.inv_freq) * 2 != model.head_dim:
-        raise BundleError("manifest.inv_freq does not have head_dim / 2 entries")
+    _check_rotations(manifest)
     for token_id in [*manifest.end_token_ids, manifest.bos_token_id or 0]:
         if not 0 <= token_id < model.vocab_size:
             raise BundleError(f"manifest holds the token id {token_id}, outside the vocabulary")
@@ -272,6 +280,21 @@ def _check(manifest: Manifest) -> None:
     _check_files(manifest)
     if manifest.qnn is not None:
         _check_qnn(manifest, manifest.qnn)
+
+
+def _check_rotations(manifest: Manifest) -> None:
+    most = manifest.model.head_dim // 2
+    for name in ("inv_freq", "window_inv_freq"):
+        frequencies = getattr(manifest, name)
+        if frequencies is not None and not 1 <= len(frequencies) <= most:
+            raise BundleError(
+                f"manifest.{name} has {len(frequencies)} entries, "
+                f"expected 1 to head_dim / 2, {most}"
+            )
+    if manifest.window is not None:
+        _check_range("window", manifest.window, 1, MOST_OF_A_SIZE)
+    if manifest.rope_factor is not None:
+        _check_range("rope_factor", manifest.rope_factor, 0, 1000)
 
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:

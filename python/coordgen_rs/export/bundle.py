@@ -92,6 +92,7 @@ def write_manifest(
         bos_token_id=config.bos_token_id,
         end_token_ids=config.end_token_ids,
         inv_freq=config.inv_freq,
+        window=config.within(options.context).window,
         tokenizer=TOKENIZER_NAME,
         files=dict(staging.records),
         **parts,

@@ -175,7 +175,7 @@ class CpuBlocks(OrtBlocks):
                 session = load_graph(self._bundle, files[rows])
                 manifest = self._bundle.manifest
                 path = self._bundle.file(files[rows])
-                check_block(session, path, manifest.blocks[block], manifest.model)
+                check_block(session, path, manifest.blocks[block], manifest)
                 by_file[files[rows]] = session
         return {rows: by_file[files[rows]] for rows in self._widths[graph]}
 

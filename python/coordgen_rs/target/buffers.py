@@ -4,6 +4,7 @@ The arrays are ONNX Runtime's own inputs and outputs: nothing is copied. Ids, po
 filled by the core (`StepInputs`), the rest by whoever runs the blocks (`forward.py`).
 """
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
-from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.bundle.manifest import Manifest
+from coordgen_rs.target.graph_shapes import MASKS, row_sizes
 
 
 class Buffers:
@@ -21,14 +23,16 @@ class Buffers:
     Args:
         input_ids: `(rows,) i64`.
         position_ids: `(rows,) i64`.
-        mask: `(1, 1, rows, slots) f32`, additive.
-        cos: `(1, 1, rows, head_dim / 2) f32`.
-        sin: `(1, 1, rows, head_dim / 2) f32`.
+        by_row: What the graphs read beside hidden states, by name, each `(1, 1, rows, size)`: the
+            additive `mask` with a column per slot, `cos` and `sin`; and `window_mask`,
+            `window_cos`, `window_sin`, where layers with a sliding window have their own.
         hidden: Two of `(1, rows, hidden_size) f32`, between which the hidden states go back and
             forth from block to block.
+        window: Tokens that `window_mask` shows; None without one.
 
     Attributes:
         rows: Number of tokens of a run.
+        mask: The one in `by_row`.
         write_index: `(1,) i64`, the slot of row 0.
     """
 
@@ -36,40 +40,34 @@ class Buffers:
         self,
         input_ids: NDArray[np.int64],
         position_ids: NDArray[np.int64],
-        mask: NDArray[np.float32],
-        cos: NDArray[Any],
-        sin: NDArray[Any],
+        by_row: Mapping[str, NDArray[Any]],
         hidden: tuple[NDArray[Any], NDArray[Any]],
+        window: int | None = None,
     ) -> None:
         self.rows = len(input_ids)
         self.input_ids, self.position_ids = input_ids, position_ids
-        self.mask, self.cos, self.sin, self.hidden = mask, cos, sin, hidden
+        self.by_row, self.hidden, self.window = by_row, hidden, window
+        self.mask: NDArray[np.float32] = by_row["mask"]
         self.write_index = np.zeros(1, np.int64)
         self._attending: dict[int, Buffers] = {}
         # ONNX Runtime reads the arrays' own memory: the OrtValues hold no copy on CPU.
-        arrays: dict[str, NDArray[np.generic]] = {
-            "mask": mask,
-            "cos": cos,
-            "sin": sin,
-            "write_index": self.write_index,
-        }
-        self.values = {name: ort_value(array) for name, array in arrays.items()}
+        self.values = {name: ort_value(array) for name, array in by_row.items()}
+        self.values["write_index"] = ort_value(self.write_index)
         self.hidden_values = [ort_value(array) for array in hidden]
 
     @classmethod
-    def empty(cls, rows: int, model: ModelShape, slots: int) -> "Buffers":
+    def empty(cls, rows: int, manifest: Manifest) -> "Buffers":
         """New buffers for `rows` tokens."""
-        half = model.head_dim // 2
+        hidden = (1, rows, manifest.model.hidden_size)
         return cls(
             np.zeros(rows, np.int64),
             np.zeros(rows, np.int64),
-            np.zeros((1, 1, rows, slots), np.float32),
-            np.zeros((1, 1, rows, half), np.float32),
-            np.zeros((1, 1, rows, half), np.float32),
-            (
-                np.zeros((1, rows, model.hidden_size), np.float32),
-                np.zeros((1, rows, model.hidden_size), np.float32),
-            ),
+            {
+                name: np.zeros((1, 1, rows, size), np.float32)
+                for name, size in row_sizes(manifest).items()
+            },
+            (np.zeros(hidden, np.float32), np.zeros(hidden, np.float32)),
+            manifest.window,
         )
 
     def part(self, first: int, rows: int) -> "Buffers":
@@ -82,40 +80,50 @@ class Buffers:
         return (
             self.input_ids[some],
             self.position_ids[some],
-            self.mask[:, :, some],
-            self.cos[:, :, some],
-            self.sin[:, :, some],
+            {name: array[:, :, some] for name, array in self.by_row.items()},
             (one[:, some], other[:, some]),
+            self.window,
         )
 
     def attending(self, num_slots: int) -> "Buffers":
-        """The same, with only the mask of the first slots as it is now; the rest is shared."""
+        """The same, with only the masks of the first slots as they are now; the rest is shared."""
         if num_slots == self.mask.shape[-1]:
             return self
         if num_slots not in self._attending:
-            mask = self._narrow_mask[: self.rows * num_slots].reshape(1, 1, self.rows, num_slots)
-            narrow = Buffers(
-                self.input_ids, self.position_ids, mask, self.cos, self.sin, self.hidden
-            )
+            shape = (1, 1, self.rows, num_slots)
+            masks = {
+                name: memory[: self.rows * num_slots].reshape(shape)
+                for name, memory in self._narrow_masks.items()
+            }
+            by_row = {**self.by_row, **masks}
+            narrow = Buffers(self.input_ids, self.position_ids, by_row, self.hidden, self.window)
             narrow.write_index = self.write_index
             narrow.values["write_index"] = self.values["write_index"]
             self._attending[num_slots] = narrow
         narrow = self._attending[num_slots]
-        narrow.mask[:] = self.mask[..., :num_slots]
+        for name in self._narrow_masks:
+            narrow.by_row[name][:] = self.by_row[name][..., :num_slots]
         return narrow
 
     @cached_property
-    def _narrow_mask(self) -> NDArray[np.float32]:
-        """Memory for masks of fewer slots; one is in use at a time."""
-        return np.zeros(self.mask.size, np.float32)
+    def _narrow_masks(self) -> dict[str, NDArray[np.float32]]:
+        """Memory for masks of fewer slots, by name; one number of slots is in use at a time."""
+        names = [name for name in MASKS if name in self.by_row]
+        return {name: np.zeros(self.mask.size, np.float32) for name in names}
 
     def before_run(self) -> None:
         """Update what graphs read in another form than it is written; nothing here."""
 
     @cached_property
     def inputs(self) -> StepInputs:
-        """The core's view, which fills ids, positions and mask."""
-        return StepInputs(self.input_ids, self.position_ids, self.mask)
+        """The core's view, which fills ids, positions and masks."""
+        return StepInputs(
+            self.input_ids,
+            self.position_ids,
+            self.mask,
+            window_mask=self.by_row.get("window_mask"),
+            window=self.window,
+        )
 
 
 def ort_value(array: NDArray[np.generic]) -> onnxruntime.OrtValue:

@@ -47,8 +47,8 @@ class Device(Protocol):
         Otherwise a run costs about the same however few of its rows are used.
         """
 
-    def rope_tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Cosines and sines, `(slots, head_dim / 2)`, as the graphs read them."""
+    def rope_tables(self) -> dict[str, NDArray[Any]]:
+        """Cosines and sines by position, as in `Bundle.rope_tables`, as the graphs read them."""
 
     def buffers(self, rows: int) -> Buffers:
         """New buffers for `rows` tokens."""
@@ -80,13 +80,13 @@ class CpuDevice:
         self.cache = KvCache(model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim)
         self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
 
-    def rope_tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosines and sines, `(slots, head_dim / 2) f32` each."""
+    def rope_tables(self) -> dict[str, NDArray[np.float32]]:
+        """Same as in `Bundle`."""
         return self.bundle.rope_tables()
 
     def buffers(self, rows: int) -> Buffers:
         """New buffers for `rows` tokens."""
-        return Buffers.empty(rows, self.bundle.manifest.model, self.bundle.manifest.slots)
+        return Buffers.empty(rows, self.bundle.manifest)
 
     def load_head(self, steps: Sequence[Buffers]) -> CpuHead:
         """Load a head for all decode widths; it reads the hidden states of steps.

@@ -32,7 +32,7 @@ class Forward:
         manifest = device.bundle.manifest
         self._device, self._blocks, self._cache = device, device.blocks, device.cache
         self._embedding = device.bundle.embedding()
-        self._cos, self._sin = device.rope_tables()
+        self._rotations = device.rope_tables()
         self.steps = {rows: device.buffers(rows) for rows in manifest.decode_widths}
         self.chunk = device.buffers(manifest.prefill_rows)
         self.cut_chunk(manifest.decode_rows)
@@ -95,8 +95,8 @@ class Forward:
         rows = slice(buffers.rows)
         wide.write_index[:] = buffers.write_index
         wide.hidden[block % 2][:, rows] = buffers.hidden[block % 2]
-        for name in ("mask", "cos", "sin"):
-            getattr(wide, name)[:, :, rows] = getattr(buffers, name)
+        for name, array in buffers.by_row.items():
+            wide.by_row[name][:, :, rows] = array
         self._blocks.run(block, graph, wide)
         result = (block + 1) % 2
         buffers.hidden[result][:] = wide.hidden[result][:, rows]
@@ -114,6 +114,6 @@ class Forward:
         """Write the first block's input; ids, positions and mask are already filled."""
         buffers.hidden[0][0] = self._embedding[buffers.input_ids]
         positions = buffers.position_ids
-        self._cos.take(positions, axis=0, out=buffers.cos[0, 0], mode="clip")
-        self._sin.take(positions, axis=0, out=buffers.sin[0, 0], mode="clip")
+        for name, table in self._rotations.items():
+            table.take(positions, axis=0, out=buffers.by_row[name][0, 0], mode="clip")
         buffers.write_index[0] = self._cache.length

@@ -9,30 +9,46 @@ from pathlib import Path
 
 import onnxruntime
 
-from coordgen_rs.bundle.manifest import BlockFiles, ModelShape
+from coordgen_rs.bundle.manifest import BlockFiles, Manifest, ModelShape
 from coordgen_rs.errors import BundleError
+
+MASKS = ("mask", "window_mask")
+"""Names of the inputs with a row per token and a column per slot."""
 
 Shapes = Mapping[str, tuple[int | None, ...]]
 """Name to shape; None for a size that differs from run to run."""
 
 
+def row_sizes(manifest: Manifest) -> dict[str, int]:
+    """Number of columns of the inputs with a row per token, by name."""
+    sizes = {"mask": manifest.slots}
+    if manifest.window is not None:
+        sizes["window_mask"] = manifest.slots
+    rotations = {"": manifest.inv_freq, "window_": manifest.window_inv_freq}
+    for prefix, inv_freq in rotations.items():
+        if inv_freq is not None:
+            sizes |= dict.fromkeys((f"{prefix}cos", f"{prefix}sin"), len(inv_freq))
+    return sizes
+
+
 def check_block(
-    session: onnxruntime.InferenceSession, path: Path, block: BlockFiles, model: ModelShape
+    session: onnxruntime.InferenceSession, path: Path, block: BlockFiles, manifest: Manifest
 ) -> None:
     """Compare a block's graph with the manifest.
 
     Raises:
         BundleError: It reads or writes something else; the message names the file.
     """
+    model = manifest.model
     hidden = (1, None, model.hidden_size)
-    half = (1, 1, None, model.head_dim // 2)
     cache = (1, model.num_kv_heads, None, model.head_dim)
     caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]
     inputs: Shapes = {
         "hidden": hidden,
-        "mask": (1, 1, None, None),
-        "cos": half,
-        "sin": half,
+        **{
+            name: (1, 1, None, None if name in MASKS else size)
+            for name, size in row_sizes(manifest).items()
+        },
         "write_index": (1,),
         **dict.fromkeys(caches, cache),
     }

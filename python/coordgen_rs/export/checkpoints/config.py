@@ -4,13 +4,14 @@ In: the parsed config.json (and generation_config.json). Out: a `ModelConfig`.
 Everything that the graphs cannot do is refused here by name, never ignored.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.export.checkpoints.families import Family, family_of
-from coordgen_rs.export.checkpoints.rope import inverse_frequencies
+from coordgen_rs.export.checkpoints.fields import number, positive
+from coordgen_rs.export.checkpoints.layer_kinds import sliding_window
+from coordgen_rs.export.checkpoints.rope import read_rope, rope_parameters
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,15 @@ class ModelConfig:
     end_token_ids: list[int]
     qk_norm: bool = False
     """Queries and keys are normed head by head before they are rotated."""
+    window: int | None = None
+    """Tokens that `window_layers` see; None where they see the whole context."""
+    window_layers: frozenset[int] = frozenset()
+    """Layers with a sliding window."""
+
+    def within(self, context: int) -> "ModelConfig":
+        """The same without its window, if a context of so many tokens fits into that."""
+        is_wider = self.window is not None and context <= self.window
+        return replace(self, window=None) if is_wider else self
 
 
 def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
@@ -50,34 +60,41 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
     """
     family, config = family_of(config)
     _refuse_options(config, family)
-    hidden_size = _positive(config, "hidden_size")
-    num_heads = _positive(config, "num_attention_heads")
-    num_kv_heads = _positive(config, "num_key_value_heads", num_heads)
-    head_dim = _positive(config, "head_dim", hidden_size // num_heads)
+    hidden_size = positive(config, "hidden_size")
+    num_layers = positive(config, "num_hidden_layers")
+    num_heads = positive(config, "num_attention_heads")
+    num_kv_heads = positive(config, "num_key_value_heads", num_heads)
+    head_dim = positive(config, "head_dim", hidden_size // num_heads)
     if num_heads % num_kv_heads or head_dim % 2:
         raise UnsupportedModelError(
             f"config.json: {num_heads} heads over {num_kv_heads} key/value heads of "
             f"dimension {head_dim} cannot be grouped and rotated"
         )
-    vocab_size = _positive(config, "vocab_size")
+    vocab_size = positive(config, "vocab_size")
     bos_token_ids = _token_ids("bos_token_id", config, generation, vocab_size)
+    rope = read_rope(rope_parameters(config), head_dim)
+    window, window_layers = sliding_window(
+        config, num_layers, family.window_rule, family.has_layer_types
+    )
     return ModelConfig(
         family=family.name,
         hidden_size=hidden_size,
-        ffn_size=_positive(config, "intermediate_size"),
-        num_layers=_positive(config, "num_hidden_layers"),
+        ffn_size=positive(config, "intermediate_size"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=vocab_size,
-        max_positions=_positive(config, "max_position_embeddings"),
-        rms_norm_eps=_number(config, "rms_norm_eps"),
-        inv_freq=inverse_frequencies(config, head_dim),
+        max_positions=positive(config, "max_position_embeddings"),
+        rms_norm_eps=number(config, "rms_norm_eps"),
+        inv_freq=rope.inv_freq,
         tied_head=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=family.qkv_bias,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         end_token_ids=_token_ids("eos_token_id", config, generation, vocab_size),
         qk_norm=family.qk_norm,
+        window=window,
+        window_layers=window_layers,
     )
 
 
@@ -87,11 +104,8 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     Raises:
         UnsupportedModelError: There is one; the message names it.
     """
-    layer_types = config.get("layer_types")
     refused = {
         "quantization_config": config.get("quantization_config") is not None,
-        "use_sliding_window": bool(config.get("use_sliding_window")),
-        "layer_types": layer_types is not None and not _is_full_attention(layer_types),
         "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
         "hidden_act": config.get("hidden_act", "silu") not in ("silu", "swish"),
@@ -99,27 +113,9 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     }
     for name, is_refused in refused.items():
         if is_refused:
-            raise UnsupportedModelError(f"config.json: {name} = {config[name]} is not supported")
-
-
-def _is_full_attention(layer_types: Any) -> bool:
-    return isinstance(layer_types, list) and all(kind == "full_attention" for kind in layer_types)
-
-
-def _positive(config: dict[str, Any], name: str, default: int | None = None) -> int:
-    value = config.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_OF_A_SIZE:
-        raise CheckpointError(f"config.json: {name} is {value!r}, expected 1 to {MOST_OF_A_SIZE}")
-    return value
-
-
-def _number(config: dict[str, Any], name: str) -> float:
-    value = config.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise CheckpointError(f"config.json: {name} is {value!r:.60}, expected 0 to 1")
-    return float(value)
+            raise UnsupportedModelError(
+                f"config.json: {name} = {config[name]!r:.200} is not supported"
+            )
 
 
 def _token_ids(

@@ -9,6 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.export.checkpoints.layer_kinds import (
+    WindowRule,
+    every_layer,
+    last_layers,
+    no_layer,
+)
 
 
 @dataclass(frozen=True)
@@ -22,12 +28,37 @@ class Family:
     qkv_bias: bool = False
     qk_norm: bool = False
     """Queries and keys are normed head by head before they are rotated."""
+    window_rule: WindowRule = no_layer
+    """Which layers have a sliding window, where there is one; for others than that of Llama,
+    `use_sliding_window` says whether."""
+    has_layer_types: bool = False
+    """Whether `layer_types` may say otherwise than the rule."""
 
 
 FAMILIES = (
     Family("llama", "LlamaForCausalLM"),
-    Family("qwen2", "Qwen2ForCausalLM", qkv_bias=True),
-    Family("qwen3", "Qwen3ForCausalLM", {"head_dim": 128}, qk_norm=True),
+    Family(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        {"sliding_window": 4096},
+        qkv_bias=True,
+        window_rule=last_layers,
+        has_layer_types=True,
+    ),
+    Family(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        {"head_dim": 128, "sliding_window": 4096},
+        qk_norm=True,
+        window_rule=last_layers,
+        has_layer_types=True,
+    ),
+    Family(
+        "mistral",
+        "MistralForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 4096},
+        window_rule=every_layer,
+    ),
 )
 
 

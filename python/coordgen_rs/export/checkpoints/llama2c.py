@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.checkpoints.llama2c_tokenizer import convert_tokenizer
-from coordgen_rs.export.checkpoints.rope import inverse_frequencies
+from coordgen_rs.export.checkpoints.rope import read_rope, rope_parameters
 from coordgen_rs.export.checkpoints.tensor import Tensor
 
 _HEADER_BYTES = 7 * 4
@@ -69,7 +69,7 @@ def _read_header(path: Path) -> tuple[ModelConfig, int]:
         vocab_size=abs(vocab_size),
         max_positions=num_positions,
         rms_norm_eps=1e-5,
-        inv_freq=inverse_frequencies({}, dim // num_heads),
+        inv_freq=read_rope(rope_parameters({}), dim // num_heads).inv_freq,
         tied_head=vocab_size > 0,
         qkv_bias=False,
         bos_token_id=_BOS,

@@ -1,49 +1,88 @@
 """Frequencies of the rotary position embedding, scaled as config.json says.
 
-In: the parsed config.json. Out: `(head_dim / 2,)` float32 values, as the reference computes them.
+In: the parsed config.json. Out: a `Rope`: radians per position of each rotated pair, float32
+values as the reference computes them, and what goes with them.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.export.checkpoints.fields import number
 
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""
 
 
-def inverse_frequencies(config: dict[str, Any], head_dim: int) -> list[float]:
-    """Radians per position for each rotated pair.
+@dataclass(frozen=True)
+class Rope:
+    """The rotation of queries and keys."""
+
+    inv_freq: list[float]
+    """Radians per position, one for each pair."""
+
+
+def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) -> dict[str, Any]:
+    """The object that tells of the rotation, `rope_parameters` or, before that, `rope_scaling`.
+
+    Args:
+        config: The parsed config.json.
+        layer_kind: Where the object has one inside for each kind of layer, the one to take.
 
     Raises:
-        UnsupportedModelError: A `rope_type` other than the unscaled form and `llama3`.
+        CheckpointError: It is no object.
+    """
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if isinstance(parameters, dict) and layer_kind in parameters:
+        parameters = parameters[layer_kind]
+    if not isinstance(parameters, dict):
+        raise CheckpointError(
+            f"config.json: rope_scaling is {parameters!r:.60}, expected an object"
+        )
+    return {"rope_theta": config.get("rope_theta", 10_000.0), **parameters}
+
+
+def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
+    """The rotation of heads of `head_dim` dimensions.
+
+    Raises:
+        UnsupportedModelError: A `rope_type` that is not supported.
         CheckpointError: A scaling lacks a figure, or the heads are too large to be any.
     """
     if head_dim > _MOST_HEAD_DIM:
         raise CheckpointError(
             f"heads have {head_dim} dimensions, expected {_MOST_HEAD_DIM} at most"
         )
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(parameters, dict):
-        raise CheckpointError(f"config.json: rope_scaling is {parameters!r}, expected an object")
-    theta = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
+    theta = parameters["rope_theta"]
     if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
-        raise CheckpointError(f"config.json: rope_theta is {theta!r}, expected 1 to 1e12")
+        raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
     rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
+    frequencies = _unscaled(theta, head_dim)
     if rope_type == "llama3":
         frequencies = _scale_llama3(frequencies, parameters)
+    elif rope_type == "linear":
+        frequencies = frequencies / np.float32(number(parameters, "factor", 1, 1e6))
     elif rope_type != "default":
-        raise UnsupportedModelError(f"config.json: rope type {rope_type} is not supported")
-    return [float(frequency) for frequency in frequencies]
+        raise UnsupportedModelError(
+            f"config.json: rope type {rope_type!r:.60} is not supported, "
+            "only default, linear and llama3"
+        )
+    return Rope([float(frequency) for frequency in frequencies])
+
+
+def _unscaled(theta: float, head_dim: int) -> NDArray[np.float32]:
+    """`(head_dim / 2,)` radians per position without any scaling."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    return (1.0 / np.float32(theta) ** exponents).astype(np.float32)
 
 
 def _scale_llama3(
-    frequencies: NDArray[np.float32], parameters: dict[str, Any]
+    frequencies: NDArray[np.float32], parameters: Mapping[str, Any]
 ) -> NDArray[np.float32]:
     """Llama 3's scaling: long wavelengths are stretched, short ones kept, a ramp between.
 

@@ -130,7 +130,7 @@ class _Exporter:
         self._staging = staging
         self._options = options
         self._on_progress = on_progress
-        self._model = source.config
+        self._model = source.config.within(options.context)
 
     def run(self) -> None:
         """Writes all files, the manifest last."""

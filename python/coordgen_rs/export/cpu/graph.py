@@ -4,6 +4,7 @@ In: where the weights are, and the model's sizes. Out: a model of a few KB witho
 
 A block's inputs (all float32 unless said; M rows and the number of slots symbolic; D hidden size):
     hidden (1, M, D); mask (1, 1, M, slots), additive and finite; cos, sin (1, 1, M, head_dim / 2);
+    window_mask, as mask, for layers with a sliding window, where the context is longer than it;
     write_index (1,) int64, the slot of row 0;
     for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, head_dim).
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with M slots overwritten.
@@ -91,6 +92,7 @@ def block_graph(
 ) -> onnx.ModelProto:
     """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
     half = model.head_dim // 2
+    numbers = range(first_layer, first_layer + len(layers))
     inputs = [
         float_info("hidden", 1, _ROWS, model.hidden_size),
         float_info("mask", 1, 1, _ROWS, _SLOTS),
@@ -103,9 +105,12 @@ def block_graph(
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     for angle in ("cos", "sin"):
         graph.node("Reshape", [angle, graph.integers(1, _ANY, half)], f"{angle}_by_row")
+    if model.window is not None:
+        inputs.append(float_info("window_mask", 1, 1, _ROWS, _SLOTS))
     if _may_be_single(model):
-        _with_another_row(graph, "mask")
-    for number, layer in enumerate(layers, first_layer):
+        for mask in sorted({_mask(model, number) for number in numbers}):
+            _with_another_row(graph, mask)
+    for number, layer in zip(numbers, layers, strict=True):
         cache = (1, model.num_kv_heads, _SLOTS, model.head_dim)
         inputs += [float_info(f"key_{number}", *cache), float_info(f"value_{number}", *cache)]
         outputs += [
@@ -148,7 +153,7 @@ def _attention(graph: _Graph, model: ModelConfig, layer: StoredLayer, number: in
         cache = f"{kind}_{number}"
         inputs = [cache, new, "write_index"]
         caches.append(graph.node("TensorScatter", inputs, f"{cache}_out", axis=-2, mode="linear"))
-    attended = _attend(graph, model, name, query, caches)
+    attended = _attend(graph, model, number, query, caches)
     attended = graph.node("Transpose", [attended], f"{name}.attended_by_row", perm=[0, 2, 1, 3])
     to_rows = graph.integers(_ANY, heads * size)
     attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
@@ -189,17 +194,26 @@ def _may_be_single(model: ModelConfig) -> bool:
     return model.num_heads == model.num_kv_heads
 
 
-def _attend(graph: _Graph, model: ModelConfig, name: str, query: str, caches: Sequence[str]) -> str:
+def _mask(model: ModelConfig, number: int) -> str:
+    """The mask of a layer."""
+    has_window = model.window is not None and number in model.window_layers
+    return "window_mask" if has_window else "mask"
+
+
+def _attend(
+    graph: _Graph, model: ModelConfig, number: int, query: str, caches: Sequence[str]
+) -> str:
     """Softmax attention of `query (1, heads, M, head_dim)` over the caches, in the same shape.
 
     Heads are ordered so that those sharing a key follow one another; they are folded into rows.
     """
     key, value = caches
+    name, mask = f"layer_{number}", _mask(model, number)
     scale = float(model.head_dim**-0.5)
     if _may_be_single(model):
         query = _with_another_row(graph, query)
         scores = graph.node("FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=scale)
-        scores = graph.node("Add", [scores, "mask.lengthened"], f"{name}.scores_masked")
+        scores = graph.node("Add", [scores, f"{mask}.lengthened"], f"{name}.scores_masked")
         weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
         attended = graph.node("MatMul", [weights, value], f"{name}.attended")
         return _without_last_row(graph, attended)
@@ -209,7 +223,7 @@ def _attend(graph: _Graph, model: ModelConfig, name: str, query: str, caches: Se
     scores = graph.node("FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=scale)
     unfolded = graph.integers(kv_heads, group, _ANY, _SAME)
     scores = graph.node("Reshape", [scores, unfolded], f"{name}.scores_unfolded")
-    scores = graph.node("Add", [scores, "mask"], f"{name}.scores_masked")
+    scores = graph.node("Add", [scores, mask], f"{name}.scores_masked")
     weights = graph.node("Softmax", [scores], f"{name}.weights", axis=-1)
     folded = graph.integers(1, kv_heads, _ANY, _SAME)
     weights = graph.node("Reshape", [weights, folded], f"{name}.weights_folded")

@@ -130,7 +130,7 @@ class _Options(BundleOptions):
             OptionError: An option is out of its limits, which the message names.
             UnsupportedModelError: The model has what the graphs for HTP lack.
         """
-        _refuse_switches(config)
+        _refuse_switches(config.within(self.context))
         soc_named(self.soc)
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected int8 or int4 for QNN")
@@ -145,7 +145,10 @@ def _refuse_switches(config: ModelConfig) -> None:
     Raises:
         UnsupportedModelError: The model needs it; the message names it.
     """
-    needed = {"norms of queries and keys": config.qk_norm}
+    needed = {
+        "norms of queries and keys": config.qk_norm,
+        f"a sliding window of {config.window} tokens": config.window is not None,
+    }
     for what, is_needed in needed.items():
         if is_needed:
             raise UnsupportedModelError(

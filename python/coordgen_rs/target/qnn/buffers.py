@@ -50,10 +50,10 @@ class QnnBuffers(Buffers):
         ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         # As many columns at every width, so that a narrow step can be run under a wide graph.
         mask = np.zeros((1, 1, rows, manifest.slots + manifest.widths[-1]), np.float32)
-        cos, sin = np.zeros(half, np.uint16), np.zeros(half, np.uint16)
+        by_row = {"mask": mask, "cos": np.zeros(half, np.uint16), "sin": np.zeros(half, np.uint16)}
         states = np.zeros(hidden, np.uint16), np.zeros(hidden, np.uint16)
         integers = MaskIntegers.of(target, manifest.slots)
-        return cls(ids, positions, mask, cos, sin, states, integers=integers)
+        return cls(ids, positions, by_row, states, integers=integers)
 
     def part(self, first: int, rows: int) -> "QnnBuffers":
         """The buffers of some consecutive rows: views, but for the write index and the mask."""

@@ -59,11 +59,11 @@ class QnnDevice:
         self.cache = QnnCache(target.caches, model.num_kv_heads, manifest.slots, model.head_dim)
         self.blocks = QnnBlocks(self.bundle, self._chip, self.cache, self._options)
 
-    def rope_tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Cosines and sines, `(slots, head_dim / 2) u16` each, in the graphs' encoding."""
-        cos, sin = self.bundle.rope_tables()
+    def rope_tables(self) -> dict[str, NDArray[Any]]:
+        """Same as in `Bundle`, but u16 in the graphs' encoding."""
         rotation = self._target.rotation
-        return rotation.quantize(cos), rotation.quantize(sin)
+        tables = self.bundle.rope_tables()
+        return {name: rotation.quantize(table) for name, table in tables.items()}
 
     def buffers(self, rows: int) -> QnnBuffers:
         """New buffers for `rows` tokens."""
