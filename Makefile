@@ -13,14 +13,14 @@ REQUESTS ?= 2000
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-faults test-lowest test-qnn-full sanitize soak fuzz wheel lint format docs bench clean
+.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-faults test-lowest test-qnn-full families sanitize soak fuzz wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: build/.core ## virtual environment with the built package in it
 
-setup-train: build/.venv ## PyTorch, for models/train.py and its tests (3 GB)
+setup-train: build/.venv ## PyTorch and transformers, for models/train.py and tests of families (3 GB)
 	$(BIN)/python -m pip install --quiet --group train
 
 demo: $(EMBEDDED) ## answer a prompt with the embedded model (PROMPT=file for another)
@@ -43,6 +43,9 @@ test-faults: build/.core ## 200 kills at random points, and full disks at every 
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 minutes)
 	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py
+
+families: build/.core ## logits of each family beside those of transformers (make setup-train first)
+	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py
 
 test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up tables (3 minutes)
 	$(BIN)/python -m pytest -q -rP -m damage_full tests/test_damages.py

@@ -94,3 +94,11 @@ def test_drafts_change_no_token(model_of, name, weights):
     for kind, drafter in drafters.items():
         steps = generate(session, prompt, max_new_tokens=90, drafter=drafter)
         assert [token for step in steps for token in step.token_ids] == answer, kind
+
+
+@pytest.mark.parametrize("name", ["SmolLM3", "Gemma 3"])
+def test_a_block_of_one_kind_of_layers_computes_the_same(model_of, tmp_path, name):
+    _, whole = model_of(name)
+    _, cut = exported_model(name, tmp_path, blocks=4)
+    expected, got = (prompt_logits(OrtSession(CpuDevice(it)), tokens()) for it in (whole, cut))
+    assert np.array_equal(got, expected)

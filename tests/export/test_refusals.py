@@ -33,6 +33,10 @@ from json_values import JSON_VALUES
 
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 16}
 MISTRAL = {"architectures": ["MistralForCausalLM"]}
+SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
+GRANITE = {"architectures": ["GraniteForCausalLM"]}
+PHI3 = {"architectures": ["Phi3ForCausalLM"]}
+GEMMA3 = {"architectures": ["Gemma3ForCausalLM"]}
 
 
 def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **options: Any) -> None:
@@ -56,6 +60,24 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         (QWEN3 | {"attention_bias": True}, "attention_bias"),
         (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
         (MISTRAL | {"sliding_window": 0}, "sliding_window is 0"),
+        (SMOLLM3 | {"no_rope_layers": [1, 0, 1]}, "no_rope_layers"),
+        (SMOLLM3 | {"no_rope_layer_interval": 0}, "no_rope_layer_interval"),
+        (GRANITE | {"residual_multiplier": "small"}, "residual_multiplier is 'small'"),
+        (GRANITE | {"logits_scaling": 0}, "logits_scaling is 0"),
+        (PHI3 | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
+        (
+            PHI3 | {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+            "expected 8 numbers",
+        ),
+        (PHI3 | {"partial_rotary_factor": 0.2}, "partial_rotary_factor leaves 3 of 16"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
+        (GEMMA3 | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        (GEMMA3 | {"hidden_activation": "silu"}, "hidden_activation"),
+        (GEMMA3 | {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (GEMMA3 | {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        (GEMMA3 | {"architectures": ["Gemma2ForCausalLM"]}, "Gemma2ForCausalLM"),
+        ({"architectures": ["Gemma3ForConditionalGeneration"]}, "text_config is None"),
         (MISTRAL | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),

@@ -53,7 +53,8 @@ class BundleOptions:
         for name, most in limits.items():
             value = getattr(self, name)
             if not 1 <= value <= most:
-                raise OptionError(f"{name} is {value}, expected 1 to {most}")
+                why = config.why_most_positions if name == "context" else ""
+                raise OptionError(f"{name} is {value}, expected 1 to {most}{why and f' ({why})'}")
         if self.decode_rows > self.prefill_rows:
             raise OptionError(
                 f"decode_rows is {self.decode_rows}, expected at most prefill_rows, "
@@ -93,6 +94,8 @@ def write_manifest(
         end_token_ids=config.end_token_ids,
         inv_freq=config.inv_freq,
         window=config.within(options.context).window,
+        window_inv_freq=config.window_inv_freq,
+        rope_factor=config.rope_factor,
         tokenizer=TOKENIZER_NAME,
         files=dict(staging.records),
         **parts,

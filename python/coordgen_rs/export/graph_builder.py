@@ -44,6 +44,12 @@ class GraphBuilder:
         self.constants[name] = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
         return name
 
+    def number(self, value: float) -> str:
+        """A constant float32 scalar."""
+        name = f"number_{value!r}"
+        self.constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+        return name
+
     def model(
         self,
         name: str,

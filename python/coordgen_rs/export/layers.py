@@ -4,8 +4,15 @@ In: a `Checkpoint`. Out: weights appended through a `WeightWriter`, with records
 """
 
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.checkpoints.tensor import Tensor
-from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, WeightWriter
+from coordgen_rs.export.stored import (
+    StoredHead,
+    StoredLayer,
+    StoredLinear,
+    StoredTensor,
+    WeightWriter,
+)
 
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -25,6 +32,41 @@ def output_tensor(source: Checkpoint) -> Tensor:
     return source.tensor(_OUTPUT, source.config.vocab_size, source.config.hidden_size)
 
 
+def first_hidden_tensor(source: Checkpoint) -> Tensor:
+    """The embedding as the first layer reads it; raises as `embedding_tensor` does."""
+    return embedding_tensor(source).times(source.config.embedding_scale)
+
+
+def norm_tensor(source: Checkpoint, name: str, size: int) -> Tensor:
+    """What a norm multiplies by, `(size,)`; raises CheckpointError if it is not there."""
+    return source.tensor(f"{name}.weight", size).times(1.0, plus=source.config.norm_offset)
+
+
+def norm_names(config: ModelConfig, number: int) -> dict[str, str]:
+    """The tensors of the norms of layer `number`, by their field in a `StoredLayer`."""
+    names = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    if config.output_norms:
+        names |= {
+            "attention_out_norm": "post_attention_layernorm",
+            "ffn_norm": "pre_feedforward_layernorm",
+            "ffn_out_norm": "post_feedforward_layernorm",
+        }
+    if config.qk_norm:
+        names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+    return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
+
+
+def final_norm_tensor(source: Checkpoint, is_shared: bool) -> Tensor:
+    """What the last norm multiplies by, the scale of the logits included, `(hidden_size,)`.
+
+    With an output layer that is shared with the embedding, the scale of that is taken out again.
+    Raises CheckpointError if it is not there.
+    """
+    config = source.config
+    scale = config.logits_scale / (config.embedding_scale if is_shared else 1.0)
+    return norm_tensor(source, "model.norm", config.hidden_size).times(scale)
+
+
 def write_layer(
     source: Checkpoint, writer: WeightWriter, number: int, bits: int | None
 ) -> StoredLayer:
@@ -37,6 +79,9 @@ def write_layer(
     hidden, ffn = config.hidden_size, config.ffn_size
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     qkv_sizes = {"q_proj": query, "k_proj": key, "v_proj": key}
+    gate_up_sizes = {"gate_proj": ffn, "up_proj": ffn}
+    if config.is_fused:
+        qkv_sizes, gate_up_sizes = {"qkv_proj": query + 2 * key}, {"gate_up_proj": 2 * ffn}
 
     def tensor(part: str, *shape: int) -> Tensor:
         return source.tensor(f"model.layers.{number}.{part}", *shape)
@@ -45,19 +90,21 @@ def write_layer(
     biases = [
         tensor(f"self_attn.{part}.bias", n) for part, n in qkv_sizes.items() if config.qkv_bias
     ]
-    norms = {"query_norm": "q_norm", "key_norm": "k_norm"} if config.qk_norm else {}
-    gate_up = [tensor(f"mlp.{part}.weight", ffn, hidden) for part in ("gate_proj", "up_proj")]
+    gate_up = [tensor(f"mlp.{part}.weight", n, hidden) for part, n in gate_up_sizes.items()]
+    norms = norm_names(config, number)
+
+    def norm(field: str) -> StoredTensor:
+        size = config.head_dim if field in ("query_norm", "key_norm") else hidden
+        return writer.tensor(norm_tensor(source, norms[field], size))
+
     return StoredLayer(
-        attention_norm=writer.tensor(tensor("input_layernorm.weight", hidden)),
+        attention_norm=norm("attention_norm"),
         qkv=writer.linear(qkv, bits, biases),
         attention_out=writer.linear([tensor("self_attn.o_proj.weight", hidden, query)], bits),
-        ffn_norm=writer.tensor(tensor("post_attention_layernorm.weight", hidden)),
+        ffn_norm=norm("ffn_norm"),
         gate_up=writer.linear(gate_up, bits),
         down=writer.linear([tensor("mlp.down_proj.weight", hidden, ffn)], bits),
-        **{
-            name: writer.tensor(tensor(f"self_attn.{part}.weight", config.head_dim))
-            for name, part in norms.items()
-        },
+        **{field: norm(field) for field in norms if field not in ("attention_norm", "ffn_norm")},
     )
 
 
@@ -68,8 +115,7 @@ def write_head(
 
     Raises CheckpointError and ExportError as `write_layer` does.
     """
-    config = source.config
-    norm = writer.tensor(source.tensor("model.norm.weight", config.hidden_size))
+    norm = writer.tensor(final_norm_tensor(source, shared is not None))
     if shared is not None:
         return StoredHead(norm, shared)
     return StoredHead(norm, writer.linear([output_tensor(source)], bits))

@@ -65,6 +65,8 @@ class StoredLayer:
     down: StoredLinear
     query_norm: StoredTensor | None = None
     key_norm: StoredTensor | None = None
+    attention_out_norm: StoredTensor | None = None
+    ffn_out_norm: StoredTensor | None = None
 
 
 @dataclass(frozen=True)

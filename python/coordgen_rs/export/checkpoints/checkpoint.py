@@ -14,6 +14,7 @@ from coordgen_rs.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.export.checkpoints.llama2c import open_llama2c
 from coordgen_rs.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.export.checkpoints.text_part import text_config, text_tensors
 from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import JsonTextError, read_json
@@ -64,8 +65,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def _open_hugging_face(path: Path) -> Checkpoint:
     generation_path = path / "generation_config.json"
     generation = _read_object(generation_path) if generation_path.exists() else {}
-    config = parse_config(_read_object(path / "config.json"), generation)
-    return Checkpoint(config, _open_weights(path), partial(read_tokenizer, path))
+    document = _read_object(path / "config.json")
+    config = parse_config(text_config(document), generation)
+    tensors = text_tensors(document, _open_weights(path))
+    return Checkpoint(config, tensors, partial(read_tokenizer, path))
 
 
 def _open_weights(path: Path) -> dict[str, Tensor]:

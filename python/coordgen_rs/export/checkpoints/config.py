@@ -5,13 +5,27 @@ Everything that the graphs cannot do is refused here by name, never ignored.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.export.checkpoints.families import Family, family_of
 from coordgen_rs.export.checkpoints.fields import number, positive
-from coordgen_rs.export.checkpoints.layer_kinds import sliding_window
-from coordgen_rs.export.checkpoints.rope import read_rope, rope_parameters
+from coordgen_rs.export.checkpoints.layer_kinds import (
+    FULL,
+    SLIDING,
+    sliding_window,
+    unrotated_layers,
+)
+from coordgen_rs.export.checkpoints.rope import Rope, read_rope, rope_parameters, rotated_dim
+
+Activation = Literal["silu", "gelu_tanh"]
+
+_ACTIVATIONS = {
+    False: ("hidden_act", ("silu", "swish")),
+    True: ("hidden_activation", ("gelu_pytorch_tanh",)),
+}
+"""Field and accepted names, for Gemma and for others."""
+_LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,8 @@ class ModelConfig:
     max_positions: int
     rms_norm_eps: float
     inv_freq: list[float]
-    """`(head_dim / 2,)`, rope scaling included."""
+    """`(head_dim / 2,)`, or fewer where only the first dimensions of a head are rotated; rope
+    scaling included."""
     tied_head: bool
     """The output layer is the embedding."""
     qkv_bias: bool
@@ -40,10 +55,39 @@ class ModelConfig:
     end_token_ids: list[int]
     qk_norm: bool = False
     """Queries and keys are normed head by head before they are rotated."""
+    output_norms: bool = False
+    """What attention and feed-forward give is normed before it joins the residual stream."""
+    norm_offset: float = 0.0
+    """What is added to the weights of all norms."""
+    activation: Activation = "silu"
+    """Of the gate."""
+    is_fused: bool = False
+    """Query, key and value weights are one tensor, as are gate and up."""
+    embedding_scale: float = 1.0
+    """What the rows of the embedding are multiplied by, for the first layer."""
+    attention_scale: float | None = None
+    """What scores are multiplied by; None for the root of 1 / head_dim."""
+    residual_scale: float = 1.0
+    """What attention and feed-forward give is multiplied by this before it joins the residual."""
+    logits_scale: float = 1.0
+    """What the logits are multiplied by."""
+    rope_factor: float | None = None
+    """What cosines and sines are multiplied by; None for 1."""
+    unrotated_layers: frozenset[int] = frozenset()
+    """Layers without rotary embedding."""
     window: int | None = None
     """Tokens that `window_layers` see; None where they see the whole context."""
     window_layers: frozenset[int] = frozenset()
     """Layers with a sliding window."""
+    window_inv_freq: list[float] | None = None
+    """Their rotation, where it is another than `inv_freq`."""
+    why_most_positions: str = ""
+    """Why `max_positions` is less than config.json says; for messages."""
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are multiplied by."""
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     def within(self, context: int) -> "ModelConfig":
         """The same without its window, if a context of so many tokens fits into that."""
@@ -72,7 +116,8 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         )
     vocab_size = positive(config, "vocab_size")
     bos_token_ids = _token_ids("bos_token_id", config, generation, vocab_size)
-    rope = read_rope(rope_parameters(config), head_dim)
+    rope, window_rope = _ropes(config, family, head_dim)
+    max_positions = positive(config, "max_position_embeddings")
     window, window_layers = sliding_window(
         config, num_layers, family.window_rule, family.has_layer_types
     )
@@ -85,7 +130,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=vocab_size,
-        max_positions=positive(config, "max_position_embeddings"),
+        max_positions=rope.most_positions or max_positions,
         rms_norm_eps=number(config, "rms_norm_eps"),
         inv_freq=rope.inv_freq,
         tied_head=bool(config.get("tie_word_embeddings", False)),
@@ -95,7 +140,41 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         qk_norm=family.qk_norm,
         window=window,
         window_layers=window_layers,
+        output_norms=family.is_gemma,
+        norm_offset=1.0 if family.is_gemma else 0.0,
+        activation="gelu_tanh" if family.is_gemma else "silu",
+        is_fused=family.is_fused,
+        rope_factor=rope.factor,
+        unrotated_layers=frozenset(unrotated_layers(config, num_layers)),
+        window_inv_freq=None if window_rope is None else window_rope.inv_freq,
+        why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
+        **family.scalars(config, hidden_size),
     )
+
+
+def _ropes(config: dict[str, Any], family: Family, head_dim: int) -> tuple[Rope, Rope | None]:
+    """The rotation of most layers, and that of layers with a window where it is another.
+
+    Raises:
+        UnsupportedModelError: The graphs cannot do it.
+        CheckpointError: A field is malformed.
+    """
+    parameters = rope_parameters(config, FULL if family.is_gemma else None)
+    rotated = rotated_dim(parameters, head_dim)
+    if rotated != head_dim and not family.rotates_part:
+        factor = parameters["partial_rotary_factor"]
+        raise UnsupportedModelError(
+            f"config.json: partial_rotary_factor = {factor} is not supported"
+        )
+    rope = read_rope(parameters, rotated)
+    if not family.is_gemma:
+        return rope, None
+    if rope.factor is not None or rope.most_positions is not None:
+        raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
+    local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
+    if SLIDING in (config.get("rope_parameters") or {}):
+        local |= rope_parameters(config, SLIDING)
+    return rope, read_rope(local, head_dim)
 
 
 def _refuse_options(config: dict[str, Any], family: Family) -> None:
@@ -104,12 +183,15 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     Raises:
         UnsupportedModelError: There is one; the message names it.
     """
+    activation, names = _ACTIVATIONS[family.is_gemma]
     refused = {
         "quantization_config": config.get("quantization_config") is not None,
         "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
-        "hidden_act": config.get("hidden_act", "silu") not in ("silu", "swish"),
-        "partial_rotary_factor": config.get("partial_rotary_factor", 1.0) != 1.0,
+        activation: config.get(activation, names[0]) not in names,
+        "attn_logit_softcapping": config.get("attn_logit_softcapping") is not None,
+        "final_logit_softcapping": config.get("final_logit_softcapping") is not None,
+        "use_bidirectional_attention": bool(config.get("use_bidirectional_attention")),
     }
     for name, is_refused in refused.items():
         if is_refused:

@@ -4,7 +4,7 @@ In: a parsed config.json. Out: its `Family`, and config.json with what that leav
 them are one decoder with some switches set (`config.py`); no family has an exporter of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,14 @@ from coordgen_rs.export.checkpoints.layer_kinds import (
     every_layer,
     last_layers,
     no_layer,
+    pattern_layers,
+    unrotated_layers,
+)
+from coordgen_rs.export.checkpoints.scalars import (
+    Scalars,
+    gemma_scalars,
+    granite_scalars,
+    no_scalars,
 )
 
 
@@ -33,6 +41,15 @@ class Family:
     `use_sliding_window` says whether."""
     has_layer_types: bool = False
     """Whether `layer_types` may say otherwise than the rule."""
+    scalars: Callable[[Mapping[str, Any], int], Scalars] = no_scalars
+    """What is multiplied, from a config.json and the hidden size."""
+    is_fused: bool = False
+    """Query, key and value weights are one tensor, as are gate and up."""
+    rotates_part: bool = False
+    """Only the first dimensions of a head may be rotated."""
+    is_gemma: bool = False
+    """Gemma's blocks: four norms, whose weights are 1 less than what they multiply by, GELU, and a
+    rotation of their own for layers with a window."""
 
 
 FAMILIES = (
@@ -58,6 +75,54 @@ FAMILIES = (
         "MistralForCausalLM",
         {"use_sliding_window": True, "sliding_window": 4096},
         window_rule=every_layer,
+    ),
+    Family(
+        "smollm3",
+        "SmolLM3ForCausalLM",
+        {"no_rope_layer_interval": 4, "tie_word_embeddings": True, "rope_theta": 2e6},
+        window_rule=unrotated_layers,
+        has_layer_types=True,
+    ),
+    Family(
+        "granite",
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 1.0,
+            "attention_multiplier": 1.0,
+            "residual_multiplier": 1.0,
+            "logits_scaling": 1.0,
+        },
+        scalars=granite_scalars,
+    ),
+    Family(
+        "phi3",
+        "Phi3ForCausalLM",
+        {"use_sliding_window": True, "original_max_position_embeddings": 4096},
+        window_rule=every_layer,
+        is_fused=True,
+        rotates_part=True,
+    ),
+    Family(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        {
+            "vocab_size": 262_208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1e-6,
+            "query_pre_attn_scalar": 256,
+            "use_sliding_window": True,
+            "sliding_window": 4096,
+            "rope_theta": 1e6,
+            "tie_word_embeddings": True,
+        },
+        qk_norm=True,
+        window_rule=pattern_layers,
+        has_layer_types=True,
+        scalars=gemma_scalars,
+        is_gemma=True,
     ),
 )
 

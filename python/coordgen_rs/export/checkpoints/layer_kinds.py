@@ -26,8 +26,37 @@ def every_layer(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
     return range(num_layers)
 
 
+def unrotated_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
+    """Layers without rotary embedding: as in SmolLM3, whose `no_rope_layers` has a 0 for them.
+
+    Raises:
+        CheckpointError: A field is malformed.
+    """
+    is_rotated = per_layer(config, "no_rope_layers", num_layers)
+    if is_rotated is not None:
+        return [number for number, rotated in enumerate(is_rotated) if not rotated]
+    if "no_rope_layer_interval" not in config:
+        return ()
+    interval = positive(config, "no_rope_layer_interval")
+    return range(interval - 1, num_layers, interval)
+
+
+def pattern_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
+    """All but each nth, n being `sliding_window_pattern`: as in Gemma.
+
+    Raises:
+        CheckpointError: It is no positive number.
+    """
+    pattern = positive(config, "sliding_window_pattern", 6)
+    return (number for number in range(num_layers) if (number + 1) % pattern)
+
+
 def last_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
-    """Those from `max_window_layers` on: as in Qwen."""
+    """Those from `max_window_layers` on: as in Qwen.
+
+    Raises:
+        CheckpointError: It is no number of layers.
+    """
     first = config.get("max_window_layers")
     return range(0 if first == 0 else positive(config, "max_window_layers", 28), num_layers)
 

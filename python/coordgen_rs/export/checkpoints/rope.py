@@ -13,10 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.export.checkpoints.fields import number
+from coordgen_rs.export.checkpoints.fields import number, positive
 
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""
+
+_OUTSIDE = (
+    "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+)
+"""What older files have beside the object that tells of the rotation, not in it."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,10 @@ class Rope:
 
     inv_freq: list[float]
     """Radians per position, one for each pair."""
+    factor: float | None = None
+    """What cosines and sines are multiplied by; None for 1."""
+    most_positions: int | None = None
+    """The context for which these frequencies are made, where a longer one has others."""
 
 
 def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) -> dict[str, Any]:
@@ -44,11 +56,28 @@ def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) ->
         raise CheckpointError(
             f"config.json: rope_scaling is {parameters!r:.60}, expected an object"
         )
-    return {"rope_theta": config.get("rope_theta", 10_000.0), **parameters}
+    outside = {name: config[name] for name in _OUTSIDE if name in config}
+    return {"rope_theta": 10_000.0, **outside, **parameters}
+
+
+def rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
+    """How many dimensions of a head are rotated: the first ones.
+
+    Raises:
+        CheckpointError: `partial_rotary_factor` leaves none, or an odd number.
+    """
+    if parameters.get("partial_rotary_factor") is None:
+        return head_dim
+    dim = int(head_dim * number(parameters, "partial_rotary_factor"))
+    if dim < 2 or dim % 2:
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor leaves {dim} of {head_dim} dimensions to rotate"
+        )
+    return dim
 
 
 def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
-    """The rotation of heads of `head_dim` dimensions.
+    """The rotation of `head_dim` dimensions of a head.
 
     Raises:
         UnsupportedModelError: A `rope_type` that is not supported.
@@ -67,10 +96,12 @@ def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
         frequencies = _scale_llama3(frequencies, parameters)
     elif rope_type == "linear":
         frequencies = frequencies / np.float32(number(parameters, "factor", 1, 1e6))
+    elif rope_type in ("longrope", "su"):
+        return _longrope(frequencies, parameters)
     elif rope_type != "default":
         raise UnsupportedModelError(
             f"config.json: rope type {rope_type!r:.60} is not supported, "
-            "only default, linear and llama3"
+            "only default, linear, llama3 and longrope"
         )
     return Rope([float(frequency) for frequency in frequencies])
 
@@ -102,3 +133,32 @@ def _scale_llama3(
     ramp = np.clip((turns - low) / (high - low), 0.0, 1.0)
     scaled = (1 - ramp) * frequencies / factor + ramp * frequencies
     return np.asarray(scaled, np.float32)
+
+
+def _longrope(frequencies: NDArray[np.float32], parameters: Mapping[str, Any]) -> Rope:
+    """LongRoPE up to the context that it begins with: a factor per pair, and one for all.
+
+    A longer context has other factors for the same tokens, so that keys would have to be computed
+    anew. Source: Ding et al. 2024, https://arxiv.org/abs/2402.13753.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    factors = parameters.get("short_factor")
+    if not isinstance(factors, list) or len(factors) != len(frequencies):
+        raise CheckpointError(
+            f"config.json: short_factor is {factors!r:.60}, expected {len(frequencies)} numbers"
+        )
+    short = np.array([number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors])
+    original = positive(parameters, "original_max_position_embeddings")
+    most = positive(parameters, "max_position_embeddings")
+    factor, attention = most / original, parameters.get("attention_factor")
+    if parameters.get("factor") is not None:
+        factor = number(parameters, "factor", 1e-3, 1e6)
+    if attention is not None:
+        attention = number(parameters, "attention_factor", 1e-3, 1e3)
+    elif factor > 1 and original > 1:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original))
+    scaled = (frequencies / short.astype(np.float32)).astype(np.float32)
+    cut = original if original < most else None
+    return Rope([float(frequency) for frequency in scaled], attention, cut)

@@ -30,6 +30,25 @@ class Tensor:
         for start in range(0, num_rows, step):
             yield self.read_rows(start, min(start + step, num_rows))
 
+    def part(self, start: int, stop: int) -> "Tensor":
+        """Some rows as a tensor of their own: `start..stop`, end open."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            return self.read_rows(start + first, start + last)
+
+        shape = (stop - start, *self.shape[1:])
+        return Tensor(f"{self.name}[{start}:{stop}]", shape, read_rows)
+
+    def times(self, scale: float, plus: float = 0.0) -> "Tensor":
+        """Each value plus `plus`, times `scale`."""
+        if (scale, plus) == (1.0, 0.0):
+            return self
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            return (self.read_rows(first, last) + np.float32(plus)) * np.float32(scale)
+
+        return Tensor(self.name, self.shape, read_rows)
+
     def load(self) -> NDArray[np.float32]:
         """The whole tensor; for small ones."""
         return self.read_rows(0, self.shape[0])

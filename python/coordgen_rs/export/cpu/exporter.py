@@ -23,7 +23,7 @@ from coordgen_rs.export.bundle import (
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
-from coordgen_rs.export.layers import embedding_tensor, write_head, write_layer
+from coordgen_rs.export.layers import first_hidden_tensor, write_head, write_layer
 from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
@@ -151,7 +151,7 @@ class _Exporter:
         is_exact = self._options.weights == "fp32"
         dtype = np.dtype("<f4" if is_exact else "<f2")
         with self._staging.create("embedding.bin") as file:
-            for piece in embedding_tensor(self._source).pieces():
+            for piece in first_hidden_tensor(self._source).pieces():
                 file.write(piece.astype(dtype, copy=False))
         return EmbeddingFile("embedding.bin", "float32" if is_exact else "float16")
 

@@ -4,7 +4,8 @@ In: where the weights are, and the model's sizes. Out: a model of a few KB witho
 
 A block's inputs (all float32 unless said; M rows and the number of slots symbolic; D hidden size):
     hidden (1, M, D); mask (1, 1, M, slots), additive and finite; cos, sin (1, 1, M, head_dim / 2);
-    window_mask, as mask, for layers with a sliding window, where the context is longer than it;
+    window_mask as mask, and window_cos, window_sin as cos, sin: for layers with a sliding window,
+    where the context is longer than it, and where they are rotated otherwise;
     write_index (1,) int64, the slot of row 0;
     for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, head_dim).
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with M slots overwritten.
@@ -82,31 +83,33 @@ class _Graph(GraphBuilder):
         scale = self.weight(f"{name}.weight", weight)
         return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
 
-    def rotate(self, name: str, x: str) -> str:
-        """Rotary embedding of `x (1, heads, M, head_dim)`."""
-        return self.node("RotaryEmbedding", [x, "cos_by_row", "sin_by_row"], name)
+    def rotate(self, model: ModelConfig, number: int, x: str, name: str) -> str:
+        """Rotary embedding of `x (1, heads, M, head_dim)` in layer `number`."""
+        has_own = model.window_inv_freq is not None and number in model.window_layers
+        angles = [f"{'window_' if has_own else ''}{angle}_by_row" for angle in ("cos", "sin")]
+        rotated = 2 * len(model.inv_freq)
+        part = {} if rotated == model.head_dim else {"rotary_embedding_dim": rotated}
+        return self.node("RotaryEmbedding", [x, *angles], name, **part)
 
 
 def block_graph(
     model: ModelConfig, layers: Sequence[StoredLayer], first_layer: int
 ) -> onnx.ModelProto:
     """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
-    half = model.head_dim // 2
     numbers = range(first_layer, first_layer + len(layers))
-    inputs = [
-        float_info("hidden", 1, _ROWS, model.hidden_size),
-        float_info("mask", 1, 1, _ROWS, _SLOTS),
-        float_info("cos", 1, 1, _ROWS, half),
-        float_info("sin", 1, 1, _ROWS, half),
-        helper.make_tensor_value_info("write_index", TensorProto.INT64, [1]),
-    ]
+    masks = ["mask"] if model.window is None else ["mask", "window_mask"]
+    inputs = [float_info("hidden", 1, _ROWS, model.hidden_size)]
+    inputs += [float_info(mask, 1, 1, _ROWS, _SLOTS) for mask in masks]
     outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
-    for angle in ("cos", "sin"):
-        graph.node("Reshape", [angle, graph.integers(1, _ANY, half)], f"{angle}_by_row")
-    if model.window is not None:
-        inputs.append(float_info("window_mask", 1, 1, _ROWS, _SLOTS))
+    tables = {"": model.inv_freq, "window_": model.window_inv_freq}
+    for prefix, inv_freq in tables.items():
+        half = len(inv_freq or [])
+        for angle in (f"{prefix}cos", f"{prefix}sin") if half else ():
+            inputs.append(float_info(angle, 1, 1, _ROWS, half))
+            graph.node("Reshape", [angle, graph.integers(1, _ANY, half)], f"{angle}_by_row")
+    inputs.append(helper.make_tensor_value_info("write_index", TensorProto.INT64, [1]))
     if _may_be_single(model):
         for mask in sorted({_mask(model, number) for number in numbers}):
             _with_another_row(graph, mask)
@@ -147,7 +150,7 @@ def _attention(graph: _Graph, model: ModelConfig, layer: StoredLayer, number: in
     by_row = graph.integers(1, _ANY, heads + 2 * kv_heads, size)
     qkv = graph.node("Reshape", [qkv, by_row], f"{name}.qkv_by_row")
     qkv = graph.node("Transpose", [qkv], f"{name}.qkv_by_head", perm=[0, 2, 1, 3])
-    query, key, value = _query_key_value(graph, model, layer, name, qkv)
+    query, key, value = _query_key_value(graph, model, layer, number, qkv)
     caches = []
     for kind, new in (("key", key), ("value", value)):
         cache = f"{kind}_{number}"
@@ -158,35 +161,37 @@ def _attention(graph: _Graph, model: ModelConfig, layer: StoredLayer, number: in
     to_rows = graph.integers(_ANY, heads * size)
     attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
     out = graph.linear(f"{name}.attention_out", attended, layer.attention_out)
-    return graph.node("Add", [x, out], f"{name}.after_attention")
+    return _join(graph, model, layer.attention_out_norm, x, out, f"{name}.after_attention")
 
 
 def _query_key_value(
-    graph: _Graph, model: ModelConfig, layer: StoredLayer, name: str, qkv: str
+    graph: _Graph, model: ModelConfig, layer: StoredLayer, number: int, qkv: str
 ) -> tuple[str, str, str]:
     """Queries and keys, normed and rotated, and values; each `(1, heads of it, M, head_dim)`.
 
     `qkv` holds the heads of all three. Without norms queries and keys are rotated by one node.
     """
     heads, kv_heads = model.num_heads, model.num_kv_heads
+    name = f"layer_{number}"
     query, key, value = (f"{name}.{part}" for part in ("query", "key", "value"))
-    if layer.query_norm is None or layer.key_norm is None:
+    is_rotated = number not in model.unrotated_layers
+    if is_rotated and (layer.query_norm is None or layer.key_norm is None):
         unrotated = f"{name}.unrotated"
         graph.split(
             "Split", [qkv, graph.integers(heads + kv_heads, kv_heads)], [unrotated, value], axis=1
         )
-        rotated = graph.rotate(f"{name}.rotated", unrotated)
+        rotated = graph.rotate(model, number, unrotated, f"{name}.rotated")
         graph.split("Split", [rotated, graph.integers(heads, kv_heads)], [query, key], axis=1)
         return query, key, value
-    unnormed = [f"{query}.unnormed", f"{key}.unnormed"]
-    sizes = graph.integers(heads, kv_heads, kv_heads)
-    graph.split("Split", [qkv, sizes], [*unnormed, value], axis=1)
-    for part, x, norm in zip(
-        (query, key), unnormed, (layer.query_norm, layer.key_norm), strict=True
-    ):
-        normed = graph.norm(f"{part}.norm", x, norm, model.rms_norm_eps)
-        graph.rotate(part, normed)
-    return query, key, value
+    graph.split(
+        "Split", [qkv, graph.integers(heads, kv_heads, kv_heads)], [query, key, value], axis=1
+    )
+    finished = []
+    for x, norm in ((query, layer.query_norm), (key, layer.key_norm)):
+        if norm is not None:
+            x = graph.norm(f"{x}.normed", x, norm, model.rms_norm_eps)
+        finished.append(graph.rotate(model, number, x, f"{x}.rotated") if is_rotated else x)
+    return finished[0], finished[1], value
 
 
 def _may_be_single(model: ModelConfig) -> bool:
@@ -209,7 +214,7 @@ def _attend(
     """
     key, value = caches
     name, mask = f"layer_{number}", _mask(model, number)
-    scale = float(model.head_dim**-0.5)
+    scale = float(model.score_scale)
     if _may_be_single(model):
         query = _with_another_row(graph, query)
         scores = graph.node("FusedMatMul", [query, key], f"{name}.scores", transB=1, alpha=scale)
@@ -244,14 +249,29 @@ def _without_last_row(graph: _Graph, x: str) -> str:
 
 
 def _feed_forward(graph: _Graph, model: ModelConfig, layer: StoredLayer, name: str, x: str) -> str:
-    """`x (M, D)` plus SwiGLU."""
+    """`x (M, D)` plus the gated feed-forward."""
     normed = graph.norm(f"{name}.ffn_norm", x, layer.ffn_norm, model.rms_norm_eps)
     both = graph.linear(f"{name}.gate_up", normed, layer.gate_up)
     gate, up = f"{name}.gate", f"{name}.up"
     graph.split(
         "Split", [both, graph.integers(model.ffn_size, model.ffn_size)], [gate, up], axis=-1
     )
-    silu = graph.node("QuickGelu", [gate], f"{name}.silu", alpha=1.0)
-    activated = graph.node("Mul", [silu, up], f"{name}.activated")
+    if model.activation == "silu":
+        gate = graph.node("QuickGelu", [gate], f"{name}.silu", alpha=1.0)
+    else:
+        gate = graph.node("Gelu", [gate], f"{name}.gelu", approximate="tanh")
+    activated = graph.node("Mul", [gate, up], f"{name}.activated")
     out = graph.linear(f"{name}.down", activated, layer.down)
-    return graph.node("Add", [x, out], f"{name}.after_ffn")
+    return _join(graph, model, layer.ffn_out_norm, x, out, f"{name}.after_ffn")
+
+
+def _join(
+    graph: _Graph, model: ModelConfig, norm: StoredTensor | None, x: str, out: str, name: str
+) -> str:
+    """The residual stream `x (M, D)` plus what a layer gives, normed and scaled."""
+    if norm is not None:
+        out = graph.norm(f"{name}.norm", out, norm, model.rms_norm_eps)
+    if model.residual_scale != 1:
+        # Not folded into weights: those of a checkpoint may be integers, which stay as they are.
+        out = graph.node("Mul", [out, graph.number(model.residual_scale)], f"{name}.scaled")
+    return graph.node("Add", [x, out], name)

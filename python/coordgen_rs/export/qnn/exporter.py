@@ -148,6 +148,18 @@ def _refuse_switches(config: ModelConfig) -> None:
     needed = {
         "norms of queries and keys": config.qk_norm,
         f"a sliding window of {config.window} tokens": config.window is not None,
+        "layers without rotary embedding": bool(config.unrotated_layers),
+        "norms behind attention and feed-forward": config.output_norms,
+        "scaled embeddings, scores or logits": any(
+            scale not in (1.0, None)
+            for scale in (
+                config.embedding_scale,
+                config.attention_scale,
+                config.residual_scale,
+                config.logits_scale,
+            )
+        ),
+        "fused weights and LongRoPE": config.is_fused,
     }
     for what, is_needed in needed.items():
         if is_needed:
