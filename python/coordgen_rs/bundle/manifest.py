@@ -26,7 +26,8 @@ MOST_OF_A_SIZE = 1 << 24
 MOST_ROWS = 1 << 12
 _MOST_BYTES = 1 << 50
 
-WeightKind = Literal["fp32", "int8", "int4"]
+WeightKind = Literal["fp32", "int8", "int4", "keep"]
+"""`keep`: as a GGUF file holds them."""
 
 
 EMBEDDING_TYPES: dict[str, np.dtype[Any]] = {
@@ -163,6 +164,17 @@ class FileRecord:
 
 
 @dataclass(frozen=True)
+class KeptWeights:
+    """The tensors of one type of a GGUF file whose weights were kept."""
+
+    type: str
+    """Its name in GGUF, such as `Q4_0`."""
+    num_tensors: int
+    is_exact: bool
+    """Whether the bundle holds the same values; else they are 8-bit integers near to them."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole manifest. File names are plain names inside the bundle's directory."""
 
@@ -200,6 +212,8 @@ class Manifest:
     """Rotation in layers with a sliding window, where it is another than `inv_freq`."""
     rope_factor: float | None = None
     """What cosines and sines are multiplied by; None for 1."""
+    kept: list[KeptWeights] | None = None
+    """By type of tensor, if the weights are those of a GGUF file, else None."""
 
     @property
     def provider(self) -> Literal["cpu", "qnn"]:

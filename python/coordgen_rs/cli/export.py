@@ -4,7 +4,9 @@ import argparse
 import json
 import sys
 
+from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import values
+from coordgen_rs.cli.kept import kept_lines
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.cli.text import tell
 from coordgen_rs.cli.warned import warnings_told
@@ -18,6 +20,7 @@ EXAMPLES = """\
 examples:
   coordgen export Llama-3.2-1B-Instruct bundle --weights int4 --context 4096
   coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
+  coordgen export SmolLM2-135M-Instruct.Q4_0.gguf bundle
   coordgen export stories260K bundle
   coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
 """
@@ -29,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         type=values.path("CHECKPOINT"),
         metavar="CHECKPOINT",
-        help="a Hugging Face directory, or a llama2.c legacy checkpoint",
+        help="a Hugging Face directory, a GGUF file, or a llama2.c legacy checkpoint",
     )
     parser.add_argument(
         "out",
@@ -45,8 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--weights",
-        choices=["fp32", "int8", "int4"],
-        help="default: fp32 for cpu, int8 for qnn, where activations have 16 bits",
+        choices=["fp32", "int8", "int4", "keep"],
+        help="default: for cpu keep, the weights that a GGUF file holds, and fp32 for others; "
+        "for qnn int8, where activations have 16 bits",
     )
     parser.add_argument(
         "--blocks",
@@ -116,13 +120,15 @@ def _export_cpu(options: argparse.Namespace) -> int:
         export_checkpoint(
             options.checkpoint,
             options.out,
-            weights=options.weights or "fp32",
+            weights=options.weights,
             blocks=options.blocks,
             prefill_rows=options.prefill_rows,
             decode_rows=options.decode_rows,
             context=options.context,
             on_progress=on_progress,
         )
+    for line in kept_lines(Bundle.open(options.out).manifest):
+        tell(line)
     tell(f"{options.out}: written")
     return 0
 
@@ -130,6 +136,8 @@ def _export_cpu(options: argparse.Namespace) -> int:
 def _export_qnn(options: argparse.Namespace) -> int:
     from coordgen_rs.export.qnn.exporter import export_qnn
 
+    if options.weights == "keep":
+        raise OptionError("--weights keep is for --provider cpu")
     if options.soc is None:
         raise OptionError("--provider qnn needs --soc NAME, the chip")
     with warnings_told(), progress() as on_progress:

@@ -4,6 +4,7 @@ import argparse
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import values
+from coordgen_rs.cli.kept import kept_lines
 from coordgen_rs.text.printable import printable
 
 ABOUT = "describe a bundle"
@@ -37,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
     chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
     print(f"provider: {manifest.provider}{chip}")
     print(f"weights: {manifest.weights}, {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
+    for line in kept_lines(manifest):
+        print(line)
     print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
     print(f"context: {manifest.context} tokens")
     print(f"written by: {printable(manifest.tool)}")

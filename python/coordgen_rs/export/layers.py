@@ -7,6 +7,7 @@ from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.stored import (
+    Bits,
     StoredHead,
     StoredLayer,
     StoredLinear,
@@ -67,10 +68,8 @@ def final_norm_tensor(source: Checkpoint, is_shared: bool) -> Tensor:
     return norm_tensor(source, "model.norm", config.hidden_size).times(scale)
 
 
-def write_layer(
-    source: Checkpoint, writer: WeightWriter, number: int, bits: int | None
-) -> StoredLayer:
-    """Appends layer `number`; `bits` is None for float32.
+def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bits) -> StoredLayer:
+    """Appends layer `number`.
 
     Raises CheckpointError for a tensor that is missing, misshaped or damaged, and ExportError if
     the disk is full.
@@ -109,7 +108,7 @@ def write_layer(
 
 
 def write_head(
-    source: Checkpoint, writer: WeightWriter, bits: int | None, shared: StoredLinear | None
+    source: Checkpoint, writer: WeightWriter, bits: Bits, shared: StoredLinear | None
 ) -> StoredHead:
     """Appends the final norm and the output layer, unless that is `shared` with the embedding.
 

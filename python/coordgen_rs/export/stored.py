@@ -4,18 +4,28 @@ In: `Tensor`s of a checkpoint. Out: bytes appended to a weight file, piece by pi
 records that tell a graph where they are.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from coordgen_rs.export.checkpoints.tensor import Tensor
-from coordgen_rs.export.cpu.quantize import BLOCK_SIZE, QuantizedRows, num_blocks, quantize_rows
+from coordgen_rs.export.checkpoints.tensor import IntegerFormat, Tensor
+from coordgen_rs.export.cpu.quantize import (
+    BLOCK_SIZE,
+    QuantizedRows,
+    common_format,
+    pack_rows,
+    quantize_rows,
+)
 from coordgen_rs.export.writer import HashedFile
+
+Bits = Literal[8, 4, "keep"] | None
+"""How a layer is written: integers of so many bits, as the checkpoint holds it, or float32."""
 
 _ALIGNMENT = 4096
 """Each tensor starts at a page, so that ONNX Runtime can map it."""
@@ -51,6 +61,8 @@ class StoredLinear:
     scales: StoredTensor | None
     zero_points: StoredTensor | None
     bias: StoredTensor | None
+    block_size: int = BLOCK_SIZE
+    """Values of a row that share a scale."""
 
 
 @dataclass(frozen=True)
@@ -94,23 +106,44 @@ class WeightWriter:
         return self._append([content], tuple(tensor.dims), tensor.data_type)
 
     def linear(
-        self, weights: Sequence[Tensor], bits: int | None, biases: Sequence[Tensor] = ()
+        self, weights: Sequence[Tensor], bits: Bits, biases: Sequence[Tensor] = ()
     ) -> StoredLinear:
         """Appends the rows of `weights` one after the other as one layer, with their biases."""
         in_features = weights[0].shape[1]
         out_features = sum(weight.shape[0] for weight in weights)
         rows = (piece for weight in weights for piece in weight.pieces())
         bias = self._vector([bias.load() for bias in biases]) if biases else None
-        if bits is None:
+        stored = [weight.integers for weight in weights if weight.integers is not None]
+        if bits == "keep" and len(stored) == len(weights):
+            wanted = common_format([integers.format for integers in stored])
+            kept = _kept(weights, wanted)
+            return self._integers(kept, (out_features, in_features), wanted, bias)
+        if bits is None or bits == "keep":
             weight = self._append(rows, (out_features, in_features), onnx.TensorProto.FLOAT)
-            return StoredLinear(in_features, out_features, bits, weight, None, None, bias)
+            return StoredLinear(in_features, out_features, None, weight, None, None, bias)
+        quantized = (quantize_rows(piece, bits) for piece in rows)
+        form = IntegerFormat(bits, BLOCK_SIZE, has_zero_points=bits == 4)
+        return self._integers(quantized, (out_features, in_features), form, bias)
+
+    def _integers(
+        self,
+        pieces: Iterable[QuantizedRows],
+        shape: tuple[int, int],
+        form: IntegerFormat,
+        bias: StoredTensor | None,
+    ) -> StoredLinear:
+        """Appends a layer of `shape (out, in)` in integers."""
+        out_features, in_features = shape
+        blocks = math.ceil(in_features / form.block_size)
+        stored_shape = (out_features, blocks, form.block_size * form.bits // 8)
         parts: list[QuantizedRows] = []
-        shape = (out_features, num_blocks(in_features), BLOCK_SIZE * bits // 8)
-        weight = self._append(_quantized(rows, bits, parts), shape, onnx.TensorProto.UINT8)
+        weight = self._append(_values(pieces, parts), stored_shape, onnx.TensorProto.UINT8)
         scales = self._vector([part.scales for part in parts])
         zero_points = [part.zero_points for part in parts if part.zero_points is not None]
         zeros = self._vector(zero_points) if zero_points else None
-        return StoredLinear(in_features, out_features, bits, weight, scales, zeros, bias)
+        return StoredLinear(
+            in_features, out_features, form.bits, weight, scales, zeros, bias, form.block_size
+        )
 
     def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
         """Appends arrays one after the other as a vector of their type."""
@@ -128,11 +161,19 @@ class WeightWriter:
         return StoredTensor(self._name, offset, self._file.num_bytes - offset, shape, onnx_type)
 
 
-def _quantized(
-    pieces: Iterable[NDArray[np.float32]], bits: int, parts: list[QuantizedRows]
+def _kept(weights: Sequence[Tensor], wanted: IntegerFormat) -> Iterable[QuantizedRows]:
+    """All rows of `weights`, which are stored as integers, in one format."""
+    for weight in weights:
+        if weight.integers is not None:
+            for start, stop in weight.spans():
+                rows = weight.integers.read_rows(start, stop)
+                yield pack_rows(rows, weight.integers.format, wanted)
+
+
+def _values(
+    pieces: Iterable[QuantizedRows], parts: list[QuantizedRows]
 ) -> Iterable[NDArray[np.uint8]]:
     """The quantised values of each piece; scales and zero points are kept in `parts`."""
-    for piece in pieces:
-        part = quantize_rows(piece, bits)
+    for part in pieces:
         yield part.values
         parts.append(replace(part, values=part.values[:0]))

@@ -30,6 +30,8 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     read_tokenizer: Callable[[], str]
     """The text of a tokenizer.json; may raise CheckpointError."""
+    is_gguf: bool = False
+    """Whether it is a GGUF file, whose weights may be kept as they are."""
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """The tensor of that name.
@@ -46,7 +48,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Opens a Hugging Face directory, a llama2.c `.bin`, or a directory with one such `.bin`.
+    """Opens a Hugging Face directory, a GGUF file, or a llama2.c `.bin` or a directory with one.
 
     Raises:
         CheckpointError: Something is missing or damaged.
@@ -54,12 +56,19 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     if (path / "config.json").is_file():
         return _open_hugging_face(path)
+    if path.is_file() and path.suffix == ".gguf":
+        # The gguf package is large, and of no use for others.
+        from coordgen_rs.export.checkpoints.gguf.model_file import open_gguf
+
+        return Checkpoint(*open_gguf(path), is_gguf=True)
     if path.is_file() and path.suffix == ".bin":
         return Checkpoint(*open_llama2c(path))
     models = [file for file in path.glob("*.bin") if not file.name.startswith("tok")]
     if len(models) == 1:
         return Checkpoint(*open_llama2c(models[0]))
-    raise CheckpointError(f"{path} holds no config.json and no single llama2.c .bin file")
+    raise CheckpointError(
+        f"{path} is no GGUF file, and holds no config.json and no single llama2.c .bin file"
+    )
 
 
 def _open_hugging_face(path: Path) -> Checkpoint:

@@ -1,16 +1,59 @@
 """A weight of a checkpoint that is read by pieces, so that no whole model is ever in memory.
 
-In: a name, a shape and a function that reads some rows. Out: float32 rows, whatever is stored.
+In: a name, a shape and functions that read some rows. Out: float32 rows, whatever is stored, and
+the stored integers themselves where the checkpoint is quantised in blocks.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
+
+
+@dataclass(frozen=True)
+class IntegerRows:
+    """Some rows as integers: a weight is `(value - zero point) * scale` of its block."""
+
+    values: NDArray[np.uint8]
+    """`(n, in_features)`, one number each"""
+    scales: NDArray[np.float32]
+    """`(n, blocks)`"""
+    zero_points: NDArray[np.uint8] | None
+    """`(n, blocks)`; None stands for the middle, 8 of 4 bits and 128 of 8"""
+
+
+@dataclass(frozen=True)
+class IntegerFormat:
+    """How a matrix is stored in blocks of integers."""
+
+    bits: int
+    """4 or 8."""
+    block_size: int
+    """Values along a row that share a scale; rows are whole blocks."""
+    has_zero_points: bool
+
+
+@dataclass(frozen=True)
+class StoredIntegers:
+    """A matrix that a checkpoint holds as integers."""
+
+    format: IntegerFormat
+    read_rows: Callable[[int, int], IntegerRows]
+    """Reads rows `start..stop` (end open); may raise CheckpointError."""
+    is_exact: bool
+    """Whether these are the stored values, or those nearest to them."""
+
+    def part(self, start: int) -> "StoredIntegers":
+        """The rows from `start` on."""
+
+        def read_rows(first: int, last: int) -> IntegerRows:
+            return self.read_rows(start + first, start + last)
+
+        return replace(self, read_rows=read_rows)
 
 
 @dataclass(frozen=True)
@@ -21,14 +64,23 @@ class Tensor:
     shape: tuple[int, ...]
     read_rows: Callable[[int, int], NDArray[np.float32]]
     """Reads rows `start..stop` (end open); may raise CheckpointError."""
+    integers: StoredIntegers | None = None
+    """The same as integers, where the checkpoint holds blocks of them."""
+    stored_type: str | None = None
+    """What a GGUF file calls the type of its values."""
 
-    def pieces(self) -> Iterator[NDArray[np.float32]]:
-        """All rows in order, a piece at a time: `(some rows, ...)` float32."""
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """All rows in order, a piece at a time: `start, stop`, end open."""
         num_rows = self.shape[0]
         row_elements = int(np.prod(self.shape[1:]))
         step = max(1, PIECE_ELEMENTS // row_elements)
         for start in range(0, num_rows, step):
-            yield self.read_rows(start, min(start + step, num_rows))
+            yield start, min(start + step, num_rows)
+
+    def pieces(self) -> Iterator[NDArray[np.float32]]:
+        """All rows in order, a piece at a time: `(some rows, ...)` float32."""
+        for start, stop in self.spans():
+            yield self.read_rows(start, stop)
 
     def part(self, start: int, stop: int) -> "Tensor":
         """Some rows as a tensor of their own: `start..stop`, end open."""
@@ -36,8 +88,13 @@ class Tensor:
         def read_rows(first: int, last: int) -> NDArray[np.float32]:
             return self.read_rows(start + first, start + last)
 
-        shape = (stop - start, *self.shape[1:])
-        return Tensor(f"{self.name}[{start}:{stop}]", shape, read_rows)
+        return Tensor(
+            f"{self.name}[{start}:{stop}]",
+            (stop - start, *self.shape[1:]),
+            read_rows,
+            self.integers and self.integers.part(start),
+            self.stored_type,
+        )
 
     def times(self, scale: float, plus: float = 0.0) -> "Tensor":
         """Each value plus `plus`, times `scale`."""

@@ -4,13 +4,21 @@ In: the path of a checkpoint and what the bundle is to be. Out: a directory for 
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from coordgen_rs.bundle.manifest import MOST_ROWS, BlockFiles, EmbeddingFile, HeadFiles, WeightKind
+from coordgen_rs.bundle.manifest import (
+    MOST_ROWS,
+    BlockFiles,
+    EmbeddingFile,
+    HeadFiles,
+    KeptWeights,
+    WeightKind,
+)
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export.bundle import (
     TOKENIZER_NAME,
@@ -21,18 +29,19 @@ from coordgen_rs.export.bundle import (
     write_manifest,
 )
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from coordgen_rs.export.checkpoints.config import ModelConfig
+from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
-from coordgen_rs.export.layers import first_hidden_tensor, write_head, write_layer
-from coordgen_rs.export.stored import StoredLinear, StoredTensor, WeightWriter
+from coordgen_rs.export.layers import first_hidden_tensor, output_tensor, write_head, write_layer
+from coordgen_rs.export.stored import Bits, StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
 _NARROW_WIDTHS = (1, 4, 8, 16, 32)
 _DEFAULT_CONTEXT = 4096
-_BITS: dict[str, tuple[int | None, int | None]] = {
+_BITS: dict[str, tuple[Bits, Bits]] = {
     "fp32": (None, None),
     "int8": (8, 8),
     "int4": (4, 8),
+    "keep": ("keep", "keep"),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
 
@@ -41,7 +50,7 @@ def export_checkpoint(
     checkpoint: str | Path,
     out: str | Path,
     *,
-    weights: WeightKind = "fp32",
+    weights: WeightKind | None = None,
     blocks: int = 1,
     prefill_rows: int = 256,
     decode_rows: int = 32,
@@ -54,9 +63,10 @@ def export_checkpoint(
     behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer.
 
     Args:
-        checkpoint: A Hugging Face directory, or a llama2.c `.bin` or its directory.
+        checkpoint: A Hugging Face directory, a GGUF file, or a llama2.c `.bin` or its directory.
         out: A directory that does not exist yet, or is empty.
-        weights: Precision of the weights; the head of `int4` has 8 bits.
+        weights: Precision of the weights; the head of `int4` has 8 bits, and `keep` keeps those of
+            a GGUF file. None stands for `keep` where it is one, else for `fp32`.
         blocks: Number of blocks into which the layers are cut, as equal as may be.
         prefill_rows: Rows of the widest graph, for prompts.
         decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
@@ -75,8 +85,9 @@ def export_checkpoint(
         source = open_checkpoint(Path(checkpoint))
         if context is None:
             context = min(source.config.max_positions, _DEFAULT_CONTEXT)
+        weights = weights or ("keep" if source.is_gguf else "fp32")
         options = _Options(weights, blocks, prefill_rows, decode_rows, context)
-        options.check(source.config)
+        options.check(source)
         with staged_directory(Path(out)) as staging:
             staging.check_space(_least_bytes(source, weights))
             _Exporter(source, staging, options, on_progress or no_progress).run()
@@ -88,18 +99,26 @@ def _least_bytes(source: Checkpoint, weights: WeightKind) -> int:
     config = source.config
     vocabulary = config.vocab_size * config.hidden_size
     layers = (tensor for name, tensor in source.tensors.items() if ".layers." in name)
-    bits = sum(math.prod(tensor.shape) for tensor in layers) * (block_bits or 32)
+    bits = sum(math.prod(tensor.shape) * _least_bits(tensor, block_bits) for tensor in layers)
     bits += vocabulary * (32 if weights == "fp32" else 16)
-    if not (config.tied_head and head_bits is None):  # else they are the embedding's
-        bits += vocabulary * (head_bits or 32)
+    output_bits = _least_bits(output_tensor(source), head_bits)
+    if not (config.tied_head and output_bits == 32):  # else they are the embedding's
+        bits += vocabulary * output_bits
     return bits // 8
+
+
+def _least_bits(tensor: Tensor, bits: Bits) -> int:
+    """Bits of each value, at least."""
+    if bits == "keep":
+        return 32 if tensor.integers is None else tensor.integers.format.bits
+    return bits or 32
 
 
 @dataclass(frozen=True)
 class _Options(BundleOptions):
     """What the bundle is to be; see `export_checkpoint`."""
 
-    def check(self, config: ModelConfig) -> None:
+    def check(self, source: Checkpoint) -> None:
         """Refuse what the exporter or the model cannot do.
 
         Raises:
@@ -107,7 +126,9 @@ class _Options(BundleOptions):
         """
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
-        self.check_limits(config, MOST_ROWS)
+        if self.weights == "keep" and not source.is_gguf:
+            raise OptionError("weights is 'keep', which is for GGUF files")
+        self.check_limits(source.config, MOST_ROWS)
 
     @property
     def widths(self) -> list[int]:
@@ -142,13 +163,13 @@ class _Exporter:
         head = self._write_head(embedding)
         # A graph of any width may start at the last slot of the context.
         slots = options.context + options.widths[-1]
-        parts = {"blocks": blocks, "head": head, "embedding": embedding}
+        parts = {"blocks": blocks, "head": head, "embedding": embedding, "kept": self._kept()}
         write_manifest(self._staging, config, options, slots=slots, **parts)
         self._progress("done", config.num_layers + 2)
 
     def _write_embedding(self) -> EmbeddingFile:
         self._progress("embedding", 0)
-        is_exact = self._options.weights == "fp32"
+        is_exact = self._needs_float32()
         dtype = np.dtype("<f4" if is_exact else "<f2")
         with self._staging.create("embedding.bin") as file:
             for piece in first_hidden_tensor(self._source).pieces():
@@ -169,12 +190,34 @@ class _Exporter:
     def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
         self._progress("head", self._model.num_layers + 1)
         _, bits = _BITS[self._options.weights]
-        is_shared = self._source.config.tied_head and bits is None
-        shared = self._shared_output(embedding.file) if is_shared else None
+        shared = self._shared_output(embedding.file) if self._is_shared() else None
         with self._staging.create("head.weights") as file:
             stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
         graphs = self._write_graph("head", head_graph(self._model, stored))
         return HeadFiles(sorted({"head.weights", stored.output.weight.file}), graphs)
+
+    def _needs_float32(self) -> bool:
+        """Whether float16 would lose some of the embedding's values."""
+        if self._options.weights != "keep" or self._is_shared():
+            return self._options.weights in ("fp32", "keep")
+        return first_hidden_tensor(self._source).stored_type != "F16"
+
+    def _is_shared(self) -> bool:
+        """Whether the output layer is the embedding, and both are floats."""
+        _, bits = _BITS[self._options.weights]
+        return (
+            self._source.config.tied_head and _least_bits(output_tensor(self._source), bits) == 32
+        )
+
+    def _kept(self) -> list[KeptWeights] | None:
+        """What became of the tensors of a GGUF file, the most frequent type first."""
+        if self._options.weights != "keep":
+            return None
+        counts = Counter(
+            (str(tensor.stored_type), tensor.integers is None or tensor.integers.is_exact)
+            for tensor in self._source.tensors.values()
+        )
+        return [KeptWeights(name, count, exact) for (name, exact), count in counts.most_common()]
 
     def _shared_output(self, file: str) -> StoredLinear:
         """The embedding's float32 rows as the output layer."""

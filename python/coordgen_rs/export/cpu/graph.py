@@ -35,7 +35,6 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.export.checkpoints.config import ModelConfig
-from coordgen_rs.export.cpu.quantize import BLOCK_SIZE
 from coordgen_rs.export.graph_builder import GraphBuilder, float_info
 from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
 
@@ -73,7 +72,7 @@ class _Graph(GraphBuilder):
             K=layer.in_features,
             N=layer.out_features,
             bits=layer.bits,
-            block_size=BLOCK_SIZE,
+            block_size=layer.block_size,
             # Activations are rounded to 8 bits; with level 0 one row gives other bits than many.
             accuracy_level=4,
         )

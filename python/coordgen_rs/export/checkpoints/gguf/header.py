@@ -1,0 +1,213 @@
+"""The header of a GGUF file: its metadata, and where each tensor stands.
+
+In: a path. Out: a `Header`, everything in it checked against the length of the file before memory
+is taken for it. The reader of the gguf package is not used: it trusts every count and length, maps
+the file, which counts the whole of it as this process's memory, and takes seconds for a vocabulary.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3.
+"""
+
+import math
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from coordgen_rs.errors import CheckpointError
+from coordgen_rs.files.json_text import JsonTextError, open_regular
+
+MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+
+_STRING, _ARRAY = 8, 9
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
+_NUMBERS |= {12: "d"}
+"""Codes of the struct module by type of a metadata value."""
+
+_MOST_KEYS, _MOST_TENSORS, _MOST_ELEMENTS = 1 << 16, 1 << 20, 1 << 24
+_MOST_NAME_BYTES, _MOST_STRING_BYTES = 1 << 16, 1 << 26
+_MOST_DIMENSIONS = 4
+_MOST_ALIGNMENT = 1 << 20
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor stands, and what it is stored as."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Slowest dimension first, as numpy has it."""
+    type: GGMLQuantizationType
+    offset: int
+    """From the start of the file."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        block, block_bytes = GGML_QUANT_SIZES[self.type]
+        return self.shape[-1] // block * int(block_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return math.prod(self.shape[:-1]) * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says before its tensors."""
+
+    path: Path
+    metadata: dict[str, Any]
+    """Numbers, booleans, texts, and lists of one of them."""
+    tensors: dict[str, StoredTensor]
+
+
+def read_header(path: Path) -> Header:
+    """Reads and checks the header of a GGUF file.
+
+    Raises:
+        CheckpointError: It cannot be read, is no GGUF of a known version, or is damaged.
+    """
+    try:
+        with open_regular(path) as stream:
+            return _Reader(path, stream).header()
+    except JsonTextError as error:
+        raise CheckpointError(str(error)) from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class _Reader:
+    """Reads a header from front to back."""
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self._path, self._stream = path, stream
+        self._left = self._num_bytes = os.fstat(stream.fileno()).st_size
+
+    def header(self) -> Header:
+        """The whole header.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        self._check_version()
+        num_tensors = self._count("tensors", _MOST_TENSORS, least_bytes=24)
+        num_keys = self._count("metadata keys", _MOST_KEYS, least_bytes=13)
+        metadata: dict[str, Any] = {}
+        for _ in range(num_keys):
+            key = self._text("a metadata key", _MOST_NAME_BYTES)
+            if key in metadata:
+                raise self._damaged(f"the key {key!r:.80} occurs twice")
+            metadata[key] = self._value(key, self._number("I"))
+        infos = [self._tensor_info() for _ in range(num_tensors)]
+        return Header(self._path, metadata, self._placed(infos, self._alignment(metadata)))
+
+    def _check_version(self) -> None:
+        magic = self._bytes(4, "its first four bytes")
+        if magic != MAGIC:
+            raise CheckpointError(f"{self._path} is not a GGUF file: it begins with {magic!r}")
+        version = int(self._number("I"))
+        if int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
+            raise CheckpointError(
+                f"{self._path} is a big-endian GGUF, which is not supported: "
+                "convert it with gguf-convert-endian"
+            )
+        if version not in _VERSIONS:
+            raise CheckpointError(f"{self._path} has GGUF version {version}, expected 2 or 3")
+
+    def _value(self, key: str, kind: int) -> Any:
+        if kind == _STRING:
+            return self._text(key, _MOST_STRING_BYTES)
+        if kind != _ARRAY:
+            return self._number(self._code(key, kind))
+        item = int(self._number("I"))
+        if item == _STRING:
+            count = self._count(f"texts of {key}", _MOST_ELEMENTS, least_bytes=8)
+            return [self._text(key, _MOST_STRING_BYTES) for _ in range(count)]
+        code = self._code(key, item)
+        size = struct.calcsize(f"<{code}")
+        count = self._count(f"numbers of {key}", _MOST_ELEMENTS, least_bytes=size)
+        return list(struct.unpack(f"<{count}{code}", self._bytes(count * size, key)))
+
+    def _code(self, key: str, kind: int) -> str:
+        code = _NUMBERS.get(kind)
+        if code is None:
+            raise self._damaged(f"{key!r:.80} has the unknown type {kind}")
+        return code
+
+    def _tensor_info(self) -> StoredTensor:
+        name = self._text("a tensor's name", _MOST_NAME_BYTES)
+        num_dimensions = int(self._number("I"))
+        if not 1 <= num_dimensions <= _MOST_DIMENSIONS:
+            raise self._damaged(f"{name!r:.80} has {num_dimensions} dimensions")
+        shape = tuple(int(self._number("Q")) for _ in range(num_dimensions))[::-1]
+        number = int(self._number("I"))
+        try:
+            kind = GGMLQuantizationType(number)
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self._path}: {name} has the type {number}, which is not known"
+            ) from error
+        block, _ = GGML_QUANT_SIZES[kind]
+        if min(shape) < 1 or math.prod(shape) > 8 * self._num_bytes or shape[-1] % block:
+            raise self._damaged(f"{name!r:.80} has the shape {shape} of {kind.name}")
+        return StoredTensor(name, shape, kind, int(self._number("Q")))
+
+    def _alignment(self, metadata: dict[str, Any]) -> int:
+        value = metadata.get("general.alignment", 32)
+        if type(value) is not int or not 1 <= value <= _MOST_ALIGNMENT:
+            raise self._damaged(f"general.alignment is {value!r:.80}")
+        return value
+
+    def _placed(self, infos: list[StoredTensor], alignment: int) -> dict[str, StoredTensor]:
+        """The tensors by name, at their offsets in the file.
+
+        Raises:
+            CheckpointError: Two have one name or overlap, or one ends behind the file.
+        """
+        start = self._num_bytes - self._left
+        start += -start % alignment
+        end, tensors = 0, {}
+        for info in sorted(infos, key=lambda info: info.offset):
+            if info.offset < end or info.offset % alignment or info.name in tensors:
+                raise self._damaged(f"{info.name!r:.80} overlaps another tensor, or is out of line")
+            end = info.offset + info.num_bytes
+            if start + end > self._num_bytes:
+                raise CheckpointError(f"{self._path} is truncated: it ends before {info.name} does")
+            tensors[info.name] = StoredTensor(info.name, info.shape, info.type, start + info.offset)
+        return tensors
+
+    def _count(self, what: str, most: int, *, least_bytes: int) -> int:
+        """A number of things that take so many bytes each; more than the file holds is refused."""
+        count = int(self._number("Q"))
+        if count > most or count * least_bytes > self._left:
+            raise self._damaged(f"it holds {count} {what:.80}")
+        return count
+
+    def _text(self, what: str, most_bytes: int) -> str:
+        length = int(self._number("Q"))
+        if length > most_bytes:
+            raise self._damaged(f"{what:.80} has {length} bytes")
+        try:
+            return self._bytes(length, what).decode()
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"{what:.80} is not UTF-8") from error
+
+    def _number(self, code: str) -> Any:
+        size = struct.calcsize(f"<{code}")
+        return struct.unpack(f"<{code}", self._bytes(size, "its header"))[0]
+
+    def _bytes(self, count: int, what: str) -> bytes:
+        if count > self._left:
+            raise CheckpointError(f"{self._path} is truncated: it ends inside {what:.80}")
+        content = self._stream.read(count)
+        if len(content) != count:
+            raise CheckpointError(f"{self._path} is truncated: it ends inside {what:.80}")
+        self._left -= count
+        return content
+
+    def _damaged(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self._path} has a damaged header: {what}")

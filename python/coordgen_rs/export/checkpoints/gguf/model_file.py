@@ -1,0 +1,48 @@
+"""A GGUF file as a checkpoint.
+
+In: a path. Out: configuration, tensors, tokenizer and chat template. Only the header is read.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.export.checkpoints.config import ModelConfig, parse_config
+from coordgen_rs.export.checkpoints.gguf.architectures import (
+    architecture_named,
+    hugging_face_names,
+)
+from coordgen_rs.export.checkpoints.gguf.header import Header, read_header
+from coordgen_rs.export.checkpoints.gguf.metadata import (
+    ROPE_TENSORS,
+    Metadata,
+    config_document,
+    generation_document,
+    num_layers,
+)
+from coordgen_rs.export.checkpoints.gguf.tensors import open_tensors
+from coordgen_rs.export.checkpoints.gguf.tokenizer import tokenizer_json
+from coordgen_rs.export.checkpoints.tensor import Tensor
+
+
+def open_gguf(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str]]:
+    """Opens a GGUF file.
+
+    Raises:
+        CheckpointError: It is damaged, or lacks something.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    header = read_header(path)
+    if header.metadata.get("split.count", 1) not in (0, 1):
+        raise UnsupportedModelError(
+            f"{path} is one of several parts: join them with `llama-gguf-split --merge`"
+        )
+    metadata = Metadata(header)
+    architecture = architecture_named(metadata.architecture)
+    config = parse_config(config_document(metadata, architecture), generation_document(metadata))
+    names = hugging_face_names(architecture, num_layers(metadata))
+    weights = {name: it for name, it in header.tensors.items() if name not in ROPE_TENSORS}
+    head_dim = config.head_dim if architecture.rotates_neighbours else None
+    tensors = open_tensors(Header(path, header.metadata, weights), names, head_dim)
+    return config, tensors, partial(tokenizer_json, header)

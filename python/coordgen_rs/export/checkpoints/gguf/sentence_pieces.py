@@ -1,0 +1,67 @@
+"""A SentencePiece vocabulary with scores as a BPE tokenizer.
+
+In: pieces and scores. Out: a `Tokenizer` that joins, of all neighbours whose join is a piece, those
+with the best score first, as SentencePiece does; characters that are no piece become bytes.
+"""
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer, decoders, normalizers
+from tokenizers.models import BPE
+
+_SPACE = "▁"
+
+
+def sentence_piece_tokenizer(
+    pieces: Sequence[str],
+    scores: Sequence[float],
+    joined: Sequence[bool],
+    unknown: str | None,
+    *,
+    add_space: bool,
+) -> Tokenizer:
+    """A tokenizer without added tokens.
+
+    Args:
+        pieces: By token id, spaces as U+2581.
+        scores: By token id, the best first joined.
+        joined: By token id, whether it arises from joining others.
+        unknown: The token of what is in no piece and has no bytes.
+        add_space: Whether a space is put before a text.
+    """
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    model = BPE(
+        vocab=vocabulary,
+        merges=_merges(pieces, scores, joined, vocabulary),
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    tokenizer = Tokenizer(model)
+    replace = normalizers.Replace(" ", _SPACE)
+    tokenizer.normalizer = (
+        normalizers.Sequence([normalizers.Prepend(_SPACE), replace]) if add_space else replace
+    )
+    decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if add_space:
+        decoding.append(decoders.Strip(" ", 1, 0))
+    tokenizer.decoder = decoders.Sequence(decoding)
+    return tokenizer
+
+
+def _merges(
+    pieces: Sequence[str],
+    scores: Sequence[float],
+    joined: Sequence[bool],
+    vocabulary: dict[str, int],
+) -> list[tuple[str, str]]:
+    """Every way to join two pieces to a piece, best score first."""
+    ordered = sorted(range(len(pieces)), key=lambda number: -scores[number])
+    merges = []
+    for number in ordered:
+        if joined[number]:
+            piece = pieces[number]
+            cuts = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+            found = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
+            merges += sorted(found, key=lambda cut: (vocabulary[cut[0]], vocabulary[cut[1]]))
+    return merges
