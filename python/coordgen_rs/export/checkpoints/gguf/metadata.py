@@ -8,6 +8,8 @@ Sources: llama.cpp's `llama-model.cpp` (loading), `conversion/` (the same, backw
 
 from typing import Any
 
+import numpy as np
+
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.export.checkpoints.gguf.architectures import Architecture
 from coordgen_rs.export.checkpoints.gguf.header import Header
@@ -102,7 +104,7 @@ def config_document(metadata: Metadata, architecture: Architecture) -> dict[str,
         "head_dim": head_dim,
         "vocab_size": None if embedding is None else embedding.shape[0],
         "max_position_embeddings": metadata.number("context_length"),
-        "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": _shortest(metadata.number("attention.layer_norm_rms_epsilon")),
         "tie_word_embeddings": "output.weight" not in header.tensors,
         **_rope(metadata, head_dim),
         **_family_options(metadata, head_dim),
@@ -120,6 +122,11 @@ def generation_document(metadata: Metadata) -> dict[str, Any]:
         pairs = enumerate(zip(tokens, kinds, strict=False))
         ends += [number for number, pair in pairs if pair[0] in _ENDS and pair[1] == _CONTROL]
     return {"eos_token_id": list(dict.fromkeys(ends))}
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal that is the same float32: 1e-06, not 9.999999974752427e-07."""
+    return float(str(np.float32(value)))
 
 
 def _rope(metadata: Metadata, head_dim: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ with scores. Every other is refused by name.
 """
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,8 @@ def tokenizer_json(header: Header) -> str:
             "model's own tokenizer.json with --tokenizer"
         )
     vocabulary = _read_vocabulary(header)
-    with package_errors_as(CheckpointError, f"{header.path}: the tokenizer cannot be built"):
-        tokenizer, begins = build(vocabulary)
+    tokenizer, begins = build(vocabulary)
+    with _errors(vocabulary):
         tokenizer.add_tokens(_added_tokens(vocabulary))
         _add_ends(tokenizer, vocabulary, begins)
         return str(tokenizer.to_str())
@@ -116,6 +117,10 @@ def _added_tokens(vocabulary: _Vocabulary) -> list[AddedToken]:
     ]
 
 
+def _errors(vocabulary: _Vocabulary) -> AbstractContextManager[None]:
+    return package_errors_as(CheckpointError, f"{vocabulary.path}: the tokenizer cannot be built")
+
+
 def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     """A byte-level tokenizer, and whether the begin token is put before a text by default.
 
@@ -123,8 +128,7 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         UnsupportedModelError: It cuts texts in a way that is not known.
         CheckpointError: Its merges are missing or damaged.
     """
-    name = vocabulary.metadata.get("tokenizer.ggml.pre", "default")
-    cuts = pre_tokenizer_named(str(name))
+    cuts = pre_tokenizer_named(str(vocabulary.metadata.get("tokenizer.ggml.pre", "default")))
     merges = []
     for merge in vocabulary.values("merges", str):
         left, space, right = merge.partition(" ")
@@ -132,7 +136,9 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
             raise CheckpointError(f"{vocabulary.path}: {merge!r:.60} is no merge of two tokens")
         merges.append((left, right))
     numbers = {token: number for number, token in enumerate(vocabulary.tokens)}
-    tokenizer = Tokenizer(BPE(vocab=numbers, merges=merges, ignore_merges=cuts.ignore_merges))
+    with _errors(vocabulary):
+        model = BPE(vocab=numbers, merges=merges, ignore_merges=cuts.ignore_merges)
+    tokenizer = Tokenizer(model)
     if cuts.composes:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = cuts.build()
@@ -149,16 +155,15 @@ def _sentence_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     scores = vocabulary.values("scores", (int, float))
     if len(scores) != len(vocabulary.tokens) or not all(map(math.isfinite, scores)):
         raise CheckpointError(f"{vocabulary.path}: tokens and scores do not agree")
-    tokenizer = sentence_piece_tokenizer(
-        vocabulary.tokens,
-        scores,
-        [kind in (_NORMAL, _USER_DEFINED) for kind in vocabulary.kinds],
-        next(
-            (t for t, k in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if k == _UNKNOWN),
-            None,
-        ),
-        add_space=vocabulary.flag("add_space_prefix", True),
-    )
+    kinds = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    with _errors(vocabulary):
+        tokenizer = sentence_piece_tokenizer(
+            vocabulary.tokens,
+            scores,
+            [kind in (_NORMAL, _USER_DEFINED) for kind in vocabulary.kinds],
+            next((token for token, kind in kinds if kind == _UNKNOWN), None),
+            add_space=vocabulary.flag("add_space_prefix", True),
+        )
     return tokenizer, True
 
 

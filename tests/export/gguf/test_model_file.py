@@ -1,0 +1,137 @@
+"""A GGUF file exports as the same model's safetensors do, and keeps what it holds."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gguf", reason="the gguf package is not installed")
+
+from checkpoints import exported, sums, write_checkpoint
+from coordgen_rs import generate, open_session, plain
+from coordgen_rs.cli.main import main as coordgen
+from coordgen_rs.errors import CheckpointError, OptionError, UnsupportedModelError
+from coordgen_rs.export import export_checkpoint
+from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from gguf_files import write_gguf
+
+PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gguf")
+    return write_checkpoint(folder / "model", hidden=64, ffn=96, heads=4, kv_heads=2, head_dim=32)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("weights", ["fp32", "int4", "keep"])
+def test_files_of_floats_give_the_weights_of_the_safetensors(tmp_path, family, tied, weights):
+    checkpoint = write_checkpoint(tmp_path / "model", family=family, tied=tied, head_dim=32)
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    from_gguf = exported(file, tmp_path / "a", weights=weights)
+    from_safetensors = exported(
+        checkpoint, tmp_path / "b", weights="fp32" if weights == "keep" else weights
+    )
+    expected, found = sums(from_safetensors), sums(from_gguf)
+    assert {name: found[name] for name in found if name != "tokenizer.json"} == {
+        name: expected[name] for name in expected if name != "tokenizer.json"
+    }
+    assert from_gguf.manifest.model == from_safetensors.manifest.model
+    assert from_gguf.manifest.inv_freq == from_safetensors.manifest.inv_freq
+
+
+@pytest.mark.parametrize(
+    "types",
+    ["Q4_0", "Q8_0", "Q4_1", "Q5_1", "F16", "BF16", {"attn_q": "Q4_0", "attn_k": "Q8_0"}],
+    ids=str,
+)
+def test_kept_weights_answer_alike_with_and_without_drafts(tmp_path, checkpoint, types):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, types)
+    export_checkpoint(file, tmp_path / "bundle", context=128, prefill_rows=32)
+    with_drafts, without = (
+        [
+            token
+            for step in how(open_session(tmp_path / "bundle", threads=1), PROMPT, max_new_tokens=24)
+            for token in step.token_ids
+        ]
+        for how in (generate, plain)
+    )
+    assert len(without) >= 4
+    assert with_drafts == without
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q5_0", "F16", "BF16"])
+def test_exact_types_give_the_logits_of_their_float32_values(tmp_path, checkpoint, name):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, name)
+    logits = {}
+    for weights in ("keep", "fp32"):
+        out = tmp_path / weights
+        export_checkpoint(file, out, weights=weights, context=128, prefill_rows=32)
+        rows = []
+        open_session(out, threads=1).prefill(PROMPT, on_logits=lambda it, r=rows: r.append(it + 0))
+        logits[weights] = np.concatenate(rows)
+    spread = logits["fp32"].std()
+    # Activations are rounded to 8 bits where weights are integers.
+    most = 0.1 if name.startswith("Q") else 0
+    assert np.abs(logits["keep"] - logits["fp32"]).mean() <= most * spread
+
+
+def test_manifest_and_info_say_what_was_kept(tmp_path, checkpoint, capsys):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, {"attn": "Q4_0", "ffn": "Q4_1"})
+    assert coordgen(["export", str(file), str(tmp_path / "bundle")]) == 0
+    said = capsys.readouterr().err
+    assert coordgen(["info", str(tmp_path / "bundle")]) == 0
+    shown = capsys.readouterr().out
+    for line in (
+        "kept: 8 Q4_0 tensors, exactly",
+        "kept: 6 Q4_1 tensors, as the nearest 8-bit integers",
+    ):
+        assert line in said
+        assert line in shown
+    assert "weights: keep" in shown
+
+
+def test_weights_of_other_checkpoints_cannot_be_kept(tmp_path, checkpoint):
+    with pytest.raises(OptionError, match="'keep', which is for GGUF"):
+        export_checkpoint(checkpoint, tmp_path / "bundle", weights="keep")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({"general.architecture": "mamba"}, UnsupportedModelError, "architecture 'mamba'"),
+        ({"split.count": 3}, UnsupportedModelError, "one of several parts"),
+        ({"llama.block_count": None}, CheckpointError, r"llama\.block_count is None"),
+        ({"llama.block_count": 5}, CheckpointError, "has no tensor model.layers.2"),
+        ({"llama.block_count": 1}, UnsupportedModelError, r"tensor blk\.1\..* is not one"),
+        ({"llama.block_count": 1 << 31}, CheckpointError, "block_count is 2147483648"),
+        ({"llama.attention.head_count": 0}, CheckpointError, "head_count is 0"),
+        ({"llama.attention.head_count": "x"}, CheckpointError, "expected a number"),
+        ({"llama.expert_count": 8}, UnsupportedModelError, "mixtures of experts"),
+        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope scaling 'yarn'"),
+        ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "model is 'bert'"),
+        ({"tokenizer.ggml.tokens": None}, CheckpointError, r"ggml\.tokens is missing"),
+        ({"tokenizer.ggml.scores": None}, CheckpointError, r"ggml\.scores is missing"),
+        ({"tokenizer.ggml.scores": [0.5, 1.5]}, CheckpointError, "scores do not agree"),
+        ({"tokenizer.ggml.token_type": [1]}, CheckpointError, "has no type"),
+        (
+            {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "secret"},
+            UnsupportedModelError,
+            "pre is 'secret', which is not known: give .* --tokenizer",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(tmp_path, checkpoint, metadata, error, message):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
+    with pytest.raises(error, match=message):
+        export_checkpoint(file, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_control_tokens_end_an_answer_without_being_named_by_the_file(tmp_path, checkpoint):
+    tokens = [f"<0x{number:02X}>" for number in range(128)]
+    tokens[7] = "<|im_end|>"
+    kinds = [3 if number == 7 else 6 for number in range(128)]
+    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
+    assert open_checkpoint(file).config.end_token_ids == [2, 7]

@@ -1,0 +1,192 @@
+"""GGUF files for tests, written by the gguf package as llama.cpp's converter writes them.
+
+In: a Hugging Face directory of a random model. Out: the same model as a GGUF file: rows of query
+and key reordered where the architecture wants it, norms with their + 1, the vocabulary from
+tokenizer.json.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter, quants
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from coordgen_rs.export.checkpoints.gguf.architectures import (
+    architecture_named,
+    hugging_face_names,
+)
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "SmolLM3ForCausalLM": "smollm3",
+    "GraniteForCausalLM": "granite",
+    "Phi3ForCausalLM": "phi3",
+    "Gemma3ForCausalLM": "gemma3",
+}
+_NORMAL, _CONTROL, _BYTE = 1, 3, 6
+
+
+def write_gguf(
+    path: Path,
+    checkpoint: Path,
+    types: dict[str, str] | str = "F32",
+    *,
+    metadata: dict[str, Any] | None = None,
+) -> Path:
+    """Write the model of a Hugging Face directory to `path` and return it.
+
+    `types` is the type of all matrices, or of those whose name in GGUF contains a key of the dict
+    (the others stay F32). `metadata` replaces keys; None leaves a key out.
+    """
+    config = json.loads((checkpoint / "config.json").read_text())
+    name = ARCHITECTURES[config["architectures"][0]]
+    architecture = architecture_named(name)
+    given = {**_sizes(name, config), **tokenizer_metadata(checkpoint / "tokenizer.json", config)}
+    given |= metadata or {}
+    writer = GGUFWriter(path, name)
+    for key, value in given.items():
+        if value is not None:
+            _add(writer, key, value)
+    weights = {
+        key: value.astype(np.float32)
+        for file in sorted(checkpoint.glob("*.safetensors"))
+        for key, value in load_file(file).items()
+    }
+    names = hugging_face_names(architecture, config["num_hidden_layers"])
+    for in_gguf, in_hugging_face in names.items():
+        if in_hugging_face in weights:
+            values = weights[in_hugging_face]
+            if architecture.rotates_neighbours and (".attn_q." in in_gguf or ".attn_k." in in_gguf):
+                heads = "num_attention_heads" if "_q." in in_gguf else "num_key_value_heads"
+                values = neighbours(values, config[heads])
+            if name == "gemma3" and "norm" in in_gguf:
+                values = values + np.float32(1)
+            _add_tensor(writer, in_gguf, values, types)
+    for key, values in _rope_tensors(config).items():
+        _add_tensor(writer, key, values, "F32")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def neighbours(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows of halves to rows of neighbouring pairs, as `LlamaModel.permute` of the converter."""
+    halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def tokenizer_metadata(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """What the converter writes of a tokenizer.json, byte-level or with byte fallback."""
+    document = json.loads(path.read_text())
+    model, added = document["model"], document.get("added_tokens", [])
+    vocabulary = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    special = {token["content"] for token in added}
+    kinds = [_CONTROL if token in special else _NORMAL for token in tokens]
+    merges = [
+        merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges", [])
+    ]
+    found = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.bos_token_id": config.get("bos_token_id"),
+        "tokenizer.ggml.eos_token_id": config.get("eos_token_id"),
+    }
+    if merges and not model.get("byte_fallback"):
+        return {
+            **found,
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.merges": merges,
+        }
+    if model["type"] == "WordLevel":  # a token per character
+        found["tokenizer.ggml.tokens"] = [token.replace(" ", "\u2581") for token in tokens]
+        found |= {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
+    is_byte = [token.startswith("<0x") and len(token) == 6 for token in tokens]
+    return {
+        **found,
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.token_type": [
+            _BYTE if byte else kind for byte, kind in zip(is_byte, kinds, strict=True)
+        ],
+        # Pieces of SentencePiece's BPE are numbered in the order of their merging.
+        "tokenizer.ggml.scores": [-float(number) for number in range(len(tokens))],
+    }
+
+
+def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    sizes = {
+        "block_count": layers,
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": heads,
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": float(_rope(config).get("rope_theta", 10_000.0)),
+        "rope.dimension_count": int(head_dim * _rope(config).get("partial_rotary_factor", 1)),
+    }
+    if name == "granite":
+        sizes |= {
+            "attention.scale": float(config["attention_multiplier"]),
+            "embedding_scale": float(config["embedding_multiplier"]),
+            "residual_scale": float(config["residual_multiplier"]),
+            "logit_scale": float(config["logits_scaling"]),
+        }
+    if name in ("gemma3", "phi3") and config.get("sliding_window"):
+        sizes["attention.sliding_window"] = config["sliding_window"]
+    return {f"{name}.{key}": value for key, value in sizes.items()}
+
+
+def _rope(config: dict[str, Any]) -> dict[str, Any]:
+    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return {**config, **nested.get("full_attention", nested)}
+
+
+def _rope_tensors(config: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
+    rope = _rope(config)
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind == "longrope":
+        return {
+            f"rope_factors_{length}.weight": np.array(rope[f"{length}_factor"], np.float32)
+            for length in ("long", "short")
+        }
+    return {}
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+def _add_tensor(
+    writer: GGUFWriter, name: str, values: NDArray[np.float32], types: dict[str, str] | str
+) -> None:
+    kind = "F32"
+    if values.ndim == 2:
+        found = types if isinstance(types, str) else None
+        if isinstance(types, dict):
+            found = next((type_ for part, type_ in types.items() if part in name), None)
+        kind = found or "F32"
+    number = GGMLQuantizationType[kind]
+    writer.add_tensor(name, quants.quantize(values, number), raw_dtype=number)
