@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes
 
+GENAI_CONFIG_NAME = "genai_config.json"
 _CHUNK_BYTES = 1 << 20
 _MOST_MANIFEST_BYTES = 64 << 20
 
@@ -35,18 +36,27 @@ class Bundle:
     path: Path
     manifest: Manifest
 
+    has_checksums: ClassVar[bool] = True
+    """Whether the manifest holds the SHA-256 of every file as it was written."""
+
     @classmethod
     def open(cls, path: str | Path) -> "Bundle":
         """Read the manifest and check that every file is there with its right size.
 
+        A folder of ONNX Runtime GenAI is a bundle, too, which `genai/folder.py` describes.
+
         Args:
-            path: The bundle's directory.
+            path: The bundle's directory, or a folder with genai_config.json, or that file.
 
         Raises:
             BundleError: There is no bundle, or its manifest cannot be used.
             BundleDamagedError: A file is missing or of another size; the message names it.
         """
         directory = Path(path)
+        if _is_genai(directory):
+            from coordgen_rs.bundle.genai.folder import GenaiFolder
+
+            return GenaiFolder.open(directory)
         manifest = directory / MANIFEST_NAME
         try:
             text = read_bytes(manifest, most_bytes=_MOST_MANIFEST_BYTES)
@@ -62,6 +72,10 @@ class Bundle:
         bundle = cls(directory.absolute(), Manifest.from_json(text, str(manifest)))
         bundle._check_sizes()
         return bundle
+
+    def identity(self) -> bytes:
+        """What differs between two bundles at one place: the text of the manifest."""
+        return self.file(MANIFEST_NAME).read_bytes()
 
     def file(self, name: str) -> Path:
         """The path of the file that the manifest calls `name`."""
@@ -147,3 +161,10 @@ def _rotations(
     angles = positions[:, None] * np.asarray(inv_freq, np.float32)
     factor = np.float32(1.0 if manifest.rope_factor is None else manifest.rope_factor)
     return {f"{prefix}cos": np.cos(angles) * factor, f"{prefix}sin": np.sin(angles) * factor}
+
+
+def _is_genai(path: Path) -> bool:
+    """Whether a path is a folder of ONNX Runtime GenAI, or the config of one."""
+    if path.name == GENAI_CONFIG_NAME:
+        return True
+    return not (path / MANIFEST_NAME).exists() and (path / GENAI_CONFIG_NAME).exists()

@@ -51,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.to_json()))
     else:
-        print(f"files: {len(session.bundle.manifest.files)}, all checksums match")
+        sums = "all checksums match" if session.bundle.has_checksums else "without checksums"
+        print(f"files: {len(session.bundle.manifest.files)}, {sums}")
         for item in report.comparisons:
             by = "" if item.largest_difference is None else f" (by {item.largest_difference:.1e})"
             print(f"{item.what}: {'identical' if item.identical else f'different{by}'}")

@@ -129,9 +129,10 @@ class OrtBlocks(ABC):
         self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers
     ) -> onnxruntime.IOBinding:
         binding = session.io_binding()
-        for name, value in buffers.values.items():
-            binding.bind_ortvalue_input(name, value)
-        binding.bind_ortvalue_input("hidden", buffers.hidden_values[block % 2])
+        offered = {**buffers.values, "hidden": buffers.hidden_values[block % 2]}
+        for argument in session.get_inputs():  # its names are those of its bundle (`_sessions`)
+            if argument.name in offered:
+                binding.bind_ortvalue_input(argument.name, offered[argument.name])
         binding.bind_ortvalue_output("hidden_out", buffers.hidden_values[(block + 1) % 2])
         for layer in self._bundle.manifest.blocks[block].layers:
             self._bind_layer(binding, layer, buffers.rows)
@@ -172,12 +173,18 @@ class CpuBlocks(OrtBlocks):
         by_file = {files[rows]: session for rows, session in there.items()}
         for rows in self._widths[graph]:
             if files[rows] not in by_file:
-                session = load_graph(self._bundle, files[rows])
-                manifest = self._bundle.manifest
-                path = self._bundle.file(files[rows])
-                check_block(session, path, manifest.blocks[block], manifest)
-                by_file[files[rows]] = session
+                by_file[files[rows]] = self._session(block, files[rows])
         return {rows: by_file[files[rows]] for rows in self._widths[graph]}
+
+    def _session(self, block: int, file: str) -> onnxruntime.InferenceSession:
+        """The session of a block's file.
+
+        Raises:
+            BundleError: ONNX Runtime cannot load it, or it is not the one of the manifest.
+        """
+        session, manifest = load_graph(self._bundle, file), self._bundle.manifest
+        check_block(session, self._bundle.file(file), manifest.blocks[block], manifest)
+        return session
 
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
         for kind, value in zip(("key", "value"), self._cache.values[layer], strict=True):

@@ -34,6 +34,7 @@ class Buffers:
         rows: Number of tokens of a run.
         mask: The one in `by_row`.
         write_index: `(1,) i64`, the slot of row 0.
+        values: What a graph may read beside hidden states and caches, by the name of its input.
     """
 
     def __init__(
@@ -51,8 +52,13 @@ class Buffers:
         self.write_index = np.zeros(1, np.int64)
         self._attending: dict[int, Buffers] = {}
         # ONNX Runtime reads the arrays' own memory: the OrtValues hold no copy on CPU.
-        self.values = {name: ort_value(array) for name, array in by_row.items()}
-        self.values["write_index"] = ort_value(self.write_index)
+        arrays: dict[str, NDArray[np.generic]] = {
+            "input_ids": input_ids[np.newaxis],
+            "position_ids": position_ids[np.newaxis],
+            "write_index": self.write_index,
+            **by_row,
+        }
+        self.values = {name: ort_value(array) for name, array in arrays.items()}
         self.hidden_values = [ort_value(array) for array in hidden]
 
     @classmethod

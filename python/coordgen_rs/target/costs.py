@@ -13,7 +13,6 @@ import onnxruntime
 
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
 from coordgen_rs.profile.file import Profile
 from coordgen_rs.target.onnx_runtime import usable_cores
@@ -51,7 +50,7 @@ def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockC
 
 def bundle_facts(bundle: Bundle) -> dict[str, object]:
     """Facts about a bundle; a profile is stale if they have changed."""
-    digest = hashlib.sha256(bundle.file(MANIFEST_NAME).read_bytes())
+    digest = hashlib.sha256(bundle.identity())
     return {
         "name": bundle.path.name,
         "manifest_sha256": digest.hexdigest(),

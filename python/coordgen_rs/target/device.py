@@ -47,6 +47,10 @@ class Device(Protocol):
         Otherwise a run costs about the same however few of its rows are used.
         """
 
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether the first block reads token ids and positions, not embedded and rotated ones."""
+
     def rope_tables(self) -> dict[str, NDArray[Any]]:
         """Cosines and sines by position, as in `Bundle.rope_tables`, as the graphs read them."""
 
@@ -73,6 +77,7 @@ class CpuDevice:
     provider = "cpu"
     allowed_commits = ("canonical", "compact")
     is_host = True
+    reads_tokens = False
 
     def __init__(self, bundle: Bundle, *, share_graphs: bool = True) -> None:
         manifest, model = bundle.manifest, bundle.manifest.model

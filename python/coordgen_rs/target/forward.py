@@ -31,7 +31,7 @@ class Forward:
     def __init__(self, device: Device) -> None:
         manifest = device.bundle.manifest
         self._device, self._blocks, self._cache = device, device.blocks, device.cache
-        self._embedding = device.bundle.embedding()
+        self._embedding = None if device.reads_tokens else device.bundle.embedding()
         self._rotations = device.rope_tables()
         self.steps = {rows: device.buffers(rows) for rows in manifest.decode_widths}
         self.chunk = device.buffers(manifest.prefill_rows)
@@ -112,8 +112,10 @@ class Forward:
 
     def _embed(self, buffers: Buffers) -> None:
         """Write the first block's input; ids, positions and mask are already filled."""
+        buffers.write_index[0] = self._cache.length
+        if self._embedding is None:
+            return
         buffers.hidden[0][0] = self._embedding[buffers.input_ids]
         positions = buffers.position_ids
         for name, table in self._rotations.items():
             table.take(positions, axis=0, out=buffers.by_row[name][0, 0], mode="clip")
-        buffers.write_index[0] = self._cache.length

@@ -51,7 +51,7 @@ class CpuHead:
         for buffers in steps:
             file = self._files[buffers.rows]
             if file not in self._sessions:
-                self._sessions[file] = load_graph(bundle, file)
+                self._sessions[file] = self._session(bundle, file)
                 check_head(self._sessions[file], bundle.file(file), bundle.manifest.model)
             shape = (buffers.rows, bundle.manifest.model.vocab_size)
             self._logits[buffers.rows] = np.zeros(shape, np.float32)
@@ -64,6 +64,10 @@ class CpuHead:
         self._sessions.clear()
         self._bound.clear()
         self._parts.clear()
+
+    def _session(self, bundle: Bundle, file: str) -> onnxruntime.InferenceSession:
+        """The session of a file; raises BundleError if ONNX Runtime cannot load it."""
+        return load_graph(bundle, file)
 
     def _bind(self, file: str, hidden: NDArray[np.float32], rows: int) -> onnxruntime.IOBinding:
         binding = self._sessions[file].io_binding()

@@ -121,9 +121,18 @@ def shared_options() -> onnxruntime.SessionOptions:
     return options
 
 
-def cpu_session(model: Path | bytes) -> onnxruntime.InferenceSession:
-    """Load one graph, a file or its content, on the CPU provider, on the shared pool and arena."""
+def cpu_session(model: Path | bytes, weights: Path | None = None) -> onnxruntime.InferenceSession:
+    """Load one graph on the CPU provider, on the shared pool and arena.
+
+    Args:
+        model: A file or its content.
+        weights: The directory of the files that hold its weights; None for a file's own.
+    """
     options = shared_options()
+    if weights is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(weights)
+        )
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     source = model if isinstance(model, bytes) else str(model)

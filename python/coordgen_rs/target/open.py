@@ -134,7 +134,7 @@ def _record_path(
         return None
     conditions = [
         str(bundle.path.resolve()),
-        bundle.file("manifest.json").read_text("utf-8"),
+        hashlib.sha256(bundle.identity()).hexdigest(),
         platform.processor() or platform.machine(),
         _cpu_model(),
         *provider.conditions(bundle),

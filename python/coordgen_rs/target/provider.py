@@ -12,6 +12,7 @@ import onnxruntime
 
 from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.genai.folder import GenaiFolder
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.device import CpuDevice, Device
 
@@ -64,6 +65,10 @@ class ProviderChoice:
             )
         if made_for == "cpu":
             self._check_nothing_for_qnn(bundle)
+            if isinstance(bundle, GenaiFolder):
+                from coordgen_rs.target.genai.device import GenaiDevice
+
+                return GenaiDevice(bundle, share_graphs=share_graphs)
             return CpuDevice(bundle, share_graphs=share_graphs)
         from coordgen_rs.target.qnn.device import QnnDevice
 

@@ -39,6 +39,7 @@ class QnnDevice:
 
     provider = "qnn"
     is_host = False
+    reads_tokens = False
 
     def __init__(
         self,

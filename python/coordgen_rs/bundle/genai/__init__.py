@@ -1,0 +1,1 @@
+"""Folders of ONNX Runtime GenAI, read as they are."""

@@ -1,0 +1,227 @@
+"""A folder of ONNX Runtime GenAI as a bundle: its files stay as they are, nothing is written.
+
+In: a path with a genai_config.json. Out: a `GenaiFolder`, whose manifest is made up from the config
+and the graph. The contents of weight files are not read: a folder holds no checksums to compare
+them with. What is run is made of the graph in `target/genai/`.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.genai.config import GenaiConfig, read_config
+from coordgen_rs.bundle.manifest import (
+    MOST_OF_A_SIZE,
+    SCHEMA_VERSION,
+    BlockFiles,
+    EmbeddingFile,
+    FileRecord,
+    HeadFiles,
+    Manifest,
+    ModelShape,
+    WeightKind,
+)
+from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.extras import how_to_install
+from coordgen_rs.files.file_names import is_plain_name
+from coordgen_rs.files.json_text import JsonTextError, read_bytes
+
+if TYPE_CHECKING:
+    from coordgen_rs.bundle.genai.graph import DecoderGraph
+
+_TOKENIZER_NAME = "tokenizer.json"
+_WIDTHS = [1, 4, 8, 16, 32, 256]
+_DECODE_ROWS, _PREFILL_ROWS = 32, 256
+_MOST_CONTEXT = 4096
+"""As of bundles that are exported without another wish: caches take memory for every token."""
+_MOST_FILE_BYTES = 2 << 30
+"""Of a protobuf message."""
+
+
+@dataclass(frozen=True)
+class GenaiFolder(Bundle):
+    """An opened folder.
+
+    Attributes:
+        config: What genai_config.json says.
+    """
+
+    config: GenaiConfig
+
+    has_checksums = False
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Read the config and the graph, and check that every file is there.
+
+        Args:
+            path: The folder, or its genai_config.json.
+
+        Raises:
+            BundleError: The folder is incomplete or malformed, cannot be run here, or the package
+                onnx is missing; the message names the file or what is not supported.
+            BundleDamagedError: A file is missing or shorter than the graph says.
+        """
+        directory = Path(path)
+        if directory.name == CONFIG_NAME:
+            directory = directory.parent
+        directory = directory.absolute()
+        config = read_config(directory / CONFIG_NAME)
+        graph, content = _read_graph(directory / config.decoder.filename, config)
+        return cls(directory, _manifest(directory, config, graph, content), config)
+
+    def graph(self) -> "DecoderGraph":
+        """The graph, without the contents of weight files; read anew at each call.
+
+        Raises:
+            BundleError: It cannot be read.
+        """
+        return _read_graph(self.file(self.config.decoder.filename), self.config)[0]
+
+    def identity(self) -> bytes:
+        """Same as in `Bundle`; hashes of config, graph and tokenizer, and sizes of weight files."""
+        return self.manifest.to_json().encode()
+
+    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Does nothing: the folder says nothing of its files' contents."""
+
+
+def _read_graph(path: Path, config: GenaiConfig) -> "tuple[DecoderGraph, bytes]":
+    """The graph of a file, and the file's content.
+
+    Raises:
+        BundleError: It cannot be read, or the package onnx is missing.
+    """
+    try:
+        from coordgen_rs.bundle.genai.graph import DecoderGraph
+    except ModuleNotFoundError as error:
+        raise BundleError(
+            f"{path.parent} is a folder of ONNX Runtime GenAI; opening it needs {error.name}: "
+            f"{how_to_install('genai')}"
+        ) from error
+    content = _content(path)
+    return DecoderGraph.parse(path, content, config), content
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file that is read whole.
+
+    Raises:
+        BundleDamagedError: It is missing, or cannot be read.
+    """
+    try:
+        return read_bytes(path, most_bytes=_MOST_FILE_BYTES)
+    except FileNotFoundError as error:
+        raise BundleDamagedError(f"{path} is missing") from error
+    except (JsonTextError, OSError) as error:
+        raise BundleDamagedError(f"{path} cannot be read: {error}") from error
+
+
+def _manifest(
+    directory: Path, config: GenaiConfig, graph: "DecoderGraph", content: bytes
+) -> Manifest:
+    """What a session has to know of a folder.
+
+    Raises:
+        BundleError: Config and graph contradict each other, or a size is impossible.
+        BundleDamagedError: A file is missing or too short.
+    """
+    decoder, name = config.decoder, config.decoder.filename
+    context = min(config.context_length, graph.most_positions, _MOST_CONTEXT)
+    model = ModelShape(
+        family=config.type,
+        hidden_size=decoder.hidden_size,
+        ffn_size=graph.ffn_size,
+        num_layers=decoder.num_hidden_layers,
+        num_heads=decoder.num_attention_heads,
+        num_kv_heads=decoder.num_key_value_heads,
+        head_dim=decoder.head_size,
+        vocab_size=config.vocab_size,
+        rms_norm_eps=graph.norm_epsilon,
+    )
+    _check_sizes(directory, model, context)
+    for token in [*config.end_token_ids, config.bos_token_id or 0]:
+        if not 0 <= token < config.vocab_size:
+            raise BundleError(f"{directory / CONFIG_NAME}: token {token} is not in the vocabulary")
+    files = {CONFIG_NAME: _record(_content(directory / CONFIG_NAME)), name: _record(content)}
+    files[_TOKENIZER_NAME] = _record(_content(directory / _TOKENIZER_NAME))
+    data = _data_files(directory, graph)
+    files |= data
+    largest = max(data, key=lambda file: data[file].num_bytes, default=name)
+    graphs = dict.fromkeys(_WIDTHS, name)
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        tool="ONNX Runtime GenAI",
+        model=model,
+        weights=_weights(graph),
+        context=context,
+        slots=context + _WIDTHS[-1],
+        widths=_WIDTHS,
+        prefill_rows=_PREFILL_ROWS,
+        decode_rows=_DECODE_ROWS,
+        bos_token_id=config.bos_token_id,
+        end_token_ids=config.end_token_ids,
+        inv_freq=[],
+        blocks=[BlockFiles(0, model.num_layers, largest, graphs)],
+        head=HeadFiles([largest], graphs),
+        embedding=EmbeddingFile(largest, "float32"),
+        tokenizer=_TOKENIZER_NAME,
+        files=files,
+    )
+
+
+def _check_sizes(directory: Path, model: ModelShape, context: int) -> None:
+    """Refuse sizes that no model has.
+
+    Raises:
+        BundleError: There is one.
+    """
+    sizes: dict[str, Any] = {k: v for k, v in vars(model).items() if isinstance(v, int)}
+    for name, size in {**sizes, "context_length": context}.items():
+        if not 1 <= size <= MOST_OF_A_SIZE:
+            raise BundleError(f"{directory / CONFIG_NAME}: {name} is {size}")
+    if model.num_heads % model.num_kv_heads:
+        raise BundleError(
+            f"{directory / CONFIG_NAME}: {model.num_heads} heads cannot share "
+            f"{model.num_kv_heads} heads of keys and values"
+        )
+
+
+def _weights(graph: "DecoderGraph") -> WeightKind:
+    if not graph.weight_bits:
+        return "fp32"
+    return "int4" if min(graph.weight_bits) <= 4 else "int8"
+
+
+def _record(content: bytes) -> FileRecord:
+    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
+
+
+def _data_files(directory: Path, graph: "DecoderGraph") -> dict[str, FileRecord]:
+    """The weight files, which must lie in the folder; their contents are not hashed.
+
+    Raises:
+        BundleError: The graph names a file elsewhere.
+        BundleDamagedError: A file is missing, or ends before the weights do.
+    """
+    ends: dict[str, int] = {}
+    for name, end in graph.data_ends():
+        if not is_plain_name(name):
+            raise BundleError(
+                f"{graph.path} reads weights from {name!r:.60}, which is not a file beside it"
+            )
+        ends[name] = max(end, ends.get(name, 0))
+    records = {}
+    for name, end in ends.items():
+        path = directory / name
+        if not path.is_file():
+            raise BundleDamagedError(f"{path} is missing")
+        num_bytes = path.stat().st_size
+        if num_bytes < end:
+            raise BundleDamagedError(f"{path} is damaged: {num_bytes} bytes, expected {end}")
+        records[name] = FileRecord(num_bytes, "")
+    return records

@@ -1,0 +1,137 @@
+"""An ONNX graph that is edited in memory: looked at, extended, cut, and rid of what is not used.
+
+In: a model without the contents of its weight files. Out: models of a part of it, as bytes. It
+knows no operator's meaning but that of If and Constant.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class GraphEdit:
+    """A model whose nodes can be replaced; values are known by their names.
+
+    Args:
+        model: Its graph is left as it is.
+
+    Attributes:
+        inputs: The graph's inputs, by name.
+        nodes: The nodes, in an order in which they can run.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        graph = model.graph
+        self.inputs = {value.name: value for value in graph.input}
+        self.nodes: list[onnx.NodeProto] = list(graph.node)
+        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self._producers = {name: node for node in self.nodes for name in node.output if name}
+
+    def producer(self, name: str) -> onnx.NodeProto | None:
+        """The node that computes a value; None for inputs and weights."""
+        return self._producers.get(name)
+
+    def tensor(self, name: str) -> onnx.TensorProto | None:
+        """A value that is fixed in the graph; None if it is computed."""
+        node = self.producer(name)
+        if node is not None and node.op_type == "Constant":
+            return next((item.t for item in node.attribute if item.name == "value"), None)
+        return self._initializers.get(name)
+
+    def integer(self, name: str) -> int | None:
+        """The integer that a value always is, if it is one and stands in the graph itself."""
+        tensor = self.tensor(name)
+        if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+            return None
+        array = numpy_helper.to_array(tensor)
+        return int(array.item()) if array.size == 1 and array.dtype.kind == "i" else None
+
+    def depends_on_inputs(self, name: str) -> bool:
+        """Whether a value differs from run to run."""
+        return any(reached in self.inputs for reached in self._reached([name]))
+
+    def replace(self, node: onnx.NodeProto, others: Iterable[onnx.NodeProto]) -> None:
+        """Put other nodes in the place of one."""
+        place = next(i for i, one in enumerate(self.nodes) if one is node)
+        new = list(others)
+        self.nodes[place : place + 1] = new
+        for name in node.output:
+            self._producers.pop(name, None)
+        self._producers |= {name: one for one in new for name in one.output if name}
+
+    def append(self, node: onnx.NodeProto) -> None:
+        """Add a node behind all others."""
+        self.nodes.append(node)
+        self._producers |= dict.fromkeys(node.output, node)
+
+    def external_data(self) -> list[dict[str, str]]:
+        """Where the weights outside the model stand: `location`, `offset` and `length` of each."""
+        return [
+            {entry.key: entry.value for entry in tensor.external_data}
+            for tensor in self._initializers.values()
+            if tensor.data_location == TensorProto.EXTERNAL
+        ]
+
+    def unknown_inputs(self, outputs: Iterable[str], known: Iterable[str]) -> list[str]:
+        """The graph's inputs, apart from the known ones, that some values are computed from."""
+        return sorted((set(self._reached(outputs)) & self.inputs.keys()) - set(known))
+
+    def part(
+        self,
+        outputs: Sequence[onnx.ValueInfoProto],
+        inputs: Sequence[onnx.ValueInfoProto],
+        opset: int,
+        ir_version: int,
+    ) -> onnx.ModelProto:
+        """A model that computes `outputs` from `inputs`, with the nodes and weights it needs."""
+        reached = set(self._reached([value.name for value in outputs]))
+        graph = helper.make_graph(
+            [node for node in self.nodes if not reached.isdisjoint(node.output)],
+            "part",
+            [value for value in inputs if value.name in reached],
+            outputs,
+            [tensor for name, tensor in self._initializers.items() if name in reached],
+        )
+        opsets = {item.domain: item.version for item in self._model.opset_import}
+        opsets |= {"": max(opset, opsets.get("", 0)), "com.microsoft": 1}
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid(*item) for item in opsets.items()],
+            ir_version=max(ir_version, self._model.ir_version),
+        )
+        model.functions.extend(self._model.functions)
+        return model
+
+    def _reached(self, names: Iterable[str]) -> Iterator[str]:
+        """The names of all values that some values are computed from, and their own."""
+        waiting, seen = list(names), set[str]()
+        while waiting:
+            name = waiting.pop()
+            if not name or name in seen:
+                continue
+            seen.add(name)
+            yield name
+            node = self._producers.get(name)
+            if node is not None:
+                waiting += names_read(node)
+
+
+def names_read(node: onnx.NodeProto) -> list[str]:
+    """The values that a node reads, those that its inner graphs take from outside included."""
+    names = list(node.input)
+    for attribute in node.attribute:
+        for inner in [attribute.g, *attribute.graphs] if attribute.type in _GRAPHS else []:
+            names += [name for one in inner.node for name in names_read(one)]
+            names += [value.name for value in inner.output]
+    return names
+
+
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of a node, by name."""
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute}

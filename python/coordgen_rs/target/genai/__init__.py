@@ -1,0 +1,1 @@
+"""Folders of ONNX Runtime GenAI, run on CPU without conversion."""

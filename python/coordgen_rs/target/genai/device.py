@@ -1,0 +1,77 @@
+"""A folder of ONNX Runtime GenAI on ONNX Runtime's CPU provider: the device of such sessions.
+
+In: an opened folder. Out: a `CpuDevice` with one block, which embeds and rotates by itself. Its
+graphs are made in memory (`graphs.py`) and read their weights from the folder's files.
+"""
+
+from collections.abc import Sequence
+
+import onnxruntime
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.genai.folder import GenaiFolder
+from coordgen_rs.errors import BundleError
+from coordgen_rs.target.blocks import CpuBlocks
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.target.genai.graphs import block_model, head_model
+from coordgen_rs.target.head import CpuHead
+from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.onnx_runtime import cpu_session
+
+
+class GenaiDevice(CpuDevice):
+    """A folder on ONNX Runtime's CPU provider.
+
+    Args:
+        folder: An opened folder.
+        share_graphs: Same as in `CpuDevice`.
+    """
+
+    reads_tokens = True
+
+    def __init__(self, folder: GenaiFolder, *, share_graphs: bool = True) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self.blocks = _Blocks(folder, self.cache, share=share_graphs)
+
+    def load_head(self, steps: Sequence[Buffers]) -> CpuHead:
+        """Load a head for all decode widths; it reads the hidden states of steps.
+
+        Raises:
+            BundleError: The graph cannot be run, or ONNX Runtime cannot load it.
+        """
+        return _Head(self._folder, self.blocks, steps)
+
+
+class _Blocks(CpuBlocks):
+    """All layers of a folder as one block."""
+
+    def __init__(self, folder: GenaiFolder, cache: KvCache, *, share: bool) -> None:
+        super().__init__(folder, cache, share=share)
+        self._folder = folder
+
+    def _session(self, block: int, file: str) -> onnxruntime.InferenceSession:
+        return _loaded(self._folder, block_model(self._folder.graph(), self._folder.manifest.model))
+
+
+class _Head(CpuHead):
+    """The last product of a folder's graph."""
+
+    def _session(self, bundle: Bundle, file: str) -> onnxruntime.InferenceSession:
+        if not isinstance(bundle, GenaiFolder):
+            raise BundleError(f"{bundle.path} is not a folder of ONNX Runtime GenAI")
+        return _loaded(bundle, head_model(bundle.graph(), bundle.manifest.model))
+
+
+def _loaded(folder: GenaiFolder, model: bytes) -> onnxruntime.InferenceSession:
+    """The session of a model whose weights are in the folder.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load it.
+    """
+    try:
+        return cpu_session(model, weights=folder.path)
+    except Exception as error:  # ONNX Runtime raises its own unrelated classes
+        path = folder.file(folder.config.decoder.filename)
+        raise BundleError(f"{path}: ONNX Runtime cannot load it: {error}") from error
