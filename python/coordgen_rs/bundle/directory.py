@@ -39,6 +39,9 @@ class Bundle:
     has_checksums: ClassVar[bool] = True
     """Whether the manifest holds the SHA-256 of every file as it was written."""
 
+    tokenizer_config: ClassVar[str | None] = None
+    """A file that may ask for a begin token which the tokenizer's own file does not put."""
+
     @classmethod
     def open(cls, path: str | Path) -> "Bundle":
         """Read the manifest and check that every file is there with its right size.

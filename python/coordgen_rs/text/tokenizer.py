@@ -13,6 +13,7 @@ from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.json_text import read_bytes
+from coordgen_rs.text.begin_token import add_begin_token
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.pieces import TextPieces
 
@@ -42,8 +43,16 @@ class Tokenizer:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
-        """The tokenizer of a bundle."""
-        return cls(bundle.file(bundle.manifest.tokenizer))
+        """The tokenizer of a bundle.
+
+        Raises:
+            BundleError: It cannot be read, or lacks the begin token that the bundle asks for.
+        """
+        tokenizer = cls(bundle.file(bundle.manifest.tokenizer))
+        if bundle.tokenizer_config is not None:
+            config = bundle.file(bundle.tokenizer_config)
+            add_begin_token(tokenizer._tokenizer, config, BundleError)
+        return tokenizer
 
     @property
     def vocab_size(self) -> int:

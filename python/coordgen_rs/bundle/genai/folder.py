@@ -53,6 +53,7 @@ class GenaiFolder(Bundle):
     config: GenaiConfig
 
     has_checksums = False
+    tokenizer_config = "tokenizer_config.json"
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
