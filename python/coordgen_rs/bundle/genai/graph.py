@@ -46,7 +46,7 @@ class DecoderGraph:
 
     def __init__(self, path: Path, model: onnx.ModelProto, config: GenaiConfig) -> None:
         self.path, self._config = path, config
-        self.edit = GraphEdit(model)
+        self.edit = GraphEdit(model, self._reserved())
         self.most_positions = _UNLIMITED
         opset = max((item.version for item in model.opset_import if not item.domain), default=0)
         if opset < _LEAST_OPSET:
@@ -137,6 +137,13 @@ class DecoderGraph:
         names, layers = self._config.decoder.inputs, range(self._config.decoder.num_hidden_layers)
         patterns = ("key", names.past_key_names), ("value", names.past_value_names)
         return {pattern % layer: (kind, layer) for kind, pattern in patterns for layer in layers}
+
+    def _reserved(self) -> set[str]:
+        """The names of what the graphs that are run read and write (`target/genai/`)."""
+        layers = range(self._config.decoder.num_hidden_layers)
+        caches = {f"{kind}_{layer}" for kind in ("key", "value") for layer in layers}
+        caches |= {f"{name}_out" for name in caches}
+        return caches | {"hidden", "hidden_out", "mask", "write_index", "position_ids"}
 
     def _check_inputs(self) -> None:
         names, decoder = self._config.decoder.inputs, self._config.decoder

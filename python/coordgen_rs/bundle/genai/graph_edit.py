@@ -15,16 +15,18 @@ class GraphEdit:
     """A model whose nodes can be replaced; values are known by their names.
 
     Args:
-        model: Its graph is left as it is.
+        model: Belongs to this object from now on.
+        reserved: Names for values of its user; values that have them get other names.
 
     Attributes:
         inputs: The graph's inputs, by name.
         nodes: The nodes, in an order in which they can run.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, reserved: Iterable[str]) -> None:
         self._model = model
         graph = model.graph
+        _rename(graph, set(reserved) - {value.name for value in graph.input})
         self.inputs = {value.name: value for value in graph.input}
         self.nodes: list[onnx.NodeProto] = list(graph.node)
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
@@ -117,6 +119,25 @@ class GraphEdit:
             node = self._producers.get(name)
             if node is not None:
                 waiting += names_read(node)
+
+
+def _rename(graph: onnx.GraphProto, taken: set[str]) -> None:
+    """Give values other names where theirs are taken, in inner graphs, too."""
+    for tensor in graph.initializer:
+        tensor.name = _other(tensor.name, taken)
+    for node in graph.node:
+        for names in (node.input, node.output):
+            if not taken.isdisjoint(names):
+                names[:] = [_other(name, taken) for name in names]
+        for attribute in node.attribute:
+            for inner in [attribute.g, *attribute.graphs] if attribute.type in _GRAPHS else []:
+                _rename(inner, taken)
+                for value in inner.output:
+                    value.name = _other(value.name, taken)
+
+
+def _other(name: str, taken: set[str]) -> str:
+    return f"{name}.of_the_folder" if name in taken else name
 
 
 def names_read(node: onnx.NodeProto) -> list[str]:

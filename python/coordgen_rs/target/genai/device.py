@@ -11,7 +11,7 @@ import onnxruntime
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.genai.folder import GenaiFolder
 from coordgen_rs.errors import BundleError
-from coordgen_rs.target.blocks import CpuBlocks
+from coordgen_rs.target.blocks import Blocks, CpuBlocks, GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.genai.graphs import block_model, head_model
@@ -26,42 +26,63 @@ class GenaiDevice(CpuDevice):
     Args:
         folder: An opened folder.
         share_graphs: Same as in `CpuDevice`.
+
+    Raises:
+        BundleError: The graph does something that cannot be run; the message names it.
     """
 
     reads_tokens = True
 
     def __init__(self, folder: GenaiFolder, *, share_graphs: bool = True) -> None:
         super().__init__(folder)
+        model = folder.manifest.model
         self._folder = folder
-        self.blocks = _Blocks(folder, self.cache, share=share_graphs)
+        self._head = head_model(folder.graph(), model)
+        block = block_model(folder.graph(), model)
+        self.blocks = _Blocks(folder, self.cache, block, share=share_graphs)
 
     def load_head(self, steps: Sequence[Buffers]) -> CpuHead:
         """Load a head for all decode widths; it reads the hidden states of steps.
 
         Raises:
-            BundleError: The graph cannot be run, or ONNX Runtime cannot load it.
+            BundleError: ONNX Runtime cannot load it.
         """
-        return _Head(self._folder, self.blocks, steps)
+        return _Head(self._folder, self.blocks, steps, self._head)
 
 
 class _Blocks(CpuBlocks):
     """All layers of a folder as one block."""
 
-    def __init__(self, folder: GenaiFolder, cache: KvCache, *, share: bool) -> None:
+    def __init__(self, folder: GenaiFolder, cache: KvCache, model: bytes, *, share: bool) -> None:
         super().__init__(folder, cache, share=share)
-        self._folder = folder
+        self._folder, self._model = folder, model
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute all layers: hidden states, keys and values of all rows of `buffers`.
+
+        Raises:
+            BundleError: The graph cannot be run: its shapes do not agree.
+        """
+        try:
+            super().run(block, graph, buffers)
+        except RuntimeError as error:
+            raise _error(self._folder, "run", error) from error
 
     def _session(self, block: int, file: str) -> onnxruntime.InferenceSession:
-        return _loaded(self._folder, block_model(self._folder.graph(), self._folder.manifest.model))
+        return _loaded(self._folder, self._model)
 
 
 class _Head(CpuHead):
     """The last product of a folder's graph."""
 
+    def __init__(
+        self, folder: GenaiFolder, blocks: Blocks, steps: Sequence[Buffers], model: bytes
+    ) -> None:
+        self._folder, self._model = folder, model
+        super().__init__(folder, blocks, steps)
+
     def _session(self, bundle: Bundle, file: str) -> onnxruntime.InferenceSession:
-        if not isinstance(bundle, GenaiFolder):
-            raise BundleError(f"{bundle.path} is not a folder of ONNX Runtime GenAI")
-        return _loaded(bundle, head_model(bundle.graph(), bundle.manifest.model))
+        return _loaded(self._folder, self._model)
 
 
 def _loaded(folder: GenaiFolder, model: bytes) -> onnxruntime.InferenceSession:
@@ -73,5 +94,9 @@ def _loaded(folder: GenaiFolder, model: bytes) -> onnxruntime.InferenceSession:
     try:
         return cpu_session(model, weights=folder.path)
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
-        path = folder.file(folder.config.decoder.filename)
-        raise BundleError(f"{path}: ONNX Runtime cannot load it: {error}") from error
+        raise _error(folder, "load", error) from error
+
+
+def _error(folder: GenaiFolder, what: str, error: Exception) -> BundleError:
+    path = folder.file(folder.config.decoder.filename)
+    return BundleError(f"{path}: ONNX Runtime cannot {what} it: {error}")

@@ -1,0 +1,155 @@
+"""Folders of ONNX Runtime GenAI: opened as they are, exact, and equal to what they say."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from coordgen_rs import Bundle, Model, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs.bench.exactness import check
+from coordgen_rs.target.onnx_runtime import cpu_session
+from genai_folders import (
+    constant,
+    edit_config,
+    edit_graph,
+    hashes,
+    prune,
+    unpack,
+    with_attributes,
+    write_folder,
+)
+from genai_model import CONFIG_NAME, MODEL_NAME
+
+PROMPT = np.random.default_rng(4).integers(3, 90, size=150).astype(np.uint32)
+
+
+@pytest.fixture(scope="session")
+def written(bundle_of, tmp_path_factory):
+    """A folder of the embedded model's weights; not to be changed."""
+    return write_folder(
+        Bundle.open(bundle_of("embedded", "fp32")), tmp_path_factory.mktemp("genai") / "folder"
+    )
+
+
+@pytest.fixture
+def folder(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "folder")
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+def logits_of(session, token_ids):
+    rows = []
+    session.rewind(0)
+    session.prefill(token_ids, on_logits=lambda part: rows.append(part.copy()))
+    session.rewind(0)
+    return np.concatenate(rows)
+
+
+def graphs_own_logits(folder, token_ids):
+    """What the folder's graph itself makes of a text, in ONNX Runtime and in one run."""
+    config = json.loads((folder / CONFIG_NAME).read_text())["model"]["decoder"]
+    text = token_ids.astype(np.int64)[None]
+    empty = np.zeros((1, config["num_key_value_heads"], 0, config["head_size"]), np.float32)
+    past = {
+        config["inputs"][f"past_{kind}_names"] % layer: empty
+        for layer in range(config["num_hidden_layers"])
+        for kind in ("key", "value")
+    }
+    feeds = {"input_ids": text, "attention_mask": np.ones_like(text)} | past
+    (logits,) = cpu_session(folder / MODEL_NAME).run(["logits"], feeds)
+    return logits[0]
+
+
+def test_answers_are_those_of_our_own_bundle_and_files_stay(written, session_of):
+    before = hashes(written)
+    session, own = open_session(written), session_of("embedded", "fp32")
+    assert session.widths == own.widths
+    assert Tokenizer.of(session.bundle).encode("a b").tolist() == (
+        Tokenizer.of(own.bundle).encode("a b").tolist()
+    )
+    np.testing.assert_allclose(logits_of(session, PROMPT), logits_of(own, PROMPT), atol=2e-4)
+    expected = tokens_of(plain(own, PROMPT, max_new_tokens=40))
+    assert tokens_of(plain(session, PROMPT, max_new_tokens=40)) == expected
+    assert hashes(written) == before
+
+
+@pytest.mark.parametrize("draft", ["auto", "prompt-lookup", "sam", "token-recycling"])
+def test_drafts_change_no_token(written, draft):
+    session = open_session(written)
+    for start in range(0, 90, 30):
+        prompt = np.concatenate([PROMPT[start:], PROMPT[start : start + 40]])
+        expected = tokens_of(plain(session, prompt, max_new_tokens=40))
+        drafter = make_drafter(session, draft)
+        assert tokens_of(generate(session, prompt, max_new_tokens=40, drafter=drafter)) == expected
+
+
+def test_every_width_and_both_graphs_have_the_same_bits(written):
+    report = check(open_session(written), PROMPT)
+    assert report.lossless
+    assert "canonical" in report.exact_commits
+
+
+def test_config_may_be_named_instead_of_its_folder(written):
+    with Model.open(written / CONFIG_NAME) as model, Model.open(written) as same:
+        answers = [one.generate("Once upon", max_new_tokens=12) for one in (model, same)]
+    assert answers[0].token_ids == answers[1].token_ids
+
+
+def partly_rotated(graph):
+    """Fewer rotated dimensions than a head has."""
+    tables = [item for item in graph.initializer if item.name in ("cos_cache", "sin_cache")]
+    positions, pairs = tables[0].dims[0], tables[0].dims[1] // 2
+    angles = np.outer(np.arange(positions), 0.5 ** np.arange(pairs)).astype(np.float32)
+    for item in tables:
+        graph.initializer.remove(item)
+    constant(graph, "cos_cache", np.cos(angles))
+    constant(graph, "sin_cache", np.sin(angles))
+
+
+EDITS = {
+    "unpacked": unpack,
+    "window": with_attributes(local_window_size=40),
+    "softcap": with_attributes(softcap=3.0),
+    "scale": with_attributes(scale=0.3),
+    "interleaved": with_attributes(rotary_interleaved=1),
+    "partly-rotated": partly_rotated,
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_logits_are_those_of_the_folders_own_graph(folder, edit):
+    edit_graph(folder, edit)
+    session = open_session(folder)
+    assert session.widths == (1, 4, 8, 16, 32)
+    found, expected = logits_of(session, PROMPT), graphs_own_logits(folder, PROMPT)
+    np.testing.assert_allclose(found, expected, atol=5e-4)
+    answer = tokens_of(plain(session, PROMPT, max_new_tokens=30))
+    assert tokens_of(generate(session, PROMPT, max_new_tokens=30)) == answer
+
+
+def test_pruned_head_gives_logits_of_all_rows(folder):
+    expected = logits_of(open_session(folder), PROMPT)
+    edit_graph(folder, prune)
+    assert graphs_own_logits(folder, PROMPT).shape[0] == 1
+    np.testing.assert_array_equal(logits_of(open_session(folder), PROMPT), expected)
+
+
+def test_begin_token_is_put_where_only_the_config_says_so(folder):
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text()) | {"post_processor": None}
+    path.write_text(json.dumps(tokenizer))
+    bundle = Bundle.open(folder)
+    bare = Tokenizer.of(bundle).encode("a b").tolist()
+    token = Tokenizer.of(bundle).token(bare[-1])
+    config = {"add_bos_token": True, "bos_token": {"content": token}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.of(bundle).encode("a b").tolist() == [bare[-1], *bare]
+
+
+def test_end_token_may_be_a_number_or_several(folder):
+    assert Bundle.open(edit_config(folder, eos_token_id=7)).manifest.end_token_ids == [7]
+    assert Bundle.open(edit_config(folder, eos_token_id=[7, 9])).manifest.end_token_ids == [7, 9]
