@@ -213,7 +213,7 @@ impl<'a> Replay<'a> {
             self.drafter.tree().depths().iter().map(|&depth| coming[depth as usize]).collect();
         self.say(&said);
         let start = Instant::now();
-        let accepted = self.drafter.accept(&self.logits).unwrap();
+        let accepted = self.drafter.accept(&mut self.logits).unwrap();
         let accepting = start.elapsed();
         let num_given = accepted.token_ids.len();
         assert_eq!(accepted.token_ids, coming[..num_given]);

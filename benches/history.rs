@@ -163,7 +163,7 @@ impl Replay {
             let token = self.answer[self.given_out + depth as usize];
             self.logits[row * VOCAB_SIZE + token.0 as usize] = 1.0;
         }
-        let accepted = self.drafter.accept(&self.logits).unwrap();
+        let accepted = self.drafter.accept(&mut self.logits).unwrap();
         self.given_out += accepted.token_ids.len();
         if self.given_out + ROWS >= self.answer.len() {
             self.drafter.begin(&self.answer[..1_000], self.answer.len()).unwrap();

@@ -14,7 +14,7 @@ use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::methods::source_named;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::logits::argmax;
-use coordgen_rs::sampling::Sampling;
+use coordgen_rs::sampling::{Sampling, SeenTokens};
 
 /// Of Qwen2.5.
 const VOCAB_SIZE: usize = 151_936;
@@ -39,7 +39,12 @@ fn flat() -> Vec<f32> {
 }
 
 fn drawn_rows(criterion: &mut Criterion) {
-    let options = [("plain", 0, 1.0), ("top_k 40", 40, 1.0), ("top_p 0.95", 0, 0.95)];
+    let options = [
+        ("plain", 0, 1.0, 0.0),
+        ("top_k 40", 40, 1.0, 0.0),
+        ("top_p 0.95", 0, 0.95, 0.0),
+        ("min_p 0.05", 0, 1.0, 0.05),
+    ];
     for (shape, logits) in [("peaked", peaked()), ("flat", flat())] {
         let mut group = criterion.benchmark_group(format!("a {shape} row"));
         let row = |index: u64| {
@@ -53,14 +58,43 @@ fn drawn_rows(criterion: &mut Criterion) {
                 black_box(argmax(row(index)).unwrap())
             });
         });
-        for (name, top_k, top_p) in options {
+        for (name, top_k, top_p, min_p) in options {
             let sampling = Sampling::new(1.0, top_k, top_p, 7).unwrap();
+            let sampling = sampling.with_min_p(min_p).unwrap();
             group.bench_function(name, |bencher| {
                 bencher.iter(|| {
                     index += 1;
                     black_box(sampling.draw(row(index), index).unwrap())
                 });
             });
+        }
+    }
+}
+
+/// A choice after a long text, whose every distinct token is penalised.
+fn penalised_rows(criterion: &mut Criterion) {
+    let mut logits = peaked();
+    for num_distinct in [100, 1_000, 4_000] {
+        let mut seen = SeenTokens::default();
+        let ids = (0..num_distinct).map(|at| (even(at) * VOCAB_SIZE as f32) as u32);
+        seen.restart(&ids.map(TokenId).collect::<Vec<_>>());
+        let mut group = criterion.benchmark_group(format!("{num_distinct} distinct tokens"));
+        for (name, temperature) in [("greedy", 0.0), ("drawn", 1.0)] {
+            let plain = Sampling::new(temperature, 0, 1.0, 7).unwrap();
+            for (name, sampling) in [
+                (name.to_string(), plain),
+                (format!("{name}, penalised"), plain.with_repetition_penalty(1.1).unwrap()),
+            ] {
+                let mut index = 0;
+                group.bench_function(name, |bencher| {
+                    bencher.iter(|| {
+                        index += 1;
+                        let start = index as usize % NUM_ROWS * VOCAB_SIZE;
+                        let row = &mut logits[start..start + VOCAB_SIZE];
+                        black_box(sampling.choose(row, index, &mut seen).unwrap())
+                    });
+                });
+            }
         }
     }
 }
@@ -92,17 +126,17 @@ fn accept(criterion: &mut Criterion) {
         ("top_k 40", plain(40, 1.0)),
         ("top_p 0.95", plain(0, 0.95)),
     ] {
-        let (mut drafter, tokens, parents, logits) = rejected_chain();
+        let (mut drafter, tokens, parents, mut logits) = rejected_chain();
         drafter.set_sampling(sampling);
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 drafter.begin(&tokens[..1], 100).unwrap();
                 drafter.propose_draft(0, &tokens, &parents).unwrap();
-                assert_eq!(drafter.accept(&logits).unwrap().accept_len, 0);
+                assert_eq!(drafter.accept(&mut logits).unwrap().accept_len, 0);
             });
         });
     }
 }
 
-criterion_group!(benches, drawn_rows, accept);
+criterion_group!(benches, drawn_rows, penalised_rows, accept);
 criterion_main!(benches);

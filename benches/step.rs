@@ -93,7 +93,7 @@ impl Replay {
             self.logits[row * VOCAB_SIZE + token.0 as usize] = 1.0;
         }
         let start = Instant::now();
-        let accepted = self.drafter.accept(&self.logits).unwrap();
+        let accepted = self.drafter.accept(&mut self.logits).unwrap();
         let accepting = start.elapsed();
         for (depth, &token) in accepted.token_ids.iter().enumerate() {
             assert_eq!(token, self.coming(depth as u32));

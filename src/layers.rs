@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 const CRATE: &[&[&str]] = &[
     &["ids", "random", "replace_file", "scores"],
     &["error"],
-    &["sampling", "top_k"],
+    &["top_k"],
     &["logits"],
+    &["sampling"],
     &["tree"],
     &["verify"],
     &["commit"],

@@ -66,6 +66,7 @@
 //! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on several threads where that is long |
 //! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
 //! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
+//! | [`SeenTokens::penalised`] | two accesses to the row for each distinct token of the text |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
@@ -76,7 +77,8 @@
 //! - [`ids`]: [`TokenId`], [`NodeId`] and [`StateId`]; [`error`]: one [`Error`] for all that a
 //!   caller can do wrong.
 //! - [`logits`]: [`Logits`], argmax, and the tie rule on which losslessness hangs.
-//! - [`sampling`]: drawing the target's token instead, by seed and position.
+//! - [`sampling`]: drawing the target's token instead, by seed and position; a penalty on the tokens
+//!   that it has seen.
 //! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask.
 //! - [`verify`]: how far a draft agrees with the target.
@@ -149,7 +151,7 @@
 //!     for (row, token) in drafter.tree().token_ids().iter().enumerate() {
 //!         logits[row * 5 + (token.0 as usize + 1) % 5] = 1.0;
 //!     }
-//!     text.extend(drafter.accept(&logits)?.token_ids);
+//!     text.extend(drafter.accept(&mut logits)?.token_ids);
 //!     num_steps += 1;
 //! }
 //! assert!(text.iter().enumerate().all(|(index, token)| token.0 == index as u32 % 5));
@@ -174,6 +176,7 @@
 //! [`Prediction`]: draft::sources::prediction::Prediction
 //! [`SamDecoding`]: draft::sources::sam_decoding::SamDecoding
 //! [`Sampling::draw`]: sampling::Sampling::draw
+//! [`SeenTokens::penalised`]: sampling::SeenTokens::penalised
 //! [`step_choice`]: draft::choose::step_choice
 //! [`tree_shape`]: draft::choose::tree_shape
 

@@ -5,7 +5,6 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
-use crate::sampling::Sampling;
 use crate::scores::max_without_nan;
 use crate::top_k::{TopK, top_k};
 
@@ -47,14 +46,6 @@ impl<'a> Logits<'a> {
     /// What is likely after `node`; `None` when the row holds NaN or has no finite maximum.
     pub fn top_k(&self, node: NodeId) -> Option<TopK> {
         top_k(self.row(node))
-    }
-
-    /// The answer's token number `index`, drawn from the row of the node that it follows.
-    ///
-    /// Fails as [`Logits::argmax`] does.
-    pub fn drawn(&self, node: NodeId, sampling: &Sampling, index: usize) -> Result<TokenId> {
-        let drawn = sampling.draw(self.row(node), index as u64);
-        drawn.ok_or(Error::NonFiniteLogits { row: node.index() })
     }
 
     fn row(&self, node: NodeId) -> &'a [f32] {

@@ -74,6 +74,19 @@ impl Weight {
         least.max(self.largest - f32::MAX).max(f32::MIN)
     }
 
+    /// The score that weighs `share` of the largest, above 0 and at most 1; not below
+    /// [`least_score`](Self::least_score), and rounded alike everywhere.
+    pub fn score_of(self, share: f32) -> f32 {
+        // A bisection over weights, since logarithms round differently from machine to machine.
+        let (mut low, mut high) = (LEAST_POWER, 0.0);
+        while (low + high) / 2.0 > low && (low + high) / 2.0 < high {
+            let middle: f32 = (low + high) / 2.0;
+            let unit = Self { largest: 0.0, scale: 1.0 };
+            if unit.of(middle) >= share { high = middle } else { low = middle }
+        }
+        (self.largest + high / self.scale).max(self.least_score())
+    }
+
     /// The weight of a score: 1 for the largest, right to five digits. Of one that is not at least
     /// [`least_score`](Self::least_score) it is any number, or none.
     #[inline(always)]

@@ -142,10 +142,11 @@ def test_refused_begin_leaves_the_running_request_as_it_was(session_of):
 @pytest.mark.parametrize(
     "options",
     [
-        {"temperature": 0},
         {"temperature": -1},
         {"top_p": 0},
         {"top_p": 1.5},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0},
         {"top_k": -1},
         {"seed": -1},
         {"seed": 2**64},

@@ -268,12 +268,12 @@ impl Life {
 
     fn accept(&mut self) {
         let Some(step) = self.proposed else {
-            assert_eq!(self.drafter.accept(&[]), Err(Error::NothingProposed));
+            assert_eq!(self.drafter.accept(&mut []), Err(Error::NothingProposed));
             return;
         };
-        let logits = run_step(&self.drafter, &self.text, self.rows[step]);
+        let mut logits = run_step(&self.drafter, &self.text, self.rows[step]);
         let expected = self.plain(self.rows[step].min(self.remaining()));
-        let commit = self.drafter.accept(&logits).expect("every row is finite");
+        let commit = self.drafter.accept(&mut logits).expect("every row is finite");
         self.accepted(&expected, &commit);
     }
 
@@ -286,11 +286,11 @@ impl Life {
         let at = usize::from(u8::arbitrary(input)?) % logits.len();
         let expected = self.plain(rows.min(self.remaining()));
         if bool::arbitrary(input)? {
-            let refused = self.drafter.accept(&logits[..at]);
+            let refused = self.drafter.accept(&mut logits[..at]);
             assert!(matches!(refused, Err(Error::WrongLength { .. })));
         } else {
             logits[at] = if bool::arbitrary(input)? { f32::NAN } else { f32::INFINITY };
-            match self.drafter.accept(&logits) {
+            match self.drafter.accept(&mut logits) {
                 Ok(commit) => self.accepted(&expected, &commit),
                 Err(Error::NonFiniteLogits { row }) => assert_eq!(row, at / VOCAB_SIZE),
                 Err(error) => panic!("logits are refused as another thing: {error}"),

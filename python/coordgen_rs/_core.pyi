@@ -353,6 +353,9 @@ class Drafter:
         max_new_tokens: int,
         sampling: Sampling | None = None,
         prediction: NDArray[np.uint32] | None = None,
+        *,
+        ignore_eos: bool = False,
+        num_reused: int = 0,
     ) -> None:
         """Start a request, and drop the one before; the learned trust in the sources stays.
 
@@ -360,14 +363,19 @@ class Drafter:
             prompt_ids: `(tokens,) u32`. The last one is the root of the first tree: the session
                 has computed the others.
             max_new_tokens: Most new tokens.
-            sampling: How the target's tokens are drawn from its logits; None for greedy choice.
+            sampling: How the target's tokens are chosen from its logits; None takes the likeliest.
             prediction: `(tokens,) u32`, the answer as the caller expects it. It becomes one more
                 source, "prediction".
+            ignore_eos: End tokens do not end the answer.
+            num_reused: Tokens, from the prompt's first, that the session has kept from earlier
+                requests: `prefilled` goes on behind them. Of the rows that were told of them,
+                sources keep those of the prompt before.
 
         Raises:
             EmptyPromptError: The prompt has no token.
             TokenOutOfRangeError: A token is not in the vocabulary.
             OptionError: `max_new_tokens` is 0.
+            ShapeError: `num_reused` is more than the prompt has.
         """
 
     @property
@@ -440,7 +448,8 @@ class Drafter:
             logits: `(rows, vocab_size) f32` of the step that `propose` chose; leading axes of
                 length 1 are allowed. Read in place and within the call: the rows on the accepted
                 path, and by a source that learns from all rows the others too, on several threads
-                where that takes long.
+                where that takes long. While a repetition penalty reads a row, the row is changed;
+                afterwards it is as before. A read-only array is copied.
 
         Raises:
             CallOrderError: Nothing was proposed.
@@ -571,16 +580,21 @@ def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.f
 
 @final
 class Sampling:
-    """How the target's tokens are drawn: temperature first, then `top_k`, then `top_p`.
+    """How the target's tokens are chosen: repetition penalty, temperature, `top_k`, `top_p`, `min_p`.
 
-    Each draw depends on the logits, the seed and the number of the token in the answer alone, so a
-    sampled answer is the same token for token with and without drafts. A token that `top_p` forbids
-    is drawn again from the likelier ones.
+    They are applied in this order, that of Hugging Face's `generate`. Each draw depends on the
+    logits, the seed and the number of the token in the answer alone, and the penalty on the text
+    before it, so an answer is the same token for token with and without drafts. A token that
+    `top_p` forbids is drawn again from the likelier ones.
 
     Args:
-        temperature: Divides the logits; above 0.
+        temperature: Divides the logits; 0 takes the likeliest token.
         top_k: Only the likeliest so many are drawn from; 0 for all.
         top_p: Only the fewest are drawn from whose probabilities reach this; 1 for all.
+        min_p: Of those, only the ones at least so many times as likely as the likeliest; 0 for all.
+        repetition_penalty: The logits of tokens that prompt or answer hold are divided by this if
+            positive, and multiplied by it if not; 0.01 to 100, and 1 changes nothing. (CTRL, Keskar
+            et al. 2019, section 4.1.)
         seed: Another seed, another answer; below 2**64.
 
     Raises:
@@ -588,15 +602,38 @@ class Sampling:
     """
 
     def __new__(
-        cls, temperature: float = 1.0, *, top_k: int = 0, top_p: float = 1.0, seed: int = 0
+        cls,
+        temperature: float = 1.0,
+        *,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
     ) -> Sampling: ...
     def __eq__(self, other: object, /) -> bool: ...
-    def draw(self, logits: NDArray[np.float32], index: int) -> int:
-        """The answer's token number `index`, drawn from a row of logits, `(vocab_size,) f32`.
+    @property
+    def penalises(self) -> bool:
+        """Whether the text before a token matters: the repetition penalty is not 1."""
+
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        index: int,
+        text: NDArray[np.uint32] | None = None,
+    ) -> int:
+        """The answer's token number `index`, chosen from a row of logits, `(vocab_size,) f32`.
+
+        Args:
+            logits: The row; nothing of it is changed.
+            index: Counted from 0.
+            text: `(tokens,) u32`, prompt and answer so far, for the repetition penalty; None where
+                the row is penalised already.
 
         Raises:
             ShapeError: The logits have another dtype, or are not C-contiguous.
             NonFiniteLogitsError: The row has no usable maximum.
+            TokenOutOfRangeError: The text holds a token that the row lacks.
         """
 
 @final

@@ -107,6 +107,10 @@ pub trait Learn {
     /// after `extend` of the whole prompt.
     fn prefilled(&mut self, _rows: &TopKRows<'_>) {}
 
+    /// Learns that the rows of the prompt's first tokens will not be told: the target has computed
+    /// them for earlier requests. Told after `extend` of the whole prompt, before any `prefilled`.
+    fn reused(&mut self, _num_tokens: usize) {}
+
     /// Learns from a verification; told before `extend` of what was given out.
     fn verified(&mut self, _seen: &mut Verification<'_>) {}
 

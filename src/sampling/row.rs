@@ -158,6 +158,12 @@ impl<'a> Row<'a> {
         reached >= wanted
     }
 
+    /// The place behind the tokens that weigh at least `share` of the likeliest, above 0 and at most 1.
+    /// Cost: none of the row's.
+    pub fn end_of_shares(&self, share: f32) -> Place {
+        Place { score: self.weight.score_of(share), id: usize::MAX }
+    }
+
     /// The place behind the `num_tokens` likeliest, at least 1. Cost: a pass over the blocks that may
     /// have one of them, as many as tokens; where those have more than a few that may be among them,
     /// and for more tokens than there are blocks, up to 32 passes.

@@ -53,11 +53,21 @@ impl<'a> Naive<'a> {
         tokens.iter().map(|&token| self.weight(token)).sum()
     }
 
-    /// The token that is to be drawn; `None` where rounding may decide.
-    fn draw(&self, top_p: f32, seed: u64, index: u64) -> Option<usize> {
-        let (total, mut left) = (self.sum(&self.order), self.order.len());
+    /// The same without those that weigh less than a share of the likeliest; `None` where rounding may
+    /// decide which those are.
+    fn above(&self, min_p: f32) -> Option<Vec<usize>> {
+        let excess = |token| self.weight(token) - f64::from(min_p);
+        let is_near = |&token: &usize| excess(token).abs() < 1e-4 * f64::from(min_p);
+        let has_near = min_p > 0.0 && self.order.iter().any(|token| is_near(token) && min_p < 1.0);
+        let kept = self.order.iter().copied().filter(|&token| excess(token) >= 0.0);
+        (!has_near).then(|| kept.collect())
+    }
+
+    /// The token that is to be drawn of those in `order`; `None` where rounding may decide.
+    fn draw(&self, order: &[usize], top_p: f32, seed: u64, index: u64) -> Option<usize> {
+        let (total, mut left) = (self.sum(&self.order), order.len());
         for attempt in 0.. {
-            let mut by_id = self.order[..left].to_vec();
+            let mut by_id = order[..left].to_vec();
             by_id.sort();
             let sum = self.sum(&by_id);
             let mut part = uniform_again(seed, index, attempt) * sum;
@@ -119,17 +129,42 @@ proptest! {
         temperature in prop::sample::select(vec![0.1f32, 0.7, 1.0, 3.0, 100.0]),
         top_k in prop_oneof![Just(0), 1usize..9, 1usize..5_000],
         top_p in prop_oneof![Just(1.0f32), 0.01f32..1.0, Just(0.95)],
+        min_p in prop_oneof![3 => Just(0.0f32), 2 => 0.001f32..1.0, 1 => Just(1.0)],
         seed in any::<u64>(),
     ) {
         let naive = Naive::new(&row, temperature, top_k);
         let sampling = Sampling::new(temperature, top_k, top_p, seed).unwrap();
+        let sampling = sampling.with_min_p(min_p).unwrap();
+        let kept = naive.above(min_p);
         for index in 0..12 {
             let drawn = sampling.draw(&row, index).unwrap().0 as usize;
             prop_assert!(naive.order.contains(&drawn));
-            if let Some(expected) = naive.draw(top_p, seed, index) {
+            let Some(kept) = &kept else { continue };
+            prop_assert!(kept.contains(&drawn));
+            if let Some(expected) = naive.draw(kept, top_p, seed, index) {
                 prop_assert_eq!(drawn, expected);
             }
         }
+    }
+
+    #[test]
+    fn a_choice_after_a_text_is_that_from_the_penalised_row(
+        row in row(),
+        text in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+        penalty in prop_oneof![Just(1.0f32), 0.5f32..2.0],
+        temperature in prop::sample::select(vec![0.0f32, 0.7, 3.0]),
+        seed in any::<u64>(),
+    ) {
+        let text: Vec<TokenId> =
+            text.iter().map(|token| TokenId(token.index(row.len()) as u32)).collect();
+        let sampling = Sampling::new(temperature, 0, 0.9, seed).unwrap();
+        let penalised = sampling.with_repetition_penalty(penalty).unwrap();
+        let mut seen = SeenTokens::default();
+        seen.extend(&text);
+        let mut changed = row.clone();
+        let expected = seen.penalised(&mut changed, penalty, |row| sampling.draw(row, 3));
+        prop_assert_eq!(penalised.choose(&mut changed, 3, &mut seen), expected);
+        prop_assert_eq!(changed, row);
     }
 }
 
@@ -183,7 +218,10 @@ fn the_definition_decides_nearly_every_draw() {
         let naive = Naive::new(&row, 1.0, top_k);
         let decided = (0..50).filter(|&index| {
             let drawn = sampling.draw(&row, index).unwrap().0 as usize;
-            naive.draw(top_p, 3, index).inspect(|&expected| assert_eq!(drawn, expected)).is_some()
+            naive
+                .draw(&naive.order, top_p, 3, index)
+                .inspect(|&expected| assert_eq!(drawn, expected))
+                .is_some()
         });
         assert!(decided.count() > 30);
     }
@@ -197,6 +235,13 @@ fn the_likeliest_alone_is_the_lowest_of_equals() {
             assert_eq!(sampling.draw(&[1.0, 4.0, 4.0], index), Some(TokenId(1)));
         }
     }
+}
+
+#[test]
+fn without_temperature_the_likeliest_is_said_whatever_else_is_asked() {
+    let greedy = Sampling::new(0.0, 3, 0.4, 9).unwrap().with_min_p(0.5).unwrap();
+    assert_eq!(greedy.draw(&[1.0, 4.0, 4.0], 0), Some(TokenId(1)));
+    assert_eq!(greedy.draw(&[1.0, f32::NAN], 0), None);
 }
 
 #[test]
@@ -232,7 +277,13 @@ fn unusable_rows_and_options_are_refused() {
     assert_eq!(sampling.draw(&[f32::INFINITY, 1.0], 0), None);
     assert_eq!(sampling.draw(&[f32::NEG_INFINITY; 2], 0), None);
     assert_eq!(sampling.draw(&[1.0, f32::NEG_INFINITY], 0), Some(TokenId(0)));
-    for (temperature, top_p) in [(0.0, 1.0), (-1.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0), (1.0, 1.1)] {
+    for min_p in [-0.1, 1.1, f32::NAN] {
+        assert!(sampling.with_min_p(min_p).is_err());
+    }
+    for penalty in [0.0, -1.0, 101.0, f32::NAN] {
+        assert!(sampling.with_repetition_penalty(penalty).is_err());
+    }
+    for (temperature, top_p) in [(-1.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0), (1.0, 1.1)] {
         assert!(Sampling::new(temperature, 0, top_p, 0).is_err());
     }
 }

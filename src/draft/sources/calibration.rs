@@ -70,6 +70,8 @@ pub struct Calibration {
     latest: HashMap<TokenId, u32>,
     /// The previous position of the token at each position.
     previous: Vec<Option<u32>>,
+    /// Text and followers of the request before, while it is not known what of it is reused.
+    before: (Vec<TokenId>, Vec<(TokenId, f32)>),
 }
 
 impl Calibration {
@@ -161,6 +163,18 @@ impl Learn for Calibration {
         true
     }
 
+    /// Keeps the rows of the request before, as far as its prompt reached and the texts agree.
+    fn reused(&mut self, num_tokens: usize) {
+        let (text, mut followers) = std::mem::take(&mut self.before);
+        let pairs = text.iter().zip(&self.text[..num_tokens]);
+        let num_equal = pairs.take_while(|(one, other)| one == other).count();
+        followers.truncate(num_equal * self.k);
+        self.followers = followers;
+        while self.k > 0 && self.num_positions() < self.followers.len() / self.k {
+            self.add_position();
+        }
+    }
+
     /// # Panics
     /// When `k` changes within a request, or rows follow tokens that were never told.
     fn prefilled(&mut self, rows: &TopKRows<'_>) {
@@ -174,7 +188,7 @@ impl Learn for Calibration {
             rows.first_position + num_rows <= self.text.len(),
             "rows follow tokens of the prompt"
         );
-        // Tokens that were computed for an earlier request have no rows in this one.
+        // Tokens that were computed for an earlier request, but not in its prompt, have no rows.
         self.followers.resize(rows.first_position * rows.k, (TokenId(0), 0.0));
         let entries = rows.token_ids.iter().copied().zip(rows.probabilities.iter().copied());
         self.followers.extend(entries);
@@ -184,15 +198,14 @@ impl Learn for Calibration {
     }
 
     fn clear(&mut self) {
-        self.text.clear();
-        self.followers.clear();
+        self.before = (std::mem::take(&mut self.text), std::mem::take(&mut self.followers));
         self.latest.clear();
         self.previous.clear();
     }
 
     fn memory_bytes(&self) -> usize {
-        self.text.capacity() * size_of::<TokenId>()
-            + self.followers.capacity() * size_of::<(TokenId, f32)>()
+        (self.text.capacity() + self.before.0.capacity()) * size_of::<TokenId>()
+            + (self.followers.capacity() + self.before.1.capacity()) * size_of::<(TokenId, f32)>()
             + self.previous.capacity() * size_of::<Option<u32>>()
             + self.latest.capacity() * (size_of::<(TokenId, u32)>() + 1)
     }
@@ -284,6 +297,29 @@ mod tests {
         assert_eq!(successors(&calibration, cursor), []);
         let cursor = calibration.advance(cursor, TokenId(2)).unwrap();
         assert_eq!(successors(&calibration, cursor)[0].token, TokenId(3));
+    }
+
+    #[test]
+    fn rows_of_the_request_before_stay_as_far_as_its_prompt_is_the_same() {
+        let rows: [(&[u32], &[f32]); 3] = [(&[7], &[0.5]), (&[8], &[0.6]), (&[9], &[0.7])];
+        let mut calibration = calibrated(&[1, 2, 3], &rows);
+        calibration.extend(&[4, 5].map(TokenId)); // the answer, of which no row is told
+        calibration.clear();
+        calibration.extend(&[1, 2, 6, 1, 5, 2].map(TokenId));
+        calibration.reused(2);
+        assert_eq!(calibration.num_positions(), 2);
+        let after = |calibration: &Calibration, place| {
+            successors(calibration, Cursor { place, match_len: 1 }).first().map(|next| next.token.0)
+        };
+        assert_eq!([0, 1].map(|place| after(&calibration, place)), [Some(7), Some(8)]);
+        let (token_ids, probabilities) = (&[TokenId(3)], &[0.9]);
+        calibration.prefilled(&TopKRows { first_position: 4, k: 1, token_ids, probabilities });
+        let places = [0, 1, 2, 3, 4].map(|place| after(&calibration, place));
+        assert_eq!(places, [Some(7), Some(8), None, None, Some(3)]);
+        calibration.clear();
+        calibration.extend(&[1, 2].map(TokenId));
+        calibration.reused(0);
+        assert_eq!(calibration.cursor(), None);
     }
 
     #[test]

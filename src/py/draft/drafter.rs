@@ -126,7 +126,11 @@ impl PyDrafter {
         Ok(Self { core: Drafter::new(sources, options)?, step_inputs, vocab_size })
     }
 
-    #[pyo3(signature = (prompt_ids, max_new_tokens, sampling=None, prediction=None))]
+    #[pyo3(signature = (
+        prompt_ids, max_new_tokens, sampling=None, prediction=None, *, ignore_eos=false,
+        num_reused=0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn begin(
         &mut self,
         py: Python<'_>,
@@ -134,11 +138,15 @@ impl PyDrafter {
         max_new_tokens: usize,
         sampling: Option<PySampling>,
         prediction: Option<Bound<'_, PyAny>>,
+        ignore_eos: bool,
+        num_reused: usize,
     ) -> PyResult<()> {
         let prompt = token_ids(prompt_ids, "prompt_ids")?;
         let prediction = prediction.map_or(Ok(vec![]), |ids| token_ids(&ids, "prediction"))?;
         py.detach(|| self.core.begin_predicted(&prompt, max_new_tokens, &prediction))?;
+        self.core.reuse_prefilled(num_reused)?;
         self.core.set_sampling(sampling.map(|sampling| sampling.0));
+        self.core.ignore_end_tokens(ignore_eos);
         Ok(())
     }
 
@@ -192,7 +200,10 @@ impl PyDrafter {
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
         let logits = self.logits(logits)?;
-        let accepted = self.core.accept(logits.try_readonly()?.as_slice()?)?;
+        let accepted = match logits.try_readwrite() {
+            Ok(mut scores) => self.core.accept(scores.as_slice_mut()?)?,
+            Err(_) => self.core.accept(&mut logits.try_readonly()?.as_slice()?.to_vec())?,
+        };
         Ok(PyAccepted::new(py, &accepted, &self.core))
     }
 

@@ -3,8 +3,8 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
-use crate::logits::Logits;
-use crate::sampling::Sampling;
+use crate::logits::{Logits, argmax};
+use crate::sampling::{Sampling, SeenTokens};
 use crate::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 
@@ -12,9 +12,11 @@ use crate::tree::draft_tree::DraftTree;
 pub(super) enum Answer<'a> {
     /// Computed, a row for each node.
     Computed {
-        /// Of the step's rows.
-        logits: Logits<'a>,
-        /// How tokens are drawn from them; `None` for greedy choice.
+        /// Of the step's rows, `(rows, vocab_size) f32`; changed while a row is read.
+        scores: &'a mut [f32],
+        /// Length of a row.
+        vocab_size: usize,
+        /// How tokens are chosen from them; `None` for greedy choice.
         sampling: Option<Sampling>,
         /// Number of tokens that the request gave out before.
         num_given: usize,
@@ -24,48 +26,76 @@ pub(super) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
+    /// An answer computed by a step of so many rows. Fails when the number of scores is another one.
+    pub fn computed(
+        scores: &'a mut [f32],
+        (rows, vocab_size): (usize, usize),
+        (sampling, num_given): (Option<Sampling>, usize),
+    ) -> Result<Self> {
+        Logits::new(scores, rows, vocab_size)?;
+        Ok(Self::Computed { scores, vocab_size, sampling, num_given })
+    }
+
     /// The rows of all nodes; `None` of a recorded answer.
-    pub fn logits(&self) -> Option<Logits<'a>> {
-        match *self {
-            Self::Computed { logits, .. } => Some(logits),
+    pub fn logits(&self) -> Option<Logits<'_>> {
+        match self {
+            Self::Computed { scores, vocab_size, .. } => {
+                Some(Logits::new(scores, scores.len() / vocab_size, *vocab_size).expect("checked"))
+            }
             Self::Recorded(_) => None,
         }
     }
 
-    /// What the target says after `node`, which stands on the path that it takes; `None` after a
-    /// node whose path leaves the record. Fails when its row is not finite, or the record ends before
-    /// the answer does.
-    pub fn says(&self, tree: &DraftTree, node: NodeId) -> Result<Option<TokenId>> {
+    /// What the target says after `node`, which stands on the path that it takes, where `seen` are
+    /// the tokens up to the node; `None` after a node whose path leaves the record. Fails when its
+    /// row is not finite, or the record ends before the answer does.
+    pub fn says(
+        &mut self,
+        tree: &DraftTree,
+        node: NodeId,
+        seen: &mut SeenTokens,
+    ) -> Result<Option<TokenId>> {
         let depth = tree.depths()[node.index()] as usize;
         match self {
-            Self::Computed { logits, sampling: None, .. } => logits.argmax(node).map(Some),
-            Self::Computed { logits, sampling: Some(sampling), num_given } => {
-                logits.drawn(node, sampling, num_given + depth).map(Some)
+            Self::Computed { scores, vocab_size, sampling, num_given } => {
+                let row = &mut scores[node.index() * *vocab_size..][..*vocab_size];
+                let index = (*num_given + depth) as u64;
+                let said = match sampling {
+                    Some(sampling) => sampling.choose(row, index, seen),
+                    None => argmax(row),
+                };
+                said.map(Some).ok_or(Error::NonFiniteLogits { row: node.index() })
             }
-            Self::Recorded(answer) if tree.path_is(node, answer) => {
-                let (what, got, expected) = ("the recorded answer", answer.len(), depth + 1);
-                let says = answer.get(depth).copied();
-                says.map(Some).ok_or(Error::WrongLength { what, got, expected })
-            }
-            Self::Recorded(_) => Ok(None),
+            Self::Recorded(answer) => Self::recorded(answer, tree, node),
         }
     }
 
-    /// What the target would say after a rejected `node`: its likeliest token, whatever it draws
+    /// What a record says after a node.
+    fn recorded(answer: &[TokenId], tree: &DraftTree, node: NodeId) -> Result<Option<TokenId>> {
+        if !tree.path_is(node, answer) {
+            return Ok(None);
+        }
+        let depth = tree.depths()[node.index()] as usize;
+        let (what, got, expected) = ("the recorded answer", answer.len(), depth + 1);
+        let says = answer.get(depth).copied();
+        says.map(Some).ok_or(Error::WrongLength { what, got, expected })
+    }
+
+    /// What the target would say after a rejected `node`: its likeliest token, whatever it chooses
     /// elsewhere. It only feeds drafts, and the likeliest is the best of them; to draw it would cost
     /// several times as much. `None` where its row is unusable or its path leaves the record.
     pub fn would_say(&self, tree: &DraftTree, node: NodeId) -> Option<TokenId> {
         match self {
-            Self::Computed { logits, .. } => logits.argmax(node).ok(),
-            Self::Recorded(_) => self.says(tree, node).ok().flatten(),
+            Self::Computed { .. } => self.logits()?.argmax(node).ok(),
+            Self::Recorded(answer) => Self::recorded(answer, tree, node).ok().flatten(),
         }
     }
 
     /// What the target holds likely after `node`: of a recorded answer, what it says.
     pub fn likely(&self, tree: &DraftTree, node: NodeId) -> Option<TopK> {
         match self {
-            Self::Computed { logits, .. } => logits.top_k(node),
-            Self::Recorded(_) => self.says(tree, node).ok().flatten().map(TopK::certain),
+            Self::Computed { .. } => self.logits()?.top_k(node),
+            Self::Recorded(_) => self.would_say(tree, node).map(TopK::certain),
         }
     }
 }

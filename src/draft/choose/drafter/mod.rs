@@ -23,8 +23,7 @@ use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::source::{DraftSource, Verification};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::logits::Logits;
-use crate::sampling::Sampling;
+use crate::sampling::{Sampling, SeenTokens};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::verify;
 
@@ -51,6 +50,9 @@ pub struct Drafter {
     sources: SourceList,
     options: DrafterOptions,
     sampling: Option<Sampling>,
+    /// The tokens of the request so far.
+    seen: SeenTokens,
+    ignores_end: bool,
     model_choice: ModelChoice,
     draft: Draft,
     request: Option<Request>,
@@ -70,6 +72,8 @@ impl Drafter {
             finish_reason: None,
             statistics: Statistics::default(),
             sampling: None,
+            seen: SeenTokens::default(),
+            ignores_end: false,
             sources: SourceList::new(sources),
             options,
         })
@@ -96,6 +100,7 @@ impl Drafter {
         self.check_tokens(prompt)?;
         self.check_tokens(prediction)?;
         self.sources.begin(prompt, prediction);
+        self.seen.restart(prompt);
         self.draft.begin(request.root, self.sources.len());
         self.finish_reason = None;
         self.statistics = Statistics::new(self.sources.len());
@@ -118,9 +123,26 @@ impl Drafter {
         Ok(())
     }
 
+    /// Tells the sources that the session has kept the prompt's first `num_tokens` tokens from earlier
+    /// requests: [`Drafter::prefilled`] goes on behind them. Called after `begin`, before any other
+    /// call.
+    ///
+    /// Fails without a request, or when the prompt has fewer tokens.
+    pub fn reuse_prefilled(&mut self, num_tokens: usize) -> Result<()> {
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        request.skip_prefilled(num_tokens)?;
+        self.sources.reused(num_tokens);
+        Ok(())
+    }
+
     /// How the target's tokens are chosen from its logits: by `sampling`, or greedily without one.
     pub fn set_sampling(&mut self, sampling: Option<Sampling>) {
         self.sampling = sampling;
+    }
+
+    /// Whether end tokens end an answer, as they do unless this is called, or are tokens like others.
+    pub fn ignore_end_tokens(&mut self, ignores_end: bool) {
+        self.ignores_end = ignores_end;
     }
 
     /// Whether the draft model is to run before the next step, which stands behind `past_len`
@@ -218,14 +240,13 @@ impl Drafter {
     ///
     /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
     /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a
-    /// visited row is not finite.
-    pub fn accept(&mut self, logits: &[f32]) -> Result<Commit> {
+    /// visited row is not finite. A row is changed while a repetition penalty reads it; afterwards
+    /// the logits are as they were.
+    pub fn accept(&mut self, logits: &mut [f32]) -> Result<Commit> {
         let (Proposed { step, .. }, request) = self.waiting()?;
-        let (rows, vocab_size) = (self.options.steps.rows(step), self.options.vocab_size);
-        let logits = Logits::new(logits, rows, vocab_size)?;
-        let (sampling, num_given) = (self.sampling, request.num_given);
-        let answer = Answer::Computed { logits, sampling, num_given };
-        self.accept_answer(&answer)
+        let shape = (self.options.steps.rows(step), self.options.vocab_size);
+        let answer = Answer::computed(logits, shape, (self.sampling, request.num_given))?;
+        self.accept_answer(answer)
     }
 
     /// [`Drafter::accept`] for a target that says `answer`, its tokens from the next one on: a
@@ -238,7 +259,7 @@ impl Drafter {
         self.waiting()?;
         let deepest = self.draft.tree().depths().iter().max().map_or(0, |&depth| depth as usize);
         self.check_tokens(&answer[..answer.len().min(deepest + 1)])?;
-        self.accept_answer(&Answer::Recorded(answer))
+        self.accept_answer(Answer::Recorded(answer))
     }
 
     /// What waits for its answer, and the request.
@@ -248,14 +269,19 @@ impl Drafter {
     }
 
     /// Verifies the proposed tree against the target's answer.
-    fn accept_answer(&mut self, answer: &Answer<'_>) -> Result<Commit> {
+    fn accept_answer(&mut self, mut answer: Answer<'_>) -> Result<Commit> {
         let (proposed, &Request { remaining, model_cost, .. }) = self.waiting()?;
         let tree = self.draft.tree();
+        let num_seen = self.seen.len();
         let verified = verify(tree, |node| {
-            let says = answer.says(tree, node)?;
+            self.seen.insert(tree.token_ids()[node.index()]);
+            let says = answer.says(tree, node, &mut self.seen)?;
             Ok(says.expect("something is said after every accepted node"))
-        })?;
-        let limits = Limits { end_tokens: &self.options.end_tokens, remaining };
+        });
+        self.seen.truncate(num_seen); // of the path, not all need be given out
+        let verified = verified?;
+        let end_tokens = if self.ignores_end { &[][..] } else { &self.options.end_tokens };
+        let limits = Limits { end_tokens, remaining };
         let decided = commit(self.options.commit, tree, &verified, limits);
         self.sources.verified(&mut Verification {
             tree,
@@ -265,6 +291,7 @@ impl Drafter {
             top_k: &mut |node| answer.likely(tree, node),
             logits: answer.logits(),
         });
+        self.seen.extend(&decided.token_ids);
         self.draft.follow(&verified, &decided, proposed.is_given);
         self.draft.learn(&verified, &mut self.statistics);
         self.learn_rate(proposed, model_cost, decided.token_ids.len());

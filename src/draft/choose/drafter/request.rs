@@ -76,6 +76,16 @@ impl Request {
         Ok(self.num_prefilled)
     }
 
+    /// Counts rows as told that the target does not compute again. Fails when the prompt has fewer.
+    pub fn skip_prefilled(&mut self, num_tokens: usize) -> Result<()> {
+        if num_tokens > self.prompt_len {
+            let (what, got, expected) = ("reused tokens", num_tokens, self.prompt_len);
+            return Err(Error::WrongLength { what, got, expected });
+        }
+        self.num_prefilled = num_tokens;
+        Ok(())
+    }
+
     /// How large the next tree may grow, in a step of `num_nodes` rows.
     pub fn limits(&self, num_nodes: usize, commit: CommitPolicy) -> GrowthLimits {
         let side_worth = match commit {

@@ -48,6 +48,11 @@ impl SourceList {
         }
     }
 
+    /// Tells them that the rows of the prompt's first tokens will not be told.
+    pub fn reused(&mut self, num_tokens: usize) {
+        self.sources.iter_mut().for_each(|source| source.reused(num_tokens));
+    }
+
     /// Whether one asks for the logits of the prompt's rows.
     pub fn reads_prefill(&self) -> bool {
         self.sources.iter().any(|source| source.reads_prefill())

@@ -51,8 +51,8 @@ impl Drafter {
         self.sources.names()
     }
 
-    /// Bytes held on the heap by the sources and the growing tree.
+    /// Bytes held on the heap by the sources, the growing tree and the tokens seen.
     pub fn memory_bytes(&self) -> usize {
-        self.sources.memory_bytes() + self.draft.memory_bytes()
+        self.sources.memory_bytes() + self.draft.memory_bytes() + self.seen.memory_bytes()
     }
 }

@@ -58,12 +58,79 @@ proptest! {
             prop_assert!(tree.num_nodes() <= rows);
             let remaining = max_new_tokens - (text.len() - prompt.len());
             prop_assert!(tree.depths().iter().all(|&depth| (depth as usize) < remaining));
-            let accepted = drafter.accept(&run_step(&drafter, &text, rows)).unwrap();
+            let accepted = drafter.accept(&mut run_step(&drafter, &text, rows)).unwrap();
             text.extend(&accepted.token_ids);
         }
         prop_assert_eq!(&text[prompt.len()..], plain(&prompt, TokenId(end), max_new_tokens));
         let steps: usize = drafter.statistics().accept_histogram.iter().sum();
         prop_assert!(steps <= max_new_tokens);
+    }
+}
+
+/// Scores after a text whose order a repetition penalty changes.
+fn graded(text: &[TokenId]) -> [f32; VOCAB_SIZE] {
+    let mixed = text.iter().rev().take(3).fold(7u32, |sum, token| sum * 31 + token.0 + 1);
+    [0, 3, 6].map(|shift| (mixed.wrapping_mul(2_654_435_761) >> shift) as f32 % 5.0 - 1.5)
+}
+
+proptest! {
+    #[test]
+    fn penalised_and_sampled_output_equals_plain_decoding(
+        rules in prop::collection::vec(0u32..5, 0..3),
+        compact in any::<bool>(),
+        prompt in prop::collection::vec((0..2u32).prop_map(TokenId), 1..6),
+        ignores_end in any::<bool>(),
+        max_new_tokens in 1usize..40,
+        own in prop::collection::vec((strategies::tree(8), any::<bool>()), 1..6),
+        temperature in prop::sample::select(vec![0.0f32, 1.3]),
+        penalty in prop::sample::select(vec![1.0f32, 1.4, 0.7]),
+    ) {
+        let commit = if compact { CommitPolicy::Compact } else { CommitPolicy::Canonical };
+        let sampling = Sampling::new(temperature, 0, 0.9, 5).unwrap();
+        let sampling = sampling.with_repetition_penalty(penalty).unwrap();
+
+        let mut expected = prompt.clone();
+        while expected.len() < prompt.len() + max_new_tokens {
+            let mut seen = SeenTokens::default();
+            seen.extend(&expected);
+            let index = (expected.len() - prompt.len()) as u64;
+            let said = sampling.choose(&mut graded(&expected), index, &mut seen).unwrap();
+            expected.push(said);
+            if said == TokenId(2) && !ignores_end {
+                break;
+            }
+        }
+
+        let mut drafter = drafter(&rules, commit, None, 2);
+        drafter.set_sampling(Some(sampling));
+        drafter.ignore_end_tokens(ignores_end);
+        drafter.begin(&prompt, max_new_tokens).unwrap();
+        let mut text = prompt.clone();
+        let mut own = own.iter().cycle();
+        while drafter.finish_reason().is_none() {
+            let (tree, use_own) = own.next().unwrap();
+            let past_len = text.len() - 1;
+            let step = if *use_own {
+                let mut tokens = tree.token_ids().to_vec();
+                tokens[0] = text[past_len];
+                let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
+                drafter.propose_draft(past_len, &tokens, &parents).unwrap()
+            } else {
+                drafter.propose(past_len).unwrap()
+            };
+            let tree = drafter.tree();
+            let mut texts = vec![text.clone()];
+            for node in 1..tree.num_nodes() {
+                let path = texts[tree.parents()[node].index()].iter().copied();
+                texts.push(path.chain([tree.token_ids()[node]]).collect());
+            }
+            let mut logits: Vec<f32> = texts.iter().flat_map(|text| graded(text)).collect();
+            logits.resize([1, 3, 8][step] * VOCAB_SIZE, 0.0);
+            let before = logits.clone();
+            text.extend(drafter.accept(&mut logits).unwrap().token_ids);
+            prop_assert_eq!(logits, before);
+        }
+        prop_assert_eq!(text, expected);
     }
 }
 
@@ -86,10 +153,10 @@ proptest! {
         let mut carried: Vec<Origin> = vec![];
         while drafter.finish_reason().is_none() {
             let step = drafter.propose(text.len() - 1).unwrap();
-            let logits = run_step(&drafter, &text, [1, 3, 8][step]);
+            let mut logits = run_step(&drafter, &text, [1, 3, 8][step]);
             let proposals = drafter.draft.proposals().to_vec();
             let tree = drafter.tree().clone();
-            let accepted = drafter.accept(&logits).unwrap();
+            let accepted = drafter.accept(&mut logits).unwrap();
             let origins = drafter.origins();
             prop_assert_eq!(origins.len(), accepted.token_ids.len());
             let mut at = NodeId::ROOT;
@@ -131,10 +198,10 @@ fn a_callers_own_tokens_stay_given_when_they_are_fed_again() {
     let wrong = TokenId((right[0].0 + 1) % 3);
     let tokens = [prompt[0], wrong, right[0], right[1], right[2]];
     drafter.propose_draft(0, &tokens, &[0, 0, 0, 2, 3]).unwrap();
-    drafter.accept(&run_step(&drafter, &prompt, 8)).unwrap();
+    drafter.accept(&mut run_step(&drafter, &prompt, 8)).unwrap();
     assert_eq!(drafter.origins(), [Origin::Given]);
     let step = drafter.propose(1).unwrap();
-    drafter.accept(&run_step(&drafter, &[prompt[0], right[0]], [1, 3, 8][step])).unwrap();
+    drafter.accept(&mut run_step(&drafter, &[prompt[0], right[0]], [1, 3, 8][step])).unwrap();
     let again = [Origin::Given, Origin::Given, Origin::Target, Origin::Target];
     assert_eq!(drafter.origins(), again);
     let names = drafter.origins().iter().map(|&origin| drafter.origin_name(origin));
@@ -207,7 +274,7 @@ fn side_branches_are_carried_into_the_next_first_path() {
     let wrong = TokenId((right[0].0 + 1) % 3);
     let tokens = [prompt[0], wrong, right[0], right[1], right[2]];
     drafter.propose_draft(0, &tokens, &[0, 0, 0, 2, 3]).unwrap();
-    let accepted = drafter.accept(&run_step(&drafter, &prompt, 8)).unwrap();
+    let accepted = drafter.accept(&mut run_step(&drafter, &prompt, 8)).unwrap();
     assert_eq!(accepted.token_ids, right[..1]);
     assert_eq!((accepted.accept_len, accepted.num_drafted), (0, 1));
     assert_eq!(drafter.carried(), &right[1..]);
@@ -222,15 +289,15 @@ fn a_failed_accept_changes_nothing() {
     let prompt = [TokenId(2), TokenId(0)];
     assert_eq!(drafter.propose(1), Err(Error::NoRequest));
     drafter.begin(&prompt, 20).unwrap();
-    assert_eq!(drafter.accept(&[]), Err(Error::NothingProposed));
+    assert_eq!(drafter.accept(&mut []), Err(Error::NothingProposed));
     drafter.propose(1).unwrap();
     let mut logits = run_step(&drafter, &prompt, 8);
-    assert!(matches!(drafter.accept(&logits[1..]), Err(Error::WrongLength { .. })));
+    assert!(matches!(drafter.accept(&mut logits[1..]), Err(Error::WrongLength { .. })));
     let score = std::mem::replace(&mut logits[1], f32::NAN);
-    assert_eq!(drafter.accept(&logits), Err(Error::NonFiniteLogits { row: 0 }));
+    assert_eq!(drafter.accept(&mut logits), Err(Error::NonFiniteLogits { row: 0 }));
     logits[1] = score;
-    assert_eq!(drafter.accept(&logits).unwrap().token_ids[0], says(&prompt));
-    assert_eq!(drafter.accept(&logits), Err(Error::NothingProposed));
+    assert_eq!(drafter.accept(&mut logits).unwrap().token_ids[0], says(&prompt));
+    assert_eq!(drafter.accept(&mut logits), Err(Error::NothingProposed));
 }
 
 #[test]
@@ -315,11 +382,11 @@ fn a_proposal_beyond_all_lengths_is_refused_and_nothing_waits() {
     for past_len in [usize::MAX, usize::MAX - 7, ATTENDED] {
         let refused = drafter.propose(past_len).unwrap_err();
         assert!(matches!(refused, Error::StepOutOfRange { .. }));
-        assert_eq!(drafter.accept(&[0.0; VOCAB_SIZE]), Err(Error::NothingProposed));
+        assert_eq!(drafter.accept(&mut [0.0; VOCAB_SIZE]), Err(Error::NothingProposed));
     }
     drafter.propose(0).unwrap();
     drafter.withdraw();
-    assert_eq!(drafter.accept(&[0.0; VOCAB_SIZE]), Err(Error::NothingProposed));
+    assert_eq!(drafter.accept(&mut [0.0; VOCAB_SIZE]), Err(Error::NothingProposed));
 }
 
 #[test]
@@ -393,7 +460,7 @@ proptest! {
         let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
         drafter.propose_draft(0, tree.token_ids(), &parents).unwrap();
         let before = crate::sampling::tests::num_draws();
-        let accepted = drafter.accept(&scores).unwrap();
+        let accepted = drafter.accept(&mut scores.clone()).unwrap();
         let num_draws = crate::sampling::tests::num_draws() - before;
         prop_assert_eq!(num_draws, accepted.token_ids.len());
 
@@ -488,7 +555,7 @@ fn logits_that_are_written_again_after_accept_have_taught_what_they_were() {
     drafter.propose_draft(0, &tokens, &parents).unwrap();
     let mut logits = vec![0.0; ROWS * VOCAB_SIZE];
     logits.chunks_mut(VOCAB_SIZE).for_each(|row| row[777] = 9.0);
-    drafter.accept(&logits).unwrap();
+    drafter.accept(&mut logits).unwrap();
     drafter.propose_draft(1, &[TokenId(777)], &[0]).unwrap();
     logits.fill(0.0);
     logits.chunks_mut(VOCAB_SIZE).for_each(|row| row[888] = 9.0);
