@@ -37,6 +37,9 @@ class Drafting(Protocol):
         max_new_tokens: int,
         sampling: Sampling | None = None,
         prediction: NDArray[np.uint32] | None = None,
+        *,
+        ignore_eos: bool = False,
+        num_reused: int = 0,
     ) -> None:
         """Start a request."""
 

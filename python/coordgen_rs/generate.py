@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import Sampling, StepInputs
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError
-from coordgen_rs.request import Request, admit, predicted
+from coordgen_rs.request import Request, admit, num_reusable, predicted
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.session import Session
 
@@ -41,6 +41,8 @@ def generate(
     max_new_tokens: int = 256,
     drafter: Drafting | None = None,
     sampling: Sampling | None = None,
+    ignore_eos: bool = False,
+    reuse_prefix: bool = False,
     history: "History | None" = None,
     prediction: ArrayLike | None = None,
     provisional: bool = False,
@@ -57,8 +59,13 @@ def generate(
         prompt_ids: `(tokens,)` integers, at least one.
         max_new_tokens: Most new tokens; the cache's capacity is another limit.
         drafter: Made by `make_drafter` for this session; keep one to keep what it learned.
-        sampling: How the target's tokens are drawn; None for greedy choice. The same seed gives the
-            same tokens, with and without drafts.
+        sampling: How the target's tokens are chosen; None takes the likeliest. The same seed gives
+            the same tokens, with and without drafts.
+        ignore_eos: End tokens do not end the answer: they are tokens like others.
+        reuse_prefix: Compute only the part of the prompt that follows what the session holds: the
+            longest common prefix of the two stays, as a chat's next turn has it. The tokens are the
+            same; calibration keeps what it learned from earlier prompts, and has no rows of tokens
+            that the target said itself. False computes the whole prompt, as measurements need it.
         history: Stores the request when it finishes. To draft from it, pass it to `make_drafter` as
             well, unless there is no `drafter`.
         prediction: `(tokens,)` integers, the answer as you expect it. Where the answer follows it,
@@ -85,12 +92,20 @@ def generate(
     answer: list[int] = []
     if history is not None:
         history.refresh()
-    drafter.begin(request.prompt, request.limit, sampling, expected_answer)
-    with stats.prefill(request.prompt):
-        session.rewind(0)
+    kept = num_reusable(session, request.prompt) if reuse_prefix else 0
+    drafter.begin(
+        request.prompt,
+        request.limit,
+        sampling,
+        expected_answer,
+        ignore_eos=ignore_eos,
+        num_reused=kept,
+    )
+    with stats.prefill(request.prompt, kept):
+        session.rewind(kept)
         # The last prompt token is the root of the first draft.
         on_logits = drafter.prefilled if drafter.reads_prefill else None
-        stats.switching = session.prefill(request.prompt[:-1], on_logits=on_logits)
+        stats.switching = session.prefill(request.prompt[kept:-1], on_logits=on_logits)
     try:
         # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
         session.gap_work = drafter.draft_on
@@ -125,6 +140,8 @@ def plain(
     *,
     max_new_tokens: int = 256,
     sampling: Sampling | None = None,
+    ignore_eos: bool = False,
+    reuse_prefix: bool = False,
     stats: Stats | None = None,
 ) -> Generator[Step]:
     """Plain decoding, one token per run of the narrowest decode graph: no drafts, no tree mask.
@@ -135,24 +152,28 @@ def plain(
     request = admit(session, prompt_ids, max_new_tokens)
     number = _begin(session)
     answer: list[int] = []
-    with stats.prefill(request.prompt):
-        session.rewind(0)
-        stats.switching = session.prefill(request.prompt[:-1])
+    text = np.append(request.prompt, np.zeros(request.limit, np.uint32))
+    kept = num_reusable(session, request.prompt) if reuse_prefix else 0
+    with stats.prefill(request.prompt, kept):
+        session.rewind(kept)
+        stats.switching = session.prefill(request.prompt[kept:-1])
+    end_token_ids = () if ignore_eos else session.end_token_ids
     inputs, root, first_row = session.step_inputs[0], request.prompt[-1:], np.zeros(1, np.uint32)
     while stats.finish_reason is None:
         _check_owner(session, number, len(request.prompt) - 1 + len(answer))
         stats.begin("verify")
         inputs.fill_chain(root, session.length)
         logits = session.step(inputs)[0]
-        root[0] = _choose(logits, sampling, len(answer))
+        text_len = len(request.prompt) + len(answer)
+        root[0] = text[text_len] = _choose(logits, sampling, len(answer), text[:text_len])
         session.commit(first_row)
         answer += root.tolist()
-        stats.end_step(1, _plain_finish(session, answer, request))
+        stats.end_step(1, _plain_finish(answer, end_token_ids, request))
         yield Step(root.tolist(), 0, sources=("target",))
 
 
-def _plain_finish(session: Session, answer: list[int], request: Request) -> str | None:
-    if answer[-1] in session.end_token_ids:
+def _plain_finish(answer: list[int], end_token_ids: Sequence[int], request: Request) -> str | None:
+    if answer[-1] in end_token_ids:
         return "stop"
     return request.finish_reason("length" if len(answer) == request.limit else None)
 
@@ -165,9 +186,11 @@ def _first_path(inputs: StepInputs) -> list[int]:
     return path
 
 
-def _choose(logits: NDArray[np.float32], sampling: Sampling | None, index: int) -> int:
+def _choose(
+    logits: NDArray[np.float32], sampling: Sampling | None, index: int, text: NDArray[np.uint32]
+) -> int:
     if sampling is not None:
-        return sampling.draw(logits, index)
+        return sampling.draw(logits, index, text if sampling.penalises else None)
     token = int(logits.argmax())  # the first maximum: ties go to the lowest id
     if not np.isfinite(logits[token]):
         raise NonFiniteLogitsError("row 0 of the logits holds no usable maximum")

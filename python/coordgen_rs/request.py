@@ -1,4 +1,4 @@
-"""Checks of a request before anything is computed: its prompt, its limits, its prediction."""
+"""Checks of a request before anything is computed: its prompt, its limits, what is there of it."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import EmptyPromptError, PromptTooLongError
-from coordgen_rs.target.session import Session
+from coordgen_rs.target.session import KeepsTokens, Session
 
 
 class Request(NamedTuple):
@@ -67,3 +67,17 @@ def predicted(session: Session, prediction: ArrayLike | None) -> NDArray[np.uint
     if prediction is None:
         return None
     return arguments.token_ids("the prediction", prediction, session.vocab_size)
+
+
+def num_reusable(session: Session, prompt: NDArray[np.uint32]) -> int:
+    """How many of a prompt's first tokens the session holds, the prompt's last never among them.
+
+    Args:
+        session: The target; one that does not know its tokens holds none.
+        prompt: `(tokens,) u32`, at least one.
+    """
+    if not isinstance(session, KeepsTokens):
+        return 0
+    kept = session.reusable_ids[: len(prompt) - 1]
+    differing = np.flatnonzero(kept != prompt[: len(kept)])
+    return int(differing[0]) if len(differing) else len(kept)

@@ -17,12 +17,14 @@ class Stats:
 
     Attributes:
         prompt_tokens: Tokens of the prompt.
+        reused_tokens: How many of them were not computed, as the session held them already.
         new_tokens: Tokens of the answer, including the end token.
         steps: Verifications, one run of a decode graph each.
         accept_histogram: Entry `n` counts the steps that accepted `n` draft tokens.
         per_source: Draft tokens by the source that proposed them: `{name: {"proposed": n,
             "accepted": m}}`.
         prefill_s: Seconds of the prefill.
+        first_token_s: Seconds until the first step's tokens, prefill included.
         decode_s: Seconds from the prefill to the last token, without the consumer's own time.
         switching: How loading the target's blocks went; None if nothing was loaded.
         drafting_us: Microseconds of `propose` and `accept` together, one entry per step.
@@ -33,11 +35,13 @@ class Stats:
     """
 
     prompt_tokens: int = 0
+    reused_tokens: int = 0
     new_tokens: int = 0
     steps: int = 0
     accept_histogram: list[int] = field(default_factory=list)
     per_source: dict[str, dict[str, int]] = field(default_factory=dict)
     prefill_s: float = 0.0
+    first_token_s: float = 0.0
     decode_s: float = 0.0
     switching: SwitchReport | None = None
     drafting_us: list[float] = field(default_factory=list)
@@ -58,9 +62,9 @@ class Stats:
         return self.new_tokens / self.decode_s if self.decode_s else 0.0
 
     @contextmanager
-    def prefill(self, prompt: Sized) -> Iterator[None]:
-        """Measure the reading of the prompt."""
-        self.prompt_tokens = len(prompt)
+    def prefill(self, prompt: Sized, num_reused: int = 0) -> Iterator[None]:
+        """Measure the reading of the prompt, of which `num_reused` tokens are there already."""
+        self.prompt_tokens, self.reused_tokens = len(prompt), num_reused
         self._part, self._step_drafting_us = None, 0.0  # of a step that failed
         start = time.perf_counter()
         try:
@@ -95,6 +99,8 @@ class Stats:
             finish_reason: Why it was the last; None while the request continues.
         """
         self.pause()
+        if self.steps == 0:
+            self.first_token_s = self.prefill_s + self.decode_s
         self.steps += 1
         self.new_tokens += num_tokens
         self.drafting_us.append(self._step_drafting_us)
@@ -112,12 +118,14 @@ class Stats:
         """The figures under the names that `coordgen generate --json` prints."""
         return {
             "prompt_tokens": self.prompt_tokens,
+            "reused_tokens": self.reused_tokens,
             "new_tokens": self.new_tokens,
             "steps": self.steps,
             "tokens_per_step": round(self.tokens_per_step, 4),
             "accept_histogram": self.accept_histogram,
             "per_source": self.per_source,
             "prefill_s": round(self.prefill_s, 6),
+            "first_token_s": round(self.first_token_s, 6),
             "decode_s": round(self.decode_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 2),
             "switching": None if self.switching is None else self.switching.to_json(),

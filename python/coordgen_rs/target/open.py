@@ -114,6 +114,7 @@ def open_session(
         widths = [w for w in widths if w <= width] or widths[:1]
     if not result.exact_slots:
         session.cache.attend_to_all()
+    session.is_exact_after_prefill = result.exact_prefill
     session.select(widths, [result.cost(w, session.capacity) for w in widths])
     return session
 
@@ -174,6 +175,7 @@ def _load(record: Path) -> SelfTest | None:
         return SelfTest(
             tuple(fields["exact_widths"]),
             bool(fields["exact_slots"]),
+            bool(fields["exact_prefill"]),
             _by_width(fields["step_us"]),
             _by_width(fields["full_step_us"]),
             {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},

@@ -48,6 +48,8 @@ class OrtSession:
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
         step_inputs: The input buffers of these widths.
         step_costs: Microseconds of a step of each; None until `select` is given them.
+        is_exact_after_prefill: Whether prefill graphs and decode graphs give equal bits; True until
+            a self-test says otherwise.
 
     Raises:
         OptionError: The number of threads cannot be set, or the strategy is unknown.
@@ -73,6 +75,10 @@ class OrtSession:
         self.request = 0
         self.gap_work: GapWork = None
         self._written = 0  # slots, from the first, that the last run left written
+        self._token_ids = np.zeros(manifest.context, np.uint32)  # of the committed slots
+        self._run_ids = np.zeros(0, np.uint32)  # of the last run's rows
+        self._num_canonical = 0
+        self.is_exact_after_prefill = True
         self.switcher = Switcher(
             self.blocks,
             costs or guessed_costs(manifest),
@@ -117,6 +123,16 @@ class OrtSession:
     def length(self) -> int:
         """Number of committed tokens."""
         return self.cache.length
+
+    @property
+    def reusable_ids(self) -> NDArray[np.uint32]:
+        """The committed tokens whose keys and values are what computing them again would give.
+
+        `(tokens,) u32`. Those behind a compact commit are not among them: their rows saw keys in
+        other slots. Where prefill graphs and decode graphs differ, there are none.
+        """
+        num_tokens = min(self._num_canonical, self.length) if self.is_exact_after_prefill else 0
+        return self._token_ids[:num_tokens]
 
     @property
     def capacity(self) -> int:
@@ -188,7 +204,7 @@ class OrtSession:
             for start in range(0, len(token_ids), chunk.rows):
                 part = token_ids[start : start + chunk.rows]
                 self.forward.run_chunk(part, self.switcher)
-                self._commit_chunk(chunk, len(part), on_logits)
+                self._commit_chunk(chunk, part, on_logits)
             return self.switcher.finish()
 
     def _prefill_resident(
@@ -201,14 +217,17 @@ class OrtSession:
             buffers = self._chunk_buffers(len(token_ids) - done, graphs)
             part = token_ids[done : done + buffers.rows]
             self.forward.run_chain(buffers, part)
-            self._commit_chunk(buffers, len(part), on_logits)
+            self._commit_chunk(buffers, part, on_logits)
             done += len(part)
 
-    def _commit_chunk(self, buffers: Buffers, num_rows: int, on_logits: OnLogits) -> None:
+    def _commit_chunk(
+        self, buffers: Buffers, token_ids: NDArray[np.uint32], on_logits: OnLogits
+    ) -> None:
         if on_logits is not None:
-            for logits in self._chunk_logits(buffers, num_rows):
+            for logits in self._chunk_logits(buffers, len(token_ids)):
                 on_logits(logits)
-        self.cache.commit(np.arange(num_rows, dtype=np.uint32))
+        self._run_ids = token_ids
+        self._commit(np.arange(len(token_ids), dtype=np.uint32))
         self._written = self.length
 
     def _chunk_buffers(self, remaining: int, graphs: str) -> Buffers:
@@ -244,6 +263,7 @@ class OrtSession:
         """
         with self._open_device():
             self.forward.run_step(inputs, self.switcher, self.gap_work)
+            self._run_ids = inputs.input_ids[: inputs.num_nodes].astype(np.uint32)
             self._written = self.length + inputs.num_nodes
             return self.head.step(inputs.rows)
 
@@ -260,7 +280,17 @@ class OrtSession:
                 f"{self.length} committed and {len(rows)} new tokens exceed the capacity of "
                 f"{self.capacity}"
             )
+        self._commit(rows)
+
+    def _commit(self, rows: NDArray[np.uint32]) -> None:
+        """Commit rows of the last run, and remember their tokens before that counts."""
+        start, end = self.length, self.length + len(rows)
+        self._num_canonical = min(self._num_canonical, start)
+        self._token_ids[start:end] = self._run_ids[rows]
         self.cache.commit(rows)
+        is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
+        if is_canonical and self._num_canonical == start:
+            self._num_canonical = end
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens.

@@ -33,6 +33,7 @@ class SelfTest:
     Attributes:
         exact_widths: Widths whose rows are bit-equal to those of the narrowest graph.
         exact_slots: Whether they are exact for any number of slots.
+        exact_prefill: Whether rows of the prefill graphs are bit-equal to them too.
         step_us: Width to the shortest measured time of a step after a few tokens, microseconds.
         full_step_us: The same with a full cache.
         files: File name to its size in bytes and its modification time in ns when its SHA-256
@@ -41,6 +42,7 @@ class SelfTest:
 
     exact_widths: tuple[int, ...]
     exact_slots: bool
+    exact_prefill: bool
     step_us: dict[int, float]
     full_step_us: dict[int, float]
     files: dict[str, tuple[int, int]]
@@ -91,6 +93,8 @@ def run_self_test(
             f"{session.bundle.path}: width {session.widths[0]} gives other logits each time, "
             "so no step can be verified"
         )
+    prefilled = decode_chain(session, session.widths[0], context, chain, "prefill")
+    exact_prefill = np.array_equal(prefilled, expected)
     step_us = full_step_us = _step_us(session, on_progress)
     exact_slots = True
     if not session.cache.has_fixed_slots:
@@ -99,7 +103,7 @@ def run_self_test(
             full_step_us = _step_us(session, on_progress)
         exact_slots = np.array_equal(found, expected)
     session.rewind(0)
-    return SelfTest(tuple(exact), exact_slots, step_us, full_step_us, files)
+    return SelfTest(tuple(exact), exact_slots, exact_prefill, step_us, full_step_us, files)
 
 
 def decode_chain(

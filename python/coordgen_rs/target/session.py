@@ -1,7 +1,7 @@
 """What generation needs from a target: the `Session` protocol."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,3 +104,15 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Release what it holds; later runs raise SessionClosedError."""
+
+
+@runtime_checkable
+class KeepsTokens(Protocol):
+    """A session that knows which tokens it holds, so that the next request may reuse them."""
+
+    @property
+    def reusable_ids(self) -> NDArray[np.uint32]:
+        """The committed tokens, from the first, that need not be computed again, `(tokens,) u32`.
+
+        Keys and values of each are bit-equal to what a prefill of the same tokens would give.
+        """
