@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from coordgen_rs.answer import Answer, Piece, Span, Stream
     from coordgen_rs.bundle.directory import Bundle
+    from coordgen_rs.dialogue import Dialogue
     from coordgen_rs.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.drafting import make_drafter
     from coordgen_rs.energy.meter import EnergyMeter
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
     from coordgen_rs.profile.file import Profile
+    from coordgen_rs.request_options import RequestOptions
     from coordgen_rs.stats import Stats
     from coordgen_rs.target.open import open_session
     from coordgen_rs.target.ort_session import OrtSession
@@ -50,6 +52,7 @@ __all__ = [
     "Accepted",
     "Answer",
     "Bundle",
+    "Dialogue",
     "DraftModel",
     "Drafter",
     "DynamicTree",
@@ -62,6 +65,7 @@ __all__ = [
     "Piece",
     "Profile",
     "PromptLookup",
+    "RequestOptions",
     "Sampling",
     "Session",
     "Span",
@@ -81,6 +85,7 @@ _MODULES = {
     "Accepted": "_core",
     "Answer": "answer",
     "Bundle": "bundle.directory",
+    "Dialogue": "dialogue",
     "DraftModel": "draft_model",
     "Drafter": "_core",
     "DynamicTree": "_core",
@@ -93,6 +98,7 @@ _MODULES = {
     "Piece": "answer",
     "Profile": "profile.file",
     "PromptLookup": "_core",
+    "RequestOptions": "request_options",
     "Sampling": "_core",
     "Session": "target.session",
     "Span": "answer",

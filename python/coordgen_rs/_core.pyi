@@ -580,9 +580,10 @@ def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.f
 
 @final
 class Sampling:
-    """How the target's tokens are chosen: repetition penalty, temperature, `top_k`, `top_p`, `min_p`.
+    """How the target's tokens are chosen.
 
-    They are applied in this order, that of Hugging Face's `generate`. Each draw depends on the
+    The repetition penalty comes first, then temperature, `top_k`, `top_p` and `min_p`, as in
+    Hugging Face's `generate`. Each draw depends on the
     logits, the seed and the number of the token in the answer alone, and the penalty on the text
     before it, so an answer is the same token for token with and without drafts. A token that
     `top_p` forbids is drawn again from the likelier ones.

@@ -29,6 +29,10 @@ class BundleDamagedError(BundleError):
     """A file of a bundle differs in size or SHA-256 from its manifest; the message names it."""
 
 
+class ChatTemplateError(CoordgenError):
+    """A chat template is missing or malformed, refuses the messages, or does not end."""
+
+
 class DraftModelError(CoordgenError):
     """A draft model has a different tokenizer or vocabulary from its target."""
 
@@ -89,6 +93,7 @@ __all__ = [
     "BundleDamagedError",
     "BundleError",
     "CallOrderError",
+    "ChatTemplateError",
     "CheckpointError",
     "CoordgenError",
     "DeviceLostError",

@@ -5,33 +5,45 @@ keeps what was learned for the next one, and makes threads wait for each other. 
 wide and when, is left to the layers below.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import ref
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordgen_rs import arguments
-from coordgen_rs._core import PLAIN, Sampling
+from coordgen_rs._core import PLAIN
 from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.drafting import Drafting, make_drafter
-from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
+from coordgen_rs.errors import (
+    CallOrderError,
+    OptionError,
+    SessionClosedError,
+)
 from coordgen_rs.generate import Step, generate, plain
 from coordgen_rs.process import OpenedHere
+from coordgen_rs.request_options import RequestOptions, chosen_sampling
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
+from coordgen_rs.text.chat_files import (
+    DEFAULT,
+    ChatTemplates,
+    bundled_templates,
+    read_template_file,
+)
+from coordgen_rs.text.chat_template import ChatTemplate, Message
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from coordgen_rs.history.requests import History
-
-
-_LARGEST = 2**64 - 1
-"""Of a seed, and of what the core counts in."""
 
 
 class Model:
@@ -45,6 +57,7 @@ class Model:
         session: The target; nothing else may use it.
         drafter: Made for this session; None decodes plainly.
         history: Stores requests when they finish; closed with the model.
+        chat: The chat templates; None takes those of the session's bundle.
 
     Attributes:
         provider: What runs it, "cpu" or "qnn".
@@ -55,10 +68,12 @@ class Model:
         session: OrtSession,
         drafter: Drafting | None = None,
         history: "History | None" = None,
+        chat: ChatTemplates | None = None,
     ) -> None:
         self.provider = session.device.provider
         self._session, self._drafter, self._history = session, drafter, history
         self._tokenizer = Tokenizer.of(session.bundle)
+        self._given_chat = chat
         self._lock = Lock()
         self._owner: Thread | None = None  # who asked the request that holds the lock for a step
         self._running: list[ref[Generator[Step]]] = []  # that request
@@ -87,6 +102,7 @@ class Model:
         memory_budget: int | None = None,
         profile: str | Path | None = None,
         provider: ProviderChoice | str | None = None,
+        chat_template: Path | str | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Self:
         """Open a bundle. The first time on a machine it is tested, which takes a few seconds.
@@ -110,6 +126,7 @@ class Model:
                 profile that comes with the package.
             provider: What runs it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
                 None leaves all to the bundle.
+            chat_template: A chat template in Jinja, in place of the bundle's.
             on_progress: Called with what is being done, how much is done, and how much there is;
                 only where a bundle is verified or tested.
 
@@ -122,6 +139,7 @@ class Model:
             ProfileError: The profile cannot be read, or is for other blocks.
             MemoryBudgetError: The budget is too small; the message says how much is needed.
             ProviderError: The provider is missing, cannot run here, or rejects a graph.
+            ChatTemplateError: The chat template cannot be read.
         """
         _check_choices(commit, history, namespace, draft_model, lookup_table)
         for what, chosen in (
@@ -139,6 +157,7 @@ class Model:
         ):
             if given is not None and draft == PLAIN:
                 raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
+        chat = _given_template(chat_template)
         measured = None
         if profile is not None:
             from coordgen_rs.profile.file import Profile
@@ -155,7 +174,7 @@ class Model:
             on_progress=on_progress,
         )
         if draft == PLAIN:
-            return cls(session)
+            return cls(session, chat=chat)
         table = smaller = kept = None
         with ExitStack() as opened:  # closes what was opened, should something fail
             opened.callback(session.close)
@@ -179,36 +198,16 @@ class Model:
                 )
                 opened.callback(kept.close)
             drafter = make_drafter(session, draft, commit, kept, table, smaller)
-            model = cls(session, drafter, kept)
+            model = cls(session, drafter, kept, chat)
             model._closing = opened.pop_all()
         return model
 
-    def generate(
-        self,
-        text: str,
-        *,
-        max_new_tokens: int = 256,
-        stop: str | Sequence[str] = (),
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        prediction: str | None = None,
-        drafts: bool = True,
-    ) -> Answer:
+    def generate(self, text: str, **options: Unpack[RequestOptions]) -> Answer:
         """Answer a prompt.
 
         Args:
-            text: The prompt, used as is: a chat model's template is not added.
-            max_new_tokens: Most tokens of the answer; the model's context is another limit.
-            stop: The answer ends before the first of these strings.
-            temperature: 0 always takes the most likely token; above 0, tokens are sampled.
-            top_k: Sample from this many of the most likely tokens; 0 for all.
-            top_p: Sample from the fewest tokens whose probabilities add up to this; 1 for all.
-            seed: The same seed gives the same answer. At temperature 0, where nothing is sampled,
-                these three change nothing.
-            prediction: The answer as you expect it. Where the answer follows it, it drafts.
-            drafts: False decodes without drafts, for comparison: the same answer, but later.
+            text: The prompt, used as is: a chat model's template is not added (`chat` does).
+            options: See `RequestOptions`.
 
         Raises:
             OptionError: An option is out of range or of a wrong type, or a text is not valid
@@ -219,34 +218,9 @@ class Model:
             CallOrderError: This thread has a stream of the model open.
             SessionClosedError: The model is closed.
         """
-        with self.stream(
-            text,
-            max_new_tokens=max_new_tokens,
-            stop=stop,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            prediction=prediction,
-            drafts=drafts,
-        ) as stream:
-            for _ in stream:
-                pass
-            return stream.answer
+        return _whole(self.stream(text, **options))
 
-    def stream(
-        self,
-        text: str,
-        *,
-        max_new_tokens: int = 256,
-        stop: str | Sequence[str] = (),
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        prediction: str | None = None,
-        drafts: bool = True,
-    ) -> Stream:
+    def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt piece by piece, each as soon as it is certain.
 
         The request begins when the first piece is asked for, and other requests wait until the
@@ -254,12 +228,129 @@ class Model:
         back until that is decided. Arguments and errors are the same as in `generate`; some errors
         are raised with the first piece.
         """
+        return self._answered(self._tokenizer.encode(arguments.text("the prompt", text)), **options)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Answer:
+        """Answer the last message of a dialogue, by the model's chat template.
+
+        A dialogue that begins as the one before computes only what is new in it.
+
+        Args:
+            messages: `{"role": "user", "content": "..."}` and so on, oldest first; roles are
+                "system", "user", "assistant", and whatever else the template knows.
+            tools: Functions that the model may call, as JSON schemas, for the template.
+            template_variables: What else the template reads, such as `{"enable_thinking": False}`.
+            options: See `RequestOptions`.
+
+        Raises:
+            OptionError: Same as in `generate`; a message is malformed, or jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it refuses the messages.
+            EmptyPromptError, PromptTooLongError: The dialogue cannot be used.
+            MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
+            NonFiniteLogitsError: The model returned NaN.
+            CallOrderError: This thread has a stream of the model open.
+            SessionClosedError: The model is closed.
+        """
+        stream = self.stream_chat(
+            messages, tools=tools, template_variables=template_variables, **options
+        )
+        return _whole(stream)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Stream:
+        """Answer the last message of a dialogue piece by piece.
+
+        Arguments are the same as in `chat`, and the rest as in `stream`.
+        """
+        text = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
+        return self._answered(self._tokenizer.encode(text, special_tokens=False), **options)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that the model reads for a dialogue, special tokens included.
+
+        Arguments are the same as in `chat`.
+
+        Raises:
+            OptionError: A message is malformed, or jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it refuses the messages.
+        """
+        template = self._template_for_tools if tools is not None else self._template
+        return template.render(messages, tools=tools, variables=template_variables)
+
+    def check_chat(self) -> None:
+        """Check that `chat` has what it needs, before anything is asked.
+
+        Raises:
+            OptionError: jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it is malformed.
+        """
+        self._template.check()
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return self._chat.template()
+
+    @cached_property
+    def _template_for_tools(self) -> ChatTemplate:
+        return self._chat.template(for_tools=True)
+
+    @cached_property
+    def _chat(self) -> ChatTemplates:
+        """The templates given or else the bundle's, with the bundle's special tokens."""
+        bundled = bundled_templates(self._session.bundle, self._tokenizer.token)
+        if self._given_chat is None:
+            return bundled
+        return ChatTemplates(self._given_chat.sources, bundled.tokens, self._given_chat.place)
+
+    def _answered(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        *,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        ignore_eos: bool = False,
+        prediction: str | None = None,
+        drafts: bool = True,
+        reuse_prefix: bool = True,
+    ) -> Stream:
+        """The answer to a prompt, `(tokens,) u32`; options are those of `RequestOptions`.
+
+        Raises:
+            OptionError: One is out of range or of a wrong type.
+        """
         stats = Stats()
         stop_strings = StopStrings(stop)
         request = {
-            "prompt_ids": self._tokenizer.encode(arguments.text("the prompt", text)),
+            "prompt_ids": prompt_ids,
             "max_new_tokens": arguments.count("max_new_tokens", max_new_tokens),
-            "sampling": _sampling(temperature, top_k, top_p, seed),
+            "sampling": chosen_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
+            "ignore_eos": ignore_eos,
+            "reuse_prefix": reuse_prefix,
             "stats": stats,
         }
         drafter = self._drafter if drafts else None
@@ -360,17 +451,15 @@ def _check_choices(
             arguments.path(name, path)
 
 
-def _sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling | None:
-    """How to sample; None at temperature 0, where the options are checked all the same.
+def _given_template(path: Path | str | None) -> ChatTemplates | None:
+    if path is None:
+        return None
+    path = arguments.path("chat_template", path)
+    return ChatTemplates({DEFAULT: read_template_file(path)}, place=str(path))
 
-    Raises:
-        OptionError: An option is out of range.
-    """
-    temperature = arguments.number("temperature", temperature, least=0)
-    sampling = Sampling(
-        temperature or 1.0,
-        top_k=arguments.count("top_k", top_k, least=0, most=_LARGEST),
-        top_p=arguments.number("top_p", top_p),
-        seed=arguments.count("seed", seed, least=0, most=_LARGEST),
-    )
-    return sampling if temperature else None
+
+def _whole(stream: Stream) -> Answer:
+    with stream:
+        for _ in stream:
+            pass
+        return stream.answer

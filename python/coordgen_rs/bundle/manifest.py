@@ -91,6 +91,16 @@ class EmbeddingFile:
 
 
 @dataclass(frozen=True)
+class ChatFiles:
+    """How a dialogue becomes a prompt: chat templates, in Jinja."""
+
+    templates: dict[str, str]
+    """File by the template's name: `default`, perhaps `tool_use` and others."""
+    tokens: dict[str, str]
+    """Texts of special tokens by the names that templates use, such as `bos_token`."""
+
+
+@dataclass(frozen=True)
 class CacheEncodings:
     """How a layer's keys and values are encoded: past ones, which it reads, and new rows."""
 
@@ -214,6 +224,8 @@ class Manifest:
     """What cosines and sines are multiplied by; None for 1."""
     kept: list[KeptWeights] | None = None
     """By type of tensor, if the weights are those of a GGUF file, else None."""
+    chat: ChatFiles | None = None
+    """None for a model without a chat template, and for bundles of before there were any."""
 
     @property
     def provider(self) -> Literal["cpu", "qnn"]:
@@ -356,6 +368,8 @@ def _check_files(manifest: Manifest) -> None:
     used += manifest.head.graphs.values()
     for block in manifest.blocks:
         used += [block.weights, *block.graphs.values()]
+    if manifest.chat is not None:
+        used += manifest.chat.templates.values()
     for name in used:
         if name not in manifest.files:
             raise BundleError(f"manifest.files lacks {name}")

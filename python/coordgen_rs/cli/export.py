@@ -79,6 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="cache size in tokens; default: the model's, at most 4096 for cpu, 1024 for qnn",
     )
+    parser.add_argument(
+        "--chat-template",
+        type=values.path("--chat-template"),
+        metavar="FILE",
+        help="a chat template in Jinja; default: the checkpoint's own",
+    )
     qnn = parser.add_argument_group("options for qnn")
     qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
     qnn.add_argument(
@@ -125,6 +131,7 @@ def _export_cpu(options: argparse.Namespace) -> int:
             prefill_rows=options.prefill_rows,
             decode_rows=options.decode_rows,
             context=options.context,
+            chat_template=options.chat_template,
             on_progress=on_progress,
         )
     for line in kept_lines(Bundle.open(options.out).manifest):
@@ -152,6 +159,7 @@ def _export_qnn(options: argparse.Namespace) -> int:
             prefill_rows=options.prefill_rows,
             decode_rows=options.decode_rows,
             context=options.context,
+            chat_template=options.chat_template,
             on_progress=on_progress,
         )
     if options.json:

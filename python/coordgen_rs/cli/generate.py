@@ -3,18 +3,16 @@
 import argparse
 import json
 import sys
+from functools import partial
 from typing import Any
 
-from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
 from coordgen_rs.answer import Answer, Stream
-from coordgen_rs.cli import history as history_command
-from coordgen_rs.cli import provider_options, text, values
+from coordgen_rs.cli import request_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.compare import compare
-from coordgen_rs.cli.progress import progress
 from coordgen_rs.cli.warned import warnings_told
-from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
+from coordgen_rs.request_options import RequestOptions
 
 ABOUT = "answer a prompt, printing text as it comes"
 EXAMPLES = """\
@@ -26,6 +24,7 @@ examples:
   coordgen generate --model bundle --prompt-file question.txt --compare
   cat question.txt | coordgen generate --model bundle - --draft prompt-lookup --json
   coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
+  coordgen generate --model bundle --chat --system "Be short." --user "Is a lion an animal?"
 """
 
 
@@ -48,116 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a UTF-8 text file with the prompt",
     )
+    prompt.add_argument(
+        "--user",
+        type=values.text("--user"),
+        metavar="TEXT",
+        help="with --chat: the user's message, as --prompt",
+    )
     prompt.add_argument("stdin", nargs="?", choices=["-"], help="read the prompt from stdin")
     parser.add_argument(
-        "--max-new-tokens",
-        type=values.count("--max-new-tokens"),
-        default=256,
-        metavar="N",
-        help="most tokens of the answer; default %(default)s",
+        "--chat",
+        action="store_true",
+        help="send the prompt as a user's message, by the model's chat template",
     )
-    parser.add_argument(
-        "--stop",
-        type=values.text("--stop", may_be_empty=False),
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end the answer before this text; can be given more than once",
-    )
-    drafts = parser.add_mutually_exclusive_group()
-    drafts.add_argument(
-        "--draft",
-        choices=[*(method.name for method in draft_methods()), PLAIN],
-        default="auto",
-        help="how to draft: auto (default), another method, or plain for no drafts; see "
-        "docs/sources-and-methods.md",
-    )
-    drafts.add_argument(
-        "--sources",
-        type=values.names("--sources"),
-        metavar="NAME,..",
-        help="draft from these sources only: "
-        + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for),
-    )
-    parser.add_argument(
-        "--draft-model",
-        type=values.path("--draft-model"),
-        metavar="BUNDLE",
-        help="a smaller model with the same tokenizer that also drafts; edgellm needs it",
-    )
-    parser.add_argument(
-        "--lookup-table",
-        type=values.path("--lookup-table"),
-        metavar="FILE",
-        help="a table written by `coordgen warm-up`, for --draft diaa and blend",
-    )
-    parser.add_argument(
-        "--budget",
-        type=values.count("--budget"),
-        metavar="N",
-        help="verify at most N draft tokens per step",
-    )
-    parser.add_argument(
-        "--commit",
-        choices=["canonical", "compact"],
-        default="canonical",
-        help="canonical (default) is always exact; compact only where `coordgen check` says so",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=values.number("--temperature", least=0),
-        default=0,
-        metavar="T",
-        help="sample at this temperature; 0 (default) always takes the most likely token",
-    )
-    parser.add_argument(
-        "--top-k",
-        type=values.count("--top-k", least=0),
-        default=0,
-        metavar="K",
-        help="sample from the K most likely tokens; default: all",
-    )
-    parser.add_argument(
-        "--top-p",
-        type=values.number("--top-p", least=0, most=1),
-        default=1,
-        metavar="P",
-        help="sample from the fewest tokens whose probabilities add up to P; default: all",
-    )
-    parser.add_argument(
-        "--seed",
-        type=values.count("--seed", least=0, most=2**64 - 1),
-        default=0,
-        metavar="N",
-        help="the same seed gives the same tokens",
-    )
-    history_command.add_generate_arguments(parser)
-    parser.add_argument(
-        "--switch",
-        choices=list(strategies()),
-        default="auto",
-        help="when to switch from the prefill graphs to the decode graphs; default %(default)s",
-    )
-    parser.add_argument(
-        "--memory-budget",
-        type=values.size("--memory-budget"),
-        metavar="BYTES",
-        help="most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
-        "again in every pass, while others compute",
-    )
-    parser.add_argument(
-        "--profile",
-        type=values.path("--profile"),
-        metavar="FILE",
-        help="a profile from `coordgen profile`, for --switch and --memory-budget",
-    )
-    provider_options.add_arguments(parser)
-    parser.add_argument(
-        "--threads",
-        type=values.count("--threads"),
-        metavar="N",
-        help="compute threads; default: one per core",
-    )
+    request_options.add_arguments(parser)
     parser.add_argument(
         "--compare",
         action="store_true",
@@ -173,27 +75,17 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OptionError: An option would be ignored.
     """
-    if options.draft == PLAIN and options.budget is not None:
-        raise OptionError(f"--budget is for drafts, but --draft is {PLAIN}")
-    prompt = _prompt(options)
-    request = {
-        "max_new_tokens": options.max_new_tokens,
-        "stop": options.stop,
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "seed": options.seed,
-    }
-    with warnings_told(), _opened(options) as model:
-        if options.json:
-            answer = model.generate(prompt, **request)
-        else:
-            answer = _show(model.stream(prompt, **request))
+    if not options.chat:
+        values.refuse(options, ("user", "system", "chat_template"), "needs --chat")
+    prompt, request = _prompt(options), request_options.request(options)
+    with warnings_told(), request_options.opened(options) as model:
+        asked = partial(_asked, model, prompt, options)
+        answer = _whole(asked(request)) if options.json else _show(asked(request))
         report = _report(answer) | {"commit": options.commit, "provider": model.provider}
         if options.compare:
             compared = compare(
                 answer,
-                lambda drafts: model.generate(prompt, drafts=drafts, **request),
+                lambda drafts: _whole(asked({**request, "drafts": drafts})),
                 is_stored=options.history is not None,
             )
             report |= compared.to_json()
@@ -204,31 +96,28 @@ def run(options: argparse.Namespace) -> int:
     return 0 if report.get("identical", True) else 1
 
 
+def _asked(
+    model: Model, prompt: str, options: argparse.Namespace, request: RequestOptions
+) -> Stream:
+    """The answer to the prompt: as it is, or as a user's message."""
+    if not options.chat:
+        return model.stream(prompt, **request)
+    system = [] if options.system is None else [{"role": "system", "content": options.system}]
+    return model.stream_chat([*system, {"role": "user", "content": prompt}], **request)
+
+
 def _prompt(options: argparse.Namespace) -> str:
-    if options.prompt is not None:
-        return str(options.prompt)
+    for typed in (options.prompt, options.user):
+        if typed is not None:
+            return str(typed)
     return text.read_stdin() if options.stdin else text.read_file(options.prompt_file)
 
 
-def _opened(options: argparse.Namespace) -> Model:
-    with progress() as on_progress:
-        return Model.open(
-            options.model,
-            threads=options.threads,
-            width=None if options.budget is None else options.budget + 1,  # the root takes a row
-            draft=options.sources or options.draft,
-            commit=options.commit,
-            history=options.history,
-            namespace=options.namespace,
-            history_max_tokens=options.history_max_tokens,
-            draft_model=options.draft_model,
-            lookup_table=options.lookup_table,
-            switch=options.switch,
-            memory_budget=options.memory_budget,
-            profile=options.profile,
-            provider=provider_options.chosen(options),
-            on_progress=on_progress,
-        )
+def _whole(stream: Stream) -> Answer:
+    with stream:
+        for _ in stream:
+            pass
+        return stream.answer
 
 
 def _show(stream: Stream) -> Answer:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from coordgen_rs._core import name_bus_errors
 from coordgen_rs.cli import (
     bench,
+    chat,
     check,
     export,
     generate,
@@ -28,6 +29,7 @@ from coordgen_rs.errors import CoordgenError
 
 _COMMANDS: dict[str, ModuleType] = {
     "generate": generate,
+    "chat": chat,
     "export": export,
     "check": check,
     "info": info,

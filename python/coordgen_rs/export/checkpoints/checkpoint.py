@@ -18,6 +18,7 @@ from coordgen_rs.export.checkpoints.text_part import text_config, text_tensors
 from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import JsonTextError, read_json
+from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 
 _MOST_JSON_BYTES = 64 << 20
 
@@ -32,6 +33,10 @@ class Checkpoint:
     """The text of a tokenizer.json; may raise CheckpointError."""
     is_gguf: bool = False
     """Whether it is a GGUF file, whose weights may be kept as they are."""
+    read_chat: Callable[[], ChatTemplates] = ChatTemplates
+    """The chat templates in files of their own; none by default. May raise ChatTemplateError."""
+    chat_template: str | None = None
+    """The chat template of a format that has one among its metadata."""
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """The tensor of that name.
@@ -75,9 +80,12 @@ def _open_hugging_face(path: Path) -> Checkpoint:
     generation_path = path / "generation_config.json"
     generation = _read_object(generation_path) if generation_path.exists() else {}
     document = _read_object(path / "config.json")
-    config = parse_config(text_config(document), generation)
-    tensors = text_tensors(document, _open_weights(path))
-    return Checkpoint(config, tensors, partial(read_tokenizer, path))
+    return Checkpoint(
+        parse_config(text_config(document), generation),
+        text_tensors(document, _open_weights(path)),
+        partial(read_tokenizer, path),
+        read_chat=partial(read_templates, path),
+    )
 
 
 def _open_weights(path: Path) -> dict[str, Tensor]:

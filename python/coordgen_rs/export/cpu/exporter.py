@@ -28,6 +28,7 @@ from coordgen_rs.export.bundle import (
     no_progress,
     write_manifest,
 )
+from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
@@ -55,6 +56,7 @@ def export_checkpoint(
     prefill_rows: int = 256,
     decode_rows: int = 32,
     context: int | None = None,
+    chat_template: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> None:
     """Write the bundle `out` from a checkpoint.
@@ -72,14 +74,17 @@ def export_checkpoint(
         decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
             4, 8, 16 and 32.
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
+        chat_template: A chat template in Jinja; None takes the checkpoint's.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Raises:
         OptionError: An option is outside its range.
         CheckpointError: The checkpoint is missing something or damaged; UnsupportedModelError, a
             CheckpointError, if it is of a kind that the graphs cannot do.
+        ChatTemplateError: The chat template cannot be read.
         ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
+    chat = None if chat_template is None else Path(chat_template)
     with memory_named(Path(out)):
         refuse_taken(Path(out))
         source = open_checkpoint(Path(checkpoint))
@@ -90,7 +95,7 @@ def export_checkpoint(
         options.check(source)
         with staged_directory(Path(out)) as staging:
             staging.check_space(_least_bytes(source, weights))
-            _Exporter(source, staging, options, on_progress or no_progress).run()
+            _Exporter(source, staging, options, chat, on_progress or no_progress).run()
 
 
 def _least_bytes(source: Checkpoint, weights: WeightKind) -> int:
@@ -145,9 +150,10 @@ class _Exporter:
         source: Checkpoint,
         staging: Staging,
         options: _Options,
+        chat_template: Path | None,
         on_progress: Progress,
     ) -> None:
-        self._source = source
+        self._source, self._chat_template = source, chat_template
         self._staging = staging
         self._options = options
         self._on_progress = on_progress
@@ -157,13 +163,20 @@ class _Exporter:
         """Writes all files, the manifest last."""
         config, options = self._source.config, self._options
         self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
+        chat = write_chat(self._staging, self._source, self._chat_template)
         embedding = self._write_embedding()
         cuts = cut_layers(config.num_layers, options.blocks)
         blocks = [self._write_block(index, layers) for index, layers in enumerate(cuts)]
         head = self._write_head(embedding)
         # A graph of any width may start at the last slot of the context.
         slots = options.context + options.widths[-1]
-        parts = {"blocks": blocks, "head": head, "embedding": embedding, "kept": self._kept()}
+        parts = {
+            "blocks": blocks,
+            "head": head,
+            "embedding": embedding,
+            "kept": self._kept(),
+            "chat": chat,
+        }
         write_manifest(self._staging, config, options, slots=slots, **parts)
         self._progress("done", config.num_layers + 2)
 

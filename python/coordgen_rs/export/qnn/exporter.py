@@ -32,6 +32,7 @@ from coordgen_rs.export.bundle import (
     no_progress,
     write_manifest,
 )
+from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.layers import embedding_tensor
@@ -74,6 +75,7 @@ def export_qnn(
     prefill_rows: int = 256,
     decode_rows: int = 32,
     context: int | None = None,
+    chat_template: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> QuantizationReport:
     """Write the bundle `out` for a chip; it appears only when it is complete.
@@ -90,13 +92,16 @@ def export_qnn(
         prefill_rows: Rows of the prefill graph.
         decode_rows: Rows of the decode graph.
         context: Most tokens of a request; None takes the model's limit, but at most 1,024.
+        chat_template: Same as in `export_checkpoint`.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Raises:
         OptionError: An option is outside its range, or the calibration file cannot be used.
         CheckpointError: Same as in `export_checkpoint`.
+        ChatTemplateError: The chat template cannot be read.
         ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
+    chat = None if chat_template is None else Path(chat_template)
     with memory_named(Path(out)):
         refuse_taken(Path(out))
         source = open_checkpoint(Path(checkpoint))
@@ -113,7 +118,8 @@ def export_qnn(
             min(_PIECE_LEN, source.config.max_positions),
         )
         with staged_directory(Path(out)) as staging:
-            return _QnnExporter(source, staging, options, texts, on_progress or no_progress).run()
+            on_progress = on_progress or no_progress
+            return _QnnExporter(source, staging, options, texts, chat, on_progress).run()
 
 
 @dataclass(frozen=True)
@@ -178,10 +184,12 @@ class _QnnExporter:
         staging: Staging,
         options: _Options,
         texts: CalibrationTexts,
+        chat_template: Path | None,
         on_progress: Progress,
     ) -> None:
         self._source, self._staging, self._options = source, staging, options
         self._texts, self._on_progress = texts, on_progress
+        self._chat_template = chat_template
         self._model = model_shape(source.config)
         self._layers = list(cut_layers(source.config.num_layers, options.blocks))
         self._embedding = embedding_tensor(source).load()
@@ -233,6 +241,7 @@ class _QnnExporter:
         options = self._options
         *blocks, head = graphs
         self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
+        chat = write_chat(self._staging, self._source, self._chat_template)
         self._staging.write("embedding.bin", shared.hidden[0].quantize(self._embedding).tobytes())
         block_files = []
         for index, (layers, graph) in enumerate(zip(self._layers, blocks, strict=True)):
@@ -248,6 +257,7 @@ class _QnnExporter:
             blocks=block_files,
             head=head_files,
             embedding=EmbeddingFile("embedding.bin", "uint16"),
+            chat=chat,
             qnn=_target(soc_named(options.soc), shared),
         )
 

@@ -1,0 +1,175 @@
+"""Chat templates: from messages to the text that an instruct model was trained on.
+
+In: a template in Jinja, its special tokens, and messages. Out: text to be encoded without further
+special tokens. Where templates come from stands in `chat_files.py`; they come from strangers, so
+they run in `jinja_sandbox.py`, which needs the extra `chat`.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from coordgen_rs import arguments
+from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.extras import how_to_install
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from coordgen_rs.text.jinja_sandbox import ChatSandbox
+
+Message = Mapping[str, Any]
+"""`{"role": "user", "content": "..."}`; or content as a list of parts with a `text`."""
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+class ChatTemplate:
+    """One model's chat template.
+
+    Args:
+        source: The template, in Jinja.
+        tokens: The texts of special tokens by the names that templates use, such as `bos_token`.
+        name: What it is called in messages.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        tokens: Mapping[str, str] | None = None,
+        *,
+        name: str = "the chat template",
+    ) -> None:
+        self.source, self.tokens, self.name = source, dict(tokens or {}), name
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that the model reads; it holds all special tokens, the begin token too.
+
+        Args:
+            messages: The dialogue so far, oldest first.
+            tools: Functions that the model may call, as JSON schemas.
+            add_generation_prompt: Whether the text ends where the assistant's answer begins.
+            variables: What else the template reads, such as `enable_thinking`.
+
+        Raises:
+            OptionError: Messages are malformed, or jinja2 is missing; the message says which.
+            ChatTemplateError: The template is malformed, refuses the messages, or does not end.
+        """
+        given = checked_messages(messages)
+        known = self.tokens | {
+            **_plain(variables or {}, "variables"),
+            "messages": given,
+            "tools": None if tools is None else _plain(list(tools), "tools"),
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return self._render(known)
+
+    def check(self) -> None:
+        """Compile the template.
+
+        Raises:
+            OptionError: jinja2 is missing or too old.
+            ChatTemplateError: The template is malformed.
+        """
+        _ = self._compiled
+
+    def _render(self, known: dict[str, Any]) -> str:
+        sandbox, template = self._compiled
+        sandbox.restart()
+        try:
+            return sandbox.joined(template.generate(known))
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # what a template can do wrong is Jinja's and Python's to name
+            said = str(error) or type(error).__name__
+            raise ChatTemplateError(f"{self.name} cannot be applied: {said:.300}") from error
+
+    @cached_property
+    def _compiled(self) -> "tuple[ChatSandbox, Template]":
+        """The template, ready to run.
+
+        Raises:
+            OptionError: jinja2 is missing or too old.
+            ChatTemplateError: The template is malformed.
+        """
+        try:
+            import jinja2
+
+            from coordgen_rs.text.jinja_sandbox import MOST_CHARS, ChatSandbox
+        except ImportError as error:
+            raise OptionError(
+                f"chat templates need jinja2 3.1.6 or newer: {how_to_install('chat')}"
+            ) from error
+        if len(self.source) > MOST_CHARS:
+            raise ChatTemplateError(f"{self.name} is longer than {MOST_CHARS:,} characters")
+        if tuple(map(int, jinja2.__version__.split(".")[:3])) < (3, 1, 6):
+            # Older ones let templates out of the sandbox.
+            raise OptionError(
+                f"chat templates need jinja2 3.1.6 or newer, but {jinja2.__version__} is "
+                f"installed: {how_to_install('chat')}"
+            )
+        sandbox = ChatSandbox()
+        try:
+            return sandbox, sandbox.from_string(self.source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(
+                f"{self.name} is malformed in line {error.lineno}: {error.message}"
+            ) from error
+        except (SyntaxError, RecursionError, ValueError, OverflowError) as error:
+            raise ChatTemplateError(f"{self.name} cannot be compiled: {error}") from error
+
+
+def checked_messages(messages: object) -> list[dict[str, Any]]:
+    """Messages as templates read them: copies, of JSON's types alone.
+
+    Raises:
+        OptionError: They are not a list of objects with a role, or hold something else than text.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise OptionError(f"messages must be a list, but is {arguments.shown(messages)}")
+    if not messages:
+        raise OptionError("messages is empty: there is nothing to answer")
+    return [_message(index, message) for index, message in enumerate(messages)]
+
+
+def _message(index: int, message: object) -> dict[str, Any]:
+    what = f"messages[{index}]"
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise OptionError(f'{what} must be like {{"role": "user", "content": "..."}}')
+    content = message.get("content")
+    parts = content if isinstance(content, list | tuple) else []
+    for part in parts:
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            raise OptionError(f"{what} holds a part that is not text: {arguments.shown(part)}")
+    if content is not None and not parts and not isinstance(content, str):
+        raise OptionError(f"{what}.content must be text, but is {arguments.shown(content)}")
+    plain: dict[str, Any] = _plain(message, what)
+    reasoning = next((plain[name] for name in _REASONING if plain.get(name) is not None), None)
+    if reasoning is None:
+        return plain
+    return {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+
+
+def _plain(value: Any, what: str) -> Any:
+    """A copy of JSON's types alone, which have no methods that a template could misuse.
+
+    Raises:
+        OptionError: There is something else in it.
+    """
+    if value is None or type(value) in (str, int, float, bool):
+        return arguments.text(what, value) if type(value) is str else value
+    if isinstance(value, str):
+        return arguments.text(what, str.__str__(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{what}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{what}[{index}]") for index, item in enumerate(value)]
+    raise OptionError(f"{what} holds {arguments.shown(value)}, which is no JSON")

@@ -1,0 +1,198 @@
+"""Chat templates: rendered as transformers renders them, and harmless whoever wrote them."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jinja2", reason="the extra chat is not installed")
+
+from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.text import jinja_sandbox
+from coordgen_rs.text.chat_files import ChatTemplates, read_templates
+from coordgen_rs.text.chat_template import ChatTemplate
+
+FOLDER = Path(__file__).parent / "templates"
+RECORDED = json.loads((FOLDER / "expected.json").read_text("utf-8"))
+FAMILIES = sorted(RECORDED["rendered"])
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def rendered(source, messages=HELLO, **options):
+    return ChatTemplate(source, RECORDED["tokens"]).render(messages, **options)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_renders_as_transformers_renders_it(family, monkeypatch):
+    now = datetime.fromisoformat(RECORDED["now"])
+    monkeypatch.setattr(jinja_sandbox, "_now", lambda: now)
+    source = (FOLDER / f"{family}.jinja").read_text("utf-8")
+    for name, dialogue in RECORDED["dialogues"].items():
+        expected = RECORDED["rendered"][family][name]
+        if "error" in expected:
+            with pytest.raises(ChatTemplateError) as refused:
+                rendered(source, **dialogue)
+            assert expected["error"][:200] in str(refused.value), name
+        else:
+            assert rendered(source, **dialogue) == expected["text"], name
+
+
+def test_there_are_templates_of_ten_families():
+    assert len(FAMILIES) >= 10
+    assert {path.stem for path in FOLDER.glob("*.jinja")} == set(FAMILIES)
+    assert all("text" in RECORDED["rendered"][family]["three turns"] for family in FAMILIES)
+
+
+def test_what_is_marked_for_training_renders_as_it_is():
+    source = (
+        "{% for m in messages %}{% generation %}<{{ m.content }}>{% endgeneration %}{% endfor %}"
+    )
+    assert rendered(source) == "<Hello>"
+    source = "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{% endfor %}."
+    assert rendered(source) == "."
+
+
+ENDLESS = {
+    "loops in loops": "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}"
+    "{% endfor %}",
+    "macros that call two": "{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}"
+    "{% macro b() %}{{ c() }}{{ c() }}{% endmacro %}{% macro c() %}{% for i in range(90000) %}"
+    "{% for j in range(9) %}{{ i.bit_length() }}{% endfor %}{% endfor %}{% endmacro %}"
+    "{{ a() }}{{ a() }}{{ a() }}",
+    "a macro that calls itself": "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
+    "a generator": "{% for a in range(90000)|map('string') %}"
+    "{% for b in range(90000)|map('string') %}{% endfor %}{% endfor %}",
+}
+HUGE = {
+    "a repeated text": "{{ 'x' * 10000000000 }}",
+    "a repeated list": "{{ [0] * 10000000000 }}",
+    "doubled by ~": "{% set n = namespace(x='xx') %}{% for i in range(60) %}"
+    "{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "doubled by +": "{% set n = namespace(x='xx') %}{% for i in range(60) %}"
+    "{% set n.x = n.x + n.x %}{% endfor %}",
+    "doubled by join": "{% set n = namespace(x='xx') %}{% for i in range(60) %}"
+    "{% set n.x = [n.x, n.x]|join %}{% endfor %}",
+    "doubled by replace": "{% set n = namespace(x='xx') %}{% for i in range(60) %}"
+    "{% set n.x = n.x.replace('x', 'xx') %}{% endfor %}",
+    "a wide field": "{{ '%10000000000d' % 1 }}",
+    "a wide format": "{{ '{:10000000000}'.format(1) }}",
+    "a wide filter": "{{ '%10000000000d'|format(1) }}",
+    "a centred text": "{{ 'x'|center(10000000000) }}",
+    "an adjusted text": "{{ 'x'.ljust(10000000000) }}",
+    "an indent": "{{ 'x\ny'|indent(10000000000) }}",
+    "a power": "{{ 9 ** 99999999 }}",
+    "a macro's text": "{% macro a() %}{% for i in range(90000) %}{{ 'x' * 900 }}{% endfor %}"
+    "{% endmacro %}{{ a()|length }}",
+    "much text": "{% for i in range(90000) %}{{ 'x' * 900 }}{% endfor %}",
+}
+ESCAPES = {
+    "a class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "a class by filter": "{{ (''|attr('__class__')).__mro__ }}",
+    "globals of a function": "{{ raise_exception.__globals__['json'] }}",
+    "a method's self": "{{ messages.append.__self__.__class__.__base__ }}",
+    "a changed message": "{{ messages.append(1) }}",
+    "a changed dict": "{{ messages[0].update(x=1) }}",
+    "a hidden name": "{% set n = namespace(__init__=1) %}",
+    "a format's field": "{{ '{0.__class__.__mro__}'.format(1) }}",
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [*ENDLESS.values(), *HUGE.values(), *ESCAPES.values()],
+    ids=[*ENDLESS, *HUGE, *ESCAPES],
+)
+def test_a_hostile_template_is_refused(source, monkeypatch):
+    monkeypatch.setattr(jinja_sandbox, "_MOST_WORK", 100_000)
+    monkeypatch.setattr(jinja_sandbox, "MOST_CHARS", 1 << 20)
+    with pytest.raises(ChatTemplateError, match="the chat template cannot be"):
+        rendered(source)
+    assert rendered("{{ messages[0].content }}") == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("{% if %}", "malformed in line 1"),
+        ("\n{% unknown %}", "malformed in line 2"),
+        ("{{ raise_exception('no system role') }}", "no system role"),
+        ("{{ nothing.content }}", "'nothing' is undefined"),
+        ("{{ 'x'|unknown }}", "malformed"),
+    ],
+)
+def test_what_is_wrong_with_a_template_is_said(source, named):
+    with pytest.raises(ChatTemplateError, match=named):
+        rendered(source)
+
+
+@pytest.mark.parametrize(
+    ("messages", "named"),
+    [
+        ("Hello", "messages must be a list"),
+        ([], "messages is empty"),
+        (["Hello"], r"messages\[0\] must be like"),
+        ([{"content": "Hello"}], r"messages\[0\] must be like"),
+        ([{"role": "user", "content": 3}], r"messages\[0\].content must be text"),
+        ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "a part that is not text"),
+        ([{"role": "user", "content": "\ud800"}], "not valid Unicode"),
+        ([{"role": "user", "content": "x", "more": object()}], "which is no JSON"),
+    ],
+)
+def test_malformed_messages_are_named(messages, named):
+    with pytest.raises(OptionError, match=named):
+        rendered("{{ messages }}", messages)
+
+
+def write(folder, **files):
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_json", ".json").replace(
+            "_jinja", ".jinja"
+        )
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return read_templates(folder)
+
+
+def test_templates_are_found_where_checkpoints_have_them(tmp_path):
+    assert write(tmp_path).sources == {}
+    config = {
+        "chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]
+    }
+    assert write(tmp_path, tokenizer_config_json=config).sources == {"default": "a", "rag": "b"}
+    config = {
+        "chat_template": "c",
+        "bos_token": {"content": "<s>"},
+        "eos_token": "</s>",
+        "add_bos_token": True,
+    }
+    found = write(
+        tmp_path, tokenizer_config_json=config, special_tokens_map_json={"bos_token": "?"}
+    )
+    assert found.sources == {"default": "c"}
+    assert found.tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert write(tmp_path, chat_template_json={"chat_template": "d"}).sources == {"default": "d"}
+    found = write(tmp_path, chat_template_jinja="e", additional_chat_templates__tool_use_jinja="f")
+    assert found.sources == {"default": "e", "tool_use": "f"}
+    assert found.template(for_tools=True).source == "f"
+    assert found.template().source == "e"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"chat_template": 3},
+        {"chat_template": [{"name": "rag", "template": "x"}]},
+        {"chat_template": [{"name": 3}]},
+        [],
+        "{",
+    ],
+)
+def test_damaged_files_are_named(tmp_path, config):
+    with pytest.raises(ChatTemplateError, match="tokenizer_config"):
+        write(tmp_path, tokenizer_config_json=config)
+
+
+def test_without_a_template_it_is_said_what_to_do():
+    with pytest.raises(ChatTemplateError, match="--chat-template FILE"):
+        ChatTemplates(place="bundle").template()
