@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordgen_rs import DraftModel, Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import DraftModel, Sampling, Stats, Tokenizer, generate, make_drafter, plain
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import ScriptedDrafter, chain
 
@@ -55,6 +55,46 @@ def test_embedded_model_says_the_same_with_and_without_drafts(session_of, weight
         else:
             drafts = (*LOOKUPS, *METHODS, "edgellm", "blend")
             assert len(assert_lossless(session, prompt, 40, drafts, model)) > 0
+
+
+def penalised_greedily(session, prompt, penalty, max_new_tokens):
+    """Greedy decoding with a repetition penalty, as Hugging Face's processor has it."""
+    session.rewind(0)
+    session.prefill(prompt[:-1])
+    text, inputs = prompt.tolist(), session.step_inputs[0]
+    while len(text) < len(prompt) + max_new_tokens:
+        inputs.fill_chain(np.array(text[-1:], np.uint32), session.length)
+        scores = session.step(inputs)[0].copy()
+        session.commit(np.zeros(1, np.uint32))
+        seen = np.unique(text)
+        factor = np.float32(penalty)
+        scores[seen] = np.where(scores[seen] > 0, scores[seen] / factor, scores[seen] * factor)
+        text.append(int(scores.argmax()))
+        if text[-1] in session.end_token_ids:
+            break
+    return text[len(prompt) :]
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("penalty", [1.3, 0.8])
+def test_a_repetition_penalty_changes_the_answer_alike_with_and_without_drafts(
+    session_of, weights, penalty
+):
+    session = session_of("embedded", weights)
+    tokenizer = Tokenizer.of(session.bundle)
+    sampling = Sampling(0, repetition_penalty=penalty)
+    drawn = Sampling(0.8, min_p=0.05, repetition_penalty=penalty, seed=2)
+    drafters = [make_drafter(session, draft) for draft in ("auto", ALL_SOURCES)]
+    for index, task in enumerate(TASKS):
+        prompt = tokenizer.encode(example(task, HELD_OUT_SEEDS[300 + index]).prompt)
+        expected = penalised_greedily(session, prompt, penalty, 30)
+        for choice in (sampling, drawn):
+            options = {"max_new_tokens": 30, "sampling": choice}
+            alone = tokens_of(plain(session, prompt, **options))
+            assert choice is drawn or alone == expected
+            for drafter in drafters:
+                got = tokens_of(generate(session, prompt, drafter=drafter, **options))
+                assert got == alone
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

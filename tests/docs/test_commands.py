@@ -21,6 +21,7 @@ from documents import DOCUMENTS, Typed, mistakes, parse_error, simple_commands, 
 
 NOT_RUN = {
     r"^pip install": "asks a registry",
+    r"^coordgen chat": "waits for a person; cli/test_chat.py talks to it",
     r"^make ": "builds; continuous integration runs the targets",
     r"^cargo ": "compiles; continuous integration runs it by `make`",
     r"^python train\.py": "trains for hours",
@@ -86,6 +87,7 @@ def workplace(folder: Path, document: list[Typed], bundle_of: Callable[[str, str
     prompts.mkdir()
     for path in (prompts / "first.txt", folder / "question.txt", folder / "mail.txt"):
         path.write_text(QUESTION)
+    (folder / "template.jinja").write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}")
     record = {"id": "1", "task": "rag", "prompt": QUESTION, "output": "The lamp is green."}
     for name in ("prompts.jsonl", "records.jsonl", "mails.jsonl"):
         (folder / name).write_text(f"{json.dumps(record)}\n" * _NUM_RECORDS)

@@ -1,0 +1,202 @@
+"""`coordgen chat` and `generate --chat`: dialogues from a pipe and on a terminal."""
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+pytest.importorskip("jinja2", reason="the extra chat is not installed")
+
+from checkpoints import CHECKPOINTS, ROOT
+from command_line import MODULE, coordgen, refused
+from coordgen_rs import Bundle, Model
+from coordgen_rs.export import export_checkpoint
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n{% elif m.role == 'user' %}"
+    "{{ m.content }}\nAnswer:\n{% else %}{{ m.content }}\n{% endif %}{% endfor %}"
+)
+FACT = "The lamp of the Tormel mill is green, says Adam."
+QUESTION = f"{FACT} What is green?"
+SHORT = ("--max-new-tokens", "12", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat")
+    checkpoint = shutil.copytree(CHECKPOINTS["embedded"], folder / "checkpoint")
+    (checkpoint / "chat_template.jinja").write_text(TEMPLATE)
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"}))
+    export_checkpoint(checkpoint, folder / "bundle", prefill_rows=32, decode_rows=8)
+    return folder / "bundle"
+
+
+def talk(bundle, *lines, options=()):
+    done = coordgen("chat", bundle, *SHORT, *options, input="".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0, done
+    return done
+
+
+def test_the_exporter_stores_the_template_and_its_tokens(bundle):
+    chat = Bundle.open(bundle).manifest.chat
+    assert chat.templates == {"default": "chat_template.jinja"}
+    assert (bundle / "chat_template.jinja").read_text() == TEMPLATE
+    assert chat.tokens["pad_token"] == "<pad>"
+    assert "chat_template.jinja" in Bundle.open(bundle).manifest.files
+
+
+def test_a_dialogue_from_a_pipe_gives_the_answers_of_the_model(bundle):
+    done = talk(bundle, QUESTION, "", "And what is a mill?", options=("--system", FACT))
+    messages, answers = [{"role": "system", "content": FACT}], []
+    with Model.open(bundle) as model:
+        for question in (QUESTION, "And what is a mill?"):
+            messages.append({"role": "user", "content": question})
+            answer = model.chat(messages, max_new_tokens=12)
+            assert (
+                answer.token_ids
+                == model.chat(
+                    messages, max_new_tokens=12, drafts=False, reuse_prefix=False
+                ).token_ids
+            )
+            answers.append(answer.text)
+            messages.append({"role": "assistant", "content": answer.text})
+    assert done.stdout.split() == " ".join(answers).split()
+    assert ">" not in done.stdout
+
+
+def test_commands_are_obeyed_and_the_next_turn_reuses_the_last(bundle):
+    done = talk(
+        bundle,
+        "/stats",
+        QUESTION,
+        "/stats",
+        "And?",
+        "/stats",
+        "/reset",
+        "/stats",
+        "/help",
+        "/what",
+        "/quit",
+        QUESTION,
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith("prompt:")]
+    assert " 0 of them reused" in told[0]
+    assert " 0 of them reused" not in told[1]
+    assert done.stderr.count("there is no answer yet") == 2
+    assert "there is no command /what" in done.stderr
+    assert "/reset  start a new dialogue" in done.stdout
+    again = talk(bundle, QUESTION, "And?", "/stats", options=("--no-reuse",))
+    assert " 0 of them reused" in again.stdout
+
+
+def test_generate_sends_a_message_by_the_template(bundle):
+    options = ("--model", bundle, "--chat", "--system", FACT, *SHORT, "--json")
+    told = json.loads(coordgen("generate", *options, "--user", QUESTION, "--compare").stdout)
+    with Model.open(bundle) as model:
+        messages = [{"role": "system", "content": FACT}, {"role": "user", "content": QUESTION}]
+        assert model.chat_prompt(messages) == f"{FACT}\n{QUESTION}\nAnswer:\n"
+        expected = model.chat(messages, max_new_tokens=12)
+    assert told["token_ids"] == list(expected.token_ids)
+    assert told["identical"]
+
+
+def test_options_of_the_choice_reach_the_model(bundle):
+    drawn = {"temperature": 1.5, "min_p": 0.1, "repetition_penalty": 1.2, "seed": 3}
+    typed = [part for k, v in drawn.items() for part in (f"--{k.replace('_', '-')}", v)]
+    prompt = ROOT / "models" / "prompts" / "rag.txt"
+    options = ("--max-new-tokens", "60", "--threads", "1", "--ignore-eos", "--compare", "--json")
+    done = coordgen("generate", "--model", bundle, "--prompt-file", prompt, *typed, *options)
+    told = json.loads(done.stdout)
+    with Model.open(bundle) as model:
+        expected = model.generate(prompt.read_text(), max_new_tokens=60, ignore_eos=True, **drawn)
+    assert told["token_ids"] == list(expected.token_ids)
+    assert len(told["token_ids"]) == 60
+    assert told["identical"]
+
+
+def test_a_bundle_without_a_template_is_refused_with_what_to_do(bundle, bundle_of, tmp_path):
+    old = bundle_of("embedded", "fp32")
+    assert "--chat-template FILE" in refused("chat", old)
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ messages[-1].content }}\nAnswer:\n")
+    assert talk(old, QUESTION, options=("--chat-template", template)).stdout.strip()
+    template.write_text("{% if %}")
+    assert "own.jinja is malformed in line 1" in refused("chat", old, "--chat-template", template)
+    assert "own.jinja" in refused("chat", old, "--chat-template", tmp_path / "none" / "own.jinja")
+
+
+@pytest.mark.parametrize("option", ["--user", "--system", "--chat-template"])
+def test_options_of_a_chat_need_it(bundle, option):
+    prompt = () if option == "--user" else ("--prompt", "x")
+    assert f"{option} needs --chat" in refused("generate", "--model", bundle, *prompt, option, "x")
+
+
+def test_a_given_template_is_exported(tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ messages }}")
+    options = ("--prefill-rows", "8", "--decode-rows", "4", "--chat-template", template)
+    done = coordgen("export", CHECKPOINTS["embedded"], tmp_path / "bundle", *options)
+    assert done.returncode == 0, done
+    assert (tmp_path / "bundle" / "chat_template.jinja").read_text() == "{{ messages }}"
+
+
+class Terminal:
+    """The command on a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self._own, theirs = pty.openpty()
+        environment = os.environ | {"TERM": "dumb", "NO_COLOR": "1"}
+        self.process = subprocess.Popen(
+            [*MODULE, *map(str, arguments)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def type(self, text):
+        os.write(self._own, text.encode())
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+
+    def wait_for(self, text, since=0):
+        """Read until `text` was shown; returns the place behind it."""
+        while text not in self.seen[since:]:
+            self.read_more(len(self.seen))
+        return self.seen.index(text, since) + len(text)
+
+    def read_more(self, than):
+        """Read until more than so many characters were shown."""
+        while len(self.seen) <= than:
+            assert select.select([self._own], [], [], 100)[0], self.seen
+            self.seen += os.read(self._own, 4096).decode()
+
+
+def test_ctrl_c_stops_an_answer_and_a_second_one_at_the_empty_prompt_leaves(bundle):
+    options = ("--max-new-tokens", "2000", "--ignore-eos", "--threads", "1", "--draft", "plain")
+    terminal = Terminal("chat", bundle, *options)
+    try:
+        place = terminal.wait_for("> ")
+        terminal.type(f"{QUESTION}\n")
+        place = terminal.wait_for("green?\r\n", place)
+        terminal.read_more(than=place + 3)
+        terminal.interrupt()
+        place = terminal.wait_for("> ", place)
+        terminal.type("/stats\n")
+        place = terminal.wait_for("answer: ", place)
+        place = terminal.wait_for("> ", place)
+        terminal.interrupt()
+        place = terminal.wait_for("Ctrl-C again", place)
+        terminal.interrupt()
+        assert terminal.process.wait(60) == 0
+    finally:
+        terminal.process.kill()

@@ -1,0 +1,143 @@
+"""`Model.chat` and `Dialogue`, with the embedded model: turns, stops, and what is reused."""
+
+import pytest
+
+pytest.importorskip("jinja2", reason="the extra chat is not installed")
+
+from checkpoints import ROOT
+from coordgen_rs import Dialogue, Model, Tokenizer
+from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
+
+TEXT, OTHER = ((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui"))
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    "{% if tools %}{{ tools|tojson }}{% endif %}{% if note %}{{ note }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def model(bundle_of, tmp_path_factory):
+    template = tmp_path_factory.mktemp("chat") / "own.jinja"
+    template.write_text(TEMPLATE)
+    with Model.open(bundle_of("embedded", "fp32"), chat_template=template) as model:
+        yield model
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def test_a_chat_is_the_rendered_text_without_further_special_tokens(model, session_of):
+    tokenizer = Tokenizer.of(session_of("embedded", "fp32").bundle)
+    text = model.chat_prompt([user(TEXT)])
+    assert text.endswith(f"{TEXT}\n")
+    answer = model.chat([user(TEXT)], max_new_tokens=16)
+    prompt_len = len(tokenizer.encode(text, special_tokens=False))
+    assert answer.stats.prompt_tokens == prompt_len
+    pieces = list(model.stream_chat([user(TEXT)], max_new_tokens=16))
+    assert "".join(map(str, pieces)) == answer.text
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    assert '"weather"' in model.chat_prompt([user(TEXT)], tools=tools)
+    assert model.chat_prompt([user(TEXT)], template_variables={"note": "!"}).endswith("!")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.1, "seed": 4, "min_p": 0.02, "repetition_penalty": 1.2}]
+)
+def test_turns_edits_stops_and_other_requests_change_no_token(model, options):
+    options = options | {"max_new_tokens": 20}
+
+    def asked(messages, **more):
+        answer = model.chat(messages, **options, **more)
+        for alone in ({"reuse_prefix": False}, {"drafts": False}):
+            assert model.chat(messages, **options, **more, **alone).token_ids == answer.token_ids
+        return answer
+
+    messages = [user(TEXT)]
+    first = asked(messages)
+    messages += [{"role": "assistant", "content": first.text}, user("And what else?")]
+    second = asked(messages)
+    stop = second.text[2:5]
+    assert asked(messages, stop=stop).text == second.text.partition(stop)[0]
+    model.generate(OTHER, max_new_tokens=3)
+    assert asked(messages).token_ids == second.token_ids
+    edited = [user(TEXT.replace("a", "e", 1)), *messages[1:]]
+    asked(edited)
+    assert model.chat(messages, **options).token_ids == second.token_ids
+
+
+def test_the_next_turn_computes_only_what_is_new(model):
+    dialogue = Dialogue(model, max_new_tokens=12)
+    with dialogue.ask(TEXT) as stream:
+        first = "".join(map(str, stream))
+    with dialogue.ask("And?") as stream:
+        list(stream)
+    stats = dialogue.answer.stats
+    assert stats.reused_tokens > 0.8 * stats.prompt_tokens
+    assert [message["role"] for message in dialogue.messages] == ["user", "assistant"] * 2
+    assert dialogue.messages[1]["content"] == first
+    dialogue.reset()
+    assert (dialogue.messages, dialogue.answer) == ([], None)
+
+
+def test_a_stopped_answer_stays_as_far_as_it_was_given(model):
+    dialogue = Dialogue(model, "Be short.", max_new_tokens=60, ignore_eos=True)
+    with dialogue.ask(TEXT) as stream:
+        said = str(next(stream)) + str(next(stream))
+    assert dialogue.messages[-1] == {"role": "assistant", "content": said}
+    assert dialogue.answer.finish_reason is None
+    with dialogue.ask("Go on.") as stream:
+        list(stream)
+    expected = model.chat(
+        dialogue.messages[:4], max_new_tokens=60, ignore_eos=True, reuse_prefix=False
+    )
+    assert dialogue.answer.token_ids == expected.token_ids
+
+
+def test_a_question_without_an_answer_is_taken_back(model):
+    dialogue = Dialogue(model, max_new_tokens=4)
+    with dialogue.ask(TEXT):
+        pass  # stopped before the first piece
+    assert dialogue.messages == []
+    with pytest.raises(PromptTooLongError), dialogue.ask("word " * 5000) as stream:
+        list(stream)
+    assert dialogue.messages == []
+    with pytest.raises(ZeroDivisionError), dialogue.ask(TEXT) as stream:
+        raise ZeroDivisionError(said := str(next(stream)))
+    assert dialogue.messages[-1]["content"] == said
+
+
+def test_end_tokens_can_be_ignored(model):
+    ended = model.generate(TEXT, max_new_tokens=80)
+    assert ended.finish_reason == "stop"
+    going_on = model.generate(TEXT, max_new_tokens=80, ignore_eos=True)
+    assert len(going_on.token_ids) == 80
+    assert going_on.finish_reason == "length"
+    assert going_on.token_ids[: len(ended.token_ids)] == ended.token_ids
+    plain = model.generate(TEXT, max_new_tokens=80, ignore_eos=True, drafts=False)
+    assert plain.token_ids == going_on.token_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"min_p": 2}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"stop": ""}, "stop string"),
+    ],
+)
+def test_options_out_of_range_are_named(model, options, named):
+    with pytest.raises(OptionError, match=named):
+        model.chat([user("x")], **options)
+
+
+def test_an_unknown_option_is_a_type_error(model):
+    with pytest.raises(TypeError, match="unknown_option"):
+        model.generate("x", unknown_option=1)
+
+
+def test_a_bundle_without_a_template_says_what_to_do(bundle_of):
+    with Model.open(bundle_of("embedded", "fp32"), draft="plain") as model:
+        with pytest.raises(ChatTemplateError, match="chat_template of Model"):
+            model.chat([user("x")])
+        assert model.generate("x", max_new_tokens=1).token_ids
