@@ -1,7 +1,8 @@
 """Whole answers by several engines in turns, on the same prompts in the same run.
 
 In: contestants, which answer prompts, and prompts by task. Out: what each did on each task, as
-medians over the rounds. The first contestant says what the tokens must be. It knows no engine.
+medians over the rounds. The first contestant says what the tokens must be. It knows no engine; one
+that fails is left out from then on, and the others go on.
 """
 
 import statistics
@@ -10,6 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from coordgen_rs.bench.measuring.repeats import rotated
+
+
+class ContestantFailedError(Exception):
+    """A contestant cannot go on; the message says why."""
 
 
 class Answer(NamedTuple):
@@ -44,7 +49,10 @@ class Contestant(Protocol):
         """Forget all prompts so far: a round of a task starts."""
 
     def answer(self, prompt, max_new_tokens):
-        """An `Answer` to the prompt `(tokens,) u32`, by greedy choice."""
+        """An `Answer` to the prompt `(tokens,) u32`, by greedy choice.
+
+        Raises ContestantFailedError where it cannot, as `begin` does.
+        """
 
 
 class Figures(NamedTuple):
@@ -69,9 +77,15 @@ class Figures(NamedTuple):
 
 @dataclass
 class Contest:
-    """All answers: by contestant and task, a list for each prompt, with an answer a round."""
+    """All answers: by contestant and task, a list for each prompt, with an answer a round.
+
+    Attributes:
+        answers: Of the contestants that answered everything.
+        failures: Why the others did not, by contestant.
+    """
 
     answers: dict[str, dict[str, list[list[Answer]]]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
 
     def figures(self, name, tasks):
         """`Figures` of a contestant over some tasks."""
@@ -95,6 +109,17 @@ class Contest:
     def recorded(self):
         """Task and answer of each prompt, as the first contestant gave them, in order."""
         return [(task, answers[0]) for task, of in self._first().items() for answers in of]
+
+    def ask(self, contestant, call, *arguments):
+        """What a contestant's call gives; None where it fails now, or has failed before."""
+        if contestant.name in self.failures:
+            return None
+        try:
+            return call(*arguments)
+        except ContestantFailedError as error:
+            self.failures[contestant.name] = str(error)
+            del self.answers[contestant.name]
+            return None
 
     def _first(self):
         return next(iter(self.answers.values()))
@@ -120,11 +145,12 @@ def hold(contestants: Sequence[Contestant], prompts, rounds, max_new_tokens, on_
     for number in range(rounds):
         for task, of_task in prompts.items():
             for contestant in contestants:
-                contestant.begin()
+                contest.ask(contestant, contestant.begin)
             for index, prompt in enumerate(of_task):
                 for contestant in rotated(contestants, number + index):
-                    answer = contestant.answer(prompt, max_new_tokens)
-                    contest.answers[contestant.name][task][index].append(answer)
+                    answer = contest.ask(contestant, contestant.answer, prompt, max_new_tokens)
+                    if answer is not None:
+                        contest.answers[contestant.name][task][index].append(answer)
                 done += 1
                 on_progress(task, done, total)
     return contest

@@ -27,12 +27,20 @@ SETTINGS = {
 
 
 class Genai:
-    """One of `SETTINGS`."""
+    """One of `SETTINGS`.
 
-    def __init__(self, genai, model, name, end_token_ids):
+    Args:
+        genai: The module `onnxruntime_genai`.
+        model: Its opened model.
+        name: One of `SETTINGS`.
+        end_token_ids: Those that the model's configuration names.
+        stop_at_end: Whether an end token ends an answer; otherwise none is ever chosen.
+    """
+
+    def __init__(self, genai, model, name, end_token_ids, *, stop_at_end=True):
         self.name = name
         self._genai, self._model = genai, model
-        self._end_token_ids = end_token_ids
+        self._end_token_ids, self._stop_at_end = end_token_ids, stop_at_end
 
     def begin(self):
         """Nothing is kept from prompt to prompt."""
@@ -41,7 +49,9 @@ class Genai:
         """As of `Contestant`; the end token, which GenAI does not give out, is put back."""
         start = time.perf_counter()
         params = self._genai.GeneratorParams(self._model)
-        params.set_search_options(max_length=len(prompt) + max_new_tokens, do_sample=False)
+        length = len(prompt) + max_new_tokens
+        shortest = 0 if self._stop_at_end else length
+        params.set_search_options(max_length=length, min_length=shortest, do_sample=False)
         if SETTINGS[self.name]:
             params.set_speculative_options(**SETTINGS[self.name])
         generator = self._genai.Generator(self._model, params)

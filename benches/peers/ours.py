@@ -4,6 +4,8 @@ In: an open session. Out: contestants for `contest.py`. With "earlier answers" t
 those of the same round and task; it is a new one in each round, which would else only repeat.
 """
 
+import time
+
 from contest import Answer
 from coordgen_rs import Stats, generate, make_drafter, plain
 
@@ -55,5 +57,7 @@ def contestants(session):
 
 
 def _answer(steps, stats):
+    start = time.perf_counter()
     tokens = [token for step in steps for token in step.token_ids]
-    return Answer(tokens, len(tokens), stats.steps, stats.prefill_s, stats.decode_s)
+    prompt_s = time.perf_counter() - start - stats.decode_s  # the drafter reads it, too
+    return Answer(tokens, len(tokens), stats.steps, prompt_s, stats.decode_s)

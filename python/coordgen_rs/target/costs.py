@@ -66,10 +66,8 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
     """
     facts: dict[str, object] = {
         "provider": bundle.manifest.provider,
-        "cpu": _cpu_name(),
-        "cores": usable_cores(),
+        **machine_facts(),
         "threads": threads,
-        "system": f"{platform.system()} {platform.machine()}",
         "onnxruntime": onnxruntime.__version__,
     }
     if bundle.manifest.qnn is not None:
@@ -83,6 +81,15 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
             "is_emulator": qnn.is_emulator(),
         }
     return facts
+
+
+def machine_facts() -> dict[str, object]:
+    """Facts about this machine alone: processor, cores that may be used, system."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def stale_facts(profile: Profile, bundle: Bundle, threads: int) -> list[str]:

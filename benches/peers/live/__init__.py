@@ -1,0 +1,1 @@
+"""A real model's peers, live: each engine in a process of its own, on the same token ids."""

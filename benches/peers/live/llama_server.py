@@ -1,0 +1,89 @@
+"""llama.cpp's server as a live engine: plain, and with one of its n-gram types, by xllamacpp.
+
+In: a GGUF file, a type and threads. Out: `Opened` with one contestant; types stand in the server's
+own defaults. Times and counts are the server's own. It is asked by its loopback address, because
+only there does it give out token ids.
+"""
+
+import gc
+import json
+import urllib.request
+
+from contest import Answer
+from live.process import Opened
+
+PACKAGE = "xllamacpp"
+TYPES = {
+    "plain": "NONE",
+    "ngram-simple": "NGRAM_SIMPLE",
+    "ngram-map-k": "NGRAM_MAP_K",
+    "ngram-map-k4v": "NGRAM_MAP_K4V",
+    "ngram-mod": "NGRAM_MOD",
+    "ngram-cache": "NGRAM_CACHE",
+}
+"""Names on llama.cpp's command line, and in its enumeration."""
+REMEMBERING = ("ngram-mod", "ngram-cache")
+"""Types that draft from earlier requests: a round, which repeats them, begins with a new server."""
+
+
+class LlamaServer:
+    """A server with one slot."""
+
+    name = "server"
+
+    def __init__(self, xllamacpp, gguf, kind, threads, context, stop_at_end):
+        self._xllamacpp, self._is_remembering = xllamacpp, kind in REMEMBERING
+        self._params = xllamacpp.CommonParams()
+        self._params.model.path = str(gguf)
+        self._params.n_ctx, self._params.n_parallel = context, 1
+        self._params.cpuparams.n_threads = self._params.cpuparams_batch.n_threads = threads
+        self._params.cache_ram_mib = 0  # no prompt is kept for later
+        self._params.speculative.types = [
+            getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{TYPES[kind]}")
+        ]
+        self._request = {
+            "temperature": 0,
+            "top_k": 1,
+            "samplers": ["top_k"],
+            "cache_prompt": False,
+            "ignore_eos": not stop_at_end,
+            "return_tokens": True,
+        }
+        self._server = xllamacpp.Server(self._params)
+
+    def begin(self):
+        """As of `Contestant`."""
+        if self._is_remembering:
+            self._server = None
+            gc.collect()  # the old one frees its memory first
+            self._server = self._xllamacpp.Server(self._params)
+
+    def answer(self, prompt, max_new_tokens):
+        """As of `Contestant`."""
+        asked = self._request | {"prompt": prompt.tolist(), "n_predict": max_new_tokens}
+        said = self._post(asked)
+        times, tokens = said["timings"], said["tokens"]
+        if times["prompt_n"] != len(prompt):
+            raise ValueError(f"read {times['prompt_n']} of {len(prompt)} tokens of the prompt")
+        decoded = times["predicted_n"] - 1  # the first is chosen by the prompt's logits
+        steps = decoded - times.get("draft_n_accepted", 0)
+        return Answer(tokens, decoded, steps, times["prompt_ms"] / 1e3, times["predicted_ms"] / 1e3)
+
+    def _post(self, asked):
+        request = urllib.request.Request(
+            f"{self._server.listening_address}/completion",
+            json.dumps(asked).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)
+
+
+def open_engine(gguf, kind, threads, context, stop_at_end):
+    """`Opened`; raises ModuleNotFoundError without the package."""
+    import xllamacpp
+
+    server = LlamaServer(xllamacpp, gguf, kind, threads, context, stop_at_end)
+    facts = {"package": PACKAGE, "version": xllamacpp.__version__, "file": gguf.name}
+    facts |= {"type": kind, "context": context, "threads": threads}
+    return Opened([server], facts)

@@ -1,0 +1,174 @@
+"""Prompts as token ids, the same for every engine: a chat template, rendered once.
+
+In: a folder of prompts, or one of recorded requests, a GGUF file's template and a bundle's
+tokenizer. Out: prompts by task. Nothing is cut: a prompt that is too long is an error.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from coordgen_rs.bench.measuring.prompts import PromptsError
+from coordgen_rs.bench.replay.records import read_records
+from coordgen_rs.files.json_text import JsonTextError, read_json_lines
+from coordgen_rs.files.typed_json import FieldError, parse
+
+TASKS = ("summary", "rag", "ui", "reply")
+RECORDED = {
+    "summary": "vectara_summ_qwen25_llama32.jsonl",
+    "rag": "specbench_vicuna7b_v13.jsonl",
+    "ui": "ui_droidtask_gold.jsonl",
+    "reply": "reply_taubench_gpt4o.jsonl",
+}
+"""Files of recorded requests, by the task that is taken from them."""
+_MOST_LINE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Message:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line must hold; it may hold more."""
+
+    id: str
+    task: str
+    messages: list[_Message]
+
+
+class Conversation(NamedTuple):
+    """What a model is to answer: messages, the last one a user's."""
+
+    id: str
+    task: str
+    messages: list[dict[str, str]]
+
+
+class Prompt(NamedTuple):
+    """A conversation as a model reads it; `token_ids` is `(tokens,) u32`."""
+
+    id: str
+    task: str
+    token_ids: np.ndarray
+
+
+def read_conversations(folder, limit=None):
+    """Those of `summary.jsonl`, `rag.jsonl`, `ui.jsonl` and `reply.jsonl`: lines with `messages`.
+
+    Args:
+        folder: A task without a file is left out; there must be one.
+        limit: Only so many of each task, evenly from the whole file.
+
+    Raises:
+        PromptsError: There is no file, or a line that is no conversation.
+        OSError: A file cannot be read.
+    """
+    conversations = []
+    for path in _present(folder, {task: f"{task}.jsonl" for task in TASKS}):
+        try:
+            lines = [
+                parse(_Line, fields, f"{path}, line {number}")
+                for number, fields in read_json_lines(path, most_line_bytes=_MOST_LINE_BYTES)
+            ]
+        except (JsonTextError, FieldError) as error:
+            raise PromptsError(str(error)) from error
+        conversations += [
+            Conversation(line.id, line.task, [vars(message) for message in line.messages])
+            for line in spread(lines, limit)
+        ]
+    return conversations
+
+
+def read_recorded(folder, limit=None):
+    """Those of recorded requests (`coordgen replay` reads them), without their answers.
+
+    Arguments and errors are those of `read_conversations`, and RecordsError.
+    """
+    conversations = []
+    for path in _present(folder, RECORDED):
+        task = next(task for task, name in RECORDED.items() if name == path.name)
+        records = [record for record in read_records(path) if record.task == task]
+        conversations += [
+            Conversation(record.id, task, _messages(record)) for record in spread(records, limit)
+        ]
+    return conversations
+
+
+def spread(items, limit):
+    """At most `limit` items, evenly from all, in their order."""
+    if limit is None or limit >= len(items):
+        return items
+    return [items[index * len(items) // limit] for index in range(limit)]
+
+
+def encode(conversations, render, tokenizer, most_tokens):
+    """Prompts by task.
+
+    Args:
+        conversations: At least one.
+        render: Messages to text, as a model's chat template has it.
+        tokenizer: The model's.
+        most_tokens: What the engines have room for, and what to say if that is too little.
+
+    Raises:
+        PromptsError: A prompt is longer than that.
+    """
+    most, remedy = most_tokens
+    prompts = {}
+    for id_, task, messages in conversations:
+        token_ids = tokenizer.encode(render(messages), special_tokens=False)
+        if len(token_ids) > most:
+            raise PromptsError(
+                f"prompt {id_} has {len(token_ids)} tokens, room is for {most}: {remedy}"
+            )
+        prompts.setdefault(task, []).append(Prompt(id_, task, token_ids))
+    return prompts
+
+
+def chat_template(gguf):
+    """A function from messages to text, by the template in a GGUF file.
+
+    Raises:
+        PromptsError: It holds none.
+        ModuleNotFoundError: A package is absent.
+    """
+    from gguf import GGUFReader
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    field = GGUFReader(gguf).get_field("tokenizer.chat_template")
+    if field is None:
+        raise PromptsError(f"{gguf} holds no chat template")
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(field.contents())
+    return lambda messages: template.render(messages=messages, add_generation_prompt=True)
+
+
+def digest(prompts):
+    """SHA-256 of all token ids, in order, each prompt behind its length."""
+    sha256 = hashlib.sha256()
+    for of_task in prompts.values():
+        for prompt in of_task:
+            sha256.update(np.uint32(len(prompt.token_ids)).tobytes())
+            sha256.update(np.ascontiguousarray(prompt.token_ids, "<u4").tobytes())
+    return sha256.hexdigest()
+
+
+def _present(folder, names):
+    paths = [folder / name for name in names.values() if (folder / name).is_file()]
+    if not paths:
+        raise PromptsError(f"{folder} holds none of {', '.join(names.values())}")
+    return paths
+
+
+def _messages(record):
+    messages = [
+        {"role": role, "content": text}
+        for turn in record.turns
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+    return [*messages, {"role": "user", "content": record.prompt}]

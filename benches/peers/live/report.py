@@ -1,0 +1,228 @@
+"""What a live comparison found: a document, which `schema.json` describes, and its tables.
+
+In: for each number of threads a `Run`. Out: JSON types, and text. Figures are computed here once,
+and tables show nothing that the document lacks.
+"""
+
+from dataclasses import dataclass
+
+from contest import Contest
+from coordgen_rs.text.tables import show_table
+from live.figures import ALL, MEASURES, Figures
+
+SCHEMA_VERSION = 1
+_UNITS = {
+    "prefill": ("reading the prompt, tokens/s", 0),
+    "decode": ("decoding, tokens/s", 1),
+    "answer": ("whole answers, new tokens/s, prompt included", 1),
+    "tokens_per_step": ("tokens per step", 2),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that was measured with a number of threads.
+
+    Attributes:
+        threads: Compute threads of every engine.
+        rows: `Row`s of all engines that were asked for.
+        facts: Of each engine that was opened, by the name of a row.
+        contest: What they answered.
+        failures: Why a row has no figures, by name.
+    """
+
+    threads: int
+    rows: list
+    facts: dict[str, dict]
+    contest: Contest
+    failures: dict[str, str]
+
+
+def run_document(run, prompts):
+    """The figures of a run as JSON types."""
+    figures = Figures(run.contest, prompts)
+    rows = {row.name: row for row in run.rows if row.name in figures.names}
+    return {
+        "threads": run.threads,
+        "rows": [_row(figures, row, rows, run.facts[row.name]) for row in rows.values()],
+        "comparisons": [
+            _comparison(figures, kind, name, other) for kind, name, other in _pairs(figures, rows)
+        ],
+        "failures": run.failures,
+        "answers": _answers(figures, run.contest, prompts),
+    }
+
+
+def _row(figures, row, rows, facts):
+    looping = figures.looping[row.name]
+    own_plain = _plain_of(row, rows)
+    return row._asdict() | {
+        "facts": facts,
+        "num_looping": len(looping),
+        "num_unlike_plain": None if own_plain is None else figures.num_unlike(row.name, own_plain),
+        "rates": {measure: figures.rates(row.name, measure) for measure in MEASURES},
+        "rates_without_loops": {
+            measure: figures.rates(row.name, measure, looping) for measure in MEASURES
+        },
+    }
+
+
+def _plain_of(row, rows):
+    """The plain row of the same weights in the same engine; None where there is none."""
+    of_it = [other for other in rows.values() if other[1:] == (row.engine, row.weights, False)]
+    # llama.cpp has two: the types are those of the server, which comes last.
+    return of_it[-1].name if of_it and row.drafts else None
+
+
+def _pairs(figures, rows):
+    """Which rows are compared, and why."""
+    own = [row for row in rows.values() if row.engine == "coordgen"]
+    peers = [row for row in rows.values() if row.engine != "coordgen"]
+    for row in rows.values():
+        if plain := _plain_of(row, rows):
+            yield "own plain", row.name, plain
+    best = {}
+    for row in peers:
+        speed = figures.rates(row.name, "decode")[ALL]
+        place = row.engine, row.weights
+        if row.drafts and speed is not None and speed > best.get(place, (None, (0,)))[1]:
+            best[place] = row.name, speed
+    for row in own:
+        others = [name for name, _ in best.values()] if row.drafts else []
+        others = others or [peer.name for peer in peers if not peer.drafts and not row.drafts]
+        for other in others:
+            yield "drafting" if row.drafts else "plain", row.name, other
+
+
+def _comparison(figures, kind, name, other):
+    skip = figures.looping[name] | figures.looping[other]
+    return {
+        "kind": kind,
+        "name": name,
+        "other": other,
+        "num_looping": len(skip),
+        "ratios": {m: figures.ratios(name, other, m) for m in MEASURES},
+        "ratios_without_loops": {m: figures.ratios(name, other, m, skip) for m in MEASURES},
+    }
+
+
+def _answers(figures, contest, prompts):
+    """Every answer: times of each round, tokens of the first."""
+    return [
+        {
+            "name": name,
+            "task": task,
+            "prompt": prompt.id,
+            "prompt_len": len(prompt.token_ids),
+            "loops": (task, index) in figures.looping[name],
+            "tokens": answers[0].tokens,
+            "rounds": [
+                {
+                    "new_tokens": len(answer.tokens),
+                    "decoded": answer.decoded,
+                    "steps": answer.steps,
+                    "prompt_s": answer.prompt_s,
+                    "decode_s": answer.decode_s,
+                }
+                for answer in answers
+            ],
+        }
+        for name, by_task in contest.answers.items()
+        for task, of_task in by_task.items()
+        for index, (prompt, answers) in enumerate(zip(prompts[task], of_task, strict=True))
+    ]
+
+
+def show(run, num_prompts):
+    """Print a run's tables, and what failed.
+
+    Args:
+        run: As `run_document` gives it.
+        num_prompts: Prompts in all.
+    """
+    threads, rows = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}", run["rows"]
+    for measure, (title, digits) in _UNITS.items():
+        _show_rates(f"{title}, {threads}", rows, "rates", measure, digits)
+    _show_rates(
+        f"decoding without answers that loop, tokens/s, {threads}",
+        rows,
+        "rates_without_loops",
+        "decode",
+        1,
+    )
+    counts = "num_looping", "num_unlike_plain"
+    show_table(
+        f"answers, {threads}",
+        ["", "answers", "that loop", "unlike its own plain decoding"],
+        [
+            [
+                row["name"],
+                str(num_prompts),
+                *(_count(row[name]) for name in counts),
+            ]
+            for row in rows
+        ],
+    )
+    for kind, title in (
+        ("own plain", "decoding with drafts, plain of the same engine and weights = 1"),
+        ("plain", "plain decoding, another engine's plain = 1"),
+        ("drafting", "decoding with drafts, another engine's best drafting = 1"),
+    ):
+        _show_comparisons(f"{title}, {threads}", run["comparisons"], kind)
+    for name, why in run["failures"].items():
+        print(f"failed: {name}: {why}")
+
+
+def _show_rates(title, rows, which, measure, digits):
+    if not rows:
+        return
+    groups = list(rows[0][which][measure])
+    columns = [*(group for group in groups if group != ALL), ALL, "lowest..highest"]
+    show_table(
+        title,
+        ["", *columns],
+        [
+            [
+                row["name"],
+                *(_median(row[which][measure][group], digits) for group in columns[:-1]),
+                _range(row[which][measure][ALL], digits),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _show_comparisons(title, comparisons, kind):
+    chosen = [comparison for comparison in comparisons if comparison["kind"] == kind]
+    if not chosen:
+        return
+    groups = list(chosen[0]["ratios"]["decode"])
+    columns = [*(group for group in groups if group != ALL), ALL]
+    show_table(
+        title,
+        ["", "beside", *columns, "lowest..highest", "without loops", "whole answers"],
+        [
+            [
+                comparison["name"],
+                comparison["other"],
+                *(_median(comparison["ratios"]["decode"][group], 2) for group in columns),
+                _range(comparison["ratios"]["decode"][ALL], 2),
+                _median(comparison["ratios_without_loops"]["decode"][ALL], 2),
+                _median(comparison["ratios"]["answer"][ALL], 2),
+            ]
+            for comparison in chosen
+        ],
+        num_words=2,
+    )
+
+
+def _median(summary, digits):
+    return "-" if summary is None else f"{summary[0]:.{digits}f}"
+
+
+def _range(summary, digits):
+    return "-" if summary is None else f"{summary[1]:.{digits}f}..{summary[2]:.{digits}f}"
+
+
+def _count(value):
+    return "-" if value is None else str(value)

@@ -1,0 +1,193 @@
+"""A real model, live: coordgen beside llama.cpp and ONNX Runtime GenAI, on the same token ids.
+
+    python benches/peers/real.py MODEL.gguf BUNDLE..
+
+MODEL.gguf is what llama.cpp runs, and a Q4_0 file and GenAI's folders are made of it (in `--work`,
+once); BUNDLEs are of the same model (`coordgen export MODEL.gguf BUNDLE --context 8192`). Every
+engine has a process of its own and answers in turns; decoding is greedy, and end tokens are
+forbidden, as by llama.cpp's `--ignore-eos`, so that all answers have the same length. An engine
+that is absent or fails is named, and the others are still reported.
+
+Needs `pip install --group peers`.
+"""
+
+import argparse
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import contest
+from coordgen_rs.bench.reporting.condition import commit_of
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.target.costs import machine_facts
+from coordgen_rs.text.tokenizer import Tokenizer
+from live import engines, report
+from live.process import EngineProcess
+from live.prompts import chat_template, digest, encode, read_conversations, read_recorded
+from live.weights import PRECISIONS, Weights
+
+PROMPTS = Path(__file__).parents[1] / "prompts"
+PEERS = ("llama.cpp", "GenAI")
+
+
+def main(arguments=None):
+    """Measure and print; 1 where an engine failed, 2 where nothing could be measured."""
+    options = _parser().parse_args(arguments)
+    try:
+        weights = Weights(options.model, options.work)
+        bundles = [Bundle.open(bundle) for bundle in options.bundles]
+        prompts = _prompts(options, bundles)
+        files, failures = _peers(options, weights)
+    except (CoordgenError, OSError) as error:
+        print(f"real.py: {error}", file=sys.stderr)
+        return 2
+    runs = []
+    for threads in options.threads:
+        chosen = [
+            *engines.ours(options.bundles, threads, options.stop_at_end),
+            *engines.llama_cpp(files["llama.cpp"], threads, options.stop_at_end),
+            *engines.genai_folders(files["GenAI"], threads, options.stop_at_end),
+        ]
+        with progress() as on_progress:
+            run = measure(chosen, threads, prompts, options, on_progress)
+        run.failures.update(failures)
+        runs.append(report.run_document(run, prompts))
+    document = _document(options, weights, prompts, runs)
+    if options.json:
+        options.json.write_text(json.dumps(document), encoding="utf-8")
+    for run in runs:
+        report.show(run, sum(map(len, prompts.values())))
+    return 1 if any(run["failures"] for run in runs) else 0
+
+
+def measure(chosen, threads, prompts, options, on_progress):
+    """Open all engines, let them answer in turns, and close them: a `Run`."""
+    rows = [row for engine in chosen for row in engine.rows]
+    processes, contestants, facts, failures = [], [], {}, {}
+    logs = options.work / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        for engine in chosen:
+            name = engine.rows[0].name.replace(" ", "-")
+            log = logs / f"{name}-{threads}.log"
+            log.write_bytes(b"")
+            try:
+                process = EngineProcess(engine.open_engine, engine.options, log, options.limit_s)
+            except contest.ContestantFailedError as error:
+                failures |= {row.name: str(error) for row in engine.rows}
+                continue
+            processes.append(process)
+            for index, row in enumerate(engine.rows):
+                contestants.append(process.contestant(index, row.name))
+                facts[row.name] = process.facts
+        token_ids = {task: [prompt.token_ids for prompt in of] for task, of in prompts.items()}
+        held = contest.hold(
+            contestants, token_ids, options.rounds, options.max_new_tokens, on_progress
+        )
+    finally:
+        for process in processes:
+            process.close()
+    return report.Run(threads, rows, facts, held, failures | held.failures)
+
+
+def _prompts(options, bundles):
+    """Prompts by task; raises CoordgenError or OSError where there are none that can be used."""
+    texts = {bundle.file(bundle.manifest.tokenizer).read_bytes() for bundle in bundles}
+    if len(texts) > 1:
+        raise OptionError("the bundles have different tokenizers: they are not of one model")
+    read, folder = read_conversations, options.prompts
+    if options.data:
+        read, folder = read_recorded, options.data
+    smallest = min(bundles, key=lambda bundle: bundle.manifest.context)
+    most = min(smallest.manifest.context, engines.CONTEXT) - options.max_new_tokens
+    remedy = f"{smallest.path} holds {smallest.manifest.context}, see coordgen export --context"
+    return encode(
+        read(folder, options.limit),
+        chat_template(options.model),
+        Tokenizer.of(bundles[0]),
+        (most, remedy),
+    )
+
+
+def _peers(options, weights):
+    """The files of the peers that were asked for, by what their weights are called; and failures.
+
+    A form that cannot be made fails alone.
+    """
+    files, failures = {peer: {} for peer in PEERS}, {}
+    if "llama.cpp" in options.peers:
+        files["llama.cpp"][_type_of(options.model)] = options.model
+        _add(files["llama.cpp"], "Q4_0", failures, "llama.cpp Q4_0", weights.q4_0)
+    if "GenAI" in options.peers:
+        for name in PRECISIONS:
+            _add(files["GenAI"], name, failures, f"GenAI {name}", weights.genai, name)
+    return files, failures
+
+
+def _add(files, weights, failures, name, make, *arguments):
+    if weights in files:
+        return
+    try:
+        files[weights] = make(*arguments)
+    except contest.ContestantFailedError as error:
+        failures[name] = str(error)
+
+
+def _type_of(gguf):
+    """What a file's weights are called: the last part of its name, such as Q4_1."""
+    return gguf.stem.rpartition(".")[2]
+
+
+def _document(options, weights, prompts, runs):
+    return {
+        "schema_version": report.SCHEMA_VERSION,
+        "machine": machine_facts(),
+        "software": {
+            "coordgen_rs": metadata.version("coordgen-rs"),
+            "python": sys.version.split()[0],
+        },
+        "commit": commit_of(Path(__file__)),
+        "model": {"name": options.model.name, "sha256": weights.sha256},
+        "options": {
+            "bundles": [bundle.name for bundle in options.bundles],
+            "max_new_tokens": options.max_new_tokens,
+            "rounds": options.rounds,
+            "limit": options.limit,
+            "stop_at_end": options.stop_at_end,
+            "context": engines.CONTEXT,
+        },
+        "prompts": {
+            "sha256": digest(prompts),
+            "lengths": {task: [len(p.token_ids) for p in of] for task, of in prompts.items()},
+        },
+        "runs": runs,
+    }
+
+
+def _parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
+    parser.add_argument(
+        "--prompts", type=Path, default=PROMPTS, metavar="DIR", help="default %(default)s"
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="recorded requests, instead")
+    parser.add_argument("--limit", type=int, metavar="N", help="only N prompts a task")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default %(default)s")
+    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
+    parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
+    parser.add_argument("--limit-s", type=float, default=1800.0, help="for one answer")
+    parser.add_argument(
+        "--work", type=Path, default=Path("build/peers"), help="for files that are made"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
