@@ -17,7 +17,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import contest
+from contest import ContestantFailedError
 from coordgen_rs.bench.reporting.condition import commit_of
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.progress import progress
@@ -25,8 +25,8 @@ from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.target.costs import machine_facts
 from coordgen_rs.text.tokenizer import Tokenizer
 from live import engines, report
-from live.process import EngineProcess
 from live.prompts import chat_template, digest, encode, read_conversations, read_recorded
+from live.run import measure
 from live.weights import PRECISIONS, Weights
 
 PROMPTS = Path(__file__).parents[1] / "prompts"
@@ -46,13 +46,17 @@ def main(arguments=None):
         return 2
     runs = []
     for threads in options.threads:
-        chosen = [
-            *engines.ours(options.bundles, threads, options.stop_at_end),
-            *engines.llama_cpp(files["llama.cpp"], threads, options.stop_at_end),
-            *engines.genai_folders(files["GenAI"], threads, options.stop_at_end),
-        ]
         with progress() as on_progress:
-            run = measure(chosen, threads, prompts, options, on_progress)
+            run = measure(
+                _engines(options, files, threads),
+                threads,
+                prompts,
+                rounds=options.rounds,
+                max_new_tokens=options.max_new_tokens,
+                logs=options.work / "logs",
+                limit_s=options.limit_s,
+                on_progress=on_progress,
+            )
         run.failures.update(failures)
         runs.append(report.run_document(run, prompts))
     document = _document(options, weights, prompts, runs)
@@ -61,36 +65,6 @@ def main(arguments=None):
     for run in runs:
         report.show(run, sum(map(len, prompts.values())))
     return 1 if any(run["failures"] for run in runs) else 0
-
-
-def measure(chosen, threads, prompts, options, on_progress):
-    """Open all engines, let them answer in turns, and close them: a `Run`."""
-    rows = [row for engine in chosen for row in engine.rows]
-    processes, contestants, facts, failures = [], [], {}, {}
-    logs = options.work / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    try:
-        for engine in chosen:
-            name = engine.rows[0].name.replace(" ", "-")
-            log = logs / f"{name}-{threads}.log"
-            log.write_bytes(b"")
-            try:
-                process = EngineProcess(engine.open_engine, engine.options, log, options.limit_s)
-            except contest.ContestantFailedError as error:
-                failures |= {row.name: str(error) for row in engine.rows}
-                continue
-            processes.append(process)
-            for index, row in enumerate(engine.rows):
-                contestants.append(process.contestant(index, row.name))
-                facts[row.name] = process.facts
-        token_ids = {task: [prompt.token_ids for prompt in of] for task, of in prompts.items()}
-        held = contest.hold(
-            contestants, token_ids, options.rounds, options.max_new_tokens, on_progress
-        )
-    finally:
-        for process in processes:
-            process.close()
-    return report.Run(threads, rows, facts, held, failures | held.failures)
 
 
 def _prompts(options, bundles):
@@ -127,12 +101,24 @@ def _peers(options, weights):
     return files, failures
 
 
+def _engines(options, files, threads):
+    """All engines, narrowed to the rows that were asked for."""
+    return engines.chosen(
+        [
+            *engines.ours(options.bundles, threads, options.stop_at_end),
+            *engines.llama_cpp(files["llama.cpp"], threads, options.stop_at_end),
+            *engines.genai_folders(files["GenAI"], threads, options.stop_at_end),
+        ],
+        options.rows,
+    )
+
+
 def _add(files, weights, failures, name, make, *arguments):
     if weights in files:
         return
     try:
         files[weights] = make(*arguments)
-    except contest.ContestantFailedError as error:
+    except ContestantFailedError as error:
         failures[name] = str(error)
 
 
@@ -157,6 +143,7 @@ def _document(options, weights, prompts, runs):
             "rounds": options.rounds,
             "limit": options.limit,
             "stop_at_end": options.stop_at_end,
+            "rows": options.rows,
             "context": engines.CONTEXT,
         },
         "prompts": {
@@ -181,6 +168,7 @@ def _parser():
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
+    parser.add_argument("--rows", metavar="REGEX", help="only rows whose names match")
     parser.add_argument("--limit-s", type=float, default=1800.0, help="for one answer")
     parser.add_argument(
         "--work", type=Path, default=Path("build/peers"), help="for files that are made"

@@ -23,9 +23,8 @@ def open_engine(bundle, threads, stop_at_end):
     facts = device_facts(session.bundle, threads) | {
         "bundle": bundle_facts(session.bundle),
         "context": session.capacity,
-        "decode_rows": session.decode_rows,
     }
-    return Opened([Plain(session), Auto(session, "auto")], facts)
+    return Opened({"plain": Plain(session), "auto": Auto(session, "auto")}, facts)
 
 
 def forbid(session, token_ids):

@@ -4,8 +4,9 @@ In: a GGUF file and the files made of it (`weights.py`), bundles, and threads. O
 first, each with its contestants' rows.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import genai
@@ -20,12 +21,14 @@ class Row(NamedTuple):
 
     Attributes:
         name: Unique among all rows.
+        kind: What its engine calls it.
         engine: "coordgen", "llama.cpp" or "GenAI".
         weights: As what they are stored.
         drafts: Whether it drafts.
     """
 
     name: str
+    kind: str
     engine: str
     weights: str
     drafts: bool
@@ -36,7 +39,7 @@ class Engine:
     """What one process runs.
 
     Attributes:
-        rows: Its contestants, in the order in which it has them.
+        rows: Its contestants that are wanted.
         open_engine: A function of a module: options to `Opened`.
         options: Its options.
     """
@@ -51,7 +54,7 @@ def ours(bundles, threads, stop_at_end):
     return [
         Engine(
             [
-                Row(f"coordgen {bundle.name} {kind}", "coordgen", bundle.name, drafts)
+                Row(f"coordgen {bundle.name} {kind}", kind, "coordgen", bundle.name, drafts)
                 for kind, drafts in coordgen.KINDS.items()
             ],
             coordgen.open_engine,
@@ -66,11 +69,11 @@ def llama_cpp(files, threads, stop_at_end):
     engines = []
     for weights, gguf in files.items():
         options = {"gguf": gguf, "threads": threads, "context": CONTEXT, "stop_at_end": stop_at_end}
-        row = Row(f"llama.cpp loop {weights} plain", "llama.cpp", weights, False)
+        row = Row(f"llama.cpp loop {weights} plain", "plain", "llama.cpp", weights, False)
         engines.append(Engine([row], llama_loop.open_engine, options))
         for kind in llama_server.TYPES:
             name = f"llama.cpp {weights} {kind}"
-            row = Row(name, "llama.cpp", weights, kind != "plain")
+            row = Row(name, kind, "llama.cpp", weights, kind != "plain")
             engines.append(Engine([row], llama_server.open_engine, options | {"kind": kind}))
     return engines
 
@@ -80,7 +83,13 @@ def genai_folders(folders, threads, stop_at_end):
     return [
         Engine(
             [
-                Row(name.replace("GenAI", f"GenAI {weights}"), "GenAI", weights, bool(settings))
+                Row(
+                    name.replace("GenAI", f"GenAI {weights}"),
+                    name,
+                    "GenAI",
+                    weights,
+                    bool(settings),
+                )
                 for name, settings in genai.SETTINGS.items()
             ],
             genai_folder.open_engine,
@@ -88,3 +97,19 @@ def genai_folders(folders, threads, stop_at_end):
         )
         for weights, folder in folders.items()
     ]
+
+
+def chosen(engines, pattern):
+    """The engines with those rows alone whose names match; one without any is left out.
+
+    Args:
+        engines: All.
+        pattern: A regular expression, searched in the names; None for all rows.
+    """
+    if pattern is None:
+        return engines
+    narrowed = [
+        replace(engine, rows=[row for row in engine.rows if re.search(pattern, row.name)])
+        for engine in engines
+    ]
+    return [engine for engine in narrowed if engine.rows]

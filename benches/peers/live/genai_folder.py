@@ -23,8 +23,9 @@ def open_engine(folder, threads, stop_at_end):
     model = onnxruntime_genai.Model(config)
     ends = json.loads((folder / CONFIG_NAME).read_text("utf-8"))["model"]["eos_token_id"]
     ends = ends if isinstance(ends, list) else [ends]
-    contestants = [
-        Genai(onnxruntime_genai, model, name, ends, stop_at_end=stop_at_end) for name in SETTINGS
-    ]
+    contestants = {
+        name: Genai(onnxruntime_genai, model, name, ends, stop_at_end=stop_at_end)
+        for name in SETTINGS
+    }
     facts = {"package": PACKAGE, "version": version(PACKAGE), "folder": folder.name}
     return Opened(contestants, facts | {"onnxruntime": version("onnxruntime"), "threads": threads})

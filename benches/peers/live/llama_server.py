@@ -86,4 +86,4 @@ def open_engine(gguf, kind, threads, context, stop_at_end):
     server = LlamaServer(xllamacpp, gguf, kind, threads, context, stop_at_end)
     facts = {"package": PACKAGE, "version": xllamacpp.__version__, "file": gguf.name}
     facts |= {"type": kind, "context": context, "threads": threads}
-    return Opened([server], facts)
+    return Opened({kind: server}, facts)

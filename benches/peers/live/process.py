@@ -19,11 +19,11 @@ class Opened(NamedTuple):
     """An engine that is ready.
 
     Attributes:
-        contestants: As of `contest.py`; they share the model.
+        contestants: As of `contest.py`, by name; they share the model.
         facts: What the engine is and how it is set, as JSON types.
     """
 
-    contestants: list
+    contestants: dict
     facts: dict
 
 
@@ -40,7 +40,7 @@ class EngineProcess:
     def __init__(self, open_engine, options, log, limit_s=3600.0):
         """Raises ContestantFailedError where the engine cannot be opened."""
         context = multiprocessing.get_context("spawn")  # no threads of ours are inherited
-        self._log, self._limit_s = log, limit_s
+        self._log, self.limit_s = log, limit_s
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=_serve, args=(theirs, open_engine, options, log), daemon=True
@@ -48,19 +48,19 @@ class EngineProcess:
         self._process.start()
         theirs.close()
         try:
-            self.num_contestants, self.facts = self._received()
+            self.facts = self._received()
         except ContestantFailedError:
             self.close()
             raise
 
-    def contestant(self, index, name):
-        """Number `index` of the engine's contestants, under a name."""
-        return Remote(self, index, name)
+    def contestant(self, kind, name):
+        """The engine's contestant `kind`, under a name that no other engine uses."""
+        return Remote(self, kind, name)
 
-    def call(self, index, method, *arguments):
+    def call(self, kind, method, *arguments):
         """What a contestant's method returns; raises ContestantFailedError."""
         try:
-            self._pipe.send((index, method, arguments))
+            self._pipe.send((kind, method, arguments))
         except OSError as error:
             raise ContestantFailedError(self._last_words()) from error
         return self._received()
@@ -77,9 +77,9 @@ class EngineProcess:
 
     def _received(self):
         try:
-            if not self._pipe.poll(self._limit_s):
+            if not self._pipe.poll(self.limit_s):
                 self._process.kill()
-                raise ContestantFailedError(f"no answer within {self._limit_s:g} s")
+                raise ContestantFailedError(f"no answer within {self.limit_s:g} s")
             result, why = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise ContestantFailedError(self._last_words()) from error
@@ -97,17 +97,17 @@ class EngineProcess:
 class Remote:
     """A contestant in another process."""
 
-    def __init__(self, process, index, name):
+    def __init__(self, process, kind, name):
         self.name = name
-        self._process, self._index = process, index
+        self._process, self._kind = process, kind
 
     def begin(self):
         """As of `Contestant`."""
-        self._process.call(self._index, "begin")
+        self._process.call(self._kind, "begin")
 
     def answer(self, prompt, max_new_tokens):
         """As of `Contestant`."""
-        return self._process.call(self._index, "answer", prompt, max_new_tokens)
+        return self._process.call(self._kind, "answer", prompt, max_new_tokens)
 
 
 def _serve(pipe, open_engine, options, log):
@@ -116,13 +116,13 @@ def _serve(pipe, open_engine, options, log):
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     opened, why = _outcome(open_engine, **options)
-    pipe.send((None if opened is None else (len(opened.contestants), opened.facts), why))
+    pipe.send((None if opened is None else opened.facts, why))
     while opened is not None:
         request = pipe.recv()
         if request is None:
             return
-        index, method, arguments = request
-        pipe.send(_outcome(getattr(opened.contestants[index], method), *arguments))
+        kind, method, arguments = request
+        pipe.send(_outcome(getattr(opened.contestants[kind], method), *arguments))
 
 
 def _outcome(function, *arguments, **options):

@@ -4,9 +4,6 @@ In: for each number of threads a `Run`. Out: JSON types, and text. Figures are c
 and tables show nothing that the document lacks.
 """
 
-from dataclasses import dataclass
-
-from contest import Contest
 from coordgen_rs.text.tables import show_table
 from live.figures import ALL, MEASURES, Figures
 
@@ -17,25 +14,6 @@ _UNITS = {
     "answer": ("whole answers, new tokens/s, prompt included", 1),
     "tokens_per_step": ("tokens per step", 2),
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    """All that was measured with a number of threads.
-
-    Attributes:
-        threads: Compute threads of every engine.
-        rows: `Row`s of all engines that were asked for.
-        facts: Of each engine that was opened, by the name of a row.
-        contest: What they answered.
-        failures: Why a row has no figures, by name.
-    """
-
-    threads: int
-    rows: list
-    facts: dict[str, dict]
-    contest: Contest
-    failures: dict[str, str]
 
 
 def run_document(run, prompts):
@@ -69,7 +47,7 @@ def _row(figures, row, rows, facts):
 
 def _plain_of(row, rows):
     """The plain row of the same weights in the same engine; None where there is none."""
-    of_it = [other for other in rows.values() if other[1:] == (row.engine, row.weights, False)]
+    of_it = [other for other in rows.values() if other[2:] == (row.engine, row.weights, False)]
     # llama.cpp has two: the types are those of the server, which comes last.
     return of_it[-1].name if of_it and row.drafts else None
 
