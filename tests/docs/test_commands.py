@@ -28,6 +28,8 @@ NOT_RUN = {
     r"^python evaluate\.py": "writes over the demo prompts; test_models_corpus.py runs it",
     r"^python fuzz/run\.py": "fuzzes; continuous integration runs it by `make`",
     r"^python benches/qwen_shape\.py": "writes half a gigabyte",
+    r"^python benches/peers/real\.py": "needs a real model; test_live_peers.py runs it with fakes",
+    r"^coordgen export SmolLM2": "needs a real model",
 }
 """What begins like this is not run."""
 
