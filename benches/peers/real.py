@@ -25,7 +25,15 @@ from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.target.costs import machine_facts
 from coordgen_rs.text.tokenizer import Tokenizer
 from live import engines, report
-from live.prompts import chat_template, digest, encode, read_conversations, read_recorded
+from live.prompts import (
+    chat_template,
+    check_room,
+    digest,
+    encode,
+    read_conversations,
+    read_recorded,
+    shorter,
+)
 from live.run import measure
 from live.weights import PRECISIONS, Weights
 
@@ -75,15 +83,17 @@ def _prompts(options, bundles):
     read, folder = read_conversations, options.prompts
     if options.data:
         read, folder = read_recorded, options.data
+    tokenizer = Tokenizer.of(bundles[0])
+    prompts = encode(read(folder, options.limit), chat_template(options.model), tokenizer)
+    if options.max_prompt_tokens is not None:
+        prompts, num_left_out = shorter(prompts, options.max_prompt_tokens)
+        if num_left_out:
+            print(f"{num_left_out} longer prompts are left out", file=sys.stderr)
     smallest = min(bundles, key=lambda bundle: bundle.manifest.context)
-    most = min(smallest.manifest.context, engines.CONTEXT) - options.max_new_tokens
-    remedy = f"{smallest.path} holds {smallest.manifest.context}, see coordgen export --context"
-    return encode(
-        read(folder, options.limit),
-        chat_template(options.model),
-        Tokenizer.of(bundles[0]),
-        (most, remedy),
-    )
+    context = min(smallest.manifest.context, engines.CONTEXT)
+    remedy = f"give --max-prompt-tokens, or export {smallest.path} with --context"
+    check_room(prompts, context - options.max_new_tokens, remedy)
+    return prompts
 
 
 def _peers(options, weights):
@@ -142,6 +152,7 @@ def _document(options, weights, prompts, runs):
             "max_new_tokens": options.max_new_tokens,
             "rounds": options.rounds,
             "limit": options.limit,
+            "max_prompt_tokens": options.max_prompt_tokens,
             "stop_at_end": options.stop_at_end,
             "rows": options.rows,
             "context": engines.CONTEXT,
@@ -163,6 +174,7 @@ def _parser():
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="recorded requests, instead")
     parser.add_argument("--limit", type=int, metavar="N", help="only N prompts a task")
+    parser.add_argument("--max-prompt-tokens", type=int, metavar="N", help="leave longer ones out")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default %(default)s")
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N")

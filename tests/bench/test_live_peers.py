@@ -25,10 +25,12 @@ from live.prompts import (
     Conversation,
     Prompt,
     chat_template,
+    check_room,
     digest,
     encode,
     read_conversations,
     read_recorded,
+    shorter,
     spread,
 )
 from live.weights import Weights, llama_config
@@ -175,7 +177,8 @@ class TestProcess:
 
 class TestPrompts:
     def test_a_limit_takes_lines_from_the_whole_file(self) -> None:
-        assert spread(list(range(12)), 4) == [0, 3, 6, 9]
+        assert spread(list(range(12)), 4) == [0, 4, 7, 11]
+        assert spread([1, 2, 3], 1) == [1]
         assert spread([1, 2], 4) == [1, 2]
 
     def test_conversations_are_read_by_task(self, conversations: Path) -> None:
@@ -209,10 +212,23 @@ class TestPrompts:
             read_conversations(conversations)
 
     def test_a_prompt_that_is_too_long_is_named(self) -> None:
+        with pytest.raises(PromptsError, match="ui-21 has 21 tokens, room is for 20: export"):
+            check_room(prompts_of(ui=[3, 21]), 20, "export again")
+
+    def test_longer_prompts_are_left_out_and_counted(self) -> None:
+        prompts, num_left_out = shorter(prompts_of(rag=[9], ui=[3, 21]), 8)
+        assert num_left_out == 2
+        assert [(task, [len(p.token_ids) for p in of]) for task, of in prompts.items()] == [
+            ("ui", [3])
+        ]
+        with pytest.raises(PromptsError, match="no prompt is left"):
+            check_room({}, 8, "")
+
+    def test_prompts_are_the_rendered_text_and_nothing_more(self) -> None:
         tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
-        long = [Conversation("ui-9", "ui", [{"role": "user", "content": "word " * 50}])]
-        with pytest.raises(PromptsError, match=r"ui-9 has \d+ tokens, room is for 20: export"):
-            encode(long, lambda messages: messages[0]["content"], tokenizer, (20, "export again"))
+        one = Conversation("ui-1", "ui", [{"role": "user", "content": "the mill"}])
+        prompts = encode([one], lambda messages: messages[0]["content"], tokenizer)
+        assert tokenizer.decode(prompts["ui"][0].token_ids) == "the mill"
 
     def test_a_digest_tells_prompts_apart(self) -> None:
         assert digest(prompts_of(rag=[3, 4])) != digest(prompts_of(rag=[4, 3]))

@@ -100,34 +100,58 @@ def read_recorded(folder, limit=None):
 
 
 def spread(items, limit):
-    """At most `limit` items, evenly from all, in their order."""
+    """At most `limit` items, evenly from the first to the last, in their order."""
     if limit is None or limit >= len(items):
         return items
-    return [items[index * len(items) // limit] for index in range(limit)]
+    last = len(items) - 1
+    return [items[round(index * last / max(1, limit - 1))] for index in range(limit)]
 
 
-def encode(conversations, render, tokenizer, most_tokens):
-    """Prompts by task.
+def shorter(prompts, most):
+    """The prompts of at most so many tokens, by task, and how many were left out."""
+    kept = {
+        task: [prompt for prompt in of_task if len(prompt.token_ids) <= most]
+        for task, of_task in prompts.items()
+    }
+    num_left_out = sum(map(len, prompts.values())) - sum(map(len, kept.values()))
+    return {task: of_task for task, of_task in kept.items() if of_task}, num_left_out
+
+
+def encode(conversations, render, tokenizer):
+    """`Prompt`s by task.
 
     Args:
         conversations: At least one.
         render: Messages to text, as a model's chat template has it.
         tokenizer: The model's.
-        most_tokens: What the engines have room for, and what to say if that is too little.
-
-    Raises:
-        PromptsError: A prompt is longer than that.
     """
-    most, remedy = most_tokens
     prompts = {}
     for id_, task, messages in conversations:
         token_ids = tokenizer.encode(render(messages), special_tokens=False)
-        if len(token_ids) > most:
-            raise PromptsError(
-                f"prompt {id_} has {len(token_ids)} tokens, room is for {most}: {remedy}"
-            )
         prompts.setdefault(task, []).append(Prompt(id_, task, token_ids))
     return prompts
+
+
+def check_room(prompts, most, remedy):
+    """See that every prompt fits.
+
+    Args:
+        prompts: By task.
+        most: Tokens that a prompt may have.
+        remedy: What to do if one has more.
+
+    Raises:
+        PromptsError: A prompt is longer, or there is none.
+    """
+    if not prompts:
+        raise PromptsError("no prompt is left")
+    for of_task in prompts.values():
+        for prompt in of_task:
+            if len(prompt.token_ids) > most:
+                raise PromptsError(
+                    f"prompt {prompt.id} has {len(prompt.token_ids)} tokens, room is for {most}: "
+                    f"{remedy}"
+                )
 
 
 def chat_template(gguf):
