@@ -13,6 +13,7 @@ Needs `pip install --group peers`.
 
 import argparse
 import json
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,7 @@ from pathlib import Path
 from contest import ContestantFailedError
 from coordgen_rs.bench.reporting.condition import commit_of
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.target.costs import machine_facts
@@ -43,14 +45,17 @@ PEERS = ("llama.cpp", "GenAI")
 
 def main(arguments=None):
     """Measure and print; 1 where an engine failed, 2 where nothing could be measured."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         weights = Weights(options.model, options.work)
         bundles = [Bundle.open(bundle) for bundle in options.bundles]
         prompts = _prompts(options, bundles)
         files, failures = _peers(options, weights)
     except (CoordgenError, OSError) as error:
         print(f"real.py: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"real.py: no module named {error.name}: pip install --group peers", file=sys.stderr)
         return 2
     runs = []
     for threads in options.threads:
@@ -67,11 +72,10 @@ def main(arguments=None):
             )
         run.failures.update(failures)
         runs.append(report.run_document(run, prompts))
-    document = _document(options, weights, prompts, runs)
-    if options.json:
-        options.json.write_text(json.dumps(document), encoding="utf-8")
-    for run in runs:
-        report.show(run, sum(map(len, prompts.values())))
+        report.show(runs[-1], sum(map(len, prompts.values())))
+        if options.json:  # after each run, for the next one may take an hour
+            document = _document(options, weights, prompts, runs)
+            options.json.write_text(json.dumps(document), encoding="utf-8")
     return 1 if any(run["failures"] for run in runs) else 0
 
 
@@ -154,7 +158,7 @@ def _document(options, weights, prompts, runs):
             "limit": options.limit,
             "max_prompt_tokens": options.max_prompt_tokens,
             "stop_at_end": options.stop_at_end,
-            "rows": options.rows,
+            "rows": options.rows and options.rows.pattern,
             "context": engines.CONTEXT,
         },
         "prompts": {
@@ -167,26 +171,44 @@ def _document(options, weights, prompts, runs):
 
 def _parser():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+
+    def add_count(option, default, help):
+        told = help if default is None else f"{help}, default %(default)s"
+        parser.add_argument(
+            option, type=values.count(option), default=default, metavar="N", help=told
+        )
+
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
     parser.add_argument(
         "--prompts", type=Path, default=PROMPTS, metavar="DIR", help="default %(default)s"
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="recorded requests, instead")
-    parser.add_argument("--limit", type=int, metavar="N", help="only N prompts a task")
-    parser.add_argument("--max-prompt-tokens", type=int, metavar="N", help="leave longer ones out")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default %(default)s")
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
+    add_count("--limit", None, "only N prompts a task")
+    add_count("--max-prompt-tokens", None, "leave longer prompts out")
+    parser.add_argument(
+        "--threads", type=values.count("--threads"), nargs="+", default=[1, 2], metavar="N"
+    )
+    add_count("--rounds", 3, "answers to each prompt")
+    add_count("--max-new-tokens", 64, "tokens of an answer")
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
-    parser.add_argument("--rows", metavar="REGEX", help="only rows whose names match")
-    parser.add_argument("--limit-s", type=float, default=1800.0, help="for one answer")
+    parser.add_argument(
+        "--rows", type=_pattern, metavar="REGEX", help="only rows whose names match"
+    )
+    add_count("--limit-s", 1800, "seconds for one answer")
     parser.add_argument(
         "--work", type=Path, default=Path("build/peers"), help="for files that are made"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
     return parser
+
+
+def _pattern(typed):
+    try:
+        return re.compile(typed)
+    except re.error as error:
+        raise OptionError(f"--rows {typed!r} is no regular expression: {error}") from error
 
 
 if __name__ == "__main__":

@@ -401,6 +401,22 @@ def test_rows_can_be_chosen(arguments: list[str], tmp_path: Path) -> None:
     assert run["comparisons"] == []
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--rounds", "0"], "--rounds is 0, but must be at least 1"),
+        (["--rows", "("], "is no regular expression"),
+        (["--prompts", "nowhere"], "nowhere holds none of"),
+        (["--max-prompt-tokens", "1"], "no prompt is left"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    wrong: list[str], said: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert real.main([*arguments, *wrong]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_bundles_of_different_models_are_refused(
     arguments: list[str],
     bundle_of: Callable[[str, str], Path],

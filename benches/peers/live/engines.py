@@ -4,7 +4,6 @@ In: a GGUF file and the files made of it (`weights.py`), bundles, and threads. O
 first, each with its contestants' rows.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -109,7 +108,7 @@ def chosen(engines, pattern):
     if pattern is None:
         return engines
     narrowed = [
-        replace(engine, rows=[row for row in engine.rows if re.search(pattern, row.name)])
+        replace(engine, rows=[row for row in engine.rows if pattern.search(row.name)])
         for engine in engines
     ]
     return [engine for engine in narrowed if engine.rows]
