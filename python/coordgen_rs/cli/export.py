@@ -21,6 +21,7 @@ examples:
   coordgen export Llama-3.2-1B-Instruct bundle --weights int4 --context 4096
   coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
   coordgen export SmolLM2-135M-Instruct.Q4_0.gguf bundle
+  coordgen export hf:Qwen/Qwen2.5-0.5B-Instruct bundle --weights int8
   coordgen export stories260K bundle
   coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
 """
@@ -32,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "checkpoint",
         type=values.path("CHECKPOINT"),
         metavar="CHECKPOINT",
-        help="a Hugging Face directory, a GGUF file, or a llama2.c legacy checkpoint",
+        help="a Hugging Face directory, a GGUF file, hf:OWNER/NAME with /FILE.gguf or @REVISION "
+        "behind it, or a llama2.c legacy checkpoint",
     )
     parser.add_argument(
         "out",
@@ -85,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a chat template in Jinja; default: the checkpoint's own",
     )
+    parser.add_argument(
+        "--tokenizer",
+        type=values.path("--tokenizer"),
+        metavar="FILE",
+        help="a tokenizer.json to use instead of the checkpoint's own (cpu)",
+    )
     qnn = parser.add_argument_group("options for qnn")
     qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
     qnn.add_argument(
@@ -132,6 +140,7 @@ def _export_cpu(options: argparse.Namespace) -> int:
             decode_rows=options.decode_rows,
             context=options.context,
             chat_template=options.chat_template,
+            tokenizer=options.tokenizer,
             on_progress=on_progress,
         )
     for line in kept_lines(Bundle.open(options.out).manifest):
@@ -143,8 +152,9 @@ def _export_cpu(options: argparse.Namespace) -> int:
 def _export_qnn(options: argparse.Namespace) -> int:
     from coordgen_rs.export.qnn.exporter import export_qnn
 
-    if options.weights == "keep":
-        raise OptionError("--weights keep is for --provider cpu")
+    if options.weights == "keep" or options.tokenizer is not None:
+        name = "--weights keep" if options.tokenizer is None else "--tokenizer"
+        raise OptionError(f"{name} is for --provider cpu")
     if options.soc is None:
         raise OptionError("--provider qnn needs --soc NAME, the chip")
     with warnings_told(), progress() as on_progress:

@@ -37,8 +37,6 @@ def write_chat(
     sources = chat.sources
     if given is not None:
         sources = {DEFAULT: read_template_file(given)}
-    elif checkpoint.chat_template is not None:
-        sources = {DEFAULT: checkpoint.chat_template}
     if not sources:
         return None
     files = {}

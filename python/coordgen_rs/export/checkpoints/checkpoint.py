@@ -4,23 +4,18 @@ In: a path. Out: a `Checkpoint`, the same for every format. Weights carry their 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.export.checkpoints.config import ModelConfig, parse_config
+from coordgen_rs.export.checkpoints.config import ModelConfig
+from coordgen_rs.export.checkpoints.hub import fetch, hub_name
+from coordgen_rs.export.checkpoints.hugging_face import open_hugging_face, read_config
 from coordgen_rs.export.checkpoints.llama2c import open_llama2c
-from coordgen_rs.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.export.checkpoints.tensor import Tensor
-from coordgen_rs.export.checkpoints.text_part import text_config, text_tensors
-from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer
-from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import JsonTextError, read_json
-from coordgen_rs.text.chat_files import ChatTemplates, read_templates
-
-_MOST_JSON_BYTES = 64 << 20
+from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer_json
+from coordgen_rs.text.chat_files import ChatTemplates
 
 
 @dataclass(frozen=True)
@@ -31,12 +26,10 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     read_tokenizer: Callable[[], str]
     """The text of a tokenizer.json; may raise CheckpointError."""
+    read_chat: Callable[[], ChatTemplates] = ChatTemplates
+    """The chat templates; none by default. May raise ChatTemplateError."""
     is_gguf: bool = False
     """Whether it is a GGUF file, whose weights may be kept as they are."""
-    read_chat: Callable[[], ChatTemplates] = ChatTemplates
-    """The chat templates in files of their own; none by default. May raise ChatTemplateError."""
-    chat_template: str | None = None
-    """The chat template of a format that has one among its metadata."""
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """The tensor of that name.
@@ -52,15 +45,35 @@ class Checkpoint:
         return tensor
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """Opens a Hugging Face directory, a GGUF file, or a llama2.c `.bin` or a directory with one.
+
+    Args:
+        path: Of the checkpoint, or `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
+        tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
 
     Raises:
         CheckpointError: Something is missing or damaged.
         UnsupportedModelError: The exporter cannot do this model.
+        OptionError: The path is of the form `hf:..`, and malformed, or huggingface_hub is absent.
     """
+    source = _open(path)
+    if tokenizer is None:
+        return source
+    return replace(source, read_tokenizer=partial(read_tokenizer_json, tokenizer))
+
+
+def _open(path: Path) -> Checkpoint:
+    """The checkpoint with its own tokenizer.
+
+    Raises:
+        CheckpointError: Something is missing or damaged.
+    """
+    name = hub_name(path)
+    if name is not None:
+        path = fetch(name, check=read_config)
     if (path / "config.json").is_file():
-        return _open_hugging_face(path)
+        return Checkpoint(*open_hugging_face(path))
     if path.is_file() and path.suffix == ".gguf":
         # The gguf package is large, and of no use for others.
         from coordgen_rs.export.checkpoints.gguf.model_file import open_gguf
@@ -74,53 +87,3 @@ def open_checkpoint(path: Path) -> Checkpoint:
     raise CheckpointError(
         f"{path} is no GGUF file, and holds no config.json and no single llama2.c .bin file"
     )
-
-
-def _open_hugging_face(path: Path) -> Checkpoint:
-    generation_path = path / "generation_config.json"
-    generation = _read_object(generation_path) if generation_path.exists() else {}
-    document = _read_object(path / "config.json")
-    return Checkpoint(
-        parse_config(text_config(document), generation),
-        text_tensors(document, _open_weights(path)),
-        partial(read_tokenizer, path),
-        read_chat=partial(read_templates, path),
-    )
-
-
-def _open_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of all shards that the index names.
-
-    Raises:
-        CheckpointError: A file or the index is missing or damaged.
-    """
-    index_path = path / "model.safetensors.index.json"
-    if not index_path.exists():
-        return open_safetensors(path / "model.safetensors")
-    weight_map = _read_object(index_path).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(
-        isinstance(shard, str) for shard in weight_map.values()
-    ):
-        raise CheckpointError(f"{index_path} has no weight_map of file names")
-    for shard in weight_map.values():
-        if not is_plain_name(shard):
-            raise CheckpointError(f"{index_path} names {shard!r}, which is not a plain file name")
-    shards = {name: open_safetensors(path / name) for name in sorted(set(weight_map.values()))}
-    tensors = {}
-    for name, shard in weight_map.items():
-        if name not in shards[shard]:
-            raise CheckpointError(f"{path / shard} lacks {name}, which the index promises")
-        tensors[name] = shards[shard][name]
-    return tensors
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        document = read_json(path, most_bytes=_MOST_JSON_BYTES)
-    except JsonTextError as error:
-        raise CheckpointError(str(error)) from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{path} does not hold an object")
-    return document

@@ -22,10 +22,18 @@ def read_tokenizer(directory: Path) -> str:
     Raises:
         CheckpointError: A file is missing or damaged, or the begin token is unknown.
     """
-    path = directory / "tokenizer.json"
+    return read_tokenizer_json(directory / "tokenizer.json")
+
+
+def read_tokenizer_json(path: Path) -> str:
+    """The same of a tokenizer.json, with the tokenizer_config.json that may be beside it.
+
+    Raises:
+        CheckpointError: As `read_tokenizer`.
+    """
     with package_errors_as(CheckpointError, f"{path} cannot be read"):
         text = read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
         tokenizer = Tokenizer.from_str(text)
-    if add_begin_token(tokenizer, directory / "tokenizer_config.json", CheckpointError):
+    if add_begin_token(tokenizer, path.with_name("tokenizer_config.json"), CheckpointError):
         return str(tokenizer.to_str())
     return text

@@ -57,6 +57,7 @@ def export_checkpoint(
     decode_rows: int = 32,
     context: int | None = None,
     chat_template: str | Path | None = None,
+    tokenizer: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> None:
     """Write the bundle `out` from a checkpoint.
@@ -75,6 +76,7 @@ def export_checkpoint(
             4, 8, 16 and 32.
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
         chat_template: A chat template in Jinja; None takes the checkpoint's.
+        tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Raises:
@@ -87,7 +89,7 @@ def export_checkpoint(
     chat = None if chat_template is None else Path(chat_template)
     with memory_named(Path(out)):
         refuse_taken(Path(out))
-        source = open_checkpoint(Path(checkpoint))
+        source = open_checkpoint(Path(checkpoint), None if tokenizer is None else Path(tokenizer))
         if context is None:
             context = min(source.config.max_positions, _DEFAULT_CONTEXT)
         weights = weights or ("keep" if source.is_gguf else "fp32")

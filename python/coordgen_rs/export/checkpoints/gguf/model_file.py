@@ -13,6 +13,7 @@ from coordgen_rs.export.checkpoints.gguf.architectures import (
     architecture_named,
     hugging_face_names,
 )
+from coordgen_rs.export.checkpoints.gguf.chat import chat_templates
 from coordgen_rs.export.checkpoints.gguf.header import Header, read_header
 from coordgen_rs.export.checkpoints.gguf.metadata import (
     ROPE_TENSORS,
@@ -24,9 +25,12 @@ from coordgen_rs.export.checkpoints.gguf.metadata import (
 from coordgen_rs.export.checkpoints.gguf.tensors import open_tensors
 from coordgen_rs.export.checkpoints.gguf.tokenizer import tokenizer_json
 from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.text.chat_files import ChatTemplates
 
 
-def open_gguf(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str]]:
+def open_gguf(
+    path: Path,
+) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str], Callable[[], ChatTemplates]]:
     """Opens a GGUF file.
 
     Raises:
@@ -45,4 +49,5 @@ def open_gguf(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], 
     weights = {name: it for name, it in header.tensors.items() if name not in ROPE_TENSORS}
     head_dim = config.head_dim if architecture.rotates_neighbours else None
     tensors = open_tensors(Header(path, header.metadata, weights), names, head_dim)
-    return config, tensors, partial(tokenizer_json, header)
+    read_chat = partial(chat_templates, header)
+    return config, tensors, partial(tokenizer_json, header), read_chat
