@@ -13,7 +13,7 @@ REQUESTS ?= 2000
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo test test-rust test-python test-damage-full test-faults test-lowest test-qnn-full families sanitize soak fuzz wheel lint format docs bench clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-faults test-lowest test-qnn-full families sanitize soak fuzz wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,6 +25,14 @@ setup-train: build/.venv ## PyTorch and transformers, for models/train.py and te
 
 demo: $(EMBEDDED) ## answer a prompt with the embedded model (PROMPT=file for another)
 	@$(BIN)/coordgen generate --model $(EMBEDDED) --prompt-file $(PROMPT) --compare
+
+smollm2: build/.core ## talk with SmolLM2-135M-Instruct, fetched once (PROMPT=file to answer that)
+	@$(BIN)/python models/smollm2.py build
+ifeq ($(origin PROMPT),file)
+	@$(BIN)/coordgen chat build/smollm2
+else
+	@$(BIN)/coordgen generate --model build/smollm2 --chat --prompt-file $(PROMPT)
+endif
 
 test: test-rust test-python ## all tests
 

@@ -4,6 +4,7 @@ In: the header's `tokenizer.chat_template`, and `tokenizer.chat_template.NAME` o
 the files of a Hugging Face directory would say. Nothing is rendered here.
 """
 
+from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.gguf.header import Header
 from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
 
@@ -13,12 +14,19 @@ _NAMES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seper
 
 
 def chat_templates(header: Header) -> ChatTemplates:
-    """All that the file says about chat; what is no text is as if it was not there."""
+    """All that the file says about chat.
+
+    Raises:
+        CheckpointError: A template is no text.
+    """
     sources = {}
     for key, value in header.metadata.items():
         name = DEFAULT if key == _KEY else key.removeprefix(f"{_KEY}.")
-        if isinstance(value, str) and name != key:
-            sources[name] = value
+        if name == key:
+            continue
+        if not isinstance(value, str):
+            raise CheckpointError(f"{header.path}: {key} is {value!r:.60}, expected a text")
+        sources[name] = value
     tokens = {}
     texts = header.metadata.get("tokenizer.ggml.tokens")
     for name, known_as in _NAMES.items():
