@@ -13,7 +13,7 @@ REQUESTS ?= 2000
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-faults test-lowest test-qnn-full families sanitize soak fuzz wheel lint format docs bench clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-real-full test-faults test-lowest test-qnn-full families sanitize soak fuzz wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ test-faults: build/.core ## 200 kills at random points, and full disks at every 
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 minutes)
 	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py
+
+test-real-full: build/.core ## 40 answers of SmolLM2 by weights and threads, in every mode (1 hour)
+	$(BIN)/python models/smollm2.py build
+	$(BIN)/python -m pytest -q -m real_full tests/test_real_model.py
 
 families: build/.core ## logits of each family beside those of transformers (make setup-train first)
 	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py
