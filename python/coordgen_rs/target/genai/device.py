@@ -66,7 +66,7 @@ class _Blocks(CpuBlocks):
         try:
             super().run(block, graph, buffers)
         except RuntimeError as error:
-            raise _error(self._folder, "run", error) from error
+            raise BundleError(_message(self._folder, "run", error)) from error
 
     def _session(self, block: int, file: str) -> onnxruntime.InferenceSession:
         return _loaded(self._folder, self._model)
@@ -94,9 +94,8 @@ def _loaded(folder: GenaiFolder, model: bytes) -> onnxruntime.InferenceSession:
     try:
         return cpu_session(model, weights=folder.path)
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
-        raise _error(folder, "load", error) from error
+        raise BundleError(_message(folder, "load", error)) from error
 
 
-def _error(folder: GenaiFolder, what: str, error: Exception) -> BundleError:
-    path = folder.file(folder.config.decoder.filename)
-    return BundleError(f"{path}: ONNX Runtime cannot {what} it: {error}")
+def _message(folder: GenaiFolder, what: str, error: Exception) -> str:
+    return f"{folder.file(folder.config.decoder.filename)}: ONNX Runtime cannot {what} it: {error}"
