@@ -108,7 +108,7 @@ class Model:
         """Open a bundle. The first time on a machine it is tested, which takes a few seconds.
 
         Args:
-            path: A directory written by `coordgen export`.
+            path: A directory written by `coordgen export`, or a folder of ONNX Runtime GenAI.
             threads: Compute threads of the process; None for one per core.
             width: Use only decode graphs up to this width; None uses all.
             draft: Where drafts come from: the name of a method, the names of sources, or "plain".

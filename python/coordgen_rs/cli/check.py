@@ -22,7 +22,10 @@ _PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox slee
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument(
-        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+        "bundle",
+        type=values.path("BUNDLE"),
+        metavar="BUNDLE",
+        help="from `coordgen export`, or a folder with genai_config.json",
     )
     parser.add_argument(
         "--prompt-file",

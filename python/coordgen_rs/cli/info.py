@@ -17,7 +17,10 @@ example:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument(
-        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+        "bundle",
+        type=values.path("BUNDLE"),
+        metavar="BUNDLE",
+        help="from `coordgen export`, or a folder with genai_config.json",
     )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON instead")
 

@@ -58,6 +58,8 @@ class ProviderChoice:
                 fit.
         """
         made_for = bundle.manifest.provider
+        if self.provider not in (None, made_for) and isinstance(bundle, GenaiFolder):
+            raise BundleError(f"{bundle.path} was made for {made_for}, not for {self.provider}")
         if self.provider not in (None, made_for):
             raise BundleError(
                 f"{bundle.path} was made for {made_for}, not for {self.provider}: export it again "

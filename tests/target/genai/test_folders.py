@@ -2,13 +2,19 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from checkpoints import character_tokenizer
+from command_line import coordgen
 from coordgen_rs import Bundle, Model, Tokenizer, generate, make_drafter, open_session, plain
 from coordgen_rs.bench.exactness import check
+from coordgen_rs.errors import BundleError
 from coordgen_rs.target.onnx_runtime import cpu_session
+from coordgen_rs.target.provider import ProviderChoice
 from genai_folders import (
     constant,
     edit_config,
@@ -153,3 +159,59 @@ def test_begin_token_is_put_where_only_the_config_says_so(folder):
 def test_end_token_may_be_a_number_or_several(folder):
     assert Bundle.open(edit_config(folder, eos_token_id=7)).manifest.end_token_ids == [7]
     assert Bundle.open(edit_config(folder, eos_token_id=[7, 9])).manifest.end_token_ids == [7, 9]
+
+
+def test_commands_take_a_folder_where_they_take_a_bundle(written, tmp_path):
+    before = hashes(written)
+    info = coordgen("info", written)
+    assert "written by: ONNX Runtime GenAI" in info.stdout
+    checked = coordgen("check", written, "--threads", "1")
+    assert "without checksums" in checked.stdout
+    assert "exact under commit: canonical" in checked.stdout
+    table = tmp_path / "history"
+    for _ in range(2):
+        answer = coordgen(
+            *("generate", "--model", written, "--prompt", "Once upon a time", "--compare"),
+            *("--history", table, "--max-new-tokens", "16", "--threads", "1", "--json"),
+        )
+        assert json.loads(answer.stdout)["identical"]
+    assert hashes(written) == before
+
+
+def test_a_folder_for_cpu_is_not_run_on_an_npu(written):
+    with pytest.raises(BundleError, match=r"made for cpu, not for qnn$"):
+        open_session(written, provider=ProviderChoice("qnn"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+def test_folders_of_the_model_builder(tmp_path, precision):
+    pytest.importorskip("onnx_ir", reason="the model builder needs onnx_ir")
+    pytest.importorskip("torch", reason="the model builder needs torch")
+    transformers = pytest.importorskip("transformers", reason="the model builder needs it")
+    pytest.importorskip("onnxruntime_genai", reason="the model builder is part of it")
+    sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "head_dim": 32}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "initializer_range": 0.1}
+    config = transformers.Qwen3Config(**sizes, **heads, **tokens, max_position_embeddings=512)
+    transformers.set_seed(0)
+    model = transformers.Qwen3ForCausalLM(config).float().eval()
+    source, out = tmp_path / "source", tmp_path / "built"
+    model.save_pretrained(source)
+    (source / "tokenizer.json").write_text(json.dumps(character_tokenizer(512)))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(source / "tokenizer.json"))
+    tokenizer.save_pretrained(source)
+    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-e", "cpu"]
+    options = ["-i", source, "-o", out, "-p", precision, "-c", tmp_path / "cache"]
+    subprocess.run([*builder, *map(str, options)], check=True, capture_output=True, timeout=300)
+    before, session = hashes(out), open_session(out)
+    assert session.widths == (1, 4, 8, 16, 32)
+    prompt = np.concatenate([PROMPT[:60], PROMPT[:60]])
+    answer = tokens_of(plain(session, prompt, max_new_tokens=40))
+    assert tokens_of(generate(session, prompt, max_new_tokens=40)) == answer
+    if precision == "fp32":
+        import torch
+
+        with torch.no_grad():
+            expected = model(torch.tensor(prompt.astype(np.int64))[None]).logits[0].numpy()
+        np.testing.assert_allclose(logits_of(session, prompt), expected, atol=1e-4)
+    assert hashes(out) == before
