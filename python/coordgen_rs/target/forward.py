@@ -94,6 +94,7 @@ class Forward:
         wide = self._wide_step
         rows = slice(buffers.rows)
         wide.write_index[:] = buffers.write_index
+        wide.input_ids[rows], wide.position_ids[rows] = buffers.input_ids, buffers.position_ids
         wide.hidden[block % 2][:, rows] = buffers.hidden[block % 2]
         for name, array in buffers.by_row.items():
             wide.by_row[name][:, :, rows] = array

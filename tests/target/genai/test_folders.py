@@ -4,13 +4,23 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from checkpoints import character_tokenizer
 from command_line import coordgen
-from coordgen_rs import Bundle, Model, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs import (
+    Bundle,
+    Model,
+    OrtSession,
+    Tokenizer,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
 from coordgen_rs.bench.exactness import check
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.onnx_runtime import cpu_session
@@ -97,6 +107,45 @@ def test_every_width_and_both_graphs_have_the_same_bits(written):
     report = check(open_session(written), PROMPT)
     assert report.lossless
     assert "canonical" in report.exact_commits
+
+
+def test_switching_graphs_changes_no_token(written):
+    folder, whole = Bundle.open(written), open_session(written)
+    expected = tokens_of(plain(whole, PROMPT, max_new_tokens=20))
+    apart = ProviderChoice().device(folder, share_graphs=False)
+    session = OrtSession(apart, preload=False, switch="sync")
+    assert tokens_of(plain(session, PROMPT, max_new_tokens=20)) == expected
+
+
+def test_a_step_under_the_prefill_graph_has_the_same_bits(written):
+    session = open_session(written)
+    session.rewind(0)
+    session.prefill(PROMPT)
+    inputs = session.step_inputs[1]
+    inputs.fill(PROMPT[:4], np.array([0, 0, 1, 2], np.uint32), session.length)
+    expected = session.step(inputs).copy()
+    only_prefill = SimpleNamespace(is_streaming=False, step_graph=lambda block: "prefill")
+    session.forward.run_step(inputs, only_prefill, None)
+    np.testing.assert_array_equal(session.head.step(inputs.rows), expected)
+
+
+def test_files_may_be_links_as_in_the_hubs_cache(written, tmp_path):
+    folder, blobs = tmp_path / "snapshot", tmp_path / "blobs"
+    folder.mkdir()
+    blobs.mkdir()
+    for number, path in enumerate(written.iterdir()):
+        shutil.copy(path, blobs / str(number))
+        (folder / path.name).symlink_to(blobs / str(number))
+    expected = tokens_of(plain(open_session(written), PROMPT, max_new_tokens=8))
+    assert tokens_of(plain(open_session(folder), PROMPT, max_new_tokens=8)) == expected
+
+
+def test_weights_behind_a_link_to_elsewhere_are_refused(folder, tmp_path):
+    data = folder / f"{MODEL_NAME}.data"
+    data.rename(tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BundleError, match="links to files elsewhere"):
+        open_session(folder)
 
 
 def test_config_may_be_named_instead_of_its_folder(written):

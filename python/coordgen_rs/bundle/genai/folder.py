@@ -81,7 +81,25 @@ class GenaiFolder(Bundle):
         Raises:
             BundleError: It cannot be read.
         """
-        return _read_graph(self.file(self.config.decoder.filename), self.config)[0]
+        graph = _read_graph(self.file(self.config.decoder.filename), self.config)[0]
+        data = {name for name, _ in graph.data_ends()}
+        graph.edit.relocate({name: self.file(name).resolve().name for name in data})
+        return graph
+
+    def weights_directory(self) -> Path:
+        """Where the weight files lie that the names in `graph` are of.
+
+        It is another directory where the folder's files are links, as in the hub's cache.
+
+        Raises:
+            BundleError: They do not lie together, and with the graph's file or in the folder.
+        """
+        graph = self.file(self.config.decoder.filename)
+        names = self.manifest.files.keys() - {CONFIG_NAME, _TOKENIZER_NAME, graph.name}
+        found = {self.file(name).resolve().parent for name in names} or {self.path.resolve()}
+        if len(found) > 1 or not found <= {self.path.resolve(), graph.resolve().parent}:
+            raise BundleError(f"{graph}: its weights are links to files elsewhere")
+        return found.pop()
 
     def identity(self) -> bytes:
         """Same as in `Bundle`; hashes of config, graph and tokenizer, and sizes of weight files."""

@@ -4,7 +4,7 @@ In: a model without the contents of its weight files. Out: models of a part of i
 knows no operator's meaning but that of If and Constant.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -76,6 +76,13 @@ class GraphEdit:
             for tensor in self._initializers.values()
             if tensor.data_location == TensorProto.EXTERNAL
         ]
+
+    def relocate(self, names: Mapping[str, str]) -> None:
+        """Read weights from files of other names."""
+        for tensor in self._initializers.values():
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = names.get(entry.value, entry.value)
 
     def unknown_inputs(self, outputs: Iterable[str], known: Iterable[str]) -> list[str]:
         """The graph's inputs, apart from the known ones, that some values are computed from."""

@@ -37,6 +37,7 @@ class GenaiDevice(CpuDevice):
         super().__init__(folder)
         model = folder.manifest.model
         self._folder = folder
+        folder.weights_directory()  # a refusal comes before anything is loaded
         self._head = head_model(folder.graph(), model)
         block = block_model(folder.graph(), model)
         self.blocks = _Blocks(folder, self.cache, block, share=share_graphs)
@@ -91,8 +92,9 @@ def _loaded(folder: GenaiFolder, model: bytes) -> onnxruntime.InferenceSession:
     Raises:
         BundleError: ONNX Runtime cannot load it.
     """
+    weights = folder.weights_directory()
     try:
-        return cpu_session(model, weights=folder.path)
+        return cpu_session(model, weights=weights)
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
         raise BundleError(_message(folder, "load", error)) from error
 
