@@ -68,6 +68,37 @@ def final_norm_tensor(source: Checkpoint, is_shared: bool) -> Tensor:
     return norm_tensor(source, "model.norm", config.hidden_size).times(scale)
 
 
+def weight_tensor(source: Checkpoint, number: int, part: str) -> Tensor:
+    """A linear layer's weight `(out, in)` in layer `number`, by its name in an unfused model.
+
+    Raises CheckpointError if it is missing, misshaped or damaged.
+    """
+    config, prefix = source.config, f"model.layers.{number}"
+    hidden, ffn = config.hidden_size, config.ffn_size
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    shapes = {
+        "self_attn.q_proj": (query, hidden),
+        "self_attn.k_proj": (key, hidden),
+        "self_attn.v_proj": (key, hidden),
+        "self_attn.o_proj": (hidden, query),
+        "mlp.gate_proj": (ffn, hidden),
+        "mlp.up_proj": (ffn, hidden),
+        "mlp.down_proj": (hidden, ffn),
+    }
+    rows, columns = shapes[part]
+    fused = {
+        "self_attn.q_proj": ("self_attn.qkv_proj", query + 2 * key, 0),
+        "self_attn.k_proj": ("self_attn.qkv_proj", query + 2 * key, query),
+        "self_attn.v_proj": ("self_attn.qkv_proj", query + 2 * key, query + key),
+        "mlp.gate_proj": ("mlp.gate_up_proj", 2 * ffn, 0),
+        "mlp.up_proj": ("mlp.gate_up_proj", 2 * ffn, ffn),
+    }
+    if not config.is_fused or part not in fused:
+        return source.tensor(f"{prefix}.{part}.weight", rows, columns)
+    name, all_rows, first = fused[part]
+    return source.tensor(f"{prefix}.{name}.weight", all_rows, columns).part(first, first + rows)
+
+
 def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bits) -> StoredLayer:
     """Appends layer `number`.
 

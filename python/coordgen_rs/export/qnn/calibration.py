@@ -55,12 +55,13 @@ class WatchedGraph:
                 watched.graph.output.append(float_info(prefix + name))
         set_threads(None)
         self._session = cpu_session(watched.SerializeToString())
+        self._inputs = [item.name for item in self._session.get_inputs()]
         self._outputs = [item.name for item in self._session.get_outputs()]
         self.ranges = Ranges()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The graph's own outputs by name."""
-        values = self._session.run(None, dict(inputs))
+        values = self._session.run(None, {name: inputs[name] for name in self._inputs})
         outputs: dict[str, Array] = dict(zip(self._outputs, values, strict=True))
         for name in self._names:
             self.ranges.add(name, float(outputs.pop(_LOW + name)), float(outputs.pop(_HIGH + name)))

@@ -5,7 +5,7 @@ graph only is left to onnxruntime's quantiser (`quantize.py`, which also tells t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +38,10 @@ class SharedEncodings:
 
 
 def choose_encodings(
-    ranges: Sequence[Ranges], layers: Sequence[range], cache_type: CacheType
+    ranges: Sequence[Ranges],
+    layers: Sequence[range],
+    cache_type: CacheType,
+    most_rotation: float = 1.0,
 ) -> SharedEncodings:
     """The encodings of a model.
 
@@ -46,6 +49,7 @@ def choose_encodings(
         ranges: Of the blocks in order, then of the head.
         layers: Of the blocks.
         cache_type: How keys and values are stored.
+        most_rotation: Largest cosine or sine.
     """
     blocks = list(zip(ranges, layers, strict=False))
     spans = [
@@ -59,7 +63,7 @@ def choose_encodings(
     return SharedEncodings(
         mask_value=mask_value,
         mask=Encoding.of_range(mask_value, 0),
-        rotation=Encoding.symmetric(1.0),
+        rotation=Encoding.symmetric(most_rotation),
         hidden=[Encoding.of_range(*block.by_name["hidden"]) for block in ranges],
         caches=caches,
         logits=Encoding.of_range(*ranges[-1].by_name["logits"]),
@@ -76,16 +80,24 @@ def _cache(block: Ranges, number: int, cache_type: CacheType) -> CacheEncodings:
 
 
 def block_encodings(
-    index: int, layers: range, ranges: Ranges, shared: SharedEncodings
+    index: int,
+    layers: range,
+    ranges: Ranges,
+    shared: SharedEncodings,
+    bare_keys: Container[int] = (),
 ) -> dict[str, Encoding]:
-    """By tensor, the given encodings of block `index`."""
+    """By tensor, the given encodings of block `index`.
+
+    `bare_keys` are the layers whose keys are neither normed nor rotated: like values, they have
+    their encoding from where they are computed.
+    """
     encodings = {
         "hidden": shared.hidden[index],
         "hidden_out": shared.hidden[index + 1],
         "mask": shared.mask,
-        "cos": shared.rotation,
-        "sin": shared.rotation,
     }
+    # No layer of the block may be rotated.
+    encodings |= {name: shared.rotation for name in ("cos", "sin") if name in ranges.by_name}
     if REPEATED_MASK in ranges.by_name:
         encodings[REPEATED_MASK] = shared.mask
     for number in layers:
@@ -95,6 +107,8 @@ def block_encodings(
         # Reshape and Transpose keep an encoding, so the values' begins where they are computed.
         for name in (f"layer_{number}.v_proj", *key_value_names(number, "value")):
             encodings[name] = cache.value
+        if number in bare_keys:
+            encodings[f"layer_{number}.k_proj"] = cache.key
         low, high = ranges.by_name[scores_name(number)]
         encodings[masked_scores_name(number)] = Encoding.of_range(low + shared.mask_value, high)
     return encodings

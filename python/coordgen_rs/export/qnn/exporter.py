@@ -35,7 +35,7 @@ from coordgen_rs.export.bundle import (
 from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
-from coordgen_rs.export.layers import embedding_tensor
+from coordgen_rs.export.layers import first_hidden_tensor
 from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
 from coordgen_rs.export.qnn.calibration_texts import CalibrationTexts, read_texts
 from coordgen_rs.export.qnn.encodings import (
@@ -152,26 +152,14 @@ def _refuse_switches(config: ModelConfig) -> None:
         UnsupportedModelError: The model needs it; the message names it.
     """
     needed = {
-        "norms of queries and keys": config.qk_norm,
-        f"a sliding window of {config.window} tokens": config.window is not None,
-        "layers without rotary embedding": bool(config.unrotated_layers),
         "norms behind attention and feed-forward": config.output_norms,
-        "scaled embeddings, scores or logits": any(
-            scale not in (1.0, None)
-            for scale in (
-                config.embedding_scale,
-                config.attention_scale,
-                config.residual_scale,
-                config.logits_scale,
-            )
-        ),
-        "fused weights and LongRoPE": config.is_fused,
+        f"a sliding window of {config.window} tokens": config.window is not None,
     }
     for what, is_needed in needed.items():
         if is_needed:
             raise UnsupportedModelError(
-                f"config.json: {config.family} models have {what}, which --provider qnn does not "
-                "support; --provider cpu does"
+                f"config.json: {config.family} has {what}, which --provider qnn does not support; "
+                "--provider cpu does"
             )
 
 
@@ -192,7 +180,7 @@ class _QnnExporter:
         self._chat_template = chat_template
         self._model = model_shape(source.config)
         self._layers = list(cut_layers(source.config.num_layers, options.blocks))
-        self._embedding = embedding_tensor(source).load()
+        self._embedding = first_hidden_tensor(source).load()
         self._steps = len(texts.calibration) + len(self._layers) + 2
 
     def run(self) -> QuantizationReport:
@@ -206,7 +194,8 @@ class _QnnExporter:
             for _ in expected.run(text):
                 pass
         ranges = [graph.ranges for graph in watched]
-        shared = choose_encodings(ranges, self._layers, self._options.cache_type)
+        most_rotation = max(1.0, self._source.config.rope_factor or 1.0)
+        shared = choose_encodings(ranges, self._layers, self._options.cache_type, most_rotation)
         graphs = []
         for index, graph in enumerate(floats):
             self._on_progress("quantising", len(self._texts.calibration) + index, self._steps)
@@ -227,15 +216,18 @@ class _QnnExporter:
         if index == len(self._layers):
             encodings = head_encodings(shared)
             return quantize_graph(graph, ranges, encodings, _HEAD_BITS), encodings
-        encodings = block_encodings(index, self._layers[index], ranges, shared)
+        config = self._source.config
+        bare_keys = () if config.qk_norm else config.unrotated_layers
+        encodings = block_encodings(index, self._layers[index], ranges, shared, bare_keys)
         bits = _BITS[self._options.weights]
         return quantize_graph(graph, ranges, encodings, bits), encodings
 
     def _text_model(self, graphs: Sequence[GraphRunner]) -> TextModel:
         *blocks, head = graphs
         pairs = list(zip(self._layers, blocks, strict=True))
-        inv_freq = self._source.config.inv_freq
-        return TextModel(self._model, pairs, head, self._embedding, inv_freq)
+        config = self._source.config
+        rope_factor = config.rope_factor or 1.0
+        return TextModel(self._model, pairs, head, self._embedding, config.inv_freq, rope_factor)
 
     def _write(self, graphs: Sequence[onnx.ModelProto], shared: SharedEncodings) -> None:
         options = self._options

@@ -2,7 +2,8 @@
 
 In: a checkpoint's weights. Out: a model with its weights, rows M and past slots P symbolic.
 A block's inputs, all float32 (D hidden size):
-    hidden (1, M, D); mask (1, 1, M, P + M), additive and finite; cos, sin (1, 1, M, head_dim / 2);
+    hidden (1, M, D); mask (1, 1, M, P + M), additive and finite;
+    cos, sin (1, 1, M, head_dim / 2), unless no layer of the block is rotated;
     for each layer i of the model: key_i, value_i (1, num_kv_heads, P, head_dim), the past.
 Its outputs: hidden_out (1, M, D); key_i_new, value_i_new (1, num_kv_heads, M, head_dim), the new
 rows only, which stand behind the past where they are attended to: the host commits some of them.
@@ -11,7 +12,8 @@ The head: hidden (1, M, D) to logits (1, M, vocab_size).
 Why these operators: HTP runs each of them in fixed point (measured on its emulator, for HTP
 versions 73 to 81). ScatterND, RotaryEmbedding and Where do not finalise in a quantised block,
 ScatterElements gives wrong results, GroupQueryAttention is not there at all.
-The factor 1 / sqrt(head_dim) is part of the query weights, which saves a product of all scores.
+The factor 1 / sqrt(head_dim) is part of the query weights, or of the norm behind them, which saves
+a product of all scores; a factor of the residual stream is part of the weights before it.
 Layers that read the same input are not joined, as on CPU: each gets encodings of its own.
 """
 
@@ -22,8 +24,15 @@ from onnx import numpy_helper
 
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.graph_builder import GraphBuilder, float_info
-from coordgen_rs.export.layers import output_tensor
+from coordgen_rs.export.layers import (
+    final_norm_tensor,
+    norm_names,
+    norm_tensor,
+    output_tensor,
+    weight_tensor,
+)
 
 ROWS, PAST, ATTENDED = "rows", "past", "attended"
 """The symbolic dimensions."""
@@ -59,13 +68,13 @@ def block_graph(source: Checkpoint, model: ModelShape, layers: range) -> onnx.Mo
 
     Raises CheckpointError for a tensor that is missing, misshaped or damaged.
     """
-    half = model.head_dim // 2
+    config = source.config
     inputs = [
         float_info("hidden", 1, ROWS, model.hidden_size),
         float_info("mask", 1, 1, ROWS, ATTENDED),
-        float_info("cos", 1, 1, ROWS, half),
-        float_info("sin", 1, 1, ROWS, half),
     ]
+    if not config.unrotated_layers.issuperset(layers):
+        inputs += [float_info(angle, 1, 1, ROWS, len(config.inv_freq)) for angle in ("cos", "sin")]
     outputs = [float_info("hidden_out", 1, ROWS, model.hidden_size)]
     graph, x = _QnnGraph(source, model), "hidden"
     for number in layers:
@@ -81,7 +90,7 @@ def block_graph(source: Checkpoint, model: ModelShape, layers: range) -> onnx.Mo
 def head_graph(source: Checkpoint, model: ModelShape) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits; raises as `block_graph` does."""
     graph = _QnnGraph(source, model)
-    normed = graph.norm("norm", "hidden", "model.norm")
+    normed = graph.norm("norm", "hidden", final_norm_tensor(source, is_shared=False))
     graph.linear("logits", normed, output_tensor(source).load())
     return graph.model(
         "head",
@@ -97,6 +106,7 @@ class _QnnGraph(GraphBuilder):
     def __init__(self, source: Checkpoint, model: ModelShape) -> None:
         super().__init__()
         self._source, self._model = source, model
+        self._residual_scale = np.float32(source.config.residual_scale)
         self._has_repeated_mask = False
 
     def linear(self, name: str, x: str, weight: Array, bias: Array | None = None) -> str:
@@ -108,84 +118,112 @@ class _QnnGraph(GraphBuilder):
             return product
         return self.node("Add", [product, self._constant(f"{name}.bias", bias)], name)
 
-    def norm(self, name: str, x: str, tensor: str) -> str:
+    def norm(self, name: str, x: str, weight: Tensor) -> str:
         """RMSNorm of the last dimension."""
-        weight = self._source.tensor(f"{tensor}.weight", self._model.hidden_size).load()
-        scale = self._constant(f"{name}.weight", weight)
+        scale = self._constant(f"{name}.weight", weight.load())
         epsilon = self._model.rms_norm_eps
         return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
 
     def attention(self, number: int, x: str) -> str:
         """`x (1, M, D)` plus attention over the past and the new rows."""
         model, name = self._model, f"layer_{number}"
-        width, size = model.num_heads * model.head_dim, model.head_dim
-        normed = self.norm(f"{name}.attention_norm", x, f"model.layers.{number}.input_layernorm")
-        scale = np.float32(size**-0.5)
-        query = self._by_head(number, "q_proj", normed, f"{name}.query", scale)
-        query = self._rotate(f"{name}.query_rotary", query)
-        key = self._by_head(number, "k_proj", normed, f"{name}.key")
+        width = model.num_heads * model.head_dim
+        normed = self.norm(f"{name}.attention_norm", x, self._norm(number, "attention_norm"))
+        query = self._query_or_key(number, "query", normed)
         _, new_key, _ = key_value_names(number, "key")
-        self._rotate(f"{name}.key_rotary", key, new_key)
+        self._query_or_key(number, "key", normed, output=new_key)
         _, new_value, _ = key_value_names(number, "value")
         self._by_head(number, "v_proj", normed, new_value)
         attended = self._attend(number, query)
         attended = self.node("Transpose", [attended], f"{name}.by_row", perm=[0, 2, 1, 3])
         rows = self.integers(1, _ANY, width)
         attended = self.node("Reshape", [attended, rows], f"{name}.attended_rows")
-        weight = self._weight(number, "self_attn.o_proj", model.hidden_size, width)
+        weight = self._weight(number, "self_attn.o_proj") * self._residual_scale
         out = self.linear(f"{name}.attention_out", attended, weight)
         return self.node("Add", [x, out], f"{name}.after_attention")
 
     def feed_forward(self, number: int, x: str, output: str | None) -> str:
         """`x (1, M, D)` plus SwiGLU, under the name `output` if there is one."""
-        model, name = self._model, f"layer_{number}"
-        norm = f"model.layers.{number}.post_attention_layernorm"
-        normed = self.norm(f"{name}.ffn_norm", x, norm)
-        up_shape = (model.ffn_size, model.hidden_size)
-        gate = self.linear(f"{name}.gate", normed, self._weight(number, "mlp.gate_proj", *up_shape))
-        up = self.linear(f"{name}.up", normed, self._weight(number, "mlp.up_proj", *up_shape))
+        name = f"layer_{number}"
+        normed = self.norm(f"{name}.ffn_norm", x, self._norm(number, "ffn_norm"))
+        gate = self.linear(f"{name}.gate", normed, self._weight(number, "mlp.gate_proj"))
+        up = self.linear(f"{name}.up", normed, self._weight(number, "mlp.up_proj"))
         sigmoid = self.node("Sigmoid", [gate], f"{name}.sigmoid")
         silu = self.node("Mul", [gate, sigmoid], f"{name}.silu")
         activated = self.node("Mul", [silu, up], f"{name}.activated")
-        down = self._weight(number, "mlp.down_proj", model.hidden_size, model.ffn_size)
+        down = self._weight(number, "mlp.down_proj") * self._residual_scale
         out = self.linear(f"{name}.down", activated, down)
         return self.node("Add", [x, out], output or f"{name}.after_ffn")
 
     def _by_head(
-        self, number: int, part: str, x: str, output: str, scale: np.float32 = _ONE
+        self,
+        number: int,
+        part: str,
+        x: str,
+        output: str,
+        scale: np.float32 = _ONE,
+        norm: Tensor | None = None,
     ) -> str:
-        """A linear layer of attention, its weights times `scale`: `(1, heads, M, head_dim)`."""
+        """A linear layer of attention, its weights times `scale`: `(1, heads, M, head_dim)`.
+
+        Each head is normed by itself if there is a `norm`: in three dimensions, before heads are
+        moved: with a norm in four, rows behind the first differ with the number of rows (measured
+        on the emulator).
+        """
         model = self._model
         heads = model.num_heads if part == "q_proj" else model.num_kv_heads
         width = heads * model.head_dim
-        weight = self._weight(number, f"self_attn.{part}", width, model.hidden_size) * scale
+        weight = self._weight(number, f"self_attn.{part}") * scale
         bias = None
         if self._source.config.qkv_bias:
             bias_name = f"model.layers.{number}.self_attn.{part}.bias"
             bias = self._source.tensor(bias_name, width).load() * scale
         rows = self.linear(f"layer_{number}.{part}", x, weight, bias)
+        if norm is not None:
+            one_by_one = self.integers(1, _ANY, model.head_dim)
+            rows = self.node("Reshape", [rows, one_by_one], f"{output}.one_by_one")
+            rows = self.norm(f"{output}.normed", rows, norm)
         split = self.integers(1, _ANY, heads, model.head_dim)
         rows = self.node("Reshape", [rows, split], f"{output}.by_row")
         return self.node("Transpose", [rows], output, perm=[0, 2, 1, 3])
 
-    def _rotate(self, name: str, x: str, output: str | None = None) -> str:
+    def _query_or_key(self, number: int, kind: str, x: str, output: str | None = None) -> str:
+        """Queries, scaled, or keys: `(1, heads, M, head_dim)`, under the name `output` if given.
+
+        They are normed and rotated where the model does so.
+        """
+        config, name = self._source.config, f"layer_{number}.{kind}"
+        scale = config.score_scale if kind == "query" else 1.0
+        is_rotated = number not in config.unrotated_layers
+        finished = output or (f"{name}_rotary.turned" if is_rotated else f"{name}_finished")
+        by_head = name if is_rotated else finished
+        part = "q_proj" if kind == "query" else "k_proj"
+        if config.qk_norm:
+            norm = self._norm(number, f"{kind}_norm", scale)
+            heads = self._by_head(number, part, x, by_head, norm=norm)
+        else:
+            heads = self._by_head(number, part, x, by_head, np.float32(scale))
+        return self._rotate(f"{name}_rotary", heads, finished) if is_rotated else heads
+
+    def _rotate(self, name: str, x: str, output: str) -> str:
         """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2.
 
         Spelt out: quantised blocks with the operator RotaryEmbedding did not finalise on HTP.
-        The graph has inputs `cos` and `sin` `(1, 1, M, head_dim / 2)`. `output` names the result.
+        The graph has inputs `cos` and `sin` `(1, 1, M, head_dim / 2)`; with fewer columns, the
+        dimensions behind those that are rotated stay as they are. `output` names the result.
         """
-        half = self._model.head_dim // 2
-        first, second = f"{name}.first", f"{name}.second"
-        halves = self.integers(half, half)
-        self.split("Split", [x, halves], [first, second], axis=-1)
+        half = len(self._source.config.inv_freq)
+        first, second, rest = f"{name}.first", f"{name}.second", f"{name}.rest"
+        sizes = [half, half, self._model.head_dim - 2 * half]
+        parts = [first, second, rest] if sizes[2] else [first, second]
+        self.split("Split", [x, self.integers(*sizes[: len(parts)])], parts, axis=-1)
         first_cos = self.node("Mul", [first, "cos"], f"{name}.first_cos")
         second_sin = self.node("Mul", [second, "sin"], f"{name}.second_sin")
         second_cos = self.node("Mul", [second, "cos"], f"{name}.second_cos")
         first_sin = self.node("Mul", [first, "sin"], f"{name}.first_sin")
         turned_first = self.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
         turned_second = self.node("Add", [second_cos, first_sin], f"{name}.turned_second")
-        turned = output or f"{name}.turned"
-        return self.node("Concat", [turned_first, turned_second], turned, axis=-1)
+        return self.node("Concat", [turned_first, turned_second, *parts[2:]], output, axis=-1)
 
     def _attend(self, number: int, query: str) -> str:
         """Softmax attention of `query (1, heads, M, head_dim)`, in the same shape.
@@ -230,8 +268,15 @@ class _QnnGraph(GraphBuilder):
         past, new, both = key_value_names(number, kind)
         return self.node("Concat", [past, new], both, axis=2)
 
-    def _weight(self, number: int, part: str, *shape: int) -> Array:
-        return self._source.tensor(f"model.layers.{number}.{part}.weight", *shape).load()
+    def _weight(self, number: int, part: str) -> Array:
+        return weight_tensor(self._source, number, part).load()
+
+    def _norm(self, number: int, field: str, scale: float = 1.0) -> Tensor:
+        """What a norm of a layer multiplies by, times `scale`; `field` as in `StoredLayer`."""
+        is_of_heads = field in ("query_norm", "key_norm")
+        size = self._model.head_dim if is_of_heads else self._model.hidden_size
+        name = norm_names(self._source.config, number)[field]
+        return norm_tensor(self._source, name, size).times(scale)
 
     def _constant(self, name: str, values: Array) -> str:
         self.constants[name] = numpy_helper.from_array(values, name)

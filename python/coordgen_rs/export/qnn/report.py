@@ -71,12 +71,13 @@ class QuantizedGraph:
     def __init__(self, graph: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> None:
         set_threads(None)
         self._session = cpu_session(graph.SerializeToString())
+        self._inputs = [item.name for item in self._session.get_inputs()]
         self._outputs = [item.name for item in self._session.get_outputs()]
         self._encodings = encodings
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """All outputs by name."""
-        integers = {name: self._encodings[name].quantize(value) for name, value in inputs.items()}
+        integers = {name: self._encodings[name].quantize(inputs[name]) for name in self._inputs}
         values = self._session.run(None, integers)
         return {
             name: self._encodings[name].dequantize(value)

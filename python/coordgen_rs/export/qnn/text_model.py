@@ -23,7 +23,7 @@ class GraphRunner(Protocol):
     """A graph of `graph.py` in any form."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """All outputs by name."""
+        """All outputs by name; inputs that the graph lacks are left aside."""
 
 
 class TextModel:
@@ -34,7 +34,8 @@ class TextModel:
         blocks: Layers and graph of each block, in order.
         head: The head's graph.
         embedding: `(vocab_size, hidden_size) f32`.
-        inv_freq: `(head_dim / 2,)`, radians per position.
+        inv_freq: `(rotated pairs,)`, radians per position.
+        rope_factor: What cosines and sines are multiplied by.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class TextModel:
         head: GraphRunner,
         embedding: Array,
         inv_freq: Sequence[float],
+        rope_factor: float = 1.0,
     ) -> None:
         self._model, self._blocks, self._head = model, blocks, head
         self._embedding, self._inv_freq = embedding, np.asarray(inv_freq, np.float32)
+        self._rope_factor = np.float32(rope_factor)
 
     def run(self, token_ids: Sequence[int]) -> Iterator[tuple[list[Array], Array]]:
         """Run a text from its start, a chunk after another.
@@ -81,8 +84,8 @@ class TextModel:
         angles = np.arange(start, start + rows, dtype=np.float32)[:, None] * self._inv_freq
         return {
             "mask": mask,
-            "cos": np.cos(angles)[np.newaxis, np.newaxis],
-            "sin": np.sin(angles)[np.newaxis, np.newaxis],
+            "cos": np.cos(angles)[np.newaxis, np.newaxis] * self._rope_factor,
+            "sin": np.sin(angles)[np.newaxis, np.newaxis] * self._rope_factor,
         }
 
 

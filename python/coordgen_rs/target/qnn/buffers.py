@@ -46,7 +46,7 @@ class QnnBuffers(Buffers):
     def of_rows(cls, rows: int, bundle: Bundle, target: QnnTarget) -> "QnnBuffers":
         """New buffers for `rows` tokens."""
         manifest, model = bundle.manifest, bundle.manifest.model
-        half, hidden = (1, 1, rows, model.head_dim // 2), (1, rows, model.hidden_size)
+        half, hidden = (1, 1, rows, len(manifest.inv_freq)), (1, rows, model.hidden_size)
         ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         # As many columns at every width, so that a narrow step can be run under a wide graph.
         mask = np.zeros((1, 1, rows, manifest.slots + manifest.widths[-1]), np.float32)

@@ -1,0 +1,86 @@
+"""Families on QNN: the float graphs compute what transformers does, and the rest is refused."""
+
+import numpy as np
+import pytest
+
+from coordgen_rs.bench.exactness import check
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.export import layers
+from coordgen_rs.export.bundle import cut_layers, model_shape
+from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.export.qnn.calibration import WatchedGraph
+from coordgen_rs.export.qnn.exporter import export_qnn
+from coordgen_rs.export.qnn.graph import block_graph, head_graph
+from coordgen_rs.export.qnn.text_model import TextModel
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.qnn.device import QnnDevice
+from families import needs_transformers, random_model, tokens, write_safetensors
+from qnn_bundles import SMALL, needs_emulator
+
+pytestmark = needs_transformers
+
+ON_HTP = ("Qwen3", "Mistral", "SmolLM3", "Granite 3", "Phi-3.5-mini", "Phi-4-mini")
+
+
+@pytest.fixture(scope="module")
+def checkpoint_of(tmp_path_factory):
+    """A function from a case to its model and a Hugging Face directory of it."""
+
+    def write(name):
+        model = random_model(name)
+        return model, write_safetensors(model, tmp_path_factory.mktemp("family") / "checkpoint")
+
+    return write
+
+
+@pytest.mark.parametrize("name", ON_HTP)
+def test_float_graphs_compute_what_transformers_does(checkpoint_of, name):
+    import torch
+
+    model, path = checkpoint_of(name)
+    source = open_checkpoint(path)
+    shape, config = model_shape(source.config), source.config
+    blocks = [
+        (numbers, WatchedGraph(block_graph(source, shape, numbers)))
+        for numbers in cut_layers(config.num_layers, 4)
+    ]
+    text_model = TextModel(
+        shape,
+        blocks,
+        WatchedGraph(head_graph(source, shape)),
+        layers.first_hidden_tensor(source).load(),
+        config.inv_freq,
+        config.rope_factor or 1.0,
+    )
+    ids = tokens(100).astype(np.int64)
+    with torch.no_grad():
+        expected = model(torch.from_numpy(ids)[None]).logits[0].numpy()
+    got = np.concatenate([logits for _, logits in text_model.run(ids.tolist())])
+    assert np.abs(got - expected).max() < 1e-4
+
+
+@needs_emulator
+@pytest.mark.parametrize(("name", "blocks"), [("Qwen3", 1), ("SmolLM3", 4)])
+def test_drafts_change_no_token_on_the_emulator(checkpoint_of, tmp_path, name, blocks):
+    _, path = checkpoint_of(name)
+    report = export_qnn(path, tmp_path / "bundle", soc="8-elite", blocks=blocks, **SMALL)
+    assert min(report.block_cosine) > 0.95
+    session = OrtSession(QnnDevice(Bundle.open(tmp_path / "bundle")))
+    checked = check(session, tokens(30), max_new_tokens=8)
+    assert checked.exact_commits == ("canonical", "compact")
+    assert all(item.identical for item in checked.comparisons), checked.comparisons
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Gemma 3", "gemma3 has norms behind attention and feed-forward"),
+        ("Mistral, window 24", "a sliding window of 24 tokens"),
+    ],
+)
+def test_what_only_the_cpu_does_is_refused_by_name(checkpoint_of, tmp_path, name, message):
+    _, path = checkpoint_of(name)
+    with pytest.raises(UnsupportedModelError, match=message):
+        export_qnn(path, tmp_path / "bundle", soc="8-elite", **SMALL)
+    assert list(tmp_path.iterdir()) == []
