@@ -111,6 +111,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most tokens per answer; default 96",
     )
     parser.add_argument(
+        "--ignore-eos",
+        action="store_true",
+        help="go on behind end tokens: all answers have --max-new-tokens",
+    )
+    parser.add_argument(
         "--threads",
         type=values.count("--threads"),
         metavar="N",
@@ -255,6 +260,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         draft_model=options.draft_model,
         lookup_table=options.lookup_table,
         remembering=options.history == "earlier-requests",
+        ignore_eos=options.ignore_eos,
         is_free=options.costs == "free",
         width=options.width,
         threads=options.threads,

@@ -44,15 +44,23 @@ def answer(
     drafter: Drafting | None,
     *,
     max_new_tokens: int,
+    ignore_eos: bool = False,
 ) -> Answered:
     """Answer a prompt, by plain decoding if there is no drafter; see `generate`."""
     stats = Stats()
     start = time.perf_counter()
     if drafter is None:
-        steps = plain(session, prompt, max_new_tokens=max_new_tokens, stats=stats)
+        steps = plain(
+            session, prompt, max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, stats=stats
+        )
     else:
         steps = generate(
-            session, prompt, max_new_tokens=max_new_tokens, drafter=drafter, stats=stats
+            session,
+            prompt,
+            max_new_tokens=max_new_tokens,
+            ignore_eos=ignore_eos,
+            drafter=drafter,
+            stats=stats,
         )
     tokens: list[int] = []
     arrivals: list[tuple[float, int]] = []

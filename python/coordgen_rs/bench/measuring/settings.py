@@ -32,6 +32,7 @@ class Settings:
         data: A file of prompts; None where only sections are wanted that need none.
         repeats: Times that everything is measured; medians are of so many.
         max_new_tokens: Longest answer.
+        ignore_eos: Whether every answer is that long, whatever end tokens it holds.
         limit: Prompts of each task, at most; None for all.
         methods: For the section `methods`; empty for all that can run.
         draft_model: A bundle, for the methods that have one.
@@ -54,6 +55,7 @@ class Settings:
     data: Path | None = None
     repeats: int = 5
     max_new_tokens: int = 96
+    ignore_eos: bool = False
     limit: int | None = None
     methods: tuple[str, ...] = ()
     draft_model: Path | None = None

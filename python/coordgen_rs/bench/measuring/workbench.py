@@ -188,7 +188,8 @@ class Workbench:
 
     def answer(self, prompt: NDArray[np.uint32], drafter: Drafting | None) -> Answered:
         """One answer, as long as the settings allow."""
-        return answer(self.session, prompt, drafter, max_new_tokens=self.settings.max_new_tokens)
+        limit, ignore_eos = self.settings.max_new_tokens, self.settings.ignore_eos
+        return answer(self.session, prompt, drafter, max_new_tokens=limit, ignore_eos=ignore_eos)
 
     def warm_up(self) -> None:
         """Answer a prompt that does not count: the first run of a graph takes longer."""
