@@ -75,8 +75,8 @@ class OrtSession:
         self.request = 0
         self.gap_work: GapWork = None
         self._written = 0  # slots, from the first, that the last run left written
-        self._token_ids = np.zeros(manifest.context, np.uint32)  # of the committed slots
-        self._run_ids = np.zeros(0, np.uint32)  # of the last run's rows
+        # Of the slots, also of those that a run has written and nobody committed yet.
+        self._token_ids = np.zeros(manifest.context + manifest.widths[-1], np.uint32)
         self._num_canonical = 0
         self.is_exact_after_prefill = True
         self.switcher = Switcher(
@@ -226,7 +226,7 @@ class OrtSession:
         if on_logits is not None:
             for logits in self._chunk_logits(buffers, len(token_ids)):
                 on_logits(logits)
-        self._run_ids = token_ids
+        self._token_ids[self.length : self.length + len(token_ids)] = token_ids
         self._commit(np.arange(len(token_ids), dtype=np.uint32))
         self._written = self.length
 
@@ -263,8 +263,8 @@ class OrtSession:
         """
         with self._open_device():
             self.forward.run_step(inputs, self.switcher, self.gap_work)
-            self._run_ids = inputs.input_ids[: inputs.num_nodes].astype(np.uint32)
             self._written = self.length + inputs.num_nodes
+            self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.head.step(inputs.rows)
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
@@ -283,10 +283,10 @@ class OrtSession:
         self._commit(rows)
 
     def _commit(self, rows: NDArray[np.uint32]) -> None:
-        """Commit rows of the last run, and remember their tokens before that counts."""
+        """Commit written rows, and move their tokens along before that counts."""
         start, end = self.length, self.length + len(rows)
         self._num_canonical = min(self._num_canonical, start)
-        self._token_ids[start:end] = self._run_ids[rows]
+        self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
         self.cache.commit(rows)
         is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
         if is_canonical and self._num_canonical == start:
