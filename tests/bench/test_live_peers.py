@@ -33,6 +33,8 @@ from live.prompts import (
     shorter,
     spread,
 )
+from live.report import run_document
+from live.run import Run
 from live.weights import Weights, llama_config
 
 SCHEMA = Path(real.__file__).parent / "live" / "schema.json"
@@ -386,12 +388,36 @@ def test_what_fails_is_named_and_the_others_are_reported(
         ("own plain", "GenAI int4 n-gram", "GenAI int4 plain"),
         ("plain", "coordgen b plain", "GenAI int4 plain"),
         ("drafting", "coordgen b auto", "GenAI int4 n-gram"),
+        ("best", "coordgen b auto", "GenAI int4 n-gram"),
     ]
     ratios = compared["own plain", "coordgen b auto", "coordgen b plain"]["ratios"]
     assert ratios["decode"][ALL] == pytest.approx([2, 2, 2])
     said = capsys.readouterr().out
     assert "failed: llama.cpp Q4_1 plain: its process ended with 3: out of luck" in said
     assert "decoding, tokens/s, 1 thread" in said
+
+
+def test_the_best_of_an_engine_may_be_without_drafts() -> None:
+    rows = [
+        Row("x plain", "plain", "GenAI", "int4", False),
+        Row("x drafting", "n-gram", "GenAI", "int4", True),
+        Row("y drafting", "n-gram", "GenAI", "fp32", True),
+        Row("ours", "auto", "coordgen", "b", True),
+    ]
+    seconds = {"x plain": 1.0, "x drafting": 2.0, "y drafting": 4.0, "ours": 1.0}
+    contest = Contest({name: {"rag": [answers(of)]} for name, of in seconds.items()})
+    run = Run(1, rows, {name: {} for name in seconds}, contest, {})
+    compared = [
+        (one["kind"], one["other"], one["ratios"]["decode"][ALL].median)
+        for one in run_document(run, prompts_of(rag=[9]))["comparisons"]
+        if one["name"] == "ours"
+    ]
+    assert compared == [
+        ("drafting", "x drafting", pytest.approx(2)),
+        ("drafting", "y drafting", pytest.approx(4)),
+        ("best", "x plain", pytest.approx(1)),
+        ("best", "y drafting", pytest.approx(4)),
+    ]
 
 
 def test_rows_can_be_chosen(arguments: list[str], tmp_path: Path) -> None:

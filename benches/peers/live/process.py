@@ -118,7 +118,10 @@ def _serve(pipe, open_engine, options, log):
     opened, why = _outcome(open_engine, **options)
     pipe.send((None if opened is None else opened.facts, why))
     while opened is not None:
-        request = pipe.recv()
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return  # who asked was killed
         if request is None:
             return
         kind, method, arguments = request

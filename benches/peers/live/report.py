@@ -54,22 +54,31 @@ def _plain_of(row, rows):
 
 def _pairs(figures, rows):
     """Which rows are compared, and why."""
-    own = [row for row in rows.values() if row.engine == "coordgen"]
-    peers = [row for row in rows.values() if row.engine != "coordgen"]
     for row in rows.values():
         if plain := _plain_of(row, rows):
             yield "own plain", row.name, plain
+    peers = [row for row in rows.values() if row.engine != "coordgen"]
+    plain_peers = [row.name for row in peers if not row.drafts]
+    best_drafting = _best(figures, [row for row in peers if row.drafts])
+    best = _best(figures, peers)
+    for row in rows.values():
+        if row.engine != "coordgen":
+            continue
+        chosen = {"drafting": best_drafting, "best": best} if row.drafts else {"plain": plain_peers}
+        for kind, others in chosen.items():
+            for other in others:
+                yield kind, row.name, other
+
+
+def _best(figures, rows):
+    """The names of the rows that decode fastest, one for each engine and weights."""
     best = {}
-    for row in peers:
+    for row in rows:
         speed = figures.rates(row.name, "decode")[ALL]
         place = row.engine, row.weights
-        if row.drafts and speed is not None and speed > best.get(place, (None, (0,)))[1]:
-            best[place] = row.name, speed
-    for row in own:
-        others = [name for name, _ in best.values()] if row.drafts else []
-        others = others or [peer.name for peer in peers if not peer.drafts and not row.drafts]
-        for other in others:
-            yield "drafting" if row.drafts else "plain", row.name, other
+        if speed is not None and (place not in best or speed > best[place][0]):
+            best[place] = speed, row.name
+    return [name for _, name in best.values()]
 
 
 def _comparison(figures, kind, name, other):
@@ -145,6 +154,7 @@ def show(run, num_prompts):
         ("own plain", "decoding with drafts, plain of the same engine and weights = 1"),
         ("plain", "plain decoding, another engine's plain = 1"),
         ("drafting", "decoding with drafts, another engine's best drafting = 1"),
+        ("best", "decoding with drafts, another engine's best, with drafts or without = 1"),
     ):
         _show_comparisons(f"{title}, {threads}", run["comparisons"], kind)
     for name, why in run["failures"].items():
