@@ -217,7 +217,10 @@ def test_where_nothing_can_be_written_is_named_before_anything_is_done(
 IGNORED = [
     ("generate --model bundle --prompt x --draft plain --budget 4", "--budget"),
     ("generate --model bundle --prompt x --draft plain --history h", "history"),
-    ("generate --model bundle --prompt x --draft plain --lookup-table t", "look-up table"),
+    (
+        "generate --model bundle --prompt x --draft plain --lookup-table t",
+        "--lookup-table is for drafts",
+    ),
     ("generate --model bundle --prompt x --draft automaton --draft-model bundle", "draft model"),
     ("generate --model bundle --prompt x --sources reuse --draft-model bundle", "draft model"),
     ("generate --model bundle --prompt x --namespace n", "namespace"),

@@ -58,7 +58,9 @@ def opened(options: argparse.Namespace) -> Model:
         values.refuse(options, ("namespace", "history_max_tokens"), "needs --history")
     if options.draft == PLAIN:
         values.refuse(
-            options, ("history", "draft_model", "lookup_table"), f"drafts, but --draft is {PLAIN}"
+            options,
+            ("history", "draft_model", "lookup_table"),
+            f"is for drafts, but --draft is {PLAIN}",
         )
     with progress() as on_progress:
         return Model.open(
