@@ -1,6 +1,7 @@
 """Chat templates: rendered as transformers renders them, and harmless whoever wrote them."""
 
 import json
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -196,3 +197,9 @@ def test_damaged_files_are_named(tmp_path, config):
 def test_without_a_template_it_is_said_what_to_do():
     with pytest.raises(ChatTemplateError, match="--chat-template FILE"):
         ChatTemplates(place="bundle").template()
+
+
+def test_without_jinja2_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(OptionError, match=r"jinja2 3\.1\.6 or newer: pip install"):
+        rendered("x")
