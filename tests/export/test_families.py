@@ -13,7 +13,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
 from families import (
-    FORMATS,
+    CASES,
     MODELS,
     chain_logits,
     compare,
@@ -42,8 +42,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[An
     return export
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "file_format"), CASES)
 def test_logits_and_greedy_tokens_are_those_of_transformers(model_of, name, file_format):
     result = compare(*model_of(name, file_format))
     assert result.difference < 1e-4

@@ -4,6 +4,7 @@ In: a path. Out: configuration, tensors, tokenizer and chat template. Only the h
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def open_gguf(
     metadata = Metadata(header)
     architecture = architecture_named(metadata.architecture)
     config = parse_config(config_document(metadata, architecture), generation_document(metadata))
+    # llama.cpp's converter has added Gemma's offset to the weights.
+    config = replace(config, norm_offset=0.0)
     names = hugging_face_names(architecture, num_layers(metadata))
     weights = {name: it for name, it in header.tensors.items() if name not in ROPE_TENSORS}
     head_dim = config.head_dim if architecture.rotates_neighbours else None
