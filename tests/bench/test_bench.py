@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
+from checkpoints import CHECKPOINTS
 from command_line import MODULE, coordgen, refused
 from coordgen_rs.bench.measuring.answers import NotLosslessError
 from coordgen_rs.bench.measuring.prompts import (
@@ -26,7 +27,9 @@ from coordgen_rs.bench.sections.energy import NO_SOURCE, measure_energy
 from coordgen_rs.bench.sections.methods import measure_methods
 from coordgen_rs.cli import bench as cli
 from coordgen_rs.cli.main import main
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.export import export_checkpoint
+from coordgen_rs.target.open import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from prompts import PROMPTS
 
@@ -365,19 +368,23 @@ def test_unusable_prompts_are_named(tmp_path, line):
 
 
 def test_messages_are_rendered_before_they_are_encoded(tmp_path, session_of):
-    session = session_of("embedded", "fp32")
+    pytest.importorskip("jinja2", reason="the extra chat is not installed")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"task": "rag", "messages": messages}))
     prompts = read_prompts(path)
     assert prompts == [Prompt("rag", messages)]
-    encoded = encode_prompts(
-        session, prompts, 8, lambda given: "\n".join(one["content"] for one in given)
-    )
-    wanted = Tokenizer.of(session.bundle).encode("Be brief.\nWhy?", special_tokens=False)
+    with pytest.raises(ChatTemplateError, match="no chat template"):
+        encode_prompts(session_of("embedded", "fp32"), prompts, 8)
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for one in messages %}{{ one.content }}\n{% endfor %}")
+    bundle = tmp_path / "bundle"
+    export_checkpoint(CHECKPOINTS["embedded"], bundle, chat_template=template)
+    session = open_session(bundle)
+    encoded = encode_prompts(session, prompts, 8)
+    wanted = Tokenizer.of(session.bundle).encode("Be brief.\nWhy?\n", special_tokens=False)
+    session.close()
     assert encoded["rag"][0].tolist() == wanted.tolist()
-    with pytest.raises(PromptsError, match="chat template"):
-        encode_prompts(session, prompts, 8)
 
 
 def test_prompts_may_begin_with_a_byte_order_mark(data):

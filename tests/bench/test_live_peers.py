@@ -13,6 +13,7 @@ from checkpoints import CHECKPOINTS
 from contest import Answer, Contest, ContestantFailedError
 from coordgen_rs import OrtSession
 from coordgen_rs.bench.measuring.prompts import PromptsError
+from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.text.tokenizer import Tokenizer
 from fake_engines import open_absent, open_scripted
@@ -246,7 +247,7 @@ class TestPrompts:
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.close()
-        with pytest.raises(PromptsError, match="holds no chat template"):
+        with pytest.raises(ChatTemplateError, match="no chat template"):
             chat_template(tmp_path / "False.gguf")
         render = chat_template(tmp_path / "True.gguf")
         assert render([{"role": "user", "content": "Hi"}]) == "<user>Hi"

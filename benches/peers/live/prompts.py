@@ -12,6 +12,8 @@ import numpy as np
 
 from coordgen_rs.bench.measuring.prompts import PromptsError
 from coordgen_rs.bench.replay.records import read_records
+from coordgen_rs.export.checkpoints.gguf.chat import chat_templates
+from coordgen_rs.export.checkpoints.gguf.header import read_header
 from coordgen_rs.files.json_text import JsonTextError, read_json_lines
 from coordgen_rs.files.typed_json import FieldError, parse
 
@@ -158,18 +160,10 @@ def chat_template(gguf):
     """A function from messages to text, by the template in a GGUF file.
 
     Raises:
-        PromptsError: It holds none.
-        ModuleNotFoundError: A package is absent.
+        CheckpointError: It is damaged.
+        ChatTemplateError: It holds no template.
     """
-    from gguf import GGUFReader
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    field = GGUFReader(gguf).get_field("tokenizer.chat_template")
-    if field is None:
-        raise PromptsError(f"{gguf} holds no chat template")
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(field.contents())
-    return lambda messages: template.render(messages=messages, add_generation_prompt=True)
+    return chat_templates(read_header(gguf)).template().render
 
 
 def digest(prompts):

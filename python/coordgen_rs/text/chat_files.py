@@ -89,7 +89,8 @@ def bundled_templates(bundle: Bundle, token: Callable[[int], str | None]) -> Cha
     """What a bundle says about chat.
 
     Args:
-        bundle: Perhaps one without a template, of before bundles had any.
+        bundle: Perhaps one without a template, of before bundles had any. A folder that is read as
+            it is has those of a Hugging Face directory.
         token: The vocabulary's text for an id.
 
     Raises:
@@ -102,6 +103,9 @@ def bundled_templates(bundle: Bundle, token: Callable[[int], str | None]) -> Cha
     }
     texts = {name: None if token_id is None else token(token_id) for name, token_id in ids.items()}
     tokens = {name: text for name, text in texts.items() if text is not None}
+    if bundle.tokenizer_config is not None:
+        found = read_templates(bundle.path)
+        return ChatTemplates(found.sources, tokens | found.tokens, found.place)
     chat = manifest.chat
     if chat is None:
         return ChatTemplates({}, tokens, str(bundle.path))

@@ -1,10 +1,10 @@
 """Prompts of the bench: one JSON object a line, with the task that a prompt belongs to.
 
-In: a file, whose lines hold text or the messages of a chat. Out: prompts, and their token ids. How
-messages become text is the caller's to say.
+In: a file, whose lines hold text or the messages of a chat. Out: prompts, and their token ids.
+Messages become text by the model's own chat template.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from coordgen_rs.errors import CoordgenError
 from coordgen_rs.files.json_text import JsonTextError, read_json_lines
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.text.chat_files import bundled_templates
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _MOST_LINE_BYTES = 64 << 20
@@ -88,29 +89,27 @@ def encode_prompts(
     session: OrtSession,
     prompts: Iterable[Prompt],
     max_new_tokens: int,
-    render: Callable[[Messages], str] | None = None,
 ) -> dict[str, list[NDArray[np.uint32]]]:
     """Prompts by task, as token ids; those that leave no room for an answer are left out.
 
     Args:
-        session: Says which tokenizer, and how much room there is.
+        session: Says which tokenizer and chat template, and how much room there is.
         prompts: Of any tasks.
         max_new_tokens: Room that an answer needs.
-        render: The model's chat template: messages to text, with the begin token where the model
-            wants one, up to where the answer starts.
 
     Raises:
-        PromptsError: A prompt is messages, and there is no `render`.
+        ChatTemplateError: A prompt is messages, and the bundle has no chat template, or one that
+            cannot render them.
+        OptionError: A prompt is messages, and jinja2 is missing.
     """
     tokenizer = Tokenizer.of(session.bundle)
     encoded: dict[str, list[NDArray[np.uint32]]] = {}
     for task, prompt in prompts:
         if isinstance(prompt, str):
             token_ids = tokenizer.encode(prompt)
-        elif render is None:
-            raise PromptsError("a prompt is chat messages, which need the model's chat template")
         else:
-            token_ids = tokenizer.encode(render(prompt), special_tokens=False)
+            template = bundled_templates(session.bundle, tokenizer.token).template()
+            token_ids = tokenizer.encode(template.render(prompt), special_tokens=False)
         if 0 < len(token_ids) <= session.capacity - max_new_tokens:
             encoded.setdefault(task, []).append(token_ids)
     return encoded
