@@ -100,6 +100,13 @@ def test_the_limits_of_numbers_are_inside():
     assert math.copysign(1, parse_json("-0.0", "it")) == -1
 
 
+def test_longer_integers_are_taken_where_they_are_expected():
+    no_limit = "1000000000000000019884624838656"  # tokenizer_config.json's model_max_length
+    assert parse_json(f"[{no_limit}]", "it", long_integers=True) == [int(no_limit)]
+    with pytest.raises(JsonTextError, match="4300 digits"):
+        parse_json("[1" + "0" * 10_000 + "]", "it", long_integers=True)
+
+
 def test_lines_are_numbered_and_only_the_first_may_have_a_byte_order_mark():
     stream = io.BytesIO(BOM + b'{"a": 1}\r\n\n \n["\xe2\x80\xa8"]')
     assert list(parse_json_lines(stream, "it", most_line_bytes=20)) == [

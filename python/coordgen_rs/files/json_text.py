@@ -35,18 +35,20 @@ class JsonTextError(ValueError):
     """A file is not what it should be: JSON in UTF-8; the message names it, and the line."""
 
 
-def read_json(path: Path, *, most_bytes: int) -> Any:
+def read_json(path: Path, *, most_bytes: int, long_integers: bool = False) -> Any:
     """Read a file that is one JSON document.
 
     Args:
         path: A regular file. A pipe or a device is refused, not waited for.
         most_bytes: A longer file is refused.
+        long_integers: Same as in `parse_json`.
 
     Raises:
         JsonTextError: It is no regular file, too long, or not JSON as in `parse_json`.
         OSError: It cannot be read.
     """
-    return parse_json(read_bytes(path, most_bytes=most_bytes), str(path))
+    text = read_bytes(path, most_bytes=most_bytes)
+    return parse_json(text, str(path), long_integers=long_integers)
 
 
 def read_json_lines(path: Path, *, most_line_bytes: int) -> Iterator[tuple[int, Any]]:
@@ -141,7 +143,7 @@ def parse_json_lines(
             yield number, parse_json(text, where)
 
 
-def parse_json(text: str | bytes, name: str) -> Any:
+def parse_json(text: str | bytes, name: str, *, long_integers: bool = False) -> Any:
     """What a JSON document says.
 
     It is UTF-8, with or without a byte order mark. Refused is also what readers disagree on: a key
@@ -152,6 +154,8 @@ def parse_json(text: str | bytes, name: str) -> Any:
     Args:
         text: The document.
         name: Its name for messages, and where it is one of many, its line.
+        long_integers: Also take integers beyond 64 bits, such as the 10^30 that stands for "no
+            limit" in tokenizer_config.json.
 
     Raises:
         JsonTextError: It is not such a document.
@@ -160,7 +164,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
     _check_depth(text, name)
     hooks: dict[str, Any] = {}
     if _MAYBE_HUGE.search(text):  # calling a hook for each number is slow
-        hooks = {"parse_int": _integer, "parse_float": _float}
+        hooks = {"parse_int": int if long_integers else _integer, "parse_float": _float}
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, **hooks)
     except json.JSONDecodeError as error:

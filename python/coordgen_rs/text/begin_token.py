@@ -57,7 +57,7 @@ def _begin_token(path: Path, error: type[CoordgenError]) -> str | None:
     if not path.exists():
         return None
     try:
-        config: Any = read_json(path, most_bytes=_MOST_CONFIG_BYTES)
+        config: Any = read_json(path, most_bytes=_MOST_CONFIG_BYTES, long_integers=True)
     except (JsonTextError, OSError) as cause:
         raise error(f"{path} cannot be read: {cause}") from cause
     if not isinstance(config, dict) or config.get("add_bos_token") is not True:

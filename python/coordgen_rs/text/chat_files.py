@@ -166,7 +166,7 @@ def _object(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = read_json(path, most_bytes=_MOST_CONFIG_BYTES)
+        found = read_json(path, most_bytes=_MOST_CONFIG_BYTES, long_integers=True)
     except (JsonTextError, OSError) as error:
         raise ChatTemplateError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
