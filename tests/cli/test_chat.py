@@ -168,6 +168,19 @@ class Terminal:
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
 
+    def interrupt_until(self, has_effect):
+        """Press Ctrl-C, again and again: what comes just before readline waits has no effect."""
+        for _ in range(50):
+            self.interrupt()
+            while select.select([self._own], [], [], 2)[0] and not has_effect():
+                try:
+                    self.seen += os.read(self._own, 4096).decode()
+                except OSError:  # nobody holds the other end any more
+                    self.process.wait(60)
+            if has_effect():
+                return
+        raise AssertionError(self.seen)
+
     def wait_for(self, text, since=0):
         """Read until `text` was shown; returns the place behind it."""
         while text not in self.seen[since:]:
@@ -194,9 +207,8 @@ def test_ctrl_c_stops_an_answer_and_a_second_one_at_the_empty_prompt_leaves(bund
         terminal.type("/stats\n")
         place = terminal.wait_for("answer: ", place)
         place = terminal.wait_for("> ", place)
-        terminal.interrupt()
-        place = terminal.wait_for("Ctrl-C again", place)
-        terminal.interrupt()
-        assert terminal.process.wait(60) == 0
+        terminal.interrupt_until(lambda: "Ctrl-C again" in terminal.seen[place:])
+        terminal.interrupt_until(lambda: terminal.process.poll() is not None)
+        assert terminal.process.returncode == 0
     finally:
         terminal.process.kill()

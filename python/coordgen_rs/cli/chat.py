@@ -106,16 +106,18 @@ class _Talk:
             import readline  # noqa: F401 (importing it is what changes `input`)
         while True:
             try:
+                if self._was_interrupted:
+                    print(flush=True)
+                    text.tell("(Ctrl-C again, Ctrl-D or /quit leaves)")
                 line = input(_PROMPT)
             except EOFError:
                 print(flush=True)
                 return
             except KeyboardInterrupt:
-                print(flush=True)
                 if self._was_interrupted:
+                    print(flush=True)
                     return
                 self._was_interrupted = True
-                text.tell("(Ctrl-C again, Ctrl-D or /quit leaves)")
                 continue
             self._was_interrupted = False
             try:
