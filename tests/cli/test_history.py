@@ -230,9 +230,9 @@ def test_generate_keeps_requests_and_drafts_from_them(coordgen, bundle_of, tmp_p
 def test_generate_names_options_that_do_not_go_together(coordgen, bundle_of, answers):
     command = ["generate", "--model", bundle_of("embedded", "fp32"), "--prompt", "x"]
     alone = coordgen(*command, "--namespace", "rag", code=2).err
-    assert "a namespace needs a history" in alone
+    assert "--namespace needs --history" in alone
     off = coordgen(*command, "--history", answers, "--draft", "plain", code=2).err
-    assert "a history needs drafts" in off
+    assert "--history is for drafts" in off
     other = coordgen(*command, "--history", answers, code=2).err
     assert "was written with another tokenizer" in other
 
