@@ -82,7 +82,7 @@ def test_what_the_hub_refuses_is_one_clear_line(tmp_path, repositories):
         "hf:owner/one@v7": "the repository has no such revision",
         "hf:owner/one/a.gguf": "the repository has no file a.gguf",
         "hf:owner/gated": "is gated: accept its terms",
-        "hf:owner/odd": "hidden_act = relu is not supported",
+        "hf:owner/odd": "hidden_act = 'relu' is not supported",
     }
     runs, cache = [(name, tmp_path / "out") for name in expected], tmp_path / "cache"
     with hub_of(repositories) as hub:

@@ -187,8 +187,8 @@ def limit():
     resource.setrlimit(resource.RLIMIT_AS, (in_use + int(sys.argv[3]), resource.RLIM_INFINITY))
 
 if sys.argv[4] == "at the first weight":
-    real = exporter.embedding_tensor
-    exporter.embedding_tensor = lambda source: (limit(), real(source))[1]
+    real = exporter.first_hidden_tensor
+    exporter.first_hidden_tensor = lambda source: (limit(), real(source))[1]
 else:
     limit()
 sys.exit(main.main(["export", sys.argv[1], sys.argv[2]]))
