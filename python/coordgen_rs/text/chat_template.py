@@ -56,7 +56,7 @@ class ChatTemplate:
             messages: The dialogue so far, oldest first.
             tools: Functions that the model may call, as JSON schemas.
             add_generation_prompt: Whether the text ends where the assistant's answer begins.
-            variables: What else the template reads, such as `enable_thinking`.
+            variables: What else the template reads, such as `enable_thinking` or `documents`.
 
         Raises:
             OptionError: Messages are malformed, or jinja2 is missing; the message says which.
@@ -64,10 +64,10 @@ class ChatTemplate:
         """
         given = checked_messages(messages)
         known = self.tokens | {
+            "documents": None,
             **_plain(variables or {}, "variables"),
             "messages": given,
             "tools": None if tools is None else _plain(list(tools), "tools"),
-            "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
         return self._render(known)
