@@ -28,6 +28,13 @@ def test_what_is_marked_for_training_renders_as_it_is():
     assert rendered(source) == "."
 
 
+def test_dict_is_as_in_transformers():
+    assert rendered("{{ dict([('a', 1)], b=2) }}") == "{'a': 1, 'b': 2}"
+    assert rendered("{{ dict.fromkeys('ab', 0) }}") == "{'a': 0, 'b': 0}"
+    with pytest.raises(ChatTemplateError, match="unsafe"):
+        rendered("{{ dict.__class__.__mro__ }}")
+
+
 ENDLESS = {
     "loops in loops": "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}"
     "{% endfor %}",

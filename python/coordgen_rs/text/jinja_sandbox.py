@@ -57,7 +57,7 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         self.globals |= {
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
-            "dict": _dict,
+            "dict": _Dict(),
             "namespace": _Namespace,
         }
 
@@ -244,8 +244,15 @@ def _now() -> datetime:
     return datetime.now()
 
 
-def _dict(*args: Any, **kwargs: Any) -> Mapping[Any, Any]:
-    return dict(*args, **kwargs)
+class _Dict:
+    """`dict` of templates: makes one, and leads to nothing else."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Mapping[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> Mapping[Any, Any]:
+        """A dict with these keys, all of one value."""
+        return dict.fromkeys(keys, value)
 
 
 def _to_json(
