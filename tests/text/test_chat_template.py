@@ -64,6 +64,16 @@ HUGE = {
     "an adjusted text": "{{ 'x'.ljust(10000000000) }}",
     "an indent": "{{ 'x\ny'|indent(10000000000) }}",
     "a power": "{{ 9 ** 99999999 }}",
+    "a list doubled by itself": "{% set n = namespace(x=['x']) %}{% for i in range(60) %}"
+    "{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+    "a tuple doubled by itself": "{% set n = namespace(x=('x',)) %}{% for i in range(60) %}"
+    "{% set n.x = (n.x, n.x) %}{% endfor %}{{ n.x|tojson }}",
+    "a dict doubled by itself": "{% set n = namespace(x={}) %}{% for i in range(60) %}"
+    "{% set n.x = {1: n.x, 2: n.x} %}{% endfor %}{{ n.x ~ '' }}",
+    "a dict doubled by a call": "{% set n = namespace(x={}) %}{% for i in range(60) %}"
+    "{% set n.x = dict(a=n.x, b=n.x) %}{% endfor %}{{ n.x|string }}",
+    "lists compared": "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}"
+    "{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, n.y] %}{% endfor %}{{ n.x == n.y }}",
     "a macro's text": "{% macro a() %}{% for i in range(90000) %}{{ 'x' * 900 }}{% endfor %}"
     "{% endmacro %}{{ a()|length }}",
     "much text": "{% for i in range(90000) %}{{ 'x' * 900 }}{% endfor %}",
@@ -91,6 +101,14 @@ def test_a_hostile_template_is_refused(source, monkeypatch):
     with pytest.raises(ChatTemplateError, match="the chat template cannot be"):
         rendered(source)
     assert rendered("{{ messages[0].content }}") == "Hello"
+
+
+def test_namespaces_that_hold_each_other_many_times_are_short_as_text():
+    source = (
+        "{% set a = namespace(x='x' * 9999) %}{% set b = namespace(x=[a] * 9999) %}"
+        "{% set c = namespace(x=[b] * 9999) %}{{ c }}{{ c.x|string|length < 999999 }}"
+    )
+    assert rendered(source) == "<Namespace>True"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ _MOST_SECONDS = 20.0
 _MOST_BITS = 4096
 _FEW = 100
 _NOT_GROWING = frozenset({"truncate", "wordwrap", "range", "round", "batch", "slice", "int"})
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _WIDE_FIELD = re.compile(r"\d{5}")
 """In a format: a width or precision of so many digits."""
 
@@ -87,6 +88,15 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         texts = [str(part) for part in parts]
         _check_length(sum(map(len, texts)))
         return "".join(texts)
+
+    def held(self, value: Any) -> Any:
+        """A list, tuple or dict that the template has made.
+
+        Raises:
+            TemplateError: It would be too long as a text.
+        """
+        self.spend()
+        return _checked(value)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call what the template calls; its result is not too long.
@@ -152,7 +162,25 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Code(CodeGenerator):
-    """Writes `~` so that its result has a limit."""
+    """Writes `~`, lists, tuples and dicts so that they have a limit."""
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802 (Jinja's)
+        self.write("environment.held(")
+        super().visit_List(node, frame)
+        self.write(")")
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802 (Jinja's)
+        if node.ctx != "load":
+            super().visit_Tuple(node, frame)
+            return
+        self.write("environment.held(")
+        super().visit_Tuple(node, frame)
+        self.write(")")
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802 (Jinja's)
+        self.write("environment.held(")
+        super().visit_Dict(node, frame)
+        self.write(")")
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (Jinja's)
         self.write("environment.joined((")
@@ -193,6 +221,10 @@ class _Namespace(Namespace):
         _check_name(name)
         super().__setitem__(name, value)
 
+    def __repr__(self) -> str:
+        """Without what it holds: that may be other namespaces, each many times."""
+        return "<Namespace>"
+
 
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
@@ -205,9 +237,24 @@ def _check_length(length: int) -> None:
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, str | list | tuple | bytes):
+    if isinstance(value, str | bytes):
         _check_length(len(value))
+    elif isinstance(value, _CONTAINERS):
+        _check_length(_length_as_text(value, {}))
     return value
+
+
+def _length_as_text(value: Any, known: dict[int, int]) -> int:
+    """About the length of `str(value)`, which no text is made for.
+
+    A list may hold another one many times over, and that again: each is looked at once.
+    """
+    if not isinstance(value, _CONTAINERS):
+        return 1 + (len(value) if isinstance(value, str | bytes) else 0)
+    if id(value) not in known:
+        items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_length_as_text(item, known) for item in items)
+    return known[id(value)]
 
 
 def _check_growth(name: str, value: Any, args: list[Any]) -> None:
