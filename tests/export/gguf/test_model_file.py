@@ -1,5 +1,8 @@
 """A GGUF file exports as the same model's safetensors do, and keeps what it holds."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,10 @@ from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.errors import CheckpointError, OptionError, UnsupportedModelError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.export.checkpoints.config import parse_config
+from coordgen_rs.export.checkpoints.gguf.architectures import architecture_named
+from coordgen_rs.export.checkpoints.gguf.header import Header, read_header
+from coordgen_rs.export.checkpoints.gguf.metadata import Metadata, config_document
 from gguf_files import write_gguf
 
 PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28
@@ -108,6 +115,8 @@ def test_weights_of_other_checkpoints_cannot_be_kept(tmp_path, checkpoint):
         ({"llama.attention.head_count": 0}, CheckpointError, "head_count is 0"),
         ({"llama.attention.head_count": "x"}, CheckpointError, "expected a number"),
         ({"llama.expert_count": 8}, UnsupportedModelError, "mixtures of experts"),
+        ({"llama.attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
+        ({"llama.final_logit_softcapping": 9.0}, UnsupportedModelError, "final_logit_softcapping"),
         ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope scaling 'yarn'"),
         ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "model is 'bert'"),
         ({"tokenizer.ggml.tokens": None}, CheckpointError, r"ggml\.tokens is missing"),
@@ -135,3 +144,37 @@ def test_control_tokens_end_an_answer_without_being_named_by_the_file(tmp_path, 
     metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
     file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
     assert open_checkpoint(file).config.end_token_ids == [2, 7]
+
+
+@pytest.mark.parametrize(("layers", "scale"), [(26, 256**-0.5), (62, 168**-0.5)])
+def test_attention_of_gemma_is_scaled_as_its_number_of_layers_says(layers, scale):
+    sizes = {
+        "block_count": layers,
+        "context_length": 1024,
+        "embedding_length": 5376,
+        "feed_forward_length": 64,
+        "attention.head_count": 32,
+        "attention.key_length": 256,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.sliding_window": 512,
+    }
+    metadata = {f"gemma3.{name}": value for name, value in sizes.items()}
+    header = Header(Path("x.gguf"), {"general.architecture": "gemma3", **metadata}, {})
+    document = config_document(Metadata(header), architecture_named("gemma3"))
+    config = parse_config({**document, "vocab_size": 16}, {})
+    assert config.score_scale == pytest.approx(scale)
+
+
+def test_factors_of_llama_3_hold_for_the_whole_context(tmp_path):
+    name = "llama.rope.scaling.original_context_length"
+    checkpoint = write_checkpoint(tmp_path / "model", head_dim=32)
+    plain_file = write_gguf(tmp_path / "a.gguf", checkpoint)
+    header = read_header(plain_file)
+    stored = header.tensors["output_norm.weight"]
+    factors = replace(stored, name="rope_freqs.weight", shape=(16,))
+    tensors = {**header.tensors, "rope_freqs.weight": factors}
+    metadata = {**header.metadata, name: 64}
+    document = config_document(
+        Metadata(Header(plain_file, metadata, tensors)), architecture_named("llama")
+    )
+    assert parse_config(document, {}).max_positions == header.metadata["llama.context_length"]

@@ -27,6 +27,8 @@ _ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"
 
 _CONTROL = 3
 
+_LAYERS_OF_GEMMA_27B = 62
+
 
 class Metadata:
     """The metadata of one file, by the names that its architecture gives them."""
@@ -108,6 +110,8 @@ def config_document(metadata: Metadata, architecture: Architecture) -> dict[str,
         "tie_word_embeddings": "output.weight" not in header.tensors,
         **_rope(metadata, head_dim),
         **_family_options(metadata, head_dim),
+        "attn_logit_softcapping": metadata.get("attn_logit_softcapping"),
+        "final_logit_softcapping": metadata.get("final_logit_softcapping"),
         "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
     }
 
@@ -151,8 +155,9 @@ def _rope(metadata: Metadata, head_dim: int) -> dict[str, Any]:
             "short_factor": read_numbers(metadata.header, short),
             "attention_factor": metadata.number("rope.scaling.attn_factor", 1.0),
         }
+        # Only longrope has other factors behind it.
         original = metadata.number("rope.scaling.original_context_length", most)
-        rope["original_max_position_embeddings"] = original
+        rope["original_max_position_embeddings"] = original if _LONG in tensors else most
     elif kind == "linear":
         factor = metadata.number("rope.scaling.factor", 1.0)
         rope["rope_scaling"] = {"rope_type": "linear", "factor": factor}
@@ -179,9 +184,13 @@ def _family_options(metadata: Metadata, head_dim: int) -> dict[str, Any]:
         return {"sliding_window": window or None}
     if metadata.architecture == "gemma3":
         pattern = metadata.number("attention.sliding_window_pattern", 6)
+        scalar = head_dim
+        if layers == _LAYERS_OF_GEMMA_27B:
+            # No file says so: llama.cpp knows the model by its number of layers.
+            scalar = metadata.number("embedding_length") // metadata.number("attention.head_count")
         return {
             "hidden_activation": "gelu_pytorch_tanh",
-            "query_pre_attn_scalar": head_dim,
+            "query_pre_attn_scalar": scalar,
             "sliding_window": metadata.number("attention.sliding_window"),
             "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10_000.0),
             "layer_types": [
