@@ -116,7 +116,17 @@ def rotations_that_are_computed(graph):
         node.input[7] = "negative_cos"
 
 
+def weights_in_an_attribute(graph):
+    """A constant whose content would be read from any file."""
+    tensor = TensorProto(data_type=TensorProto.FLOAT, dims=[8])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    graph.node.insert(0, helper.make_node("Constant", [], ["stolen"], value=tensor))
+
+
 GRAPHS = {
+    "a window of 31 tokens, narrower than the 32": with_attributes(local_window_size=31),
+    "weights in a node's attribute": weights_in_an_attribute,
     "not token ids": embeddings_as_input,
     "'past_conv.0': a state other": recurrent_state,
     "keys and values are float16": half_precision_cache,

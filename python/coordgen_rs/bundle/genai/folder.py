@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from coordgen_rs.bundle.genai.graph import DecoderGraph
 
 _TOKENIZER_NAME = "tokenizer.json"
-_WIDTHS = [1, 4, 8, 16, 32, 256]
-_DECODE_ROWS, _PREFILL_ROWS = 32, 256
+DECODE_ROWS, _PREFILL_ROWS = 32, 256
+_WIDTHS = [1, 4, 8, 16, DECODE_ROWS, _PREFILL_ROWS]
 _MOST_CONTEXT = 4096
 """As of bundles that are exported without another wish: caches take memory for every token."""
 _MOST_FILE_BYTES = 2 << 30
@@ -181,7 +181,7 @@ def _manifest(
         slots=context + _WIDTHS[-1],
         widths=_WIDTHS,
         prefill_rows=_PREFILL_ROWS,
-        decode_rows=_DECODE_ROWS,
+        decode_rows=DECODE_ROWS,
         bos_token_id=config.bos_token_id,
         end_token_ids=config.end_token_ids,
         inv_freq=[],

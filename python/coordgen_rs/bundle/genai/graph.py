@@ -51,6 +51,8 @@ class DecoderGraph:
         opset = max((item.version for item in model.opset_import if not item.domain), default=0)
         if opset < _LEAST_OPSET:
             raise self.error(f"its operators are of opset {opset}, too old to be run here")
+        if self.edit.has_hidden_data():
+            raise self.error("it reads weights in a node's attribute, which is not supported")
         self._check_inputs()
         self._check_logits(model)
         self.product, self.hidden = self._find_head()

@@ -77,6 +77,13 @@ class GraphEdit:
             if tensor.data_location == TensorProto.EXTERNAL
         ]
 
+    def has_hidden_data(self) -> bool:
+        """Whether a weight outside the model is none of the graph's own, but some node's."""
+        nodes = [*self._model.graph.node, *(n for one in self._model.functions for n in one.node)]
+        sparse = [part for one in self._model.graph.sparse_initializer for part in _parts(one)]
+        tensors = [*sparse, *(tensor for node in nodes for tensor in _tensors(node))]
+        return any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
+
     def relocate(self, names: Mapping[str, str]) -> None:
         """Read weights from files of other names."""
         for tensor in self._initializers.values():
@@ -155,6 +162,22 @@ def names_read(node: onnx.NodeProto) -> list[str]:
             names += [name for one in inner.node for name in names_read(one)]
             names += [value.name for value in inner.output]
     return names
+
+
+def _tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    """The tensors that stand in a node, those of its inner graphs included."""
+    for attribute in node.attribute:
+        yield from [attribute.t, *attribute.tensors]
+        for one in [attribute.sparse_tensor, *attribute.sparse_tensors]:
+            yield from _parts(one)
+        for inner in [attribute.g, *attribute.graphs] if attribute.type in _GRAPHS else []:
+            yield from inner.initializer
+            yield from (part for one in inner.sparse_initializer for part in _parts(one))
+            yield from (tensor for one in inner.node for tensor in _tensors(one))
+
+
+def _parts(tensor: onnx.SparseTensorProto) -> list[onnx.TensorProto]:
+    return [tensor.values, tensor.indices]
 
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)

@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from coordgen_rs.bundle.genai.folder import DECODE_ROWS
 from coordgen_rs.bundle.genai.graph import DecoderGraph
 from coordgen_rs.bundle.genai.graph_edit import attributes
 from coordgen_rs.bundle.manifest import ModelShape
@@ -209,11 +210,19 @@ class AttentionWriter:
     def _mask(self, window: int) -> str:
         """The mask, `(1, 1, M, slots)`; with a window, only of that many last positions.
 
-        A row of a tree stands in a slot at or after its position, so none of its ancestors in the
-        tree falls out of a window that is as wide as a step.
+        A row of a tree stands in a slot at or after its position. What is taken away is found by
+        slots, so no ancestor in the tree may be out of the window: it is as wide as a step.
+
+        Raises:
+            BundleError: It is narrower.
         """
         if window <= 0:
             return "mask"
+        if window < DECODE_ROWS:
+            raise self._graph.error(
+                f"its attention has a window of {window} tokens, narrower than the "
+                f"{DECODE_ROWS} of a draft tree, which is not supported"
+            )
         name = f"coordgen.mask_of_{window}"
         if name in self._shared:
             return name
