@@ -14,14 +14,13 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import jinja2
 import numpy as np
 from cyllama.llama import llama_cpp
 from tokenizers import Tokenizer
 
 from coordgen_rs import open_session, plain
 from coordgen_rs.export import export_checkpoint
-from coordgen_rs.export.checkpoints.gguf.header import read_header
+from live.prompts import chat_template
 
 WINDOW = 512
 ANSWER = 32
@@ -128,13 +127,8 @@ def compare(path, bundle, options):
     """The row of a file."""
     theirs, ours = LlamaCpp(path, options.threads), Ours(bundle, options.threads)
     tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
-    template = read_header(path).metadata["tokenizer.chat_template"]
-    prompts = [
-        jinja2.Template(template).render(
-            messages=[{"role": "user", "content": question}], add_generation_prompt=True
-        )
-        for question in QUESTIONS
-    ]
+    render = chat_template(path)
+    prompts = [render([{"role": "user", "content": question}]) for question in QUESTIONS]
     text = "\n".join((DOCS / name).read_text() for name in TEXTS)
 
     def ids_of(text):
