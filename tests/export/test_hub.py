@@ -1,5 +1,6 @@
 """Checkpoints by name, from a hub on the loopback address."""
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,9 @@ def repositories(tmp_path_factory):
     write_checkpoint(folder / "owner" / "odd", **small, hidden_act="relu")
     write_checkpoint(folder / "owner" / "gated", **small)
     (folder / "owner" / "gated" / "gated").touch()
+    texts = {"chat_template": {"chat_template": "x"}, "special_tokens_map": {"eos_token": "</s>"}}
+    for name, content in texts.items():
+        (folder / "owner" / "one" / f"{name}.json").write_text(json.dumps(content))
     for name in ("extra.safetensors", "README.md", "original.bin"):
         (folder / "owner" / "one" / name).write_bytes(bytes(100))
     return folder
@@ -60,8 +64,14 @@ def test_only_what_is_read_is_fetched_and_only_once(tmp_path, repositories):
         runs = ("hf:owner/one", tmp_path / "a"), (one, tmp_path / "b")
         states, _ = export(hub.url, cache, *runs, ("hf:owner/shards@v1", tmp_path / "c"))
     assert states == ["0", "0", "0"]
-    assert hub.fetched[:3] == ["config.json", "tokenizer.json", "model.safetensors"]
-    assert sorted(hub.fetched[3:]) == [
+    assert hub.fetched[:5] == [
+        "config.json",
+        "special_tokens_map.json",
+        "chat_template.json",
+        "tokenizer.json",
+        "model.safetensors",
+    ]
+    assert sorted(hub.fetched[5:]) == [
         "config.json",
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
@@ -71,7 +81,9 @@ def test_only_what_is_read_is_fetched_and_only_once(tmp_path, repositories):
     states, said = export(hub.url, cache, (one, tmp_path / "d"), offline=True)
     assert states == ["0"], said
     export_checkpoint(repositories / "owner" / "one", tmp_path / "local")
-    files = [Bundle.open(tmp_path / name).manifest.files for name in ("a", "b", "d", "local")]
+    manifests = [Bundle.open(tmp_path / name).manifest for name in ("a", "b", "d", "local")]
+    assert [it.chat and it.chat.tokens for it in manifests] == [{"eos_token": "</s>"}] * 4
+    files = [manifest.files for manifest in manifests]
     assert files[0] == files[1] == files[2] == files[3]
 
 

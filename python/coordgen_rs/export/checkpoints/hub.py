@@ -20,7 +20,13 @@ _NAME = re.compile(
     r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[^@]+\.gguf))?(?:@(?P<revision>[^\s@]+))?"
 )
 _CONFIG, _INDEX, _WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
-_OPTIONAL = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
+_OPTIONAL = (
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,12 @@ def hub_name(path: Path) -> HubName | None:
     Raises:
         OptionError: It begins as a name, but is none.
     """
-    if not str(path).startswith("hf:") or path.exists():
+    name = path.as_posix()
+    if not name.startswith("hf:") or path.exists():
         return None
-    match = _NAME.fullmatch(str(path))
+    match = _NAME.fullmatch(name)
     if match is None:
-        raise OptionError(f"{path} must be hf:OWNER/NAME, with /FILE.gguf or @REVISION behind it")
+        raise OptionError(f"{name} must be hf:OWNER/NAME, with /FILE.gguf or @REVISION behind it")
     return HubName(**match.groupdict())
 
 
