@@ -137,6 +137,15 @@ def test_what_cannot_be_done_is_refused_by_name(tmp_path, checkpoint, metadata, 
     assert not (tmp_path / "bundle").exists()
 
 
+def test_biases_that_no_graph_adds_are_refused(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "model", family="qwen2", head_dim=32)
+    config = checkpoint / "config.json"
+    config.write_text(config.read_text().replace("Qwen2ForCausalLM", "LlamaForCausalLM"))
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    with pytest.raises(UnsupportedModelError, match=r"layers\.0\..*_proj\.bias is a bias"):
+        open_checkpoint(file)
+
+
 def test_control_tokens_end_an_answer_without_being_named_by_the_file(tmp_path, checkpoint):
     tokens = [f"<0x{number:02X}>" for number in range(128)]
     tokens[7] = "<|im_end|>"

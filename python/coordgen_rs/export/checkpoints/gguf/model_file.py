@@ -3,7 +3,7 @@
 In: a path. Out: configuration, tensors, tokenizer and chat template. Only the header is read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from coordgen_rs.export.checkpoints.gguf.tensors import open_tensors
 from coordgen_rs.export.checkpoints.gguf.tokenizer import tokenizer_json
 from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.text.chat_files import ChatTemplates
+
+_ADDED = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
 
 
 def open_gguf(
@@ -52,5 +54,18 @@ def open_gguf(
     weights = {name: it for name, it in header.tensors.items() if name not in ROPE_TENSORS}
     head_dim = config.head_dim if architecture.rotates_neighbours else None
     tensors = open_tensors(Header(path, header.metadata, weights), names, head_dim)
+    _refuse_biases(path, tensors, config)
     read_chat = partial(chat_templates, header)
     return config, tensors, partial(tokenizer_json, header), read_chat
+
+
+def _refuse_biases(path: Path, tensors: Iterable[str], config: ModelConfig) -> None:
+    """Refuse biases that the graphs do not add; no metadata tells of them.
+
+    Raises:
+        UnsupportedModelError: There is one; the message names it.
+    """
+    added = _ADDED if config.qkv_bias else ()
+    for name in tensors:
+        if name.endswith(".bias") and not name.endswith(added):
+            raise UnsupportedModelError(f"{path}: {name} is a bias, which is not supported")
