@@ -135,6 +135,14 @@ class Stream(Iterator[Piece]):
         self.close()
 
 
+def whole(stream: Stream) -> Answer:
+    """The answer of a stream, which is read to its end and closed; raises what the stream does."""
+    with stream:
+        for _ in stream:
+            pass
+        return stream.answer
+
+
 def _pieces(
     steps: Generator[Step],
     stats: Stats,

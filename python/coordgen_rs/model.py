@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs._core import PLAIN
-from coordgen_rs.answer import Answer, Stream
+from coordgen_rs.answer import Answer, Stream, whole
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import (
     CallOrderError,
@@ -218,7 +218,7 @@ class Model:
             CallOrderError: This thread has a stream of the model open.
             SessionClosedError: The model is closed.
         """
-        return _whole(self.stream(text, **options))
+        return whole(self.stream(text, **options))
 
     def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt piece by piece, each as soon as it is certain.
@@ -261,7 +261,7 @@ class Model:
         stream = self.stream_chat(
             messages, tools=tools, template_variables=template_variables, **options
         )
-        return _whole(stream)
+        return whole(stream)
 
     def stream_chat(
         self,
@@ -456,10 +456,3 @@ def _given_template(path: Path | str | None) -> ChatTemplates | None:
         return None
     path = arguments.path("chat_template", path)
     return ChatTemplates({DEFAULT: read_template_file(path)}, place=str(path))
-
-
-def _whole(stream: Stream) -> Answer:
-    with stream:
-        for _ in stream:
-            pass
-        return stream.answer

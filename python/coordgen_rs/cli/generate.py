@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from coordgen_rs.answer import Answer, Stream
+from coordgen_rs.answer import Answer, Stream, whole
 from coordgen_rs.cli import request_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.compare import compare
@@ -80,12 +80,12 @@ def run(options: argparse.Namespace) -> int:
     prompt, request = _prompt(options), request_options.request(options)
     with warnings_told(), request_options.opened(options) as model:
         asked = partial(_asked, model, prompt, options)
-        answer = _whole(asked(request)) if options.json else _show(asked(request))
+        answer = whole(asked(request)) if options.json else _show(asked(request))
         report = _report(answer) | {"commit": options.commit, "provider": model.provider}
         if options.compare:
             compared = compare(
                 answer,
-                lambda drafts: _whole(asked({**request, "drafts": drafts})),
+                lambda drafts: whole(asked({**request, "drafts": drafts})),
                 is_stored=options.history is not None,
             )
             report |= compared.to_json()
@@ -111,13 +111,6 @@ def _prompt(options: argparse.Namespace) -> str:
         if typed is not None:
             return str(typed)
     return text.read_stdin() if options.stdin else text.read_file(options.prompt_file)
-
-
-def _whole(stream: Stream) -> Answer:
-    with stream:
-        for _ in stream:
-            pass
-        return stream.answer
 
 
 def _show(stream: Stream) -> Answer:
