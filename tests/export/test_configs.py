@@ -176,3 +176,15 @@ def test_switches_of_published_configurations():
     assert configs["Mistral-7B-v0.1"].within(4097).window == 4096
     assert configs["Qwen2 with windows"].window_layers == {3, 4, 5, 6, 7}
     assert configs["granite-3.3-2b-instruct"].logits_scale == 0.125
+
+
+def test_windows_of_gemma_have_their_own_rotation_where_the_file_does_not_say_which():
+    parameters = {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default"},
+    }
+    config = {**SIZES, "architectures": ["Gemma3ForCausalLM"], "head_dim": 32}
+    said = parse_config(config | {"rope_parameters": parameters}, {})
+    parameters["sliding_attention"]["rope_theta"] = 1e4
+    assert said == parse_config(config | {"rope_parameters": parameters}, {})
+    assert said.inv_freq != said.window_inv_freq

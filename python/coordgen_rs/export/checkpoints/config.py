@@ -173,7 +173,7 @@ def _ropes(config: dict[str, Any], family: Family, head_dim: int) -> tuple[Rope,
         raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
     local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
     if SLIDING in (config.get("rope_parameters") or {}):
-        local |= rope_parameters(config, SLIDING)
+        local = rope_parameters({**config, **local}, SLIDING)
     return rope, read_rope(local, head_dim)
 
 
