@@ -63,11 +63,8 @@ class Bundle:
         manifest = directory / MANIFEST_NAME
         try:
             text = read_bytes(manifest, most_bytes=_MOST_MANIFEST_BYTES)
-        except FileNotFoundError as error:
-            hint = ""
-            if (directory / "config.json").exists():
-                hint = "; it is a checkpoint, so export it first (coordgen export)"
-            raise BundleError(f"{directory} is not a bundle: no {MANIFEST_NAME}{hint}") from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise BundleError(f"{directory} is not a bundle: {_lack(directory)}") from error
         except JsonTextError as error:
             raise BundleError(str(error)) from error
         except OSError as error:
@@ -164,6 +161,15 @@ def _rotations(
     angles = positions[:, None] * np.asarray(inv_freq, np.float32)
     factor = np.float32(1.0 if manifest.rope_factor is None else manifest.rope_factor)
     return {f"{prefix}cos": np.cos(angles) * factor, f"{prefix}sin": np.sin(angles) * factor}
+
+
+def _lack(path: Path) -> str:
+    """Why a path without a manifest is no bundle, and what to do."""
+    if path.suffix == ".gguf" or (path / "config.json").exists():
+        return "it is a checkpoint, so export it first (coordgen export)"
+    if path.is_file():
+        return "it is a file, expected a directory"
+    return f"no {MANIFEST_NAME}" if path.exists() else "it does not exist"
 
 
 def _is_genai(path: Path) -> bool:

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import exported, sums, write_checkpoint
-from coordgen_rs import generate, open_session, plain
+from coordgen_rs import Bundle, generate, open_session, plain
 from coordgen_rs.cli.main import main as coordgen
-from coordgen_rs.errors import CheckpointError, OptionError, UnsupportedModelError
+from coordgen_rs.errors import BundleError, CheckpointError, OptionError, UnsupportedModelError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.checkpoints.config import parse_config
@@ -96,6 +96,26 @@ def test_manifest_and_info_say_what_was_kept(tmp_path, checkpoint, capsys):
         assert line in said
         assert line in shown
     assert "weights: keep" in shown
+
+
+def test_a_gguf_file_is_known_by_its_first_bytes_where_its_name_does_not_say(tmp_path, checkpoint):
+    named = write_gguf(tmp_path / "model.gguf", checkpoint)
+    unnamed = named.rename(tmp_path / "sha256-0123")
+    assert open_checkpoint(unnamed).is_gguf
+
+
+def test_a_path_that_is_no_checkpoint_says_what_it_is(tmp_path, checkpoint):
+    with pytest.raises(CheckpointError, match="nowhere does not exist"):
+        open_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="is no GGUF file, and holds no config"):
+        open_checkpoint(tmp_path)
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    with pytest.raises(CheckpointError, match=r"give the file, .*model\.gguf"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(BundleError, match=r"model\.gguf is not a bundle: .*export it first"):
+        Bundle.open(file)
+    with pytest.raises(BundleError, match="nowhere is not a bundle: it does not exist"):
+        Bundle.open(tmp_path / "nowhere")
 
 
 def test_weights_of_other_checkpoints_cannot_be_kept(tmp_path, checkpoint):

@@ -15,6 +15,7 @@ from coordgen_rs.export.checkpoints.hugging_face import open_hugging_face, read_
 from coordgen_rs.export.checkpoints.llama2c import open_llama2c
 from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer_json
+from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.text.chat_files import ChatTemplates
 
 
@@ -74,7 +75,7 @@ def _open(path: Path) -> Checkpoint:
         path = fetch(name, check=read_config)
     if (path / "config.json").is_file():
         return Checkpoint(*open_hugging_face(path))
-    if path.is_file() and path.suffix == ".gguf":
+    if path.is_file() and _is_gguf(path):
         # The gguf package is large, and of no use for others.
         from coordgen_rs.export.checkpoints.gguf.model_file import open_gguf
 
@@ -84,6 +85,25 @@ def _open(path: Path) -> Checkpoint:
     models = [file for file in path.glob("*.bin") if not file.name.startswith("tok")]
     if len(models) == 1:
         return Checkpoint(*open_llama2c(models[0]))
-    raise CheckpointError(
-        f"{path} is no GGUF file, and holds no config.json and no single llama2.c .bin file"
-    )
+    raise CheckpointError(f"{path} {_what_it_is(path)}")
+
+
+def _is_gguf(path: Path) -> bool:
+    """Whether a file is one of GGUF, by its name or, as in the store of Ollama, its first bytes."""
+    if path.suffix == ".gguf":
+        return True
+    try:
+        with open_regular(path) as stream:
+            return stream.read(4) == b"GGUF"
+    except (OSError, JsonTextError):
+        return False
+
+
+def _what_it_is(path: Path) -> str:
+    """Why a path is no checkpoint."""
+    if not path.exists():
+        return "does not exist; a model of the Hugging Face Hub is called hf:OWNER/NAME"
+    files = sorted(path.glob("*.gguf"))
+    if files:
+        return f"is a directory with a GGUF file, not a checkpoint: give the file, {files[0]}"
+    return "is no GGUF file, and holds no config.json and no single llama2.c .bin file"
