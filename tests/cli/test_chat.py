@@ -143,6 +143,10 @@ def test_a_given_template_is_exported(tmp_path):
     done = coordgen("export", CHECKPOINTS["embedded"], tmp_path / "bundle", *options)
     assert done.returncode == 0, done
     assert (tmp_path / "bundle" / "chat_template.jinja").read_text() == "{{ messages }}"
+    template.write_text("{{ messages")
+    said = refused("export", CHECKPOINTS["embedded"], tmp_path / "other", *options)
+    assert "own.jinja is malformed in line 1" in said
+    assert not (tmp_path / "other").exists()
 
 
 class Terminal:

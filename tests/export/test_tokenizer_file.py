@@ -7,7 +7,7 @@ import pytest
 from checkpoints import character_tokenizer, write_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
-from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer
+from coordgen_rs.export.checkpoints.tokenizer_file import read_tokenizer, read_tokenizer_json
 from coordgen_rs.text.tokenizer import Tokenizer
 
 
@@ -70,3 +70,12 @@ def test_a_begin_token_that_is_not_known_is_refused(checkpoint, text, message):
     (checkpoint / "tokenizer_config.json").write_text(text)
     with pytest.raises(CheckpointError, match=message):
         read_tokenizer(checkpoint)
+
+
+def test_a_file_that_is_no_tokenizer_is_named_once(tmp_path):
+    missing, prose = tmp_path / "none.json", tmp_path / "prose.json"
+    prose.write_text("hello")
+    with pytest.raises(CheckpointError, match=r"^\S+none\.json cannot be read: No such file[^/]*$"):
+        read_tokenizer_json(missing)
+    with pytest.raises(CheckpointError, match=r"prose\.json is not a readable tokenizer"):
+        read_tokenizer_json(prose)

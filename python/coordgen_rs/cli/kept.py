@@ -10,7 +10,8 @@ from coordgen_rs.text.printable import printable
 def kept_lines(manifest: Manifest) -> list[str]:
     """Lines such as `kept: 210 Q4_0 tensors, exactly`."""
     return [
-        f"kept: {kept.num_tensors} {printable(kept.type)} tensors, "
+        f"kept: {kept.num_tensors} {printable(kept.type)} "
+        f"tensor{'' if kept.num_tensors == 1 else 's'}, "
         f"{'exactly' if kept.is_exact else 'as the nearest 8-bit integers'}"
         for kept in manifest.kept or []
     ]

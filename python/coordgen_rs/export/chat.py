@@ -1,16 +1,19 @@
 """The chat templates of a bundle: what the checkpoint has, or what the user gives.
 
 In: an opened checkpoint. Out: a file for each template, and their entry in the manifest. Every
-exporter calls `write_chat`; nothing is rendered here, so that exporting does not need jinja2.
+exporter calls `write_chat`. Nothing is rendered here: exporting does not need jinja2, and only
+where that is installed, a given template is compiled to see whether it is one.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from coordgen_rs.bundle.manifest import ChatFiles
-from coordgen_rs.errors import ChatTemplateError, CheckpointError
+from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.writer import Staging
 from coordgen_rs.text.chat_files import DEFAULT, read_template_file
+from coordgen_rs.text.chat_template import ChatTemplate
 
 TEMPLATE_NAME = "chat_template.jinja"
 
@@ -27,7 +30,7 @@ def write_chat(
 
     Raises:
         CheckpointError: What the checkpoint says about chat is damaged.
-        ChatTemplateError: The given file cannot be read.
+        ChatTemplateError: The given file cannot be read, or is malformed.
         ExportError: A file cannot be written.
     """
     try:
@@ -37,6 +40,8 @@ def write_chat(
     sources = chat.sources
     if given is not None:
         sources = {DEFAULT: read_template_file(given)}
+        with suppress(OptionError):  # jinja2 may be missing here
+            ChatTemplate(sources[DEFAULT], name=str(given)).check()
     if not sources:
         return None
     files = {}
