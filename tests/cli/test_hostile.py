@@ -252,6 +252,11 @@ IGNORED = [
     ("bench bundle --sections switching --load-delay inf", "--load-delay"),
     ("generate --model bundle --prompt x --threads 99999999999", "threads is 99999999999"),
     ("generate --model bundle --prompt x --top-p 5 --top-k -7", "--top-p"),
+    ("generate --model bundle --prompt x --top-p 0.9", "--top-p is for sampling"),
+    ("generate --model bundle --prompt x --top-k 5", "--top-k is for sampling"),
+    ("generate --model bundle --prompt x --seed 5", "--seed is for sampling"),
+    ("generate --model bundle --prompt x --draft plain --compare", "--compare is with drafts"),
+    ("chat bundle --min-p 0.1 --repetition-penalty 1.1", "--min-p is for sampling"),
 ]
 
 

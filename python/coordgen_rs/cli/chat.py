@@ -20,7 +20,8 @@ from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongErro
 
 ABOUT = "talk with an instruct model"
 EXAMPLES = """\
-Each line is a message. Ctrl-C stops an answer; on an empty line, Ctrl-C again or Ctrl-D leaves.
+Each line is a message; /help lists the commands. Ctrl-C stops an answer. Where a message is
+expected, Ctrl-D leaves, and so does Ctrl-C if it is pressed twice.
 
 examples:
   coordgen chat bundle
@@ -44,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=values.path("BUNDLE"),
         metavar="BUNDLE",
-        help="from `coordgen export`, with a chat template",
+        help="from `coordgen export`, or a folder with genai_config.json; with a chat template, or "
+        "--chat-template",
     )
     request_options.add_arguments(parser)
     parser.add_argument(

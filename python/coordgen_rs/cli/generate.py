@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from coordgen_rs._core import PLAIN
 from coordgen_rs.answer import Answer, Stream, whole
 from coordgen_rs.cli import request_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
@@ -51,9 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--user",
         type=values.text("--user"),
         metavar="TEXT",
-        help="with --chat: the user's message, as --prompt",
+        help="the user's message; with --chat, where --prompt means the same",
     )
-    prompt.add_argument("stdin", nargs="?", choices=["-"], help="read the prompt from stdin")
+    prompt.add_argument(
+        "stdin", nargs="?", choices=["-"], metavar="-", help="read the prompt from stdin"
+    )
     parser.add_argument(
         "--chat",
         action="store_true",
@@ -77,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
     """
     if not options.chat:
         values.refuse(options, ("user", "system", "chat_template"), "needs --chat")
+    if options.draft == PLAIN:
+        values.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
     prompt, request = _prompt(options), request_options.request(options)
     with warnings_told(), request_options.opened(options) as model:
         asked = partial(_asked, model, prompt, options)

@@ -32,7 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request(options: argparse.Namespace) -> RequestOptions:
-    """The keywords of `Model`'s methods."""
+    """The keywords of `Model`'s methods.
+
+    Raises:
+        OptionError: An option would be ignored.
+    """
+    if options.temperature == 0:
+        given = {"top_k": options.top_k != 0, "top_p": options.top_p != 1}
+        given |= {"min_p": options.min_p != 0, "seed": options.seed != 0}
+        values.refuse(
+            argparse.Namespace(**given), given, "is for sampling: give --temperature above 0, too"
+        )
     return {
         "max_new_tokens": options.max_new_tokens,
         "stop": options.stop,

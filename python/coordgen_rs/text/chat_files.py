@@ -31,6 +31,8 @@ class ChatTemplates:
     """Special tokens' texts by the names that templates use, such as `bos_token`."""
     place: str = "the chat template"
     """Where they are from, for messages."""
+    hint: str = ""
+    """What else to do where there is none."""
 
     def template(self, *, for_tools: bool = False) -> ChatTemplate:
         """The template to use.
@@ -45,7 +47,7 @@ class ChatTemplates:
         if name not in self.sources:
             raise ChatTemplateError(
                 f"{self.place} has no chat template: give one (--chat-template FILE, or "
-                "chat_template of Model.open), or export the checkpoint again"
+                f"chat_template of Model.open){self.hint}"
             )
         return ChatTemplate(self.sources[name], self.tokens, name=self.place)
 
@@ -108,7 +110,9 @@ def bundled_templates(bundle: Bundle, token: Callable[[int], str | None]) -> Cha
         return ChatTemplates(found.sources, tokens | found.tokens, found.place)
     chat = manifest.chat
     if chat is None:
-        return ChatTemplates({}, tokens, str(bundle.path))
+        return ChatTemplates(
+            {}, tokens, str(bundle.path), ", or export the checkpoint again if it has one"
+        )
     paths = {name: bundle.file(file) for name, file in chat.templates.items()}
     sources = {name: read_template_file(path) for name, path in paths.items()}
     return ChatTemplates(sources, tokens | chat.tokens, str(paths.get(DEFAULT, bundle.path)))
