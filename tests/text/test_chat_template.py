@@ -154,6 +154,31 @@ def write(folder, **files):
     return read_templates(folder)
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"tools": 3}, "tools must be a list, but is 3"),
+        ({"tools": {"name": "f"}}, "tools must be a list"),
+        ({"variables": 3}, "template_variables must be a dict, but is 3"),
+        ({"variables": {"messages": []}}, "cannot hold messages, which is given otherwise"),
+        ({"variables": {"note": object()}}, r"template_variables\.note holds"),
+    ],
+    ids=str,
+)
+def test_malformed_tools_and_variables_are_named(options, named):
+    with pytest.raises(OptionError, match=named):
+        ChatTemplate("{{ messages }}").render([{"role": "user", "content": "x"}], **options)
+
+
+def test_documents_reach_the_template():
+    template = ChatTemplate("{{ documents or 'none' }}")
+    assert template.render([{"role": "user", "content": "x"}]) == "none"
+    assert (
+        template.render([{"role": "user", "content": "x"}], variables={"documents": "some"})
+        == "some"
+    )
+
+
 def test_templates_are_found_where_checkpoints_have_them(tmp_path):
     assert write(tmp_path).sources == {}
     config = {

@@ -62,15 +62,14 @@ class ChatTemplate:
             OptionError: Messages are malformed, or jinja2 is missing; the message says which.
             ChatTemplateError: The template is malformed, refuses the messages, or does not end.
         """
-        given = checked_messages(messages)
-        known = self.tokens | {
-            "documents": None,
-            **_plain(variables or {}, "variables"),
-            "messages": given,
-            "tools": None if tools is None else _plain(list(tools), "tools"),
+        given = {
+            "messages": checked_messages(messages),
+            "tools": None if tools is None else _plain(_list("tools", tools), "tools"),
             "add_generation_prompt": add_generation_prompt,
         }
-        return self._render(known)
+        return self._render(
+            self.tokens | {"documents": None} | _variables(variables, given) | given
+        )
 
     def check(self) -> None:
         """Compile the template.
@@ -133,11 +132,38 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     Raises:
         OptionError: They are not a list of objects with a role, or hold something else than text.
     """
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise OptionError(f"messages must be a list, but is {arguments.shown(messages)}")
-    if not messages:
+    listed = _list("messages", messages)
+    if not listed:
         raise OptionError("messages is empty: there is nothing to answer")
-    return [_message(index, message) for index, message in enumerate(messages)]
+    return [_message(index, message) for index, message in enumerate(listed)]
+
+
+def _list(what: str, value: object) -> list[Any]:
+    """The items of a list or tuple.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+        raise OptionError(f"{what} must be a list, but is {arguments.shown(value)}")
+    return list(value)
+
+
+def _variables(variables: object, taken: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's variables.
+
+    Raises:
+        OptionError: They are no mapping, or one of them is given in another way.
+    """
+    if variables is None:
+        return {}
+    if not isinstance(variables, Mapping):
+        raise OptionError(f"template_variables must be a dict, but is {arguments.shown(variables)}")
+    for name in variables:
+        if name in taken:
+            raise OptionError(f"template_variables cannot hold {name}, which is given otherwise")
+    plain: dict[str, Any] = _plain(variables, "template_variables")
+    return plain
 
 
 def _message(index: int, message: object) -> dict[str, Any]:
