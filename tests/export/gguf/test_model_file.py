@@ -1,5 +1,6 @@
 """A GGUF file exports as the same model's safetensors do, and keeps what it holds."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,22 @@ def test_a_gguf_file_is_known_by_its_first_bytes_where_its_name_does_not_say(tmp
     named = write_gguf(tmp_path / "model.gguf", checkpoint)
     unnamed = named.rename(tmp_path / "sha256-0123")
     assert open_checkpoint(unnamed).is_gguf
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, checkpoint):
+    file, given = write_gguf(tmp_path / "model.gguf", checkpoint), tmp_path / "tokenizer.json"
+    own = json.loads((checkpoint / "tokenizer.json").read_text())
+    given.write_text(json.dumps(own))
+    assert json.loads(open_checkpoint(file, given).read_tokenizer()) == own
+    ids = own["model"]["vocab"]
+    own["model"]["vocab"] = {token: (number + 1) % len(ids) for token, number in ids.items()}
+    given.write_text(json.dumps(own))
+    with pytest.raises(CheckpointError, match=r"another model's: \d+ of \d+ tokens differ"):
+        open_checkpoint(file, given).read_tokenizer()
+    own["model"]["vocab"] = ids | {"<new>": 999_999}
+    given.write_text(json.dumps(own))
+    with pytest.raises(CheckpointError, match=r"another model's: it has the token id 999999"):
+        open_checkpoint(file, given).read_tokenizer()
 
 
 def test_a_path_that_is_no_checkpoint_says_what_it_is(tmp_path, checkpoint):

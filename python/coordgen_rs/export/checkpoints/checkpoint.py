@@ -3,10 +3,12 @@
 In: a path. Out: a `Checkpoint`, the same for every format. Weights carry their Hugging Face names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.config import ModelConfig
@@ -29,6 +31,8 @@ class Checkpoint:
     """The text of a tokenizer.json; may raise CheckpointError."""
     read_chat: Callable[[], ChatTemplates] = ChatTemplates
     """The chat templates; none by default. May raise ChatTemplateError."""
+    tokens: Sequence[str] = ()
+    """The texts of the tokens, by id, where the checkpoint says them beside its tokenizer."""
     is_gguf: bool = False
     """Whether it is a GGUF file, whose weights may be kept as they are."""
 
@@ -61,7 +65,29 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     source = _open(path)
     if tokenizer is None:
         return source
-    return replace(source, read_tokenizer=partial(read_tokenizer_json, tokenizer))
+    return replace(source, read_tokenizer=partial(_given_tokenizer, tokenizer, source))
+
+
+def _given_tokenizer(path: Path, source: Checkpoint) -> str:
+    """The text of a tokenizer.json that the user gives.
+
+    Raises:
+        CheckpointError: It is damaged, or of another model.
+    """
+    text = read_tokenizer_json(path)
+    ids = Tokenizer.from_str(text).get_vocab()
+    largest, size = max(ids.values(), default=0), source.config.vocab_size
+    if largest >= size:
+        raise CheckpointError(
+            f"{path} is another model's: it has the token id {largest}, the vocabulary {size} ids"
+        )
+    others = [number for number, token in enumerate(source.tokens) if ids.get(token) != number]
+    if len(others) > len(source.tokens) // 2:  # some may be padding, or written in another way
+        raise CheckpointError(
+            f"{path} is another model's: {len(others)} of {len(source.tokens)} tokens differ, "
+            f"first {source.tokens[others[0]]!r:.40}"
+        )
+    return text
 
 
 def _open(path: Path) -> Checkpoint:

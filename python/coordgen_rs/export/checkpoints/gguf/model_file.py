@@ -3,7 +3,7 @@
 In: a path. Out: configuration, tensors, tokenizer and chat template. Only the header is read.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,13 @@ from coordgen_rs.text.chat_files import ChatTemplates
 
 _ADDED = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
 
+Opened = tuple[
+    ModelConfig, dict[str, Tensor], Callable[[], str], Callable[[], ChatTemplates], Sequence[str]
+]
+"""What a `Checkpoint` holds; the texts of the tokens, by id, come last."""
 
-def open_gguf(
-    path: Path,
-) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str], Callable[[], ChatTemplates]]:
+
+def open_gguf(path: Path) -> Opened:
     """Opens a GGUF file.
 
     Raises:
@@ -56,7 +59,9 @@ def open_gguf(
     tensors = open_tensors(Header(path, header.metadata, weights), names, head_dim)
     _refuse_biases(path, tensors, config)
     read_chat = partial(chat_templates, header)
-    return config, tensors, partial(tokenizer_json, header), read_chat
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    known = tokens if isinstance(tokens, list) else []
+    return config, tensors, partial(tokenizer_json, header), read_chat, known
 
 
 def _refuse_biases(path: Path, tensors: Iterable[str], config: ModelConfig) -> None:
