@@ -179,7 +179,7 @@ def test_switches_of_published_configurations():
 
 
 def test_windows_of_gemma_have_their_own_rotation_where_the_file_does_not_say_which():
-    parameters = {
+    parameters: dict[str, dict[str, Any]] = {
         "full_attention": {"rope_type": "default", "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "default"},
     }
