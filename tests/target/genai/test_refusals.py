@@ -124,7 +124,23 @@ def weights_in_an_attribute(graph):
     graph.node.insert(0, helper.make_node("Constant", [], ["stolen"], value=tensor))
 
 
+def without_attributes(operator):
+    def edit(graph):
+        switch_rotations(64)(graph)
+        del next(node for node in graph.node if node.op_type == operator).attribute[:]
+
+    return edit
+
+
+def without_inputs(graph):
+    for node in graph.node:
+        if node.op_type == "MatMul":
+            del node.input[1:]
+
+
 GRAPHS = {
+    "is damaged: a node is not as it must be: 'else_branch'": without_attributes("If"),
+    "is damaged: a node is not as it must be: list index": without_inputs,
     "a window of 31 tokens, narrower than the 32": with_attributes(local_window_size=31),
     "weights in a node's attribute": weights_in_an_attribute,
     "not token ids": embeddings_as_input,

@@ -6,7 +6,8 @@ them with. What is run is made of the graph in `target/genai/`.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -72,8 +73,11 @@ class GenaiFolder(Bundle):
             directory = directory.parent
         directory = directory.absolute()
         config = read_config(directory / CONFIG_NAME)
-        graph, content = _read_graph(directory / config.decoder.filename, config)
-        return cls(directory, _manifest(directory, config, graph, content), config)
+        path = directory / config.decoder.filename
+        graph, content = _read_graph(path, config)
+        with damage_named(path):
+            manifest = _manifest(directory, config, graph, content)
+        return cls(directory, manifest, config)
 
     def graph(self) -> "DecoderGraph":
         """The graph, without the contents of weight files; read anew at each call.
@@ -123,7 +127,25 @@ def _read_graph(path: Path, config: GenaiConfig) -> "tuple[DecoderGraph, bytes]"
             f"{how_to_install('genai')}"
         ) from error
     content = _content(path)
-    return DecoderGraph.parse(path, content, config), content
+    with damage_named(path):
+        return DecoderGraph.parse(path, content, config), content
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Name a graph's file where the graph is not what its operators ask for.
+
+    A node may lack an input or an attribute, or have one of another type: every place that looks
+    at nodes would have to expect that.
+
+    Raises:
+        BundleError: It is so.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise BundleError(f"{path} is damaged: a node is not as it must be: {said:.200}") from error
 
 
 def _content(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import onnxruntime
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.genai.folder import GenaiFolder
+from coordgen_rs.bundle.genai.folder import GenaiFolder, damage_named
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.blocks import Blocks, CpuBlocks, GraphName
 from coordgen_rs.target.buffers import Buffers
@@ -38,8 +38,9 @@ class GenaiDevice(CpuDevice):
         model = folder.manifest.model
         self._folder = folder
         folder.weights_directory()  # a refusal comes before anything is loaded
-        self._head = head_model(folder.graph(), model)
-        block = block_model(folder.graph(), model)
+        with damage_named(folder.file(folder.config.decoder.filename)):
+            self._head = head_model(folder.graph(), model)
+            block = block_model(folder.graph(), model)
         self.blocks = _Blocks(folder, self.cache, block, share=share_graphs)
 
     def load_head(self, steps: Sequence[Buffers]) -> CpuHead:
