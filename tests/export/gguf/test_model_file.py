@@ -155,6 +155,7 @@ def test_weights_of_other_checkpoints_cannot_be_kept(tmp_path, checkpoint):
         ({"llama.attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
         ({"llama.final_logit_softcapping": 9.0}, UnsupportedModelError, "final_logit_softcapping"),
         ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope scaling 'yarn'"),
+        ({"tokenizer.ggml.eos_token_id": [1]}, CheckpointError, r"eos_token_id \[1\] is not"),
         ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "model is 'bert'"),
         ({"tokenizer.ggml.tokens": None}, CheckpointError, r"ggml\.tokens is missing"),
         ({"tokenizer.ggml.scores": None}, CheckpointError, r"ggml\.scores is missing"),

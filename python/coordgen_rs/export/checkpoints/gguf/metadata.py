@@ -125,7 +125,7 @@ def generation_document(metadata: Metadata) -> dict[str, Any]:
     if isinstance(tokens, list) and isinstance(kinds, list):
         pairs = enumerate(zip(tokens, kinds, strict=False))
         ends += [number for number, pair in pairs if pair[0] in _ENDS and pair[1] == _CONTROL]
-    return {"eos_token_id": list(dict.fromkeys(ends))}
+    return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
 
 
 def _shortest(value: float) -> float:
