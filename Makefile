@@ -54,7 +54,9 @@ test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (10 mi
 
 test-real-full: build/.core ## 40 answers of SmolLM2 by weights and threads, in every mode (1 hour)
 	$(BIN)/python models/smollm2.py build
-	$(BIN)/python -m pytest -q -m real_full tests/test_real_model.py
+	for threads in 1 2; do \
+		COORDGEN_THREADS=$$threads $(BIN)/python -m pytest -q -m real_full tests/test_real_model.py || exit 1; \
+	done
 
 families: build/.core ## logits of each family beside those of transformers (make setup-train first)
 	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py

@@ -1,5 +1,7 @@
 """A real instruct model from a GGUF file says the same with and without drafts."""
 
+import os
+
 import pytest
 
 from checkpoints import exported
@@ -51,15 +53,15 @@ def assert_lossless(session, prompts, max_new_tokens, modes=MODES, model=None):
 
 
 def test_short_answers_are_the_same_in_every_mode(bundle_of):
-    session = open_session(bundle_of("keep"), threads=1)
+    session = open_session(bundle_of("keep"))
     answers = assert_lossless(session, [chat(question) for question in QUESTIONS], 10)
     assert answers[2].startswith("The night train leaves Basel at 22:0")
 
 
 @pytest.mark.real_full
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("weights", ["keep", "int8", "int4", "fp32"])
-def test_40_answers_are_the_same_in_every_mode(bundle_of, weights, threads):
+def test_40_answers_are_the_same_in_every_mode(bundle_of, weights):
+    threads = int(os.environ["COORDGEN_THREADS"])  # one number a process, so make runs two
     session = open_session(bundle_of(weights), threads=threads)
     prompts = [
         chat(example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[index]).prompt)

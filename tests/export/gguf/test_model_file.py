@@ -59,7 +59,7 @@ def test_kept_weights_answer_alike_with_and_without_drafts(tmp_path, checkpoint,
     with_drafts, without = (
         [
             token
-            for step in how(open_session(tmp_path / "bundle", threads=1), PROMPT, max_new_tokens=24)
+            for step in how(open_session(tmp_path / "bundle"), PROMPT, max_new_tokens=24)
             for token in step.token_ids
         ]
         for how in (generate, plain)
@@ -76,7 +76,7 @@ def test_exact_types_give_the_logits_of_their_float32_values(tmp_path, checkpoin
         out = tmp_path / weights
         export_checkpoint(file, out, weights=weights, context=128, prefill_rows=32)
         rows = []
-        open_session(out, threads=1).prefill(PROMPT, on_logits=lambda it, r=rows: r.append(it + 0))
+        open_session(out).prefill(PROMPT, on_logits=lambda it, r=rows: r.append(it + 0))
         logits[weights] = np.concatenate(rows)
     spread = logits["fp32"].std()
     # Activations are rounded to 8 bits where weights are integers.
