@@ -69,6 +69,7 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
             PHI3 | {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
             "expected 8 numbers",
         ),
+        ({"head_dim": None, "hidden_size": 1}, "of dimension 0 cannot be grouped"),
         (PHI3 | {"partial_rotary_factor": 0.2}, "partial_rotary_factor leaves 3 of 16"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         (GEMMA3 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),

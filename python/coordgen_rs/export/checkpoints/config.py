@@ -109,7 +109,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
     num_heads = positive(config, "num_attention_heads")
     num_kv_heads = positive(config, "num_key_value_heads", num_heads)
     head_dim = positive(config, "head_dim", hidden_size // num_heads)
-    if num_heads % num_kv_heads or head_dim % 2:
+    if num_heads % num_kv_heads or head_dim < 2 or head_dim % 2:
         raise UnsupportedModelError(
             f"config.json: {num_heads} heads over {num_kv_heads} key/value heads of "
             f"dimension {head_dim} cannot be grouped and rotated"
