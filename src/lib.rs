@@ -80,7 +80,8 @@
 //! - [`sampling`]: drawing the target's token instead, by seed and position; a penalty on the tokens
 //!   that it has seen.
 //! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
-//! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask.
+//! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask, and a second mask for
+//!   layers that see a window of the last tokens.
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
 //! - [`draft::methods`]: the registry of sources and of named choices among them, ours and the
