@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coordgen_rs.bench.measuring.prompts import PromptsError
+from coordgen_rs.bench.measuring.prompts import Message, PromptsError
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.export.checkpoints.gguf.chat import chat_templates
 from coordgen_rs.export.checkpoints.gguf.header import read_header
@@ -29,18 +29,12 @@ _MOST_LINE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class _Message:
-    role: str
-    content: str
-
-
-@dataclass(frozen=True)
 class _Line:
     """What a line must hold; it may hold more."""
 
     id: str
     task: str
-    messages: list[_Message]
+    messages: list[Message]
 
 
 class Conversation(NamedTuple):

@@ -31,7 +31,9 @@ Messages = list[dict[str, str]]
 
 
 @dataclass(frozen=True)
-class _Message:
+class Message:
+    """A message of a chat, in a line of a file."""
+
     role: str
     content: str
 
@@ -42,7 +44,7 @@ class _Line:
 
     task: str
     prompt: str | None = None
-    messages: list[_Message] | None = None
+    messages: list[Message] | None = None
 
 
 class Prompt(NamedTuple):
