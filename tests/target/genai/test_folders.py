@@ -33,24 +33,10 @@ from genai_folders import (
     prune,
     unpack,
     with_attributes,
-    write_folder,
 )
 from genai_model import CONFIG_NAME, MODEL_NAME
 
 PROMPT = np.random.default_rng(4).integers(3, 90, size=150).astype(np.uint32)
-
-
-@pytest.fixture(scope="session")
-def written(bundle_of, tmp_path_factory):
-    """A folder of the embedded model's weights; not to be changed."""
-    return write_folder(
-        Bundle.open(bundle_of("embedded", "fp32")), tmp_path_factory.mktemp("genai") / "folder"
-    )
-
-
-@pytest.fixture
-def folder(written, tmp_path):
-    return shutil.copytree(written, tmp_path / "folder")
 
 
 def tokens_of(steps):

@@ -1,13 +1,11 @@
 """What a folder of ONNX Runtime GenAI may not be: each is refused in one line that says why."""
 
-import shutil
-
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from coordgen_rs import Bundle, open_session
+from coordgen_rs import open_session
 from coordgen_rs.bundle.genai import folder as folder_module
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from genai_folders import (
@@ -18,22 +16,8 @@ from genai_folders import (
     switch_rotations,
     with_attributes,
     with_input,
-    write_folder,
 )
 from genai_model import CONFIG_NAME, MODEL_NAME
-
-
-@pytest.fixture(scope="session")
-def written(bundle_of, tmp_path_factory):
-    """A folder of the embedded model's weights; not to be changed."""
-    return write_folder(
-        Bundle.open(bundle_of("embedded", "fp32")), tmp_path_factory.mktemp("genai") / "folder"
-    )
-
-
-@pytest.fixture
-def folder(written, tmp_path):
-    return shutil.copytree(written, tmp_path / "folder")
 
 
 def refuse(folder, match, error=BundleError):
