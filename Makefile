@@ -13,7 +13,7 @@ REQUESTS ?= 2000
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-real-full test-faults test-lowest test-qnn-full families sanitize soak fuzz wheel lint format docs bench clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-real-full test-faults test-lowest test-qnn-full families sanitize soak fuzz fuzz-again wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ soak: build/.core $(EMBEDDED) $(EMBEDDED_DRAFT) ## a long life in one process (R
 
 fuzz: build/.fuzz ## all fuzz targets, two at a time (SECONDS=60 of each, TARGETS="drafter lines")
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS) $(TARGETS)
+
+fuzz-again: build/.fuzz ## all fuzz targets on the kept inputs and on 3,000 that are always the same
+	$(BIN)/python fuzz/run.py --runs 3000 --seed 1 $(TARGETS)
 
 sanitize: ## tests of the crate's threads under ThreadSanitizer (once: rustup component add rust-src)
 	@test -d "$$(rustc --print sysroot)/lib/rustlib/src/rust/library" || { \

@@ -151,6 +151,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
     parser.add_argument("--seconds", type=int, default=60, help="of each; default %(default)s")
     parser.add_argument("--runs", type=int, help="most runs of each")
+    parser.add_argument("--seed", type=int, help="try the same inputs each time")
     parser.add_argument("--jobs", type=int, default=2, help="default %(default)s")
     parser.add_argument("--input", type=Path, help="run one target on this file alone")
     parser.add_argument("--merge", action="store_true", help="take over what was found")
@@ -169,6 +170,8 @@ def main() -> int:
     limits = [f"-max_total_time={options.seconds}"]
     if options.runs is not None:
         limits.append(f"-runs={options.runs}")
+    if options.seed is not None:
+        limits.append(f"-seed={options.seed}")
     one = merge if options.merge else lambda target: fuzz(target, limits)
     with ThreadPoolExecutor(options.jobs) as jobs:
         held = list(jobs.map(one, chosen))

@@ -37,7 +37,8 @@ impl Back {
 /// in its first window if `early`, else in its last.
 pub(super) fn backwards(costs: &Costs, entry: &[Route], overhang: u64, early: bool) -> Vec<Route> {
     let all: u64 = costs.blocks.iter().map(|block| block.load[G2]).sum();
-    let tail = (all * overhang / 8) as i64;
+    // Times may reach 2^63, and eight times that does not fit 64 bits.
+    let tail = (u128::from(all) * u128::from(overhang) / 8) as i64;
     let mut walk = Back { compute: 0, loader: -tail };
     let first_window =
         |block: usize| if costs.blocks[block].start.prefill { 0 } else { entry[block].from + 1 };

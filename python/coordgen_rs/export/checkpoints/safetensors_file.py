@@ -113,8 +113,9 @@ def _entry(path: Path, name: str, value: Any, data_start: int, file_bytes: int) 
         begin, end = fields.data_offsets
     except (FieldError, ValueError) as error:
         raise CheckpointError(f"{path} has a damaged header at {name}: {error}") from error
-    shape, dtype = tuple(fields.shape), _STORED_TYPES.get(fields.dtype)
-    if len(shape) > _MOST_DIMENSIONS or min(shape, default=1) < 1 or not 0 <= begin <= end:
+    # A scalar is read as a tensor of one value: tensors have rows.
+    shape, dtype = tuple(fields.shape) or (1,), _STORED_TYPES.get(fields.dtype)
+    if len(shape) > _MOST_DIMENSIONS or min(shape) < 1 or not 0 <= begin <= end:
         raise CheckpointError(f"{path} has a damaged header at {name}")
     if dtype is not None and end - begin != math.prod(shape) * dtype.itemsize:
         raise CheckpointError(f"{path} has a damaged header at {name}: not the bytes of its shape")
