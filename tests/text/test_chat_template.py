@@ -161,7 +161,7 @@ def write(folder, **files):
         ({"tools": {"name": "f"}}, "tools must be a list"),
         ({"variables": 3}, "template_variables must be a dict, but is 3"),
         ({"variables": {"messages": []}}, "cannot hold messages, which is given otherwise"),
-        ({"variables": {"note": object()}}, r"template_variables\.note holds"),
+        ({"variables": {"note": int}}, r"template_variables\.note holds"),
     ],
     ids=str,
 )
