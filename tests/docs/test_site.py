@@ -52,7 +52,9 @@ def test_a_site_that_fetches_from_elsewhere_is_refused(tmp_path, name, content):
 
 
 def test_a_site_may_name_other_sites(tmp_path):
-    built(tmp_path, "a.html", '<a href="https://example.org">paper</a><img src="a.svg">')
+    page = '<a href="https://example.org">paper</a><img src="a.svg">'
+    built(tmp_path, "a.html", page)
+    assert [path.read_text() for path in tmp_path.rglob("a.html")] == [page]
 
 
 def test_the_help_of_every_command_is_on_its_page():

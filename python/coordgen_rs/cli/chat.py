@@ -17,6 +17,7 @@ from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.dialogue import Dialogue
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
+from coordgen_rs.text.counted import counted
 
 ABOUT = "talk with an instruct model"
 EXAMPLES = """\
@@ -84,7 +85,7 @@ class _Talk:
         self._colours = SourceColours() if wants_colours(sys.stdout) else None
         self._commands: dict[str, Callable[[], None]] = {
             "/stats": self._stats,
-            "/reset": dialogue.reset,
+            "/reset": self._reset,
             "/help": lambda: print(_HELP, flush=True),
         }
         self._was_interrupted = False
@@ -157,6 +158,11 @@ class _Talk:
     def _shown(self, piece: Piece) -> str:
         return piece.text if self._colours is None else self._colours.painted(piece)
 
+    def _reset(self) -> None:
+        self._dialogue.reset()
+        if self._is_interactive:
+            text.tell("(a new dialogue)")
+
     def _stats(self) -> None:
         answer = self._dialogue.answer
         if answer is None:
@@ -164,9 +170,9 @@ class _Talk:
             return
         stats = answer.stats
         print(
-            f"prompt: {stats.prompt_tokens} tokens, {stats.reused_tokens} of them reused; "
+            f"prompt: {counted(stats.prompt_tokens, 'token')}, {stats.reused_tokens:,} reused; "
             f"first token after {1000 * stats.first_token_s:.0f} ms\n"
-            f"answer: {stats.new_tokens} tokens in {stats.steps} steps, "
+            f"answer: {counted(stats.new_tokens, 'token')} in {counted(stats.steps, 'step')}, "
             f"{stats.tokens_per_step:.2f} tokens_per_step, {stats.tokens_per_s:.0f} tokens/s"
         )
         if answer.sources:

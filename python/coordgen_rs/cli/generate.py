@@ -14,6 +14,7 @@ from coordgen_rs.cli.compare import compare
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.model import Model
 from coordgen_rs.request_options import RequestOptions
+from coordgen_rs.text.counted import counted
 
 ABOUT = "answer a prompt, printing text as it comes"
 EXAMPLES = """\
@@ -140,7 +141,7 @@ def _report(answer: Answer) -> dict[str, Any]:
 
 def _closing_line(report: dict[str, Any]) -> str:
     line = (
-        f"{report['new_tokens']} tokens in {report['steps']} steps, "
+        f"{counted(report['new_tokens'], 'token')} in {counted(report['steps'], 'step')}, "
         f"{report['tokens_per_step']:.2f} tokens_per_step, "
         f"{report['tokens_per_s']:.0f} tokens/s"
     )

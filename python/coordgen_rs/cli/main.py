@@ -86,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        options = make_parser().parse_args(arguments)
+        options, unknown = make_parser().parse_known_args(arguments)
+        if unknown:
+            options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as ended:  # --help, --version, or a mistake that is told
         return _FAILED if ended.code else _DONE
     code: int = options.run(options)
@@ -107,7 +109,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser for the whole command line; each command sets `run`."""
+    """The parser for the whole command line; each command sets `run` and `fail`."""
     parser = _Parser(
         prog="coordgen",
         description="Faster text generation on device, without changing a single token.",
@@ -124,7 +126,7 @@ def make_parser() -> argparse.ArgumentParser:
             epilog=module.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, fail=command.error)
         module.add_arguments(command)
     return parser
 
