@@ -177,6 +177,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=2 * WINDOW)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    llama_cpp.disable_logging()
     for number, path in enumerate(options.models):
         with tempfile.TemporaryDirectory() as directory:
             bundle = Path(directory) / "bundle"
