@@ -58,7 +58,8 @@ class SideBranchDrafter(WrappedDrafter):
     """Drafts the known answer, but as the second branch of the root, behind a wrong first path.
 
     So every accepted draft token is accepted along a side branch: the case in which canonical and
-    compact commit differ.
+    compact commit differ. Where the target says something else, as it may behind a compact commit, it
+    drafts nothing more.
 
     Args:
         drafter: The drafter that verifies and commits; it serves one request.
@@ -69,6 +70,7 @@ class SideBranchDrafter(WrappedDrafter):
     def __init__(self, drafter: Drafter, text: NDArray[np.uint32], vocab_size: int) -> None:
         super().__init__(drafter)
         self._text, self._vocab_size, self._given = text, vocab_size, 0
+        self._said, self._follows = int(text[0]), True
 
     def propose(self, past_len: int) -> StepInputs:
         """The answer's next tokens as a side branch; what a canonical step carries goes first."""
@@ -77,7 +79,8 @@ class SideBranchDrafter(WrappedDrafter):
         return self.drafter.propose(past_len, self._tree())
 
     def _tree(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        root, *coming = self._text[self._given : self._given + 4]
+        root = self._said
+        coming = self._text[self._given + 1 : self._given + 4].tolist() if self._follows else []
         wrong = [(coming[0] + 1) % self._vocab_size] if coming else []
         tokens = np.array([root, *wrong, *coming], np.uint32)
         parents = np.array([0, 0, 0, 2, 3][: len(tokens)], np.uint32)
@@ -86,7 +89,9 @@ class SideBranchDrafter(WrappedDrafter):
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """Same as in `Drafter`."""
         accepted = super().accept(logits)
-        self._given += len(accepted.token_ids)
+        for token in accepted.token_ids:
+            self._said, self._given = int(token), self._given + 1
+            self._follows &= self._text[self._given : self._given + 1].tolist() == [token]
         return accepted
 
 
