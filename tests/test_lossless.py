@@ -7,7 +7,7 @@ from coordgen_rs import DraftModel, Sampling, Stats, Tokenizer, generate, make_d
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import ScriptedDrafter, chain
 
-WEIGHTS = ("fp32", "int8", "int4")
+WEIGHTS = ("fp32", "int8", "int4", "w8a8")
 STORIES = (
     "Once upon a time",
     "Lily and Tom went to the park. Lily and Tom saw a dog. Tom said",

@@ -131,7 +131,7 @@ def test_quantised_weights_are_within_a_step_of_the_weights(bits, rows, columns,
 # What must not change a bit
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8", "int4"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "int4", "w8a8"])
 def any_bundle(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("any")
     checkpoint = write_checkpoint(path / "checkpoint", family="qwen2", ffn=100)
@@ -180,7 +180,7 @@ def test_rows_are_bit_equal_with_one_key_for_all_heads_and_one_for_each(tmp_path
 
 
 @needs_shared
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "w8a8"])
 def test_trained_rows_are_bit_equal_at_every_width(tmp_path, weights):
     bundle = exported(TINY_STORIES, tmp_path / "out", weights=weights)
     assert_rows_equal_at_every_width(bundle, 2048)

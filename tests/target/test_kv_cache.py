@@ -62,7 +62,7 @@ def test_all_slots_are_given_where_fewer_are_not_exact():
     assert cache.num_slots == NUM_SLOTS
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "w8a8"])
 def test_the_number_of_slots_changes_no_bit(session_of, weights):
     session = session_of("embedded", weights)
     tokens = np.random.default_rng(1).integers(session.vocab_size, size=400).astype(np.uint32)

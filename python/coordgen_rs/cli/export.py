@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--weights",
-        choices=["fp32", "int8", "int4", "keep"],
+        choices=["fp32", "int8", "int4", "w8a8", "keep"],
         help="default: for cpu keep, the weights that a GGUF file holds, and fp32 for others; "
         "for qnn int8, where activations have 16 bits",
     )

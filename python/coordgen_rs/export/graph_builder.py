@@ -11,7 +11,10 @@ import onnx
 from onnx import TensorProto, helper
 
 _IR_VERSION = 11
-_CONTRIBUTED = ("MatMulNBits", "FusedMatMul", "QuickGelu")
+_CONTRIBUTED = "com.microsoft"
+_DOMAINS = dict.fromkeys(
+    ("MatMulIntegerToFloat", "MatMulNBits", "FusedMatMul", "QuickGelu"), _CONTRIBUTED
+)
 """Operators that are ONNX Runtime's own."""
 
 
@@ -20,6 +23,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
+        self._functions: dict[str, onnx.FunctionProto] = {}
         self.constants: dict[str, onnx.TensorProto] = {}
 
     def node(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
@@ -31,7 +35,23 @@ class GraphBuilder:
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
     ) -> None:
         """Adds a node with any number of outputs, named after the first of them."""
-        domain = "com.microsoft" if operator in _CONTRIBUTED else ""
+        self._add(operator, _DOMAINS.get(operator, ""), inputs, outputs, attributes)
+
+    def call(
+        self, function: onnx.FunctionProto, inputs: Sequence[str], *outputs: str, **attributes: Any
+    ) -> None:
+        """Adds a call of a function, which becomes part of the model."""
+        self._functions[function.name] = function
+        self._add(function.name, function.domain, inputs, outputs, attributes)
+
+    def _add(
+        self,
+        operator: str,
+        domain: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        attributes: dict[str, Any],
+    ) -> None:
         self._nodes.append(
             helper.make_node(
                 operator, inputs, outputs, name=outputs[0], domain=domain, **attributes
@@ -59,8 +79,13 @@ class GraphBuilder:
     ) -> onnx.ModelProto:
         """The finished model."""
         graph = helper.make_graph(self._nodes, name, inputs, outputs, list(self.constants.values()))
-        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+        versions = {"": opset, _CONTRIBUTED: 1}
+        versions |= {function.domain: 1 for function in self._functions.values()}
+        opsets = [helper.make_opsetid(*pair) for pair in versions.items()]
+        functions = list(self._functions.values())
+        return helper.make_model(
+            graph, opset_imports=opsets, functions=functions, ir_version=_IR_VERSION
+        )
 
 
 def float_info(name: str, *shape: int | str) -> onnx.ValueInfoProto:

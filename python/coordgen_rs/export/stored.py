@@ -22,10 +22,12 @@ from coordgen_rs.export.cpu.quantize import (
     pack_rows,
     quantize_rows,
 )
+from coordgen_rs.export.cpu.w8a8 import quantize_columns
 from coordgen_rs.export.writer import HashedFile
 
-Bits = Literal[8, 4, "keep"] | None
-"""How a layer is written: integers of so many bits, as the checkpoint holds it, or float32."""
+Bits = Literal[8, 4, "w8a8", "keep"] | None
+"""How a layer is written: integers of so many bits in blocks, 8 bits with a scale per output for
+integer products, as the checkpoint holds it, or float32."""
 
 _ALIGNMENT = 4096
 """Each tensor starts at a page, so that ONNX Runtime can map it."""
@@ -63,6 +65,8 @@ class StoredLinear:
     bias: StoredTensor | None
     block_size: int = BLOCK_SIZE
     """Values of a row that share a scale."""
+    is_w8a8: bool = False
+    """Whether it is as `cpu/w8a8.py` has it: int8, `(in, out)`, with a scale per output."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ class WeightWriter:
         out_features = sum(weight.shape[0] for weight in weights)
         rows = (piece for weight in weights for piece in weight.pieces())
         bias = self._vector([bias.load() for bias in biases]) if biases else None
+        if bits == "w8a8":
+            return self._by_column(rows, (out_features, in_features), bias)
         stored = [weight.integers for weight in weights if weight.integers is not None]
         if bits == "keep" and len(stored) == len(weights):
             wanted = common_format([integers.format for integers in stored])
@@ -144,6 +150,15 @@ class WeightWriter:
         return StoredLinear(
             in_features, out_features, form.bits, weight, scales, zeros, bias, form.block_size
         )
+
+    def _by_column(
+        self, rows: Iterable[NDArray[np.float32]], shape: tuple[int, int], bias: StoredTensor | None
+    ) -> StoredLinear:
+        """Appends a layer of `shape (out, in)` for integer products; in memory as a whole."""
+        quantized = quantize_columns(rows, shape)
+        weight = self._append([quantized.values], shape[::-1], onnx.TensorProto.INT8)
+        scales = self._vector([quantized.scales])
+        return StoredLinear(shape[1], shape[0], 8, weight, scales, None, bias, is_w8a8=True)
 
     def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
         """Appends arrays one after the other as a vector of their type."""

@@ -42,6 +42,7 @@ _BITS: dict[str, tuple[Bits, Bits]] = {
     "fp32": (None, None),
     "int8": (8, 8),
     "int4": (4, 8),
+    "w8a8": ("w8a8", "w8a8"),
     "keep": ("keep", "keep"),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
@@ -63,13 +64,15 @@ def export_checkpoint(
     """Write the bundle `out` from a checkpoint.
 
     `out` appears only when it is complete; after an exception or an interrupt nothing is left
-    behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer.
+    behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer; `w8a8` holds
+    a whole matrix in 8 bits.
 
     Args:
         checkpoint: A Hugging Face directory, a GGUF file, or a llama2.c `.bin` or its directory.
         out: A directory that does not exist yet, or is empty.
-        weights: Precision of the weights; the head of `int4` has 8 bits, and `keep` keeps those of
-            a GGUF file. None stands for `keep` where it is one, else for `fp32`.
+        weights: Precision of the weights; the head of `int4` has 8 bits, `w8a8` also rounds what
+            is multiplied by them to 8 bits, and `keep` keeps those of a GGUF file. None stands for
+            `keep` where it is one, else for `fp32`.
         blocks: Number of blocks into which the layers are cut, as equal as may be.
         prefill_rows: Rows of the widest graph, for prompts.
         decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
@@ -118,7 +121,7 @@ def _least_bits(tensor: Tensor, bits: Bits) -> int:
     """Bits of each value, at least."""
     if bits == "keep":
         return 32 if tensor.integers is None else tensor.integers.format.bits
-    return bits or 32
+    return 8 if bits == "w8a8" else bits or 32
 
 
 @dataclass(frozen=True)

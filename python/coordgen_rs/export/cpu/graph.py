@@ -35,52 +35,18 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.export.checkpoints.config import ModelConfig
-from coordgen_rs.export.graph_builder import GraphBuilder, float_info
-from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
+from coordgen_rs.export.cpu.linear import OPSET, LayerGraph, Residual, Rows
+from coordgen_rs.export.graph_builder import float_info
+from coordgen_rs.export.stored import StoredHead, StoredLayer, StoredTensor
 
-_OPSET = 24
 _ROWS, _SLOTS = "rows", "slots"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 _ANY, _SAME = -1, 0
 """In a Reshape: the dimension that it infers, and one that is as long as before."""
 
 
-class _Graph(GraphBuilder):
-    """A graph whose weights stand in files of the bundle."""
-
-    def weight(self, name: str, stored: StoredTensor) -> str:
-        """A weight that stays in its file."""
-        tensor = TensorProto(name=name, data_type=stored.onnx_type, dims=stored.shape)
-        stored.refer(tensor)
-        self.constants[name] = tensor
-        return name
-
-    def linear(self, name: str, x: str, layer: StoredLinear) -> str:
-        """`x (M, in)` times the layer's weight, plus its bias: `(M, out)`."""
-        weight = self.weight(f"{name}.weight", layer.weight)
-        bias = [self.weight(f"{name}.bias", layer.bias)] if layer.bias else []
-        if layer.bits is None or layer.scales is None:
-            return self.node("Gemm", [x, weight, *bias], name, transB=1)
-        inputs = [x, weight, self.weight(f"{name}.scales", layer.scales)]
-        zeros = layer.zero_points
-        inputs += [self.weight(f"{name}.zero_points", zeros)] if zeros else [""]
-        inputs += ["", *bias] if bias else []
-        return self.node(
-            "MatMulNBits",
-            inputs,
-            name,
-            K=layer.in_features,
-            N=layer.out_features,
-            bits=layer.bits,
-            block_size=layer.block_size,
-            # Activations are rounded to 8 bits; with level 0 one row gives other bits than many.
-            accuracy_level=4,
-        )
-
-    def norm(self, name: str, x: str, weight: StoredTensor, epsilon: float) -> str:
-        """RMSNorm of the last dimension."""
-        scale = self.weight(f"{name}.weight", weight)
-        return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
+class _Graph(LayerGraph):
+    """A graph of layers that are rotated by the tables of the bundle."""
 
     def rotate(self, model: ModelConfig, number: int, x: str, name: str) -> str:
         """Rotary embedding of `x (1, heads, M, head_dim)` in layer `number`."""
@@ -101,7 +67,8 @@ def block_graph(
     inputs += [float_info(mask, 1, 1, _ROWS, _SLOTS) for mask in masks]
     outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = _Graph()
-    x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
+    rows = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
+    x = Residual(rows)
     tables = {"": model.inv_freq, "window_": model.window_inv_freq}
     for prefix, inv_freq in tables.items():
         half = len(inv_freq or [])
@@ -121,31 +88,36 @@ def block_graph(
         ]
         x = _attention(graph, model, layer, number, x)
         x = _feed_forward(graph, model, layer, f"layer_{number}", x)
-    graph.node("Reshape", [x, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
-    return graph.model("block", inputs, outputs, _OPSET)
+    rows = graph.joined(x)
+    graph.node("Reshape", [rows, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
+    return graph.model("block", inputs, outputs, OPSET)
 
 
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
-    x = graph.norm("norm", x, head.norm, model.rms_norm_eps)
-    x = graph.linear("output", x, head.output)
-    graph.node("Reshape", [x, graph.integers(1, _ANY, model.vocab_size)], "logits")
+    epsilon = model.rms_norm_eps
+    _, normed = graph.normed_for(head.output, "norm", Residual(x), head.norm, epsilon)
+    logits = graph.scaled(graph.product("output", normed, head.output))
+    graph.node("Reshape", [logits, graph.integers(1, _ANY, model.vocab_size)], "logits")
     return graph.model(
         "head",
         [float_info("hidden", 1, _ROWS, model.hidden_size)],
         [float_info("logits", 1, _ROWS, model.vocab_size)],
-        _OPSET,
+        OPSET,
     )
 
 
-def _attention(graph: _Graph, model: ModelConfig, layer: StoredLayer, number: int, x: str) -> str:
-    """`x (M, D)` plus attention over the caches, which get the new keys and values first."""
+def _attention(
+    graph: _Graph, model: ModelConfig, layer: StoredLayer, number: int, x: Residual
+) -> Residual:
+    """`x` plus attention over the caches, which get the new keys and values first."""
     heads, kv_heads, size = model.num_heads, model.num_kv_heads, model.head_dim
     name = f"layer_{number}"
-    normed = graph.norm(f"{name}.attention_norm", x, layer.attention_norm, model.rms_norm_eps)
-    qkv = graph.linear(f"{name}.qkv", normed, layer.qkv)
+    norm, epsilon = layer.attention_norm, model.rms_norm_eps
+    x, normed = graph.normed_for(layer.qkv, f"{name}.attention_norm", x, norm, epsilon)
+    qkv = graph.scaled(graph.product(f"{name}.qkv", normed, layer.qkv))
     by_row = graph.integers(1, _ANY, heads + 2 * kv_heads, size)
     qkv = graph.node("Reshape", [qkv, by_row], f"{name}.qkv_by_row")
     qkv = graph.node("Transpose", [qkv], f"{name}.qkv_by_head", perm=[0, 2, 1, 3])
@@ -159,7 +131,8 @@ def _attention(graph: _Graph, model: ModelConfig, layer: StoredLayer, number: in
     attended = graph.node("Transpose", [attended], f"{name}.attended_by_row", perm=[0, 2, 1, 3])
     to_rows = graph.integers(_ANY, heads * size)
     attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
-    out = graph.linear(f"{name}.attention_out", attended, layer.attention_out)
+    rows = graph.rows_for(layer.attention_out, attended)
+    out = graph.product(f"{name}.attention_out", rows, layer.attention_out)
     return _join(graph, model, layer.attention_out_norm, x, out, f"{name}.after_attention")
 
 
@@ -247,30 +220,27 @@ def _without_last_row(graph: _Graph, x: str) -> str:
     return graph.node("Slice", [x, start, end, rows], f"{x}.shortened")
 
 
-def _feed_forward(graph: _Graph, model: ModelConfig, layer: StoredLayer, name: str, x: str) -> str:
-    """`x (M, D)` plus the gated feed-forward."""
-    normed = graph.norm(f"{name}.ffn_norm", x, layer.ffn_norm, model.rms_norm_eps)
-    both = graph.linear(f"{name}.gate_up", normed, layer.gate_up)
-    gate, up = f"{name}.gate", f"{name}.up"
-    graph.split(
-        "Split", [both, graph.integers(model.ffn_size, model.ffn_size)], [gate, up], axis=-1
-    )
-    if model.activation == "silu":
-        gate = graph.node("QuickGelu", [gate], f"{name}.silu", alpha=1.0)
-    else:
-        gate = graph.node("Gelu", [gate], f"{name}.gelu", approximate="tanh")
-    activated = graph.node("Mul", [gate, up], f"{name}.activated")
-    out = graph.linear(f"{name}.down", activated, layer.down)
+def _feed_forward(
+    graph: _Graph, model: ModelConfig, layer: StoredLayer, name: str, x: Residual
+) -> Residual:
+    """`x` plus the gated feed-forward."""
+    norm, epsilon = layer.ffn_norm, model.rms_norm_eps
+    x, normed = graph.normed_for(layer.gate_up, f"{name}.ffn_norm", x, norm, epsilon)
+    both = graph.product(f"{name}.gate_up", normed, layer.gate_up)
+    out = graph.product(f"{name}.down", graph.gated_for(layer.down, name, both, model), layer.down)
     return _join(graph, model, layer.ffn_out_norm, x, out, f"{name}.after_ffn")
 
 
 def _join(
-    graph: _Graph, model: ModelConfig, norm: StoredTensor | None, x: str, out: str, name: str
-) -> str:
-    """The residual stream `x (M, D)` plus what a layer gives, normed and scaled."""
+    graph: _Graph, model: ModelConfig, norm: StoredTensor | None, x: Residual, out: Rows, name: str
+) -> Residual:
+    """The residual stream `x` plus what a layer gives, normed and scaled."""
+    if out.scale is not None and norm is None and model.residual_scale == 1:
+        return Residual(x.stream, out)
+    added = graph.scaled(out)
     if norm is not None:
-        out = graph.norm(f"{name}.norm", out, norm, model.rms_norm_eps)
+        added = graph.norm(f"{name}.norm", added, norm, model.rms_norm_eps)
     if model.residual_scale != 1:
         # Not folded into weights: those of a checkpoint may be integers, which stay as they are.
-        out = graph.node("Mul", [out, graph.number(model.residual_scale)], f"{name}.scaled")
-    return graph.node("Add", [x, out], name)
+        added = graph.node("Mul", [added, graph.number(model.residual_scale)], f"{name}.scaled")
+    return Residual(graph.node("Add", [x.stream, added], name))
