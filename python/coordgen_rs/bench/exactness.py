@@ -58,8 +58,8 @@ class SideBranchDrafter(WrappedDrafter):
     """Drafts the known answer, but as the second branch of the root, behind a wrong first path.
 
     So every accepted draft token is accepted along a side branch: the case in which canonical and
-    compact commit differ. Where the target says something else, as it may behind a compact commit, it
-    drafts nothing more.
+    compact commit differ. Where the target says something else, which a compact commit may lead
+    to, it drafts nothing more.
 
     Args:
         drafter: The drafter that verifies and commits; it serves one request.
