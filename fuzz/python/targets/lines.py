@@ -11,7 +11,7 @@ from pathlib import Path
 from coordgen_rs.bench.measuring.prompts import read_prompts
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.export.qnn.calibration_texts import read_texts
+from coordgen_rs.export.calibration.texts import read_texts
 from coordgen_rs.history.exchange import read_exported
 from scratch import holding
 

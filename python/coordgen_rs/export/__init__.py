@@ -3,7 +3,7 @@
 Data flow: `checkpoints/` opens a checkpoint as a `ModelConfig` and `Tensor`s that are read piece by
 piece -> for CPU, `cpu/exporter.py` lays them out by `layers.py` and `stored.py`
 (`cpu/quantize.py`) and builds one graph per block (`cpu/graph.py`); for Qualcomm's HTP,
-`qnn/exporter.py` goes through `qnn/graph.py` (floats), `calibration_texts.py`, `text_model.py` and
+`qnn/exporter.py` goes through `qnn/graph.py` (floats), `calibration/texts.py`, `text_model.py` and
 `calibration.py` (ranges on real text), `encodings.py` and `quantize.py` (fixed point), and ends
 with a `report.py` -> `bundle.py` adds the manifest, and `writer.py` makes the directory appear at
 once.

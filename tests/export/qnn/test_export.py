@@ -14,10 +14,10 @@ from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleError, ExportError, OptionError
 from coordgen_rs.export import layers
 from coordgen_rs.export.bundle import cut_layers, model_shape
+from coordgen_rs.export.calibration.texts import read_texts
 from coordgen_rs.export.checkpoints import checkpoint as checkpoints
 from coordgen_rs.export.qnn import graph as qnn_graph
 from coordgen_rs.export.qnn.calibration import WatchedGraph
-from coordgen_rs.export.qnn.calibration_texts import read_texts
 from coordgen_rs.export.qnn.exporter import export_qnn
 from coordgen_rs.export.qnn.quantize import check_int4
 from coordgen_rs.export.qnn.text_model import TextModel

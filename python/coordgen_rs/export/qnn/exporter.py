@@ -32,12 +32,12 @@ from coordgen_rs.export.bundle import (
     no_progress,
     write_manifest,
 )
+from coordgen_rs.export.calibration.texts import CalibrationTexts, read_texts
 from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.layers import first_hidden_tensor
 from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
-from coordgen_rs.export.qnn.calibration_texts import CalibrationTexts, read_texts
 from coordgen_rs.export.qnn.encodings import (
     CacheType,
     SharedEncodings,

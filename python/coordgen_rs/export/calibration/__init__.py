@@ -1,0 +1,1 @@
+"""What a float model does on real text, before it is quantised."""
