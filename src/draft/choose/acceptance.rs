@@ -62,10 +62,9 @@ impl Acceptance {
     /// Learns that the target, asked after the proposal's parent, said its token or another one.
     pub fn observe(&mut self, proposal: Proposal, came_true: bool) {
         let bucket = bucket(proposal.match_len);
-        let contested = usize::from(proposal.contested);
-        let record = &mut self.records[proposal.source][contested][bucket];
+        let record = &mut self.records[proposal.source][usize::from(proposal.contested)][bucket];
         let fade = |sum: f32, prior: f32| prior + (sum - prior) * DECAY;
-        let Record { expected, came_true: prior } = priors()[contested][bucket];
+        let Record { expected, came_true: prior } = prior(bucket, proposal.contested);
         record.expected = fade(record.expected, expected) + proposal.probability;
         record.came_true = fade(record.came_true, prior) + f32::from(u8::from(came_true));
     }
@@ -73,16 +72,15 @@ impl Acceptance {
 
 /// A short match is partly chance, more so in other texts than the request's own. Sources whose
 /// estimates already account for the length are soon corrected, and lose less than 0.1 % of their
-/// steps to it.
-fn prior(bucket: usize) -> Record {
-    let share = 1.0 - 0.3 / bucket.max(1) as f32;
+/// steps to it. A model that was trained to say the same as the target is more often right than a copy
+/// is.
+fn prior(bucket: usize, contested: bool) -> Record {
+    let share = if contested { CONTESTED_PRIOR } else { 1.0 - 0.3 / bucket.max(1) as f32 };
     Record { expected: PRIOR_WEIGHT, came_true: PRIOR_WEIGHT * share }
 }
 
-/// A model that was trained to say the same as the target is more often right than a copy is.
 fn priors() -> BySource {
-    let contested = |bucket| Record { came_true: CONTESTED_PRIOR * PRIOR_WEIGHT, ..prior(bucket) };
-    [std::array::from_fn(prior), std::array::from_fn(contested)]
+    [false, true].map(|contested| std::array::from_fn(|bucket| prior(bucket, contested)))
 }
 
 fn bucket(match_len: u32) -> usize {
