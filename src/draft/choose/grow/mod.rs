@@ -3,13 +3,15 @@
 //!
 //! How many nodes pay is the drafter's decision.
 
+mod frontier;
+mod guesses;
+
+use self::frontier::Frontier;
+use self::guesses::{Guess, Guesses, MAX_PROBABILITY};
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, DraftSource};
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
-
-/// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
-const MAX_PROBABILITY: f32 = 0.98;
 
 /// Sources are asked for nothing below this share of an even worth of all nodes, unless rows stay
 /// empty for it. Without it `coordgen replay` counts as many steps (within 0.4 %), each of which
@@ -26,17 +28,6 @@ pub struct GrowthLimits {
     /// Worth of a node beside the first path, relative to one on it: 1 where every accepted node
     /// is committed, less where only those on the first path are.
     pub side_worth: f32,
-}
-
-/// What a source proposes after a node.
-#[derive(Clone, Copy, Debug)]
-struct Guess {
-    token: TokenId,
-    /// The source's estimate times the trust in it.
-    probability: f32,
-    proposal: Proposal,
-    /// The place after the token, in the proposing source.
-    cursor: Cursor,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +54,10 @@ pub struct TreeGrower {
     least_expected: f32,
     /// `(nodes, sources)`: where each source is after each node that it was asked about.
     cursors: Vec<Option<Cursor>>,
-    /// What may become a node, worthiest last, the older one last among equals.
-    frontier: Vec<Node>,
+    /// What may become a node.
+    frontier: Frontier,
     /// What the sources propose after the newest node.
-    guesses: Vec<Guess>,
-    /// Whether a draft model is among those who propose them.
-    model_speaks: bool,
-    successors: Vec<Successor>,
+    guesses: Guesses,
     /// Place of each node in the tree that is cut.
     places: Vec<NodeId>,
 }
@@ -94,6 +82,7 @@ impl TreeGrower {
         carried: &[TokenId],
         limits: GrowthLimits,
     ) {
+        self.guesses.begin(sources);
         self.least_expected = EXPECTED_SHARE / limits.num_nodes as f32;
         self.grow_expected(sources, acceptance, root, carried, limits);
         if self.nodes.len() < limits.num_nodes {
@@ -176,10 +165,10 @@ impl TreeGrower {
 
     /// Bytes held on the heap.
     pub fn memory_bytes(&self) -> usize {
-        (self.nodes.capacity() + self.frontier.capacity()) * size_of::<Node>()
+        self.nodes.capacity() * size_of::<Node>()
             + self.cursors.capacity() * size_of::<Option<Cursor>>()
-            + self.guesses.capacity() * size_of::<Guess>()
-            + self.successors.capacity() * size_of::<Successor>()
+            + self.frontier.memory_bytes()
+            + self.guesses.memory_bytes()
             + self.places.capacity() * size_of::<NodeId>()
     }
 
@@ -222,109 +211,33 @@ impl TreeGrower {
         let num_missing = limits.num_nodes - self.nodes.len();
         let largest =
             node.path_probability * if node.on_first_path { 1.0 } else { limits.side_worth };
-        if node.depth == limits.depth || !self.admits(largest * MAX_PROBABILITY, num_missing) {
+        let admitted = self.frontier.admits(largest * MAX_PROBABILITY, num_missing);
+        if node.depth == limits.depth || !admitted {
             return;
         }
         self.follow(sources);
-        let at_least = self.least_worth(num_missing) / largest;
-        self.ask(sources, acceptance, at_least);
-        let (of_first, of_others) = self.scales();
-        for rank in 0..self.guesses.len() {
-            let guess = self.guesses[rank];
+        let least = self.frontier.least_worth(num_missing).unwrap_or(0.0);
+        let at_least = least.max(self.least_expected) / largest;
+        let cursors = &self.cursors[parent * sources.len()..];
+        self.guesses.ask(sources, acceptance, cursors, at_least);
+        let (of_first, of_others) = self.guesses.scales();
+        for (rank, &guess) in self.guesses.all().iter().enumerate() {
             let scale = if rank == 0 { of_first } else { of_others };
             let path_probability = node.path_probability * guess.probability * scale;
             let on_first_path = node.on_first_path && rank == 0;
             let worth = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
-            if self.admits(worth, num_missing) {
-                let place = self.frontier.partition_point(|known| known.worth < worth);
-                self.frontier.insert(
-                    place,
-                    Node {
-                        token: guess.token,
-                        parent,
-                        depth: node.depth + 1,
-                        path_probability,
-                        worth,
-                        on_first_path,
-                        guess: Some(guess),
-                    },
-                );
+            if self.frontier.admits(worth, num_missing) {
+                self.frontier.push(Node {
+                    token: guess.token,
+                    parent,
+                    depth: node.depth + 1,
+                    path_probability,
+                    worth,
+                    on_first_path,
+                    guess: Some(guess),
+                });
             }
         }
-    }
-
-    /// The worth that a newcomer must exceed to become one of the `num_missing` nodes.
-    fn least_worth(&self, num_missing: usize) -> f32 {
-        let surplus = self.frontier.len().checked_sub(num_missing);
-        let known = surplus.and_then(|surplus| self.frontier.get(surplus));
-        known.map_or(self.least_expected, |known| known.worth.max(self.least_expected))
-    }
-
-    /// Whether something of this worth may still become one of the `num_missing` nodes.
-    fn admits(&self, worth: f32, num_missing: usize) -> bool {
-        match self.frontier.len().checked_sub(num_missing) {
-            Some(surplus) => self.frontier.get(surplus).is_some_and(|known| worth > known.worth),
-            None => true,
-        }
-    }
-
-    /// Collects the guesses of all sources after the newest node, the likeliest first.
-    ///
-    /// A token that several sources name keeps its largest probability. Sources read much the
-    /// same text, so their agreement is not independent evidence, and probabilities are not added up.
-    fn ask(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance, at_least: f32) {
-        self.guesses.clear();
-        let model_says = self.model_says(sources);
-        self.model_speaks = model_says.is_some();
-        let cursors = &self.cursors[(self.nodes.len() - 1) * sources.len()..];
-        for (index, (source, cursor)) in sources.iter().zip(cursors).enumerate() {
-            let Some(cursor) = *cursor else { continue };
-            let match_len = cursor.match_len;
-            let factors =
-                [false, true].map(|contested| acceptance.factor(index, match_len, contested));
-            let is_contested =
-                |token| !source.is_model() && model_says.is_some_and(|said| said != token);
-            let largest =
-                if model_says.is_some() { factors[0].max(factors[1]) } else { factors[0] };
-            self.successors.clear();
-            source.successors_above(cursor, at_least / largest, &mut self.successors);
-            for &Successor { token, probability, cursor } in &self.successors {
-                let contested = is_contested(token);
-                let proposal = Proposal { source: index, match_len, probability, contested };
-                let factor = factors[usize::from(contested)];
-                let probability = (probability * factor).min(MAX_PROBABILITY);
-                let guess = Guess { token, probability, proposal, cursor };
-                match self.guesses.iter_mut().find(|known| known.token == token) {
-                    Some(known) if known.probability >= probability => {}
-                    Some(known) => *known = guess,
-                    None => self.guesses.push(guess),
-                }
-            }
-        }
-        self.guesses.sort_by(|one, other| other.probability.total_cmp(&one.probability));
-    }
-
-    /// Factors on the likeliest guess and on the others, by which all sum up to 1 at most.
-    ///
-    /// Copies that contradict each other are all less sure for it. Where a draft model speaks, the
-    /// trust in who contradicts it is priced in already: the likeliest keeps its estimate, and the
-    /// others share what it leaves.
-    fn scales(&self) -> (f32, f32) {
-        let total: f32 = self.guesses.iter().map(|guess| guess.probability).sum();
-        let first = self.guesses.first().map_or(0.0, |guess| guess.probability);
-        if self.model_speaks && total > 1.0 {
-            return (1.0, (1.0 - first) / (total - first));
-        }
-        (1.0 / total.max(1.0), 1.0 / total.max(1.0))
-    }
-
-    /// What a draft model, if there is one, holds likeliest after the newest node.
-    fn model_says(&mut self, sources: &[Box<dyn DraftSource>]) -> Option<TokenId> {
-        let index = sources.iter().position(|source| source.is_model())?;
-        let cursor = self.cursors[(self.nodes.len() - 1) * sources.len() + index]?;
-        self.successors.clear();
-        sources[index].successors(cursor, &mut self.successors);
-        self.successors.first().map(|likeliest| likeliest.token)
     }
 }
 

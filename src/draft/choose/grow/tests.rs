@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::draft::choose::scripted::Scripted;
-use crate::draft::source::{Learn, Propose};
+use crate::draft::source::{Learn, Propose, Successor};
 use proptest::prelude::*;
 
 /// Worths of all nodes below a node, however small, down to `depth` more edges.

@@ -1,0 +1,120 @@
+//! What all sources propose after one place. In: where each source is there, and the trust in it.
+//! Out: their guesses, the likeliest first, each token once.
+
+use crate::draft::choose::acceptance::{Acceptance, Proposal};
+use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::ids::TokenId;
+
+/// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
+pub(super) const MAX_PROBABILITY: f32 = 0.98;
+
+/// What a source proposes after a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guess {
+    pub(super) token: TokenId,
+    /// The source's estimate times the trust in it.
+    pub(super) probability: f32,
+    pub(super) proposal: Proposal,
+    /// The place after the token, in the proposing source.
+    pub(super) cursor: Cursor,
+}
+
+/// The guesses after one place, with buffers that are used again for the next.
+#[derive(Debug, Default)]
+pub(super) struct Guesses {
+    guesses: Vec<Guess>,
+    /// Index of the draft model among the sources.
+    model: Option<usize>,
+    /// Whether it is among those who propose `guesses`.
+    model_speaks: bool,
+    successors: Vec<Successor>,
+}
+
+impl Guesses {
+    /// A tree is to be grown from these sources.
+    pub fn begin(&mut self, sources: &[Box<dyn DraftSource>]) {
+        self.model = sources.iter().position(|source| source.is_model());
+    }
+
+    /// The likeliest first.
+    pub fn all(&self) -> &[Guess] {
+        &self.guesses
+    }
+
+    /// Collects the guesses of all sources that are at `cursors`; those below `at_least` may be left
+    /// out.
+    ///
+    /// A token that several sources name keeps its largest probability. Sources read much the
+    /// same text, so their agreement is not independent evidence, and probabilities are not added up.
+    pub fn ask(
+        &mut self,
+        sources: &[Box<dyn DraftSource>],
+        acceptance: &Acceptance,
+        cursors: &[Option<Cursor>],
+        at_least: f32,
+    ) {
+        self.guesses.clear();
+        let model_says = self.model_says(sources, cursors);
+        self.model_speaks = model_says.is_some();
+        for (index, (source, cursor)) in sources.iter().zip(cursors).enumerate() {
+            let Some(cursor) = *cursor else { continue };
+            let match_len = cursor.match_len;
+            let said = model_says.filter(|_| !source.is_model());
+            let uncontested = acceptance.factor(index, match_len, false);
+            let contested = match model_says {
+                Some(_) => acceptance.factor(index, match_len, true),
+                None => uncontested,
+            };
+            self.successors.clear();
+            let largest = uncontested.max(contested);
+            source.successors_above(cursor, at_least / largest, &mut self.successors);
+            for &Successor { token, probability, cursor } in &self.successors {
+                let is_contested = said.is_some_and(|said| said != token);
+                let factor = if is_contested { contested } else { uncontested };
+                let proposal =
+                    Proposal { source: index, match_len, probability, contested: is_contested };
+                let probability = (probability * factor).min(MAX_PROBABILITY);
+                let guess = Guess { token, probability, proposal, cursor };
+                match self.guesses.iter_mut().find(|known| known.token == token) {
+                    Some(known) if known.probability >= probability => {}
+                    Some(known) => *known = guess,
+                    None => self.guesses.push(guess),
+                }
+            }
+        }
+        self.guesses.sort_by(|one, other| other.probability.total_cmp(&one.probability));
+    }
+
+    /// Factors on the likeliest guess and on the others, by which all sum up to 1 at most.
+    ///
+    /// Copies that contradict each other are all less sure for it. Where a draft model speaks, the
+    /// trust in who contradicts it is priced in already: the likeliest keeps its estimate, and the
+    /// others share what it leaves.
+    pub fn scales(&self) -> (f32, f32) {
+        let total: f32 = self.guesses.iter().map(|guess| guess.probability).sum();
+        let first = self.guesses.first().map_or(0.0, |guess| guess.probability);
+        if self.model_speaks && total > 1.0 {
+            return (1.0, (1.0 - first) / (total - first));
+        }
+        (1.0 / total.max(1.0), 1.0 / total.max(1.0))
+    }
+
+    /// Bytes held on the heap.
+    pub fn memory_bytes(&self) -> usize {
+        self.guesses.capacity() * size_of::<Guess>()
+            + self.successors.capacity() * size_of::<Successor>()
+    }
+
+    /// What a draft model, if there is one, holds likeliest there.
+    fn model_says(
+        &mut self,
+        sources: &[Box<dyn DraftSource>],
+        cursors: &[Option<Cursor>],
+    ) -> Option<TokenId> {
+        let index = self.model?;
+        let cursor = cursors[index]?;
+        self.successors.clear();
+        sources[index].successors(cursor, &mut self.successors);
+        self.successors.first().map(|likeliest| likeliest.token)
+    }
+}
