@@ -39,6 +39,8 @@ struct Node {
     path_probability: f32,
     worth: f32,
     on_first_path: bool,
+    /// Where its cursors start, once the sources have followed to it.
+    first_cursor: usize,
     /// `None` for the root and for carried tokens, which no source guessed.
     guess: Option<Guess>,
 }
@@ -49,10 +51,10 @@ pub struct TreeGrower {
     /// What ends an answer: nothing follows it.
     end_tokens: Vec<TokenId>,
     nodes: Vec<Node>,
-    num_sources: usize,
     /// Worth below which nothing is asked for.
     least_expected: f32,
-    /// `(nodes, sources)`: where each source is after each node that it was asked about.
+    /// `(nodes, sources)`: where each source is after each node that it was asked about, in the order
+    /// of the asking.
     cursors: Vec<Option<Cursor>>,
     /// What may become a node.
     frontier: Frontier,
@@ -104,17 +106,16 @@ impl TreeGrower {
         self.frontier.clear();
         self.cursors.clear();
         self.cursors.extend(sources.iter().map(|source| source.cursor()));
-        self.num_sources = sources.len();
         self.nodes.push(Node::certain(root, 0, 0));
         for &token in carried.iter().take(limits.depth.min(limits.num_nodes - 1)) {
             let parent = self.nodes.len() - 1;
-            self.place(Node::certain(token, parent, parent + 1));
+            self.nodes.push(Node::certain(token, parent, parent + 1));
             self.follow(sources);
         }
         self.expand(sources, acceptance, limits);
         while self.nodes.len() < limits.num_nodes {
             let Some(worthiest) = self.frontier.pop() else { break };
-            self.place(worthiest);
+            self.nodes.push(worthiest);
             self.expand(sources, acceptance, limits);
         }
     }
@@ -172,13 +173,6 @@ impl TreeGrower {
             + self.places.capacity() * size_of::<NodeId>()
     }
 
-    /// Appends `node`.
-    fn place(&mut self, node: Node) {
-        self.nodes.push(node);
-        let num_cursors = self.cursors.len() + self.num_sources;
-        self.cursors.resize(num_cursors, None);
-    }
-
     /// Lets every source follow to the newest node, whose parent they have reached before.
     fn follow(&mut self, sources: &[Box<dyn DraftSource>]) {
         let index = self.nodes.len() - 1;
@@ -186,12 +180,14 @@ impl TreeGrower {
         if index == 0 {
             return;
         }
+        let before = self.nodes[parent].first_cursor;
+        self.nodes[index].first_cursor = self.cursors.len();
         for (number, source) in sources.iter().enumerate() {
-            self.cursors[index * sources.len() + number] = match guess {
+            let cursor = match guess {
                 Some(guess) if guess.proposal.source == number => Some(guess.cursor),
-                _ => self.cursors[parent * sources.len() + number]
-                    .and_then(|cursor| source.advance(cursor, token)),
+                _ => self.cursors[before + number].and_then(|cursor| source.advance(cursor, token)),
             };
+            self.cursors.push(cursor);
         }
     }
 
@@ -203,37 +199,37 @@ impl TreeGrower {
         limits: GrowthLimits,
     ) {
         let parent = self.nodes.len() - 1;
-        let node = self.nodes[parent];
+        let Node { token, depth, path_probability, on_first_path, .. } = self.nodes[parent];
         // The root is no part of the answer: a prompt may well end with such a token.
-        if parent > 0 && self.end_tokens.contains(&node.token) {
+        if parent > 0 && self.end_tokens.contains(&token) {
             return;
         }
         let num_missing = limits.num_nodes - self.nodes.len();
-        let largest =
-            node.path_probability * if node.on_first_path { 1.0 } else { limits.side_worth };
+        let largest = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
         let admitted = self.frontier.admits(largest * MAX_PROBABILITY, num_missing);
-        if node.depth == limits.depth || !admitted {
+        if depth == limits.depth || !admitted {
             return;
         }
         self.follow(sources);
         let least = self.frontier.least_worth(num_missing).unwrap_or(0.0);
         let at_least = least.max(self.least_expected) / largest;
-        let cursors = &self.cursors[parent * sources.len()..];
+        let cursors = &self.cursors[self.nodes[parent].first_cursor..];
         self.guesses.ask(sources, acceptance, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();
         for (rank, &guess) in self.guesses.all().iter().enumerate() {
             let scale = if rank == 0 { of_first } else { of_others };
-            let path_probability = node.path_probability * guess.probability * scale;
-            let on_first_path = node.on_first_path && rank == 0;
+            let path_probability = path_probability * guess.probability * scale;
+            let on_first_path = on_first_path && rank == 0;
             let worth = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
             if self.frontier.admits(worth, num_missing) {
                 self.frontier.push(Node {
                     token: guess.token,
                     parent,
-                    depth: node.depth + 1,
+                    depth: depth + 1,
                     path_probability,
                     worth,
                     on_first_path,
+                    first_cursor: 0,
                     guess: Some(guess),
                 });
             }
@@ -245,7 +241,8 @@ impl Node {
     /// A node that the target has said already.
     fn certain(token: TokenId, parent: usize, depth: usize) -> Self {
         let (path_probability, worth, on_first_path) = (1.0, 1.0, true);
-        Self { token, parent, depth, path_probability, worth, on_first_path, guess: None }
+        let (first_cursor, guess) = (0, None);
+        Self { token, parent, depth, path_probability, worth, on_first_path, first_cursor, guess }
     }
 }
 
