@@ -23,19 +23,19 @@ pub(super) const VACANT: Edge = Edge { token: TokenId(0), target: StateId(0) };
 pub(super) struct EdgeTable {
     slots: Vec<Edge>,
     num_edges: usize,
-    /// Tokens followed lately or often.
-    likely: [TokenId; MAX_LIKELY],
+    /// Slots of the edges followed lately or often.
+    likely: [u32; MAX_LIKELY],
 }
 
 impl EdgeTable {
     /// A table of `edges`, at least [`MAX_LIKELY`] of them.
     pub(super) fn new(edges: &[Edge]) -> Self {
-        let mut table = Self {
-            slots: vec![VACANT; 2 * edges.len()],
-            num_edges: 0,
-            likely: std::array::from_fn(|i| edges[i].token),
-        };
-        edges.iter().for_each(|&edge| table.place(edge));
+        let slots = vec![VACANT; 2 * edges.len()];
+        let mut table = Self { slots, num_edges: 0, likely: [0; MAX_LIKELY] };
+        for &edge in edges {
+            table.place(edge);
+        }
+        table.likely = std::array::from_fn(|i| table.slot(edges[i].token) as u32);
         table
     }
 
@@ -53,7 +53,7 @@ impl EdgeTable {
 
     /// The edges followed lately or often, [`MAX_LIKELY`] of them.
     pub(super) fn likely(&self) -> impl Iterator<Item = Edge> {
-        self.likely.iter().filter_map(|&token| self.find(token))
+        self.likely.iter().map(|&slot| self.slots[slot as usize])
     }
 
     /// Number of slots, used or not.
@@ -64,26 +64,39 @@ impl EdgeTable {
     /// Adds an edge whose token the table does not have yet. Amortised O(1).
     pub(super) fn insert(&mut self, edge: Edge) {
         if 4 * (self.num_edges + 1) > 3 * self.slots.len() {
+            let likely = self.likely.map(|slot| self.slots[slot as usize].token);
             let doubled = vec![VACANT; 2 * self.slots.len()];
             let edges = std::mem::replace(&mut self.slots, doubled);
             self.num_edges = 0;
-            edges.into_iter().filter(|edge| *edge != VACANT).for_each(|edge| self.place(edge));
+            for edge in edges.into_iter().filter(|edge| *edge != VACANT) {
+                self.place(edge);
+            }
+            self.likely = likely.map(|token| self.slot(token) as u32);
         }
-        self.place(edge);
-        self.prefer(edge.token);
+        let slot = self.place(edge);
+        self.prefer(slot);
     }
 
-    fn place(&mut self, edge: Edge) {
+    /// [`find`](Self::find), and moves the edge forward among the likely ones.
+    pub(super) fn follow(&mut self, token: TokenId) -> Option<Edge> {
+        let slot = self.slot(token);
+        let edge = Some(self.slots[slot]).filter(|edge| *edge != VACANT)?;
+        self.prefer(slot as u32);
+        Some(edge)
+    }
+
+    fn place(&mut self, edge: Edge) -> u32 {
         let slot = self.slot(edge.token);
         self.slots[slot] = edge;
         self.num_edges += 1;
+        slot as u32
     }
 
-    /// Moves `token` forward among the likely ones; a newcomer takes the last place.
-    pub(super) fn prefer(&mut self, token: TokenId) {
-        match self.likely.iter().position(|&likely| likely == token) {
+    /// Moves the edge at `slot` forward among the likely ones; a newcomer takes the last place.
+    fn prefer(&mut self, slot: u32) {
+        match self.likely.iter().position(|&likely| likely == slot) {
             Some(found) => self.likely.swap(found, found / 2),
-            None => self.likely[MAX_LIKELY - 1] = token,
+            None => self.likely[MAX_LIKELY - 1] = slot,
         }
     }
 

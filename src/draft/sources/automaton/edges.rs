@@ -10,6 +10,9 @@ use crate::ids::{StateId, TokenId};
 /// Number of states that the lists can tell apart; the upper half of `u32` marks longer lists.
 pub(super) const MAX_STATES: usize = MANY as usize;
 
+/// Room for the likely edges of a list.
+pub(super) const NO_EDGES: [Edge; MAX_LIKELY] = [VACANT; MAX_LIKELY];
+
 /// Longest list that is scanned; two cache lines.
 const MAX_BLOCK: usize = 16;
 const MANY: u32 = 1 << 31;
@@ -113,12 +116,7 @@ impl EdgeStore {
                 block.swap(found, found / 2);
                 Some(block[found / 2].target)
             }
-            Kind::Table(index) => {
-                let table = &mut self.tables[index];
-                let target = table.find(token)?.target;
-                table.prefer(token);
-                Some(target)
-            }
+            Kind::Table(index) => self.tables[index].follow(token).map(|edge| edge.target),
             _ => self.target(list, token),
         }
     }
@@ -197,22 +195,30 @@ impl EdgeStore {
         }
     }
 
-    /// Visits at most `limit` edges, [`MAX_LIKELY`] or fewer, those followed lately or often first.
+    /// At most `limit` edges, [`MAX_LIKELY`] or fewer, those followed lately or often first; in
+    /// `buffer` where they do not stand side by side.
     #[inline]
-    pub(super) fn for_each_likely(
-        &self,
+    pub(super) fn likely<'a>(
+        &'a self,
         list: EdgeList,
         limit: usize,
-        mut visit: impl FnMut(Edge),
-    ) {
+        buffer: &'a mut [Edge; MAX_LIKELY],
+    ) -> &'a [Edge] {
         let limit = limit.min(MAX_LIKELY);
         match list.kind() {
-            Kind::Empty => {}
-            Kind::One(edge) => visit(edge),
-            Kind::Block { start, len } => {
-                self.pool[start..start + len.min(limit)].iter().copied().for_each(visit);
+            Kind::Empty => &[],
+            Kind::One(edge) => {
+                buffer[0] = edge;
+                &buffer[..1]
             }
-            Kind::Table(index) => self.tables[index].likely().take(limit).for_each(visit),
+            Kind::Block { start, len } => &self.pool[start..start + len.min(limit)],
+            Kind::Table(index) => {
+                buffer
+                    .iter_mut()
+                    .zip(self.tables[index].likely())
+                    .for_each(|(to, edge)| *to = edge);
+                &buffer[..limit]
+            }
         }
     }
 
@@ -320,10 +326,10 @@ mod tests {
                     let target = store.target(*list, TokenId(token)).map(|target| target.0);
                     prop_assert_eq!(target, twin.get(&token).copied());
                 }
-                let mut likely = Vec::new();
-                store.for_each_likely(*list, MAX_LIKELY, |edge| likely.push(edge));
+                let mut buffer = NO_EDGES;
+                let likely = store.likely(*list, MAX_LIKELY, &mut buffer);
                 prop_assert_eq!(likely.len(), twin.len().min(MAX_LIKELY));
-                for edge in &likely {
+                for edge in likely {
                     prop_assert_eq!(twin.get(&edge.token.0), Some(&edge.target.0));
                     prop_assert_eq!(likely.iter().filter(|e| e.token == edge.token).count(), 1);
                 }
@@ -342,8 +348,6 @@ mod tests {
         for _ in 0..4 {
             store.follow(list, TokenId(42));
         }
-        let mut likely = Vec::new();
-        store.for_each_likely(list, MAX_LIKELY, |edge| likely.push(edge.token.0));
-        assert_eq!(likely[0], 42);
+        assert_eq!(store.likely(list, MAX_LIKELY, &mut NO_EDGES.clone())[0].token, TokenId(42));
     }
 }

@@ -2,6 +2,7 @@
 //! Out: what came after it and after its shorter suffixes, blended into one probability.
 
 use super::edge_table::{Edge, MAX_LIKELY};
+use super::edges::NO_EDGES;
 use super::escape::escape;
 use super::suffix_automaton::{MAX_COUNT, ROOT, State, SuffixAutomaton};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
@@ -65,18 +66,22 @@ impl Propose for SuffixAutomaton {
     /// being [`escape`]'s. Of a busy state only the first few continuations are looked at.
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let start = out.len();
-        let mut place = cursor;
+        let mut state = *self.state(state_at(cursor));
+        let mut match_len = cursor.match_len;
         let mut weight = 1.0;
         for _ in 0..MAX_LEVELS {
-            if weight < at_least.max(MIN_WEIGHT) || out.len() - start >= ENOUGH_SUCCESSORS {
+            let most = if weight < 1.0 { weight * SHORTER_SHARE } else { weight };
+            let is_enough = out.len() - start >= ENOUGH_SUCCESSORS;
+            if weight < MIN_WEIGHT || most < at_least || is_enough {
                 break;
             }
-            let state = self.state(state_at(place));
-            weight = self.add_level(state, place.match_len, weight, at_least, start, out);
-            if state_at(place) == ROOT {
+            // Read ahead, for it is seldom in a cache: it arrives while this level is looked at.
+            let shorter = *self.state(state.link);
+            weight = self.add_level(&state, match_len, weight, at_least, start, out);
+            if state.len == 0 {
                 break;
             }
-            place = Cursor { place: state.link.0.into(), match_len: self.state(state.link).len };
+            (state, match_len) = (shorter, shorter.len);
         }
         out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
         out.truncate(start + MAX_SUCCESSORS);
@@ -121,7 +126,10 @@ impl SuffixAutomaton {
         let mut num_continued = self.num_continued(state);
         let is_longest = weight == 1.0;
         let share = if is_longest { 1.0 } else { SHORTER_SHARE };
-        let known = share * (1.0 - escape(match_len, num_continued, num_different));
+        let known_of = |num_continued, num_different| {
+            share * (1.0 - escape(match_len, num_continued, num_different))
+        };
+        let mut known = known_of(num_continued, num_different);
         // Were all others but once, and what longer classes know taken out of a shorter one.
         let likeliest = (num_continued + 1).saturating_sub(num_different).max(1);
         let bound = match is_longest {
@@ -132,13 +140,21 @@ impl SuffixAutomaton {
             return weight * (1.0 - known);
         }
         let first_new = out.len();
+        let seen = (num_continued, num_different);
         let mut num_found = 0;
         let only = num_different == 1 && is_longest;
         let limit = if is_longest { MAX_LIKELY } else { MAX_FROM_SHORTER };
         // No more than this many can be that likely, and the likely ones stand in front.
         let limit = limit.min(((weight * known / at_least) as usize).saturating_add(1));
-        self.edges.for_each_likely(state.edges, limit, |Edge { token, target }| {
-            let count = if only { num_continued } else { self.state(target).count };
+        let mut buffer = NO_EDGES;
+        let likely = self.edges.likely(state.edges, limit, &mut buffer);
+        // All counts are read before one is needed: few of them are in a cache.
+        let mut counts = [num_continued; MAX_LIKELY];
+        for (count, edge) in counts.iter_mut().zip(likely) {
+            let target = self.state(edge.target);
+            *count = if only { num_continued } else { target.count };
+        }
+        for (&Edge { token, target }, &count) in likely.iter().zip(&counts) {
             if out[start..first_new].iter().any(|known| known.token == token) {
                 num_continued = num_continued.saturating_sub(count);
                 num_different -= 1;
@@ -147,12 +163,14 @@ impl SuffixAutomaton {
                 out.push(Successor { token, probability: count as f32, cursor });
                 num_found += count;
             }
-        });
+        }
         if num_found == 0 {
             return weight;
         }
         let num_continued = num_continued.max(num_found);
-        let known = share * (1.0 - escape(match_len, num_continued, num_different));
+        if (num_continued, num_different) != seen {
+            known = known_of(num_continued, num_different);
+        }
         let factor = weight * known / num_continued as f32;
         out[first_new..].iter_mut().for_each(|new| new.probability *= factor);
         weight * (1.0 - known)
@@ -176,10 +194,9 @@ impl SuffixAutomaton {
         if state.count < MAX_COUNT {
             return state.count - u32::from(state.last_end as usize == self.text_len());
         }
-        let mut total = 0;
-        self.edges.for_each_likely(state.edges, MAX_LIKELY, |edge| {
-            total += self.state(edge.target).count
-        });
+        let mut buffer = NO_EDGES;
+        let likely = self.edges.likely(state.edges, MAX_LIKELY, &mut buffer);
+        let total: u32 = likely.iter().map(|edge| self.state(edge.target).count).sum();
         total.max(MAX_COUNT)
     }
 }
