@@ -93,15 +93,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a tokenizer.json to use instead of the checkpoint's own (cpu)",
     )
-    qnn = parser.add_argument_group("options for qnn")
-    qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
-    qnn.add_argument(
+    parser.add_argument(
         "--calibration",
         type=values.path("--calibration"),
         metavar="FILE",
-        help="text similar to what the model will read: UTF-8, or JSON lines (.jsonl); "
-        "default: four short English texts",
+        help="text similar to what the model will read: UTF-8, or JSON lines (.jsonl), for "
+        "--weights int4, and for qnn, where four short English texts are the default",
     )
+    qnn = parser.add_argument_group("options for qnn")
+    qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
     qnn.add_argument(
         "--kv-cache",
         choices=["uint8", "uint16"],
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OptionError: Two options exclude each other, or a package is missing.
     """
-    from_qnn = {"--soc": options.soc, "--calibration": options.calibration}
+    from_qnn = {"--soc": options.soc}
     from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}
     given = [name for name, value in from_qnn.items() if value is not None]
     if options.provider == "cpu" and given:
@@ -141,6 +141,7 @@ def _export_cpu(options: argparse.Namespace) -> int:
             context=options.context,
             chat_template=options.chat_template,
             tokenizer=options.tokenizer,
+            calibration=options.calibration,
             on_progress=on_progress,
         )
     for line in kept_lines(Bundle.open(options.out).manifest):

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from coordgen_rs.errors import OptionError
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json_lines
 
 _MOST_PIECES = 64
 _MOST_BYTES = 64 << 20
+_PIECE_LEN = 256
 _HELD_OUT = 4
 """Every fourth piece is held out."""
 
@@ -42,6 +46,22 @@ class CalibrationTexts:
     calibration: list[list[int]]
     held_out: list[list[int]]
     """Not used for calibration, but where there is a single piece it is both."""
+
+
+def texts_for(source: Checkpoint, path: Path | None) -> CalibrationTexts:
+    """A calibration file, or some texts of our own, as a checkpoint's tokens.
+
+    Pieces have at most 256 tokens.
+
+    Raises:
+        OptionError: The file cannot be used, see `read_texts`.
+        CheckpointError: The tokenizer is missing or damaged.
+    """
+    tokenizer = Tokenizer.from_str(source.read_tokenizer())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    piece_len = min(_PIECE_LEN, source.config.max_positions)
+    return read_texts(path, lambda text: tokenizer.encode(text).ids, piece_len)
 
 
 def read_texts(

@@ -106,6 +106,23 @@ class Tensor:
 
         return Tensor(self.name, self.shape, read_rows)
 
+    def scaled(
+        self,
+        rows: NDArray[np.float32] | None = None,
+        columns: NDArray[np.float32] | None = None,
+    ) -> "Tensor":
+        """Each row times its number in `rows (n,)`, each column times its in `columns`."""
+        if rows is None and columns is None:
+            return self
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            values = self.read_rows(first, last)
+            if rows is not None:
+                values = values * rows[first:last].reshape(-1, *[1] * (values.ndim - 1))
+            return values if columns is None else values * columns
+
+        return Tensor(self.name, self.shape, read_rows)
+
     def load(self) -> NDArray[np.float32]:
         """The whole tensor; for small ones."""
         return self.read_rows(0, self.shape[0])

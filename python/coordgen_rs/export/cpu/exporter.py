@@ -5,7 +5,8 @@ In: the path of a checkpoint and what the bundle is to be. Out: a directory for 
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,11 @@ from coordgen_rs.export.bundle import (
     no_progress,
     write_manifest,
 )
+from coordgen_rs.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.export.cpu.compensation import compensated_layers
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.export.layers import first_hidden_tensor, output_tensor, write_head, write_layer
 from coordgen_rs.export.stored import Bits, StoredLinear, StoredTensor, WeightWriter
@@ -46,6 +49,8 @@ _BITS: dict[str, tuple[Bits, Bits]] = {
     "keep": ("keep", "keep"),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
+_CALIBRATED = ("int4",)
+"""Weights that a text makes better."""
 
 
 def export_checkpoint(
@@ -59,6 +64,7 @@ def export_checkpoint(
     context: int | None = None,
     chat_template: str | Path | None = None,
     tokenizer: str | Path | None = None,
+    calibration: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> None:
     """Write the bundle `out` from a checkpoint.
@@ -80,10 +86,13 @@ def export_checkpoint(
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
+        calibration: Text like that which the model is to read (`read_texts`): `int4` is then
+            rounded so that its outputs on it change least (`compensation.py`). That takes as long
+            as reading the text in float32, and a minute or so for each billion weights.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Raises:
-        OptionError: An option is outside its range.
+        OptionError: An option is outside its range, or the calibration file cannot be used.
         CheckpointError: The checkpoint is missing something or damaged; UnsupportedModelError, a
             CheckpointError, if it is of a kind that the graphs cannot do.
         ChatTemplateError: The chat template cannot be read.
@@ -98,9 +107,13 @@ def export_checkpoint(
         weights = weights or ("keep" if source.is_gguf else "fp32")
         options = _Options(weights, blocks, prefill_rows, decode_rows, context)
         options.check(source)
+        if calibration is not None:
+            options.check_calibration()
+        calibrated = None if calibration is None else texts_for(source, Path(calibration))
         with staged_directory(Path(out)) as staging:
             staging.check_space(_least_bytes(source, weights))
-            _Exporter(source, staging, options, chat, on_progress or no_progress).run()
+            report = on_progress or no_progress
+            _Exporter(source, staging, options, chat, calibrated, report).run()
 
 
 def _least_bytes(source: Checkpoint, weights: WeightKind) -> int:
@@ -140,6 +153,16 @@ class _Options(BundleOptions):
             raise OptionError("weights is 'keep', which is for GGUF files")
         self.check_limits(source.config, MOST_ROWS)
 
+    def check_calibration(self) -> None:
+        """Refuse a calibration that would change nothing.
+
+        Raises:
+            OptionError: The weights do not depend on a text.
+        """
+        if self.weights not in _CALIBRATED:
+            able = " and ".join(_CALIBRATED)
+            raise OptionError(f"calibration changes nothing in {self.weights}: it is for {able}")
+
     @property
     def widths(self) -> list[int]:
         """Same as in `BundleOptions`, and narrow ones."""
@@ -156,9 +179,11 @@ class _Exporter:
         staging: Staging,
         options: _Options,
         chat_template: Path | None,
+        texts: CalibrationTexts | None,
         on_progress: Progress,
     ) -> None:
         self._source, self._chat_template = source, chat_template
+        self._texts = texts
         self._staging = staging
         self._options = options
         self._on_progress = on_progress
@@ -171,7 +196,8 @@ class _Exporter:
         chat = write_chat(self._staging, self._source, self._chat_template)
         embedding = self._write_embedding()
         cuts = cut_layers(config.num_layers, options.blocks)
-        blocks = [self._write_block(index, layers) for index, layers in enumerate(cuts)]
+        calibrated = self._calibrated()
+        blocks = [self._write_block(index, layers, calibrated) for index, layers in enumerate(cuts)]
         head = self._write_head(embedding)
         # A graph of any width may start at the last slot of the context.
         slots = options.context + options.widths[-1]
@@ -194,14 +220,26 @@ class _Exporter:
                 file.write(piece.astype(dtype, copy=False))
         return EmbeddingFile("embedding.bin", "float32" if is_exact else "float16")
 
-    def _write_block(self, index: int, layers: range) -> BlockFiles:
+    def _calibrated(self) -> Iterator[Mapping[str, Tensor]] | None:
+        """The matrices of one layer after the other, where a text decides how they are rounded."""
+        if self._texts is None or self._options.weights != "int4":
+            return None
+        return compensated_layers(self._source, self._texts.calibration)
+
+    def _write_block(
+        self, index: int, layers: range, calibrated: Iterator[Mapping[str, Tensor]] | None
+    ) -> BlockFiles:
         name, stored = f"block_{index:02}", []
         bits, _ = _BITS[self._options.weights]
         with self._staging.create(f"{name}.weights") as file:
             writer = WeightWriter(f"{name}.weights", file)
             for number in layers:
                 self._progress(f"layer {number}", number + 1)
-                stored.append(write_layer(self._source, writer, number, bits))
+                source = self._source
+                if calibrated is not None:
+                    source = replace(source, tensors={**source.tensors, **next(calibrated)})
+                kept: Bits = bits if calibrated is None else "keep"
+                stored.append(write_layer(source, writer, number, kept))
         graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 

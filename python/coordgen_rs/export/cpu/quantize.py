@@ -56,9 +56,11 @@ def quantize_rows(rows: NDArray[np.float32], bits: int) -> QuantizedRows:
 
 def common_format(formats: Sequence[IntegerFormat]) -> IntegerFormat:
     """The format of the fewest bits that holds the values of all formats exactly."""
-    has_zero_points = any(it.has_zero_points for it in formats)
-    bits = max(8 if has_zero_points else it.bits for it in formats)
-    return IntegerFormat(bits, min(it.block_size for it in formats), has_zero_points)
+    return IntegerFormat(
+        max(it.bits for it in formats),
+        min(it.block_size for it in formats),
+        any(it.has_zero_points for it in formats),
+    )
 
 
 def pack_rows(rows: IntegerRows, held: IntegerFormat, wanted: IntegerFormat) -> QuantizedRows:
@@ -71,6 +73,7 @@ def pack_rows(rows: IntegerRows, held: IntegerFormat, wanted: IntegerFormat) -> 
         zeros = rows.zero_points
         zeros = np.full(rows.scales.shape, middle, np.uint8) if zeros is None else zeros
         zero_points = (zeros + np.uint8(shift)).repeat(repeats, axis=1)
+        zero_points = _pack(zero_points) if wanted.bits == 4 else zero_points
     packed = _pack(values) if wanted.bits == 4 else values
     return QuantizedRows(packed, rows.scales.repeat(repeats, axis=1), zero_points)
 

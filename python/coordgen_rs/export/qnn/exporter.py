@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import onnx
-from tokenizers import Tokenizer
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import (
@@ -32,7 +31,7 @@ from coordgen_rs.export.bundle import (
     no_progress,
     write_manifest,
 )
-from coordgen_rs.export.calibration.texts import CalibrationTexts, read_texts
+from coordgen_rs.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
@@ -55,7 +54,6 @@ from coordgen_rs.target.qnn.options import Soc, soc_named
 
 _DEFAULT_CONTEXT = 1024
 _MOST_ROWS = 1024
-_PIECE_LEN = 256
 _BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
 _HEAD_BITS: Literal[8] = 8
 """The head is more sensitive."""
@@ -109,14 +107,7 @@ def export_qnn(
             context = min(source.config.max_positions, _DEFAULT_CONTEXT)
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
         options.check(source.config)
-        tokenizer = Tokenizer.from_str(source.read_tokenizer())
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        texts = read_texts(
-            None if calibration is None else Path(calibration),
-            lambda text: tokenizer.encode(text).ids,
-            min(_PIECE_LEN, source.config.max_positions),
-        )
+        texts = texts_for(source, None if calibration is None else Path(calibration))
         with staged_directory(Path(out)) as staging:
             on_progress = on_progress or no_progress
             return _QnnExporter(source, staging, options, texts, chat, on_progress).run()

@@ -1,0 +1,228 @@
+"""Equalisation: large channels of activations are made smaller, and their weights larger.
+
+In: a checkpoint, and token ids of some texts. Out: a checkpoint of the same function in float32,
+which loses less when weights and activations are rounded to 8 bits with a scale per row. It rounds
+nothing itself.
+
+Each channel of a linear layer's input is divided by a factor, and the weights that read it are
+multiplied by the same (SmoothQuant, https://arxiv.org/abs/2211.10438, section 4.1). The division is
+part of whatever makes the channel: the norm before queries, keys and values and before gate and
+up; the rows of the value weights before the output of attention, where heads that share a value
+share the factor; the rows of the up weights before the down weights, because silu(gate) * up is
+linear in up. Factors are powers of two, so that float32 weights lose no bit: only numbers too small
+for float32's normal range may.
+A factor is largest^alpha / largest weight^(1 - alpha), where alpha is the one of eight that gives
+the least error of the layer's outputs on rows of the texts, each row counting the same; no
+equalisation is among the candidates.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.export.bundle import Progress, no_progress
+from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.export.cpu.int4 import inverse
+from coordgen_rs.export.layers import norm_names, output_tensor, weight_tensor
+
+_Array = NDArray[np.float32]
+
+_ALPHAS = tuple(step / 10 for step in range(2, 10))
+_ROWS = 128
+"""Rows of the texts on which the factors of a layer are chosen."""
+_OUTPUTS = 512
+"""Outputs of a layer, evenly taken, on whose error its factors are chosen."""
+_HEAD_OUTPUTS = 4096
+"""Outputs of the head, evenly taken, that tell the largest weight of each channel."""
+_MOST = 20
+"""A factor is at most 2 to this power, and at least 1 / that."""
+
+
+@dataclass(frozen=True)
+class _LayerFactors:
+    """What the channels of one decoder layer are divided by."""
+
+    qkv: _Array
+    value: _Array
+    """`(num_kv_heads * head_dim,)`"""
+    gate_up: _Array
+    down: _Array
+
+
+def equalised(
+    source: Checkpoint,
+    texts: Sequence[Sequence[int]],
+    on_progress: Progress | None = None,
+) -> Checkpoint:
+    """The same model with channels of like size.
+
+    Memory: one layer, and its inputs on all texts. The result has an output layer of its own.
+
+    Args:
+        source: The checkpoint.
+        texts: Token ids to calibrate on; at least one text, none of them empty.
+        on_progress: Called with what comes next, steps done, and steps in all.
+
+    Raises:
+        CheckpointError: A tensor is missing, misshaped or damaged.
+        OSError: The temporary directory cannot be written.
+    """
+    tensors, report = dict(source.tensors), on_progress or no_progress
+    for number, inputs in enumerate(watch_inputs(source, texts)):
+        report("equalising", number, source.config.num_layers + 1)
+        if isinstance(inputs, LayerInputs):
+            tensors |= _folded(source, number, _layer_factors(source, number, inputs))
+        else:
+            head = inputs
+    return _with_head(replace(source, tensors=tensors), head)
+
+
+def channel_factors(
+    entering: LinearInput, weight: _Array, repeats: Sequence[int] | None = None
+) -> _Array:
+    """What to divide each channel of a linear layer's input by, powers of two.
+
+    Args:
+        entering: What enters the layer.
+        weight: `(out_features, in_features)`.
+        repeats: `(kv_heads, group, size)` where the channels of a group of heads share a factor.
+
+    Returns:
+        `(in_features,)`, or `(kv_heads * size,)` with `repeats`.
+    """
+    heights = np.abs(weight).max(0), np.abs(entering.rows).max(0)
+    if repeats is not None:
+        heights = (
+            heights[0].reshape(repeats).max(1).ravel(),
+            heights[1].reshape(repeats).max(1).ravel(),
+        )
+    of_weights, of_rows = heights
+    weight = weight[:: max(1, len(weight) // _OUTPUTS)]
+    rows = entering.sample(_ROWS)
+    exact = rows @ weight.T
+    best: _Array = np.ones_like(of_rows)
+    least = np.inf
+    for factors in (best, *(_factors(of_rows, of_weights, alpha) for alpha in _ALPHAS)):
+        spread = factors if repeats is None else _spread(factors, repeats)
+        got = round_rows(rows / spread) @ round_rows(weight * spread).T
+        error = _relative_error(got, exact)
+        if error < least:
+            best, least = factors, error
+    return best
+
+
+def round_rows(matrix: _Array) -> _Array:
+    """Each row in 255 steps around zero, as far as its largest magnitude; float32."""
+    steps = np.abs(matrix).max(-1, keepdims=True) / np.float32(127)
+    rounded: _Array = np.rint(matrix * inverse(steps)) * steps
+    return rounded
+
+
+def _factors(of_rows: _Array, of_weights: _Array, alpha: float) -> _Array:
+    """largest^alpha / largest weight^(1 - alpha), 1 for channels that are always 0."""
+    factors = np.ones_like(of_rows)
+    is_used = (of_rows > 0) & (of_weights > 0)
+    if not is_used.any():
+        return factors
+    exponents = alpha * np.log2(of_rows[is_used]) - (1 - alpha) * np.log2(of_weights[is_used])
+    exponents = np.rint(exponents - exponents.mean()).clip(-_MOST, _MOST)
+    factors[is_used] = np.exp2(exponents)
+    return factors
+
+
+def _relative_error(got: _Array, exact: _Array) -> float:
+    """Squared error of each row over its squared length, in the mean of the rows."""
+    lengths = np.square(exact, dtype=np.float64).sum(-1)
+    errors = np.square(got - exact, dtype=np.float64).sum(-1)
+    is_used = lengths > 0
+    return float((errors[is_used] / lengths[is_used]).sum())
+
+
+def _spread(factors: _Array, repeats: Sequence[int]) -> _Array:
+    """Factors of values `(kv_heads * size,)` as those of all heads `(kv_heads * group * size,)`."""
+    kv_heads, _, size = repeats
+    by_head = factors.reshape(kv_heads, 1, size)
+    spread: _Array = np.broadcast_to(by_head, repeats).reshape(-1)
+    return spread
+
+
+def _groups(source: Checkpoint) -> tuple[int, int, int]:
+    config = source.config
+    return config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
+
+
+def _layer_factors(source: Checkpoint, number: int, inputs: LayerInputs) -> _LayerFactors:
+    def weight(*parts: str) -> _Array:
+        return np.concatenate([weight_tensor(source, number, part).load() for part in parts])
+
+    qkv = weight(*(f"self_attn.{part}_proj" for part in "qkv"))
+    out, down = weight("self_attn.o_proj"), weight("mlp.down_proj")
+    gate_up = weight("mlp.gate_proj", "mlp.up_proj")
+    return _LayerFactors(
+        qkv=channel_factors(inputs.qkv, qkv),
+        value=channel_factors(inputs.attention_out, out, _groups(source)),
+        gate_up=channel_factors(inputs.gate_up, gate_up),
+        down=channel_factors(inputs.down, down),
+    )
+
+
+def _folded(source: Checkpoint, number: int, factors: _LayerFactors) -> Mapping[str, Tensor]:
+    """The tensors of a layer that change."""
+    config, prefix = source.config, f"model.layers.{number}"
+    key = config.num_kv_heads * config.head_dim
+    query, ffn = config.num_heads * config.head_dim, config.ffn_size
+    norms = norm_names(config, number)
+    changed: dict[str, Tensor] = {}
+
+    def change(name: str, rows: _Array | None = None, columns: _Array | None = None) -> None:
+        changed[name] = source.tensors[name].scaled(rows=rows, columns=columns)
+
+    for field, divisors in (("attention_norm", factors.qkv), ("ffn_norm", factors.gate_up)):
+        name = f"{norms[field]}.weight"
+        offset = config.norm_offset
+        norm = source.tensors[name].times(1.0, plus=offset).scaled(rows=np.reciprocal(divisors))
+        changed[name] = norm.times(1.0, plus=-offset)
+    ones = {"qk": np.ones(query + key, np.float32), "gate": np.ones(ffn, np.float32)}
+    of_values, of_up = np.reciprocal(factors.value), np.reciprocal(factors.down)
+    qkv_rows: dict[str, _Array | None]
+    gate_up_rows: dict[str, _Array | None]
+    if config.is_fused:
+        qkv_rows = {"qkv_proj": np.concatenate([ones["qk"], of_values])}
+        gate_up_rows = {"gate_up_proj": np.concatenate([ones["gate"], of_up])}
+    else:
+        qkv_rows = {"q_proj": None, "k_proj": None, "v_proj": of_values}
+        gate_up_rows = {"gate_proj": None, "up_proj": of_up}
+    for part, rows in qkv_rows.items():
+        change(f"{prefix}.self_attn.{part}.weight", rows, factors.qkv)
+        if config.qkv_bias and rows is not None:
+            change(f"{prefix}.self_attn.{part}.bias", rows)
+    for part, rows in gate_up_rows.items():
+        change(f"{prefix}.mlp.{part}.weight", rows, factors.gate_up)
+    change(f"{prefix}.self_attn.o_proj.weight", None, _spread(factors.value, _groups(source)))
+    change(f"{prefix}.mlp.down_proj.weight", None, factors.down)
+    return changed
+
+
+def _with_head(source: Checkpoint, inputs: LinearInput) -> Checkpoint:
+    """The model with an equalised output layer of its own."""
+    output, offset = output_tensor(source), source.config.norm_offset
+    step = max(1, output.shape[0] // _HEAD_OUTPUTS)
+    sampled = np.concatenate(
+        [output.read_rows(row, row + 1) for row in range(0, output.shape[0], step)]
+    )
+    factors = channel_factors(inputs, sampled)
+    norm = (
+        source.tensors["model.norm.weight"]
+        .times(1.0, plus=offset)
+        .scaled(rows=np.reciprocal(factors))
+    )
+    changed = {
+        "model.norm.weight": norm.times(1.0, plus=-offset),
+        "lm_head.weight": replace(output, name="lm_head.weight").scaled(columns=factors),
+    }
+    config = replace(source.config, tied_head=False)
+    return replace(source, config=config, tensors={**source.tensors, **changed})

@@ -1,0 +1,169 @@
+"""What a calibration text changes: equalised channels, and rounding errors that are made good."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from checkpoints import exported, write_checkpoint
+from coordgen_rs.errors import OptionError
+from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
+from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.export.checkpoints.tensor import IntegerFormat
+from coordgen_rs.export.cpu import exporter
+from coordgen_rs.export.cpu.compensation import compensated_rows
+from coordgen_rs.export.cpu.equalisation import channel_factors, equalised, round_rows
+from coordgen_rs.export.cpu.quantize import common_format, pack_rows, quantize_rows
+from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.target.ort_session import OrtSession
+from dequantized import dequantized
+from families import needs_transformers, prompt_logits, random_model, write_safetensors
+from graph_runner import GraphRunner, tokens
+from reference import load_checkpoint
+
+TEXT = "the ferry runs again from wednesday, twice a day; tickets stay valid for a week. " * 8
+TEXTS = [[int(token) for token in tokens(48, 128)], [5, 6, 7]]
+
+
+def with_outliers(path, **options):
+    """A random checkpoint some of whose channels are far larger than the others."""
+    checkpoint = write_checkpoint(path, **options)
+    source = open_checkpoint(checkpoint)
+    for name, tensor in source.tensors.items():
+        if name.endswith(("input_layernorm.weight", "up_proj.weight")):
+            large = np.where(np.arange(tensor.shape[0]) % 17 == 3, 30, 1).astype(np.float32)
+            source.tensors[name] = tensor.scaled(rows=large)
+    return source
+
+
+def logits(source, out, monkeypatch):
+    """Of the float bundle of an opened checkpoint."""
+    monkeypatch.setattr(exporter, "open_checkpoint", lambda *_: source)
+    session = OrtSession(CpuDevice(exported(out, out)))
+    return prompt_logits(session, np.array(TEXTS[0], np.uint32))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"family": "qwen2", "ffn": 100}, {"tied": False, "kv_heads": 4}, {"kv_heads": 1}],
+    ids=str,
+)
+def test_equalisation_leaves_the_float_model_as_it_is(tmp_path, monkeypatch, options):
+    source = with_outliers(tmp_path / "checkpoint", **options)
+    equal = equalised(source, TEXTS)
+    changed = [
+        name
+        for name, tensor in source.tensors.items()
+        if not np.array_equal(equal.tensors[name].load(), tensor.load())
+    ]
+    assert any("layernorm" in name for name in changed)
+    before, after = (
+        logits(it, tmp_path / name, monkeypatch) for name, it in (("a", source), ("b", equal))
+    )
+    np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 * np.abs(before).max())
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", ["Phi-3-mini, window 24", "Gemma 3"])
+def test_equalisation_folds_into_fused_weights_and_norms_with_an_offset(
+    tmp_path, monkeypatch, name
+):
+    source = open_checkpoint(write_safetensors(random_model(name), tmp_path / "checkpoint"))
+    equal = equalised(source, TEXTS)
+    before, after = (
+        logits(it, tmp_path / name, monkeypatch) for name, it in (("a", source), ("b", equal))
+    )
+    np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 * np.abs(before).max())
+
+
+def test_factors_lower_the_error_of_8_bits_where_a_channel_is_large():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((64, 96)).astype(np.float32)
+    rows[:, 7] *= 100
+    weight = rng.standard_normal((32, 96)).astype(np.float32)
+    factors = channel_factors(LinearInput(rows), weight)
+    exact = rows @ weight.T
+    plain = round_rows(rows) @ round_rows(weight).T
+    equal = round_rows(rows / factors) @ round_rows(weight * factors).T
+    assert factors[7] > factors[8]
+    assert np.square(equal - exact).sum() < np.square(plain - exact).sum() / 4
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1 << 30), st.sampled_from([0.0, 1e-40, 1.0, 1e30]))
+def test_factors_are_finite_powers_of_two_whatever_comes(seed, size):
+    rng = np.random.default_rng(seed)
+    rows = (rng.standard_normal((5, 12)) * rng.choice([0, 1, size], 12)).astype(np.float32)
+    weight = (rng.standard_normal((7, 12)) * rng.choice([0, 1, 1e-3], 12)).astype(np.float32)
+    factors = channel_factors(LinearInput(rows), weight, (2, 2, 3))
+    assert factors.shape == (6,)
+    assert np.isfinite(factors).all()
+    assert np.array_equal(np.frexp(factors)[0], np.full(6, 0.5))
+
+
+def test_inputs_are_those_of_each_linear_layer(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    *layers, head = watch_inputs(open_checkpoint(checkpoint), TEXTS)
+    config, weights = load_checkpoint(checkpoint)
+    assert [type(layer) for layer in layers] == [LayerInputs] * config["num_hidden_layers"]
+    x = weights["model.embed_tokens.weight"][np.concatenate(TEXTS)]
+    normed = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + config["rms_norm_eps"])
+    expected = normed * weights["model.layers.0.input_layernorm.weight"]
+    np.testing.assert_allclose(layers[0].qkv.rows, expected, atol=1e-5)
+    shapes = [it.rows.shape for it in (layers[0].attention_out, layers[0].down, head)]
+    assert shapes == [(51, 64), (51, 96), (51, 64)]
+
+
+@pytest.mark.parametrize("features", [64, 100])
+def test_compensated_rows_change_the_outputs_less_than_rounding_alone(features):
+    rng = np.random.default_rng(1)
+    mixing = rng.standard_normal((features, features)).astype(np.float32)
+    rows = rng.standard_normal((300, features)).astype(np.float32) @ mixing
+    weight = rng.standard_normal((24, features)).astype(np.float32)
+    held = IntegerFormat(4, 32, has_zero_points=True)
+    integers = compensated_rows(weight, LinearInput(rows))
+    compensated = dequantized(pack_rows(integers, held, common_format([held, held])))
+    alone = dequantized(quantize_rows(weight, 4))
+    errors = [
+        np.square(rows @ (got[:, :features] - weight).T).sum() for got in (compensated, alone)
+    ]
+    assert errors[0] < errors[1] * 0.7
+
+
+def test_columns_that_are_always_zero_and_few_rows_are_no_trouble():
+    weight = np.random.default_rng(2).standard_normal((6, 64)).astype(np.float32)
+    for rows in (np.zeros((1, 64), np.float32), np.eye(1, 64, dtype=np.float32)):
+        integers = compensated_rows(weight, LinearInput(rows))
+        assert np.isfinite(integers.scales).all()
+        assert integers.values.max() <= 15
+
+
+@pytest.mark.parametrize("options", [{"ffn": 100}, {"family": "qwen2"}], ids=str)
+def test_a_calibrated_int4_bundle_is_as_large_and_nearer_on_its_text(tmp_path, options):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", **options)
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    plain = exported(checkpoint, tmp_path / "plain", weights="int4", blocks=2)
+    calibrated = exported(
+        checkpoint, tmp_path / "calibrated", weights="int4", blocks=2, calibration=text
+    )
+    sizes = [
+        {name: record.num_bytes for name, record in bundle.manifest.files.items()}
+        for bundle in (plain, calibrated)
+    ]
+    assert sizes[0] == sizes[1]
+    ids = Tokenizer.from_str(open_checkpoint(checkpoint).read_tokenizer()).encode(TEXT).ids[:200]
+    exact = GraphRunner(exported(checkpoint, tmp_path / "exact")).feed_all(ids, 8)
+    errors = [
+        np.square(GraphRunner(bundle).feed_all(ids, 8) - exact).sum()
+        for bundle in (plain, calibrated)
+    ]
+    assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_calibration_that_would_change_nothing_is_refused(tmp_path, weights):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(OptionError, match=f"calibration changes nothing in {weights}"):
+        exported(checkpoint, tmp_path / "out", weights=weights, calibration=tmp_path / "absent")
