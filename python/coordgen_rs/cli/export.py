@@ -3,8 +3,10 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import WeightKind
 from coordgen_rs.cli import values
 from coordgen_rs.cli.kept import kept_lines
 from coordgen_rs.cli.progress import progress
@@ -131,7 +133,7 @@ def _export_cpu(options: argparse.Namespace) -> int:
     from coordgen_rs.export import export_checkpoint
 
     with warnings_told(), progress() as on_progress:
-        export_checkpoint(
+        sizes = export_checkpoint(
             options.checkpoint,
             options.out,
             weights=options.weights,
@@ -144,10 +146,20 @@ def _export_cpu(options: argparse.Namespace) -> int:
             calibration=options.calibration,
             on_progress=on_progress,
         )
-    for line in kept_lines(Bundle.open(options.out).manifest):
+    manifest = Bundle.open(options.out).manifest
+    for line in kept_lines(manifest):
         tell(line)
+    tell(_sizes_line(manifest.weights, sizes))
     tell(f"{options.out}: written")
     return 0
+
+
+def _sizes_line(chosen: WeightKind, sizes: Mapping[WeightKind, int]) -> str:
+    """What the chosen weights take, and what others would."""
+    megabytes = {kind: f"{num_bytes / 1e6:.1f}" for kind, num_bytes in sizes.items()}
+    taken = megabytes.pop(chosen)
+    others = ", ".join(f"{kind} {size}" for kind, size in megabytes.items())
+    return f"weights: {chosen}, {taken} MB; others would take, in MB: {others}"
 
 
 def _export_qnn(options: argparse.Namespace) -> int:

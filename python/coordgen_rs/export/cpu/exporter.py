@@ -32,16 +32,17 @@ from coordgen_rs.export.bundle import (
 from coordgen_rs.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from coordgen_rs.export.checkpoints.tensor import Tensor
+from coordgen_rs.export.checkpoints.tensor import IntegerFormat, Tensor
 from coordgen_rs.export.cpu.compensation import compensated_layers
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
+from coordgen_rs.export.cpu.quantize import BLOCK_SIZE
 from coordgen_rs.export.layers import first_hidden_tensor, output_tensor, write_head, write_layer
 from coordgen_rs.export.stored import Bits, StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
 _NARROW_WIDTHS = (1, 4, 8, 16, 32)
 _DEFAULT_CONTEXT = 4096
-_BITS: dict[str, tuple[Bits, Bits]] = {
+_BITS: dict[WeightKind, tuple[Bits, Bits]] = {
     "fp32": (None, None),
     "int8": (8, 8),
     "int4": (4, 8),
@@ -49,7 +50,7 @@ _BITS: dict[str, tuple[Bits, Bits]] = {
     "keep": ("keep", "keep"),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
-_CALIBRATED = ("int4",)
+CALIBRATED = ("int4",)
 """Weights that a text makes better."""
 
 
@@ -66,7 +67,7 @@ def export_checkpoint(
     tokenizer: str | Path | None = None,
     calibration: str | Path | None = None,
     on_progress: Progress | None = None,
-) -> None:
+) -> dict[WeightKind, int]:
     """Write the bundle `out` from a checkpoint.
 
     `out` appears only when it is complete; after an exception or an interrupt nothing is left
@@ -91,6 +92,9 @@ def export_checkpoint(
             as reading the text in float32, and a minute or so for each billion weights.
         on_progress: Called with what comes next, steps done, and steps in all.
 
+    Returns:
+        For each kind of weights that the checkpoint can have, the bytes that they would take.
+
     Raises:
         OptionError: An option is outside its range, or the calibration file cannot be used.
         CheckpointError: The checkpoint is missing something or damaged; UnsupportedModelError, a
@@ -111,23 +115,42 @@ def export_checkpoint(
             options.check_calibration()
         calibrated = None if calibration is None else texts_for(source, Path(calibration))
         with staged_directory(Path(out)) as staging:
-            staging.check_space(_least_bytes(source, weights))
+            sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
+            staging.check_space(sizes[weights])
             report = on_progress or no_progress
             _Exporter(source, staging, options, chat, calibrated, report).run()
+    return sizes
 
 
-def _least_bytes(source: Checkpoint, weights: WeightKind) -> int:
-    """What the weights take at least: scales and alignment not counted."""
+def weight_kinds(source: Checkpoint) -> list[WeightKind]:
+    """The kinds of weights that a checkpoint can have."""
+    return [kind for kind in _BITS if kind != "keep" or source.is_gguf]
+
+
+def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
+    """What the weights take; alignment, and the last block of a row being full, not counted."""
     block_bits, head_bits = _BITS[weights]
     config = source.config
     vocabulary = config.vocab_size * config.hidden_size
     layers = (tensor for name, tensor in source.tensors.items() if ".layers." in name)
-    bits = sum(math.prod(tensor.shape) * _least_bits(tensor, block_bits) for tensor in layers)
+    bits = sum(math.prod(tensor.shape) * _with_scales(tensor, block_bits) for tensor in layers)
     bits += vocabulary * (32 if weights == "fp32" else 16)
     output_bits = _least_bits(output_tensor(source), head_bits)
     if not (config.tied_head and output_bits == 32):  # else they are the embedding's
-        bits += vocabulary * output_bits
-    return bits // 8
+        bits += vocabulary * _with_scales(output_tensor(source), head_bits)
+    return int(bits / 8)
+
+
+def _with_scales(tensor: Tensor, bits: Bits) -> float:
+    """Bits of each value, with its part of the scale and the zero point of its block."""
+    form = None
+    if bits in (8, 4):
+        form = IntegerFormat(_least_bits(tensor, bits), BLOCK_SIZE, has_zero_points=bits == 4)
+    elif bits == "keep" and tensor.integers is not None:
+        form = tensor.integers.format
+    if form is None:
+        return _least_bits(tensor, bits)
+    return form.bits + (32 + form.bits * form.has_zero_points) / form.block_size
 
 
 def _least_bits(tensor: Tensor, bits: Bits) -> int:
@@ -159,8 +182,8 @@ class _Options(BundleOptions):
         Raises:
             OptionError: The weights do not depend on a text.
         """
-        if self.weights not in _CALIBRATED:
-            able = " and ".join(_CALIBRATED)
+        if self.weights not in CALIBRATED:
+            able = " and ".join(CALIBRATED)
             raise OptionError(f"calibration changes nothing in {self.weights}: it is for {able}")
 
     @property

@@ -1,0 +1,95 @@
+"""`coordgen quality`: what each kind of weights of a checkpoint costs, in bytes and in likeness."""
+
+import argparse
+import json
+
+from coordgen_rs.cli import values
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.warned import warnings_told
+from coordgen_rs.errors import OptionError
+from coordgen_rs.extras import how_to_install
+
+ABOUT = "compare the kinds of weights that a checkpoint can be exported with"
+EXAMPLES = """\
+examples:
+  coordgen quality Qwen2.5-0.5B-Instruct --text prompts.jsonl
+  coordgen quality SmolLM2-135M-Instruct.Q4_1.gguf --weights int4,keep --text prompts.jsonl
+  coordgen quality Qwen2.5-0.5B-Instruct --weights int4 --calibration mails.jsonl
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument(
+        "checkpoint",
+        type=values.path("CHECKPOINT"),
+        metavar="CHECKPOINT",
+        help="same as in `coordgen export`",
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="KIND,..",
+        help="some of the kinds of `coordgen export --weights`; default: all, fp32 in any case",
+    )
+    parser.add_argument(
+        "--text",
+        type=values.path("--text"),
+        metavar="FILE",
+        help="what is read: UTF-8, or JSON lines (.jsonl); default: every fourth piece of the "
+        "calibration file, which is not calibrated on, or else four short English texts",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=values.path("--calibration"),
+        metavar="FILE",
+        help="same as in `coordgen export`; int4 is then listed with and without it",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=values.count("--tokens"),
+        default=2048,
+        metavar="N",
+        help="most tokens of the text; default %(default)s",
+    )
+    parser.add_argument(
+        "--threads",
+        type=values.count("--threads"),
+        metavar="N",
+        help="compute threads; default: one per core",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a row for each kind of weights.
+
+    Raises:
+        OptionError: A package is missing.
+    """
+    try:
+        from coordgen_rs.bench.quality import compare_weights
+    except ModuleNotFoundError as error:
+        raise OptionError(f"comparing needs {error.name}: {how_to_install('export')}") from error
+    with warnings_told(), progress() as on_progress:
+        report = compare_weights(
+            options.checkpoint,
+            weights=options.weights and options.weights.split(","),
+            text=options.text,
+            calibration=options.calibration,
+            most_tokens=options.tokens,
+            threads=options.threads,
+            on_progress=on_progress,
+        )
+    if options.json:
+        print(json.dumps(report.to_json()))
+        return 0
+    print("| weights | MB | perplexity | same next token | divergence |")
+    print("|---|---|---|---|---|")
+    for row in report.rows:
+        name = f"{row.weights}, calibrated" if row.is_calibrated else row.weights
+        print(
+            f"| {name} | {row.num_bytes / 1e6:.1f} | {row.perplexity:.3f} | "
+            f"{100 * row.agreement:.1f} % | {row.divergence:.4f} |"
+        )
+    print(f"\n{report.num_tokens} tokens; divergence from fp32 in nats a token")
+    return 0

@@ -1,0 +1,87 @@
+"""What kinds of weights cost, side by side."""
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from checkpoints import exported, write_checkpoint
+from coordgen_rs.bench.quality import compare_weights
+from coordgen_rs.cli.main import main
+from coordgen_rs.errors import OptionError
+from coordgen_rs.export import export_checkpoint
+from reference import forward, load_checkpoint
+
+TEXT = "the ferry runs again from wednesday, twice a day; tickets stay valid for a week. "
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("quality") / "checkpoint")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT * 12)
+    return path
+
+
+def test_float_is_first_and_its_perplexity_is_that_of_a_numpy_forward_pass(checkpoint, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    report = compare_weights(checkpoint, text=path, threads=1)
+    assert [row.weights for row in report.rows] == ["fp32", "int8", "int4"]
+    exact, *others = report.rows
+    assert (exact.agreement, exact.divergence) == (1.0, 0.0)
+    config, weights = load_checkpoint(checkpoint)
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    ids = np.array(tokenizer.encode(TEXT).ids)
+    logits = forward(config, weights, ids).astype(np.float64)
+    surprises = np.log(np.exp(logits).sum(-1))[:-1] - logits[np.arange(len(ids) - 1), ids[1:]]
+    assert report.num_tokens == len(ids)
+    assert exact.perplexity == pytest.approx(np.exp(surprises.mean()), rel=1e-3)
+    assert all(row.divergence > 0 and row.num_bytes < exact.num_bytes for row in others)
+    assert others[0].divergence < others[1].divergence
+    assert others[0].agreement > others[1].agreement
+
+
+def test_a_calibration_adds_a_row_and_is_judged_on_what_it_holds_out(checkpoint, text):
+    report = compare_weights(checkpoint, weights=["int4"], calibration=text, threads=1)
+    kinds = [(row.weights, row.is_calibrated) for row in report.rows]
+    assert kinds == [("fp32", False), ("int4", False), ("int4", True)]
+    whole = compare_weights(checkpoint, weights=["fp32"], text=text, threads=1)
+    assert report.num_tokens < whole.num_tokens
+
+
+def test_a_text_is_cut_to_the_tokens_that_are_asked_for(checkpoint, text):
+    report = compare_weights(checkpoint, weights=["fp32"], text=text, most_tokens=50, threads=1)
+    assert report.num_tokens == 50
+
+
+def test_a_kind_that_the_checkpoint_cannot_have_and_a_text_of_one_token_are_refused(
+    checkpoint, tmp_path
+):
+    with pytest.raises(OptionError, match="weights is 'keep', expected some of fp32, int8, int4"):
+        compare_weights(checkpoint, weights=["keep"])
+    path = tmp_path / "one.txt"
+    path.write_text("a")
+    with pytest.raises(OptionError, match="too short"):
+        compare_weights(checkpoint, text=path, most_tokens=1)
+
+
+def test_the_command_prints_a_row_for_each_kind(checkpoint, text, capsys):
+    assert main(["quality", str(checkpoint), "--text", str(text), "--threads", "1"]) == 0
+    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[:5]]
+    assert rows == ["weights", "---", "fp32", "int8", "int4"]
+
+
+def test_export_says_what_other_weights_would_take(checkpoint, tmp_path):
+    sizes = export_checkpoint(checkpoint, tmp_path / "int4", weights="int4")
+    assert list(sizes) == ["fp32", "int8", "int4"]
+    for kind, num_bytes in sizes.items():
+        files = exported(checkpoint, tmp_path / f"{kind}-again", weights=kind).manifest.files
+        # Each tensor begins at a page of its own in a file, of which there are few here.
+        weights = [
+            record.num_bytes for name, record in files.items() if name[-3:] in {"hts", "bin"}
+        ]
+        assert num_bytes <= sum(weights) <= num_bytes + 30 * 4096
