@@ -43,6 +43,8 @@ pub enum FinishReason {
     Stop,
     /// The token budget of the request is spent.
     Length,
+    /// The grammar of the request is complete: nothing may follow.
+    Grammar,
 }
 
 impl FinishReason {
@@ -51,6 +53,7 @@ impl FinishReason {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::Grammar => "grammar",
         }
     }
 }

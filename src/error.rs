@@ -23,6 +23,15 @@ pub enum Error {
         /// Row of the step.
         row: usize,
     },
+    /// A grammar leaves no token to say.
+    #[error("the grammar cannot go on: no token of the vocabulary may follow")]
+    NothingAllowed,
+    /// A grammar has failed; it knows why.
+    #[error("the grammar failed: {reason}")]
+    ConstraintFailed {
+        /// What it said.
+        reason: String,
+    },
     /// An array has another length than its use asks for.
     #[error("{what} has {got} elements, expected {expected}")]
     WrongLength {

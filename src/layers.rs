@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const CRATE: &[&[&str]] = &[
     &["ids", "random", "replace_file", "scores"],
     &["error"],
-    &["top_k"],
+    &["constraint", "top_k"],
     &["logits"],
     &["sampling"],
     &["tree"],

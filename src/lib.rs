@@ -66,6 +66,7 @@
 //! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on several threads where that is long |
 //! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
 //! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
+//! | [`keep_allowed`](constraint::keep_allowed) | a pass over the mask, and over the scores of words that refuse a token |
 //! | [`SeenTokens::penalised`] | two accesses to the row for each distinct token of the text |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
@@ -80,6 +81,7 @@
 //! - [`sampling`]: drawing the target's token instead, by seed and position; a penalty on the tokens
 //!   that it has seen.
 //! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
+//! - [`constraint`]: [`Constraint`], what a grammar lets the target say, and a row masked by it.
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask, and a second mask for
 //!   layers that see a window of the last tokens.
 //! - [`verify`]: how far a draft agrees with the target.
@@ -182,6 +184,7 @@
 //! [`tree_shape`]: draft::choose::tree_shape
 
 pub mod commit;
+pub mod constraint;
 pub mod draft;
 pub mod error;
 pub mod ids;
@@ -198,6 +201,7 @@ pub mod tree;
 pub mod verify;
 
 pub use commit::{Commit, CommitPolicy, FinishReason};
+pub use constraint::Constraint;
 pub use draft::choose::drafter::{Drafter, DrafterOptions};
 pub use draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 pub use draft::source::{DraftSource, Learn, Propose};

@@ -21,6 +21,7 @@ __all__ = [
     "DynamicTree",
     "EmptyPromptError",
     "ForkedError",
+    "GrammarError",
     "HistoryIndexError",
     "InvalidDraftError",
     "LookupTable",
@@ -43,6 +44,7 @@ __all__ = [
     "draft_method",
     "draft_methods",
     "draft_sources",
+    "keep_allowed",
     "least_that_pays",
     "name_bus_errors",
     "plan",
@@ -65,6 +67,9 @@ class EmptyPromptError(CoordgenError):
 
 class NonFiniteLogitsError(CoordgenError):
     """Logits hold NaN, or nothing finite."""
+
+class GrammarError(CoordgenError):
+    """A grammar cannot be used, or cannot go on."""
 
 class InvalidDraftError(CoordgenError):
     """A draft tree is malformed or too large."""
@@ -215,7 +220,7 @@ class Accepted:
         """
 
     @property
-    def finish_reason(self) -> Literal["stop", "length"] | None:
+    def finish_reason(self) -> Literal["stop", "length", "grammar"] | None:
         """Why the answer ends with these tokens; None while it continues."""
 
 @final
@@ -305,6 +310,30 @@ def draft_method(name: str) -> DraftMethod:
         OptionError: The name is unknown; the message lists all.
     """
 
+class _Constraint(Protocol):
+    """A grammar at the start of an answer. A path is the tokens behind those of `extend`.
+
+    What it raises comes out of the drafter's call.
+
+    Attributes:
+        words: `(vocab_size / 32,) u32`, rounded up: bit `i % 32` of word `i / 32` is set where
+            token `i` may follow the path that `after` was last asked about.
+    """
+
+    words: NDArray[np.uint32]
+
+    def forced(self, path: list[int]) -> list[int]:
+        """The tokens after `path` of which each is the only one allowed."""
+
+    def possible(self, tokens: list[int], parents: list[int]) -> list[bool]:
+        """Which nodes of a tree, the root included, the grammar may allow; more only cost rows."""
+
+    def after(self, path: list[int]) -> bool:
+        """Fill `words` with what may follow `path`; whether the answer is complete there."""
+
+    def extend(self, tokens: list[int]) -> bool:
+        """Take what was given out, end tokens excluded; whether the answer is complete."""
+
 @final
 class Drafter:
     """Drafts from lookups, verifies and commits: `begin`, then `propose` and `accept` in turn.
@@ -356,6 +385,7 @@ class Drafter:
         *,
         ignore_eos: bool = False,
         num_reused: int = 0,
+        grammar: _Constraint | None = None,
     ) -> None:
         """Start a request, and drop the one before; the learned trust in the sources stays.
 
@@ -370,6 +400,8 @@ class Drafter:
             num_reused: Tokens, from the prompt's first, that the session has kept from earlier
                 requests: `prefilled` goes on behind them. Of the rows that were told of them,
                 sources keep those of the prompt before.
+            grammar: What the target may say, at the start of its answer. Tokens that it forces are
+                drafted first, and drafts that it refuses are left out.
 
         Raises:
             EmptyPromptError: The prompt has no token.
@@ -439,6 +471,7 @@ class Drafter:
             ShapeError: No step fits after `past_len` tokens.
             InvalidDraftError: `draft` is malformed or has another root.
             TokenOutOfRangeError: `draft` holds an unknown token.
+            GrammarError: The grammar cannot go on; or whatever else it raised.
         """
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
@@ -449,12 +482,14 @@ class Drafter:
                 length 1 are allowed. Read in place and within the call: the rows on the accepted
                 path, and by a source that learns from all rows the others too, on several threads
                 where that takes long. While a repetition penalty reads a row, the row is changed;
-                afterwards it is as before. A read-only array is copied.
+                afterwards it is as before. With a grammar the rows on the path stay masked. A
+                read-only array is copied.
 
         Raises:
             CallOrderError: Nothing was proposed.
             ShapeError: The logits have another dtype or shape, or are not C-contiguous.
             NonFiniteLogitsError: A row on the path has no usable maximum; the message names it.
+            GrammarError: The grammar leaves no token to say; or whatever else it raised.
         """
 
     def accept_recorded(self, answer: NDArray[np.uint32]) -> Accepted:
@@ -486,7 +521,7 @@ class Drafter:
         """Tokens accepted on a side branch, which the next tree starts with."""
 
     @property
-    def finish_reason(self) -> Literal["stop", "length"] | None:
+    def finish_reason(self) -> Literal["stop", "length", "grammar"] | None:
         """Why the request ended; None while it runs."""
 
     @property
@@ -498,7 +533,8 @@ class Drafter:
         """Draft nodes since `begin`: `{name: {"proposed": n, "accepted": m}}`.
 
         Accepted are those that the target agreed with, side branches included. Tokens that are fed
-        again count where they were first proposed.
+        again count where they were first proposed. Under a grammar, "grammar" counts the tokens
+        that it forced.
         """
 
     def memory_bytes(self) -> int:
@@ -563,6 +599,20 @@ def starts() -> list[str]:
 
 def strategies() -> dict[str, str]:
     """A one-line description of each strategy, by name; in the order used in tables."""
+
+def keep_allowed(logits: NDArray[np.float32], words: NDArray[np.uint32]) -> None:
+    """Make the tokens impossible that a mask does not allow: their scores become minus infinity.
+
+    Args:
+        logits: One row, `(1, vocab_size) f32`; changed in place.
+        words: `(vocab_size / 32,) u32`, rounded up: bit `i % 32` of word `i / 32` is set where
+            token `i` is allowed.
+
+    Raises:
+        ShapeError: An array has another dtype or shape.
+        GrammarError: No token is allowed.
+        NonFiniteLogitsError: A score that is not allowed is NaN or infinite.
+    """
 
 def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """Token ids and probabilities, `(rows, 8)` each, of the most likely tokens of each row.

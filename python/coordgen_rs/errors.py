@@ -6,6 +6,7 @@ from coordgen_rs._core import (
     CoordgenError,
     EmptyPromptError,
     ForkedError,
+    GrammarError,
     HistoryIndexError,
     InvalidDraftError,
     LookupTableError,
@@ -47,6 +48,10 @@ class UnsupportedModelError(CheckpointError):
 
 class ExportError(CoordgenError):
     """A bundle cannot be written: the target exists, or the disk is full."""
+
+
+class UnsupportedGrammarError(GrammarError):
+    """A grammar cannot be followed: the message names what of it. Nothing was generated."""
 
 
 class ProfileError(CoordgenError):
@@ -101,6 +106,7 @@ __all__ = [
     "EmptyPromptError",
     "ExportError",
     "ForkedError",
+    "GrammarError",
     "HistoryError",
     "HistoryIndexError",
     "HistoryMismatchError",
@@ -118,5 +124,6 @@ __all__ = [
     "ShapeError",
     "StaleProfileWarning",
     "TokenOutOfRangeError",
+    "UnsupportedGrammarError",
     "UnsupportedModelError",
 ]

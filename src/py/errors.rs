@@ -32,6 +32,12 @@ create_exception!(
 );
 create_exception!(
     coordgen_rs._core,
+    GrammarError,
+    CoordgenError,
+    "A grammar cannot be used, or cannot go on."
+);
+create_exception!(
+    coordgen_rs._core,
     InvalidDraftError,
     CoordgenError,
     "A draft tree is malformed or too large."
@@ -95,6 +101,9 @@ impl From<Error> for PyErr {
             Error::TokenOutOfRange { .. } => TokenOutOfRangeError::new_err(message),
             Error::EmptyPrompt => EmptyPromptError::new_err(message),
             Error::NonFiniteLogits { .. } => NonFiniteLogitsError::new_err(message),
+            Error::NothingAllowed | Error::ConstraintFailed { .. } => {
+                GrammarError::new_err(message)
+            }
             Error::ParentAfterChild { .. }
             | Error::WrongRoot { .. }
             | Error::TooManyNodes { .. } => InvalidDraftError::new_err(message),
@@ -135,6 +144,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("TokenOutOfRangeError", py.get_type::<TokenOutOfRangeError>()),
         ("EmptyPromptError", py.get_type::<EmptyPromptError>()),
         ("NonFiniteLogitsError", py.get_type::<NonFiniteLogitsError>()),
+        ("GrammarError", py.get_type::<GrammarError>()),
         ("InvalidDraftError", py.get_type::<InvalidDraftError>()),
         ("ShapeError", py.get_type::<ShapeError>()),
         ("CallOrderError", py.get_type::<CallOrderError>()),

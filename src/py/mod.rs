@@ -1,6 +1,7 @@
 //! The Python binding: convert, call, convert. Its folders are those of the crate.
 
 mod bus_error;
+mod constraint;
 mod convert;
 mod draft;
 mod errors;
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     bus_error::register(module)?;
+    constraint::register(module)?;
     top_k::register(module)?;
     draft::register(module)?;
     load::register(module)?;

@@ -99,6 +99,18 @@ impl DraftTree {
         trimmed
     }
 
+    /// The tree of the nodes that are `kept`, `(num_nodes,)`, and whose ancestors all are. The root
+    /// always is.
+    pub fn retained(&self, kept: &[bool]) -> Self {
+        let mut retained = Self::new(self.token_ids[0]);
+        let mut places = vec![Some(NodeId::ROOT); self.num_nodes()];
+        for node in 1..self.num_nodes() {
+            let parent = places[self.parents[node].index()].filter(|_| kept[node]);
+            places[node] = parent.map(|parent| retained.push(parent, self.token_ids[node]));
+        }
+        retained
+    }
+
     /// Number of nodes, the root included.
     pub fn num_nodes(&self) -> usize {
         self.token_ids.len()
@@ -213,6 +225,29 @@ mod tests {
                 let parent = kept[trimmed.parents()[place].index()];
                 prop_assert_eq!(parent, tree.parents()[node].index());
             }
+        }
+
+        #[test]
+        fn a_retained_tree_has_the_root_paths_that_are_kept_whole(
+            tree in strategies::tree(12),
+            kept in prop::collection::vec(any::<bool>(), 12),
+        ) {
+            let path = |tree: &DraftTree, node: usize| {
+                let mut path = vec![node];
+                while path[0] != 0 {
+                    path.insert(0, tree.parents()[path[0]].index());
+                }
+                path
+            };
+            let tokens = |tree: &DraftTree, path: &[usize]| -> Vec<TokenId> {
+                path.iter().map(|&node| tree.token_ids()[node]).collect()
+            };
+            let whole = (0..tree.num_nodes()).map(|node| path(&tree, node));
+            let whole = whole.filter(|path| path[1..].iter().all(|&node| kept[node]));
+            let expected: Vec<_> = whole.map(|path| tokens(&tree, &path)).collect();
+            let retained = tree.retained(&kept);
+            let got = (0..retained.num_nodes()).map(|node| tokens(&retained, &path(&retained, node)));
+            prop_assert_eq!(got.collect::<Vec<_>>(), expected);
         }
 
         #[test]

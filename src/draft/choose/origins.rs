@@ -14,6 +14,8 @@ pub enum Origin {
     Given,
     /// The source of that index in the drafter's list.
     Source(usize),
+    /// The grammar of the request, which allows no other token there.
+    Grammar,
 }
 
 impl Origin {
@@ -21,6 +23,8 @@ impl Origin {
     pub const TARGET: &'static str = "target";
     /// The name in results of [`Origin::Given`].
     pub const GIVEN: &'static str = "given";
+    /// The name in results of [`Origin::Grammar`].
+    pub const GRAMMAR: &'static str = "grammar";
 }
 
 /// The origins of one step's tokens, in buffers that are used again.
@@ -48,11 +52,18 @@ impl Origins {
         self.carried.clear();
     }
 
+    /// Behind the first `num_carried` tokens that are fed again, the next tree has `num_forced` ones of
+    /// the grammar.
+    pub fn force(&mut self, num_carried: usize, num_forced: usize) {
+        self.carried.truncate(num_carried);
+        self.carried.resize(num_carried + num_forced, Origin::Grammar);
+    }
+
     /// Follows an accepted path and the target's own token after it: `commit` gives out the first
     /// of these tokens and carries the others.
     ///
     /// `proposals` are those of the tree's nodes. A node without one is the caller's if
-    /// `is_given`, else a carried token below the root.
+    /// `is_given`, else a carried or forced token below the root.
     pub fn follow(
         &mut self,
         path: &[NodeId],

@@ -12,9 +12,11 @@ use super::model::PyModelDraft;
 use super::step_choice::{CostOption, step_choice};
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
+use crate::draft::choose::origins::Origin;
 use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::ids::TokenId;
+use crate::py::constraint::{PyConstraint, Raised};
 use crate::py::convert::{integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::sampling::PySampling;
@@ -67,6 +69,8 @@ pub struct PyDrafter {
     core: Drafter,
     step_inputs: Vec<Py<PyStepInputs>>,
     vocab_size: usize,
+    /// By the grammar of the request.
+    raised: Raised,
 }
 
 impl PyDrafter {
@@ -123,12 +127,17 @@ impl PyDrafter {
         if let Some(history) = history {
             sources.extend(history.sources(vocab_size)?);
         }
-        Ok(Self { core: Drafter::new(sources, options)?, step_inputs, vocab_size })
+        Ok(Self {
+            core: Drafter::new(sources, options)?,
+            step_inputs,
+            vocab_size,
+            raised: Raised::default(),
+        })
     }
 
     #[pyo3(signature = (
         prompt_ids, max_new_tokens, sampling=None, prediction=None, *, ignore_eos=false,
-        num_reused=0
+        num_reused=0, grammar=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn begin(
@@ -140,6 +149,7 @@ impl PyDrafter {
         prediction: Option<Bound<'_, PyAny>>,
         ignore_eos: bool,
         num_reused: usize,
+        grammar: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let prompt = token_ids(prompt_ids, "prompt_ids")?;
         let prediction = prediction.map_or(Ok(vec![]), |ids| token_ids(&ids, "prediction"))?;
@@ -147,6 +157,10 @@ impl PyDrafter {
         self.core.reuse_prefilled(num_reused)?;
         self.core.set_sampling(sampling.map(|sampling| sampling.0));
         self.core.ignore_end_tokens(ignore_eos);
+        if let Some(grammar) = grammar {
+            let constraint = PyConstraint::new(grammar, self.raised.clone());
+            self.core.constrain(Box::new(constraint));
+        }
         Ok(())
     }
 
@@ -164,7 +178,7 @@ impl PyDrafter {
     }
 
     fn model_pays(&mut self, past_len: usize) -> PyResult<bool> {
-        Ok(self.core.model_pays(past_len)?)
+        self.core.model_pays(past_len).map_err(|error| self.raised.error(error))
     }
 
     fn model_ran(&mut self, cost: f32) -> PyResult<()> {
@@ -179,13 +193,14 @@ impl PyDrafter {
         draft: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<Py<PyStepInputs>> {
         let step = match draft {
-            None => self.core.propose(past_len)?,
+            None => self.core.propose(past_len),
             Some((tokens, parents)) => {
                 let tokens = token_ids(&tokens, "token_ids of the draft")?;
                 let parents = integers(&parents, "parents of the draft")?;
-                self.core.propose_draft(past_len, &tokens, &parents)?
+                self.core.propose_draft(past_len, &tokens, &parents)
             }
         };
+        let step = step.map_err(|error| self.raised.error(error))?;
         let inputs = &self.step_inputs[step];
         let filled = inputs.borrow_mut(py).fill_tree(py, self.core.tree(), past_len);
         match filled {
@@ -201,9 +216,10 @@ impl PyDrafter {
         let py = logits.py();
         let logits = self.logits(logits)?;
         let accepted = match logits.try_readwrite() {
-            Ok(mut scores) => self.core.accept(scores.as_slice_mut()?)?,
-            Err(_) => self.core.accept(&mut logits.try_readonly()?.as_slice()?.to_vec())?,
+            Ok(mut scores) => self.core.accept(scores.as_slice_mut()?),
+            Err(_) => self.core.accept(&mut logits.try_readonly()?.as_slice()?.to_vec()),
         };
+        let accepted = accepted.map_err(|error| self.raised.error(error))?;
         Ok(PyAccepted::new(py, &accepted, &self.core))
     }
 
@@ -212,7 +228,8 @@ impl PyDrafter {
         py: Python<'_>,
         answer: &Bound<'_, PyAny>,
     ) -> PyResult<PyAccepted> {
-        let accepted = self.core.accept_recorded(&token_ids(answer, "answer")?)?;
+        let accepted = self.core.accept_recorded(&token_ids(answer, "answer")?);
+        let accepted = accepted.map_err(|error| self.raised.error(error))?;
         Ok(PyAccepted::new(py, &accepted, &self.core))
     }
 
@@ -248,7 +265,9 @@ impl PyDrafter {
         let by_kind = |counts: &SourceStatistics| {
             [("proposed", counts.proposed), ("accepted", counts.accepted)].into()
         };
-        self.core.source_names().zip(counts.map(by_kind)).collect()
+        let forced = self.core.is_constrained().then_some(&self.core.statistics().forced);
+        let forced = forced.map(|counts| (Origin::GRAMMAR, by_kind(counts)));
+        self.core.source_names().zip(counts.map(by_kind)).chain(forced).collect()
     }
 
     fn memory_bytes(&self) -> usize {

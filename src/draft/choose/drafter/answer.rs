@@ -1,6 +1,7 @@
 //! What the target answers to a tree. In: the logits of a step, or a recorded answer in their
 //! place. Out: what it says after a node, and what it holds likely there.
 
+use crate::constraint::keep_allowed;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::logits::{Logits, argmax};
@@ -44,6 +45,20 @@ impl<'a> Answer<'a> {
             }
             Self::Recorded(_) => None,
         }
+    }
+
+    /// Makes impossible what may not follow `node`, by the words of a mask. A record stays as it is.
+    /// Fails when nothing may follow, or the row is not finite.
+    ///
+    /// The row stays masked: what sources learn from it is what the target holds likely of what is
+    /// allowed.
+    pub fn keep_allowed(&mut self, node: NodeId, words: &[u32]) -> Result<()> {
+        let Self::Computed { scores, vocab_size, .. } = self else { return Ok(()) };
+        let row = &mut scores[node.index() * *vocab_size..][..*vocab_size];
+        keep_allowed(row, words).map_err(|error| match error {
+            Error::NonFiniteLogits { .. } => Error::NonFiniteLogits { row: node.index() },
+            error => error,
+        })
     }
 
     /// What the target says after `node`, which stands on the path that it takes, where `seen` are

@@ -4,8 +4,9 @@
 //! How wide it pays to make it is decided by the drafter.
 
 use super::request::Request;
-use super::statistics::Statistics;
+use super::statistics::{SourceStatistics, Statistics};
 use crate::commit::Commit;
+use crate::constraint::Constraint;
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
 use crate::draft::choose::origins::Origins;
@@ -79,7 +80,7 @@ impl Draft {
             if steps.cost(0, past_len).is_some() { FIRST_NODES } else { usize::MAX };
         loop {
             let limits = GrowthLimits { num_nodes: limits.num_nodes.min(num_nodes), ..limits };
-            self.grower.grow(sources, &self.acceptance, request.root, &request.carried, limits);
+            self.grower.grow(sources, &self.acceptance, request.root, request.certain(), limits);
             let is_full = num_nodes < steps.rows(widest) && self.worths().len() == num_nodes;
             if !(is_full && steps.could_gain_beyond(widest, past_len, self.worths())) {
                 return;
@@ -106,11 +107,38 @@ impl Draft {
         limits: GrowthLimits,
     ) {
         let source = sources.first().map(|source| &**source as &dyn Propose);
-        let certain = (request.root, &request.carried[..]);
+        let certain = (request.root, request.certain());
         let fits = (limits.num_nodes, limits.depth);
         if let Some(shaped) = &mut self.shaped {
             shaped.grow(source, certain, fits, &mut self.tree, &mut self.proposals);
         }
+    }
+
+    /// Leaves out of what was grown what the grammar refuses.
+    pub fn prune_grown(&mut self, grammar: &mut dyn Constraint) -> Result<()> {
+        let (tokens, parents) = self.grower.arrays();
+        if tokens.len() > 1 {
+            self.grower.retain(&grammar.possible(&tokens, &parents)?);
+        }
+        Ok(())
+    }
+
+    /// Leaves out of the tree what the grammar refuses.
+    pub fn prune_tree(&mut self, grammar: &mut dyn Constraint) -> Result<()> {
+        let parents: Vec<u32> = self.tree.parents().iter().map(|parent| parent.0).collect();
+        if parents.len() > 1 {
+            let possible = grammar.possible(self.tree.token_ids(), &parents)?;
+            let mut nodes = possible.iter();
+            self.proposals.retain(|_| nodes.next().is_none_or(|&kept| kept));
+            self.tree = self.tree.retained(&possible);
+        }
+        Ok(())
+    }
+
+    /// The next tree starts with what `request` has for certain.
+    pub fn start_certain(&mut self, request: &Request) {
+        let num_carried = request.carried.len();
+        self.origins.force(num_carried, request.certain().len() - num_carried);
     }
 
     /// Takes a tree that no source has proposed.
@@ -129,6 +157,20 @@ impl Draft {
     /// Who put the tokens given out last into their tree.
     pub fn origins(&self) -> &Origins {
         &self.origins
+    }
+
+    /// Counts the nodes that the grammar forced, behind the `num_carried` fed again.
+    pub fn count_forced(
+        &self,
+        num_carried: usize,
+        verified: &Verified,
+        counts: &mut SourceStatistics,
+    ) {
+        let forced = self.proposals.iter().enumerate().skip(1 + num_carried);
+        for (node, _) in forced.take_while(|(_, proposal)| proposal.is_none()) {
+            counts.proposed += 1;
+            counts.accepted += usize::from(verified.path.contains(&NodeId(node as u32)));
+        }
     }
 
     /// Follows what was given out to who brought it; `is_given` where the tree is the caller's.

@@ -5,6 +5,7 @@
 //! source can be trusted. Runs no model and owns no step buffers.
 
 mod answer;
+mod constrained;
 mod draft;
 mod request;
 mod source_list;
@@ -12,11 +13,13 @@ mod state;
 mod statistics;
 
 use self::answer::Answer;
+use self::constrained::PathState;
 use self::draft::Draft;
 use self::request::{Proposed, Request};
 use self::source_list::SourceList;
 pub use self::statistics::{SourceStatistics, Statistics};
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
+use crate::constraint::Constraint;
 use crate::draft::choose::model_choice::ModelChoice;
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
@@ -53,6 +56,8 @@ pub struct Drafter {
     /// The tokens of the request so far.
     seen: SeenTokens,
     ignores_end: bool,
+    /// What the target may say in this request; `None` for all.
+    constraint: Option<Box<dyn Constraint>>,
     model_choice: ModelChoice,
     draft: Draft,
     request: Option<Request>,
@@ -74,6 +79,7 @@ impl Drafter {
             sampling: None,
             seen: SeenTokens::default(),
             ignores_end: false,
+            constraint: None,
             sources: SourceList::new(sources),
             options,
         })
@@ -103,6 +109,7 @@ impl Drafter {
         self.seen.restart(prompt);
         self.draft.begin(request.root, self.sources.len());
         self.finish_reason = None;
+        self.constraint = None;
         self.statistics = Statistics::new(self.sources.len());
         self.request = Some(request);
         Ok(())
@@ -140,6 +147,12 @@ impl Drafter {
         self.sampling = sampling;
     }
 
+    /// Lets the target say only what a grammar allows in this request; called after `begin`. Tokens
+    /// that it forces are drafted first, and what it refuses is not drafted.
+    pub fn constrain(&mut self, constraint: Box<dyn Constraint>) {
+        self.constraint = Some(constraint);
+    }
+
     /// Whether end tokens end an answer, as they do unless this is called, or are tokens like others.
     pub fn ignore_end_tokens(&mut self, ignores_end: bool) {
         self.ignores_end = ignores_end;
@@ -151,6 +164,7 @@ impl Drafter {
     /// Cost: that of a tree where there are costs. Fails as [`Drafter::propose`] does.
     pub fn model_pays(&mut self, past_len: usize) -> Result<bool> {
         let widest = self.options.steps.widest(past_len)?;
+        self.force()?;
         let request = self.request.as_ref().ok_or(Error::NoRequest)?;
         let steps = &self.options.steps;
         if self.draft.is_shaped() || steps.cost(0, past_len).is_none() {
@@ -182,8 +196,9 @@ impl Drafter {
     /// the tree is cut to its rows; drafting nothing is among the choices. Without costs the tree
     /// grows to the rows of the widest step that fits, as far as the sources know something.
     /// A method with a shape of its own has it in the narrowest step that holds it.
-    /// Fails without a request, or when no step fits.
+    /// Fails without a request, when no step fits, or when the grammar does.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
+        self.force()?;
         let steps = &self.options.steps;
         let widest = steps.widest(past_len)?;
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
@@ -191,9 +206,15 @@ impl Drafter {
         let limits = request.limits(steps.rows(widest), self.options.commit);
         let step = if self.draft.is_shaped() {
             self.draft.build_shaped(sources, request, limits);
+            if let Some(grammar) = &mut self.constraint {
+                self.draft.prune_tree(&mut **grammar)?;
+            }
             steps.narrowest(self.draft.tree().num_nodes())
         } else {
             self.draft.grow(sources, request, limits, (steps, widest, past_len));
+            if let Some(grammar) = &mut self.constraint {
+                self.draft.prune_grown(&mut **grammar)?;
+            }
             let step = steps.best(widest, past_len, self.draft.worths());
             self.draft.cut(steps.rows(step));
             step
@@ -223,6 +244,9 @@ impl Drafter {
             return Err(Error::WrongRoot { got: token_ids[0], expected: request.root });
         }
         self.draft.take(draft.trimmed(steps.rows(widest), request.remaining - 1));
+        if let Some(grammar) = &mut self.constraint {
+            self.draft.prune_tree(&mut **grammar)?;
+        }
         let step = steps.narrowest(self.draft.tree().num_nodes());
         request.proposed = Some(Proposed { step, past_len, is_given: true });
         Ok(step)
@@ -270,19 +294,28 @@ impl Drafter {
 
     /// Verifies the proposed tree against the target's answer.
     fn accept_answer(&mut self, mut answer: Answer<'_>) -> Result<Commit> {
-        let (proposed, &Request { remaining, model_cost, .. }) = self.waiting()?;
+        let (proposed, request) = self.waiting()?;
+        let (remaining, model_cost) = (request.remaining, request.model_cost);
+        let num_carried = request.carried.len();
+        let mut path = PathState::default();
         let tree = self.draft.tree();
         let num_seen = self.seen.len();
         let verified = verify(tree, |node| {
             self.seen.insert(tree.token_ids()[node.index()]);
+            if let Some(grammar) = &mut self.constraint {
+                path.visit(&mut **grammar, tree, node, &mut answer)?;
+            }
             let says = answer.says(tree, node, &mut self.seen)?;
             Ok(says.expect("something is said after every accepted node"))
         });
         self.seen.truncate(num_seen); // of the path, not all need be given out
         let verified = verified?;
         let end_tokens = if self.ignores_end { &[][..] } else { &self.options.end_tokens };
-        let limits = Limits { end_tokens, remaining };
-        let decided = commit(self.options.commit, tree, &verified, limits);
+        let limits = Limits { end_tokens, remaining: path.at_most(remaining) };
+        let mut decided = commit(self.options.commit, tree, &verified, limits);
+        if let Some(grammar) = &mut self.constraint {
+            path.end(&mut **grammar, &mut decided)?;
+        }
         self.sources.verified(&mut Verification {
             tree,
             verified: &verified,
@@ -292,6 +325,9 @@ impl Drafter {
             logits: answer.logits(),
         });
         self.seen.extend(&decided.token_ids);
+        if self.constraint.is_some() && !proposed.is_given {
+            self.draft.count_forced(num_carried, &verified, &mut self.statistics.forced);
+        }
         self.draft.follow(&verified, &decided, proposed.is_given);
         self.draft.learn(&verified, &mut self.statistics);
         self.learn_rate(proposed, model_cost, decided.token_ids.len());
@@ -320,6 +356,8 @@ impl Drafter {
     }
 }
 
+#[cfg(test)]
+mod constrained_tests;
 #[cfg(test)]
 mod ruled_target;
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub(super) struct Request {
     pub root: TokenId,
     /// Tokens accepted on a side branch, to be fed again first.
     pub carried: Vec<TokenId>,
+    /// The carried tokens and those that the grammar forces behind them; empty where it forces none.
+    pub forced: Vec<TokenId>,
     /// `None` when no tree waits.
     pub proposed: Option<Proposed>,
     /// What a draft model's run for the next step has cost; `None` where it did not run.
@@ -60,6 +62,7 @@ impl Request {
             remaining: max_new_tokens,
             root,
             carried: Vec::new(),
+            forced: Vec::new(),
             proposed: None,
             model_cost: None,
         })
@@ -86,6 +89,11 @@ impl Request {
         Ok(())
     }
 
+    /// What the target says next for certain: the next tree starts with it.
+    pub fn certain(&self) -> &[TokenId] {
+        if self.forced.is_empty() { &self.carried } else { &self.forced }
+    }
+
     /// How large the next tree may grow, in a step of `num_nodes` rows.
     pub fn limits(&self, num_nodes: usize, commit: CommitPolicy) -> GrowthLimits {
         let side_worth = match commit {
@@ -103,6 +111,7 @@ impl Request {
             remaining: self.remaining - token_ids.len(),
             root: token_ids[token_ids.len() - 1],
             carried: carried.clone(),
+            forced: Vec::new(),
             proposed: None,
             model_cost: None,
             ..self

@@ -32,6 +32,7 @@ impl Drafter {
         match origin {
             Origin::Target => Origin::TARGET,
             Origin::Given => Origin::GIVEN,
+            Origin::Grammar => Origin::GRAMMAR,
             Origin::Source(index) => self.sources.name(index),
         }
     }
@@ -49,6 +50,11 @@ impl Drafter {
     /// The names of the sources, in their order.
     pub fn source_names(&self) -> impl Iterator<Item = &'static str> {
         self.sources.names()
+    }
+
+    /// Whether a grammar rules what the target may say in this request.
+    pub fn is_constrained(&self) -> bool {
+        self.constraint.is_some()
     }
 
     /// Bytes held on the heap by the sources, the growing tree and the tokens seen.

@@ -7,6 +7,8 @@ pub struct Statistics {
     pub accept_histogram: Vec<usize>,
     /// Draft nodes of each source, in the order of the sources.
     pub sources: Vec<SourceStatistics>,
+    /// Draft nodes that a grammar forced.
+    pub forced: SourceStatistics,
 }
 
 /// The draft nodes of one source. Tokens fed again after a side branch are counted where they
@@ -23,7 +25,7 @@ impl Statistics {
     /// Nothing counted yet.
     pub(super) fn new(num_sources: usize) -> Self {
         let sources = vec![SourceStatistics::default(); num_sources];
-        Self { accept_histogram: Vec::new(), sources }
+        Self { sources, ..Self::default() }
     }
 
     /// A step ended.

@@ -5,6 +5,7 @@
 
 mod frontier;
 mod guesses;
+mod refused;
 
 use self::frontier::Frontier;
 use self::guesses::{Guess, Guesses, MAX_PROBABILITY};
