@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from coordgen_rs.drafting import make_drafter
     from coordgen_rs.energy.meter import EnergyMeter
     from coordgen_rs.generate import Step, generate, plain
+    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
     from coordgen_rs.profile.file import Profile
@@ -58,6 +60,8 @@ __all__ = [
     "DynamicTree",
     "EnergyMeter",
     "History",
+    "JsonSchema",
+    "Lark",
     "LookupTable",
     "Model",
     "ModelDrafter",
@@ -65,6 +69,7 @@ __all__ = [
     "Piece",
     "Profile",
     "PromptLookup",
+    "Regex",
     "RequestOptions",
     "Sampling",
     "Session",
@@ -75,6 +80,7 @@ __all__ = [
     "Stream",
     "SuffixAutomaton",
     "Tokenizer",
+    "Vocabulary",
     "generate",
     "make_drafter",
     "open_session",
@@ -91,6 +97,8 @@ _MODULES = {
     "DynamicTree": "_core",
     "EnergyMeter": "energy.meter",
     "History": "history.requests",
+    "JsonSchema": "grammar.kinds",
+    "Lark": "grammar.kinds",
     "LookupTable": "_core",
     "Model": "model",
     "ModelDrafter": "draft_model",
@@ -98,6 +106,7 @@ _MODULES = {
     "Piece": "answer",
     "Profile": "profile.file",
     "PromptLookup": "_core",
+    "Regex": "grammar.kinds",
     "RequestOptions": "request_options",
     "Sampling": "_core",
     "Session": "target.session",
@@ -108,6 +117,7 @@ _MODULES = {
     "Stream": "answer",
     "SuffixAutomaton": "_core",
     "Tokenizer": "text.tokenizer",
+    "Vocabulary": "grammar.vocabulary",
     "generate": "generate",
     "make_drafter": "drafting",
     "open_session": "target.open",

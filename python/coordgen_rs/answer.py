@@ -55,8 +55,9 @@ class Answer:
         token_ids: All tokens, including the end token. If a stop string ended the answer, those up
             to and including the one that completed it: more than `text` shows.
         sources: For each token "target", or the name of the source that drafted it.
-        finish_reason: "stop" (end token or stop string), "length" (token limit) or "capacity"
-            (cache full); None while the answer is incomplete, also if it was abandoned.
+        finish_reason: "stop" (end token or stop string), "grammar" (the grammar is complete),
+            "length" (token limit) or "capacity" (cache full); None while the answer is incomplete,
+            also if it was abandoned.
         stats: Counts and times. They count whole steps, so `new_tokens` may include a few tokens
             that a step yielded after the stop string.
         spans: Where `text` came from, part by part, without gaps; neighbours differ in source.

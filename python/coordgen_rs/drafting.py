@@ -25,6 +25,7 @@ from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
     from coordgen_rs.draft_model import DraftModel, ModelDrafter
+    from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.history.requests import History
 
 
@@ -40,8 +41,9 @@ class Drafting(Protocol):
         *,
         ignore_eos: bool = False,
         num_reused: int = 0,
+        grammar: "Matcher | None" = None,
     ) -> None:
-        """Start a request."""
+        """Start a request; without a grammar, the keyword is not given."""
 
     @property
     def reads_prefill(self) -> bool:

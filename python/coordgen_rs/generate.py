@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs._core import Sampling, StepInputs
+from coordgen_rs._core import Sampling, StepInputs, keep_allowed
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError
-from coordgen_rs.request import Request, admit, num_reusable, predicted
+from coordgen_rs.request import Request, admit, admit_grammar, num_reusable, predicted
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.history.requests import History
 
 
@@ -45,6 +46,7 @@ def generate(
     reuse_prefix: bool = False,
     history: "History | None" = None,
     prediction: ArrayLike | None = None,
+    grammar: "Matcher | None" = None,
     provisional: bool = False,
     stats: Stats | None = None,
 ) -> Generator[Step]:
@@ -70,24 +72,32 @@ def generate(
             well, unless there is no `drafter`.
         prediction: `(tokens,)` integers, the answer as you expect it. Where the answer follows it,
             tokens are drafted from it; elsewhere it costs only rows.
+        grammar: What the answer must follow, from `Vocabulary.matcher`: the target's token is the
+            likeliest (or the one drawn) of those that are allowed. Tokens that the grammar forces
+            are drafted first, and drafts that it refuses are left out. The answer ends where the
+            grammar is complete.
         provisional: Also yield before each verification: a step without tokens, but with those that
             are about to be verified, to show early where the target is slow.
         stats: Filled during generation.
 
     Raises:
-        OptionError: A prompt or prediction is not integers, or `max_new_tokens` is below 1.
+        OptionError: A prompt or prediction is not integers, `max_new_tokens` is below 1, or the
+            grammar is of another vocabulary.
         ShapeError: A prompt or prediction has more than one dimension: requests run one at a time.
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
         TokenOutOfRangeError: The prediction holds an unknown token.
         MemoryBudgetError: The session's budget is too small; the message says how much is needed.
         BlockLoadError: A block of the target has no graph that can be loaded.
         NonFiniteLogitsError: The target returned NaN, for the prompt or in a step.
+        UnsupportedGrammarError: The grammar allows no token at all.
+        GrammarError: The grammar cannot go on; what was given out until then follows it.
         CallOrderError: Another request took the session before this one had ended.
     """
     stats = Stats() if stats is None else stats
     drafter = make_drafter(session, history=history) if drafter is None else drafter
     request = admit(session, prompt_ids, max_new_tokens)
     expected_answer = predicted(session, prediction)
+    ruled = admit_grammar(session, grammar, ignore_eos=ignore_eos)
     number = _begin(session)
     answer: list[int] = []
     if history is not None:
@@ -100,6 +110,7 @@ def generate(
         expected_answer,
         ignore_eos=ignore_eos,
         num_reused=kept,
+        **ruled,
     )
     with stats.prefill(request.prompt, kept):
         session.rewind(kept)
@@ -142,6 +153,7 @@ def plain(
     sampling: Sampling | None = None,
     ignore_eos: bool = False,
     reuse_prefix: bool = False,
+    grammar: "Matcher | None" = None,
     stats: Stats | None = None,
 ) -> Generator[Step]:
     """Plain decoding, one token per run of the narrowest decode graph: no drafts, no tree mask.
@@ -150,6 +162,7 @@ def plain(
     """
     stats = Stats() if stats is None else stats
     request = admit(session, prompt_ids, max_new_tokens)
+    admit_grammar(session, grammar, ignore_eos=ignore_eos)
     number = _begin(session)
     answer: list[int] = []
     text = np.append(request.prompt, np.zeros(request.limit, np.uint32))
@@ -163,18 +176,22 @@ def plain(
         _check_owner(session, number, len(request.prompt) - 1 + len(answer))
         stats.begin("verify")
         inputs.fill_chain(root, session.length)
-        logits = session.step(inputs)[0]
+        logits = _allowed(session.step(inputs)[0], grammar)
         text_len = len(request.prompt) + len(answer)
         root[0] = text[text_len] = _choose(logits, sampling, len(answer), text[:text_len])
         session.commit(first_row)
         answer += root.tolist()
-        stats.end_step(1, _plain_finish(answer, end_token_ids, request))
+        stats.end_step(1, _plain_finish(answer, end_token_ids, request, grammar))
         yield Step(root.tolist(), 0, sources=("target",))
 
 
-def _plain_finish(answer: list[int], end_token_ids: Sequence[int], request: Request) -> str | None:
+def _plain_finish(
+    answer: list[int], end_token_ids: Sequence[int], request: Request, grammar: "Matcher | None"
+) -> str | None:
     if answer[-1] in end_token_ids:
         return "stop"
+    if grammar is not None and grammar.extend(answer[-1:]):
+        return "grammar"
     return request.finish_reason("length" if len(answer) == request.limit else None)
 
 
@@ -184,6 +201,15 @@ def _first_path(inputs: StepInputs) -> list[int]:
     path_len = np.count_nonzero(depths == np.arange(len(depths)))  # row i is i tokens deep
     path: list[int] = inputs.input_ids[1:path_len].tolist()
     return path
+
+
+def _allowed(logits: NDArray[np.float32], grammar: "Matcher | None") -> NDArray[np.float32]:
+    """A row of logits `(vocab_size,) f32` in which what the grammar refuses is impossible."""
+    if grammar is not None:
+        logits = logits if logits.flags.writeable else logits.copy()
+        grammar.after([])
+        keep_allowed(logits[np.newaxis], grammar.words)
+    return logits
 
 
 def _choose(

@@ -43,6 +43,8 @@ from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from coordgen_rs.grammar.kinds import Grammar
+    from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.requests import History
 
 
@@ -210,8 +212,10 @@ class Model:
             options: See `RequestOptions`.
 
         Raises:
-            OptionError: An option is out of range or of a wrong type, or a text is not valid
-                Unicode: it holds half of a surrogate pair.
+            OptionError: An option is out of range or of a wrong type, a text is not valid Unicode:
+                it holds half of a surrogate pair, or the package llguidance is missing.
+            UnsupportedGrammarError: The grammar cannot be followed; nothing was begun.
+            GrammarError: The grammar cannot go on: no token of the vocabulary may follow.
             EmptyPromptError, PromptTooLongError: The prompt cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
             NonFiniteLogitsError: The model returned NaN.
@@ -251,6 +255,7 @@ class Model:
 
         Raises:
             OptionError: Same as in `generate`; a message is malformed, or jinja2 is missing.
+            UnsupportedGrammarError, GrammarError: Same as in `generate`.
             ChatTemplateError: There is no chat template, or it refuses the messages.
             EmptyPromptError, PromptTooLongError: The dialogue cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
@@ -321,6 +326,13 @@ class Model:
             return bundled
         return ChatTemplates(self._given_chat.sources, bundled.tokens, self._given_chat.place)
 
+    @cached_property
+    def _vocabulary(self) -> "Vocabulary":
+        from coordgen_rs.grammar.vocabulary import Vocabulary
+
+        session = self._session
+        return Vocabulary(self._tokenizer, session.vocab_size, session.end_token_ids)
+
     def _answered(
         self,
         prompt_ids: NDArray[np.uint32],
@@ -334,6 +346,7 @@ class Model:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         ignore_eos: bool = False,
+        grammar: "Grammar | None" = None,
         prediction: str | None = None,
         drafts: bool = True,
         reuse_prefix: bool = True,
@@ -342,6 +355,7 @@ class Model:
 
         Raises:
             OptionError: One is out of range or of a wrong type.
+            UnsupportedGrammarError: The grammar cannot be followed.
         """
         stats = Stats()
         stop_strings = StopStrings(stop)
@@ -353,6 +367,8 @@ class Model:
             "reuse_prefix": reuse_prefix,
             "stats": stats,
         }
+        if grammar is not None:
+            request["grammar"] = self._vocabulary.matcher(grammar)
         drafter = self._drafter if drafts else None
         if prediction is not None:
             expected = arguments.text("the prediction", prediction)

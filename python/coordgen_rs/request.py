@@ -1,13 +1,16 @@
 """Checks of a request before anything is computed: its prompt, its limits, what is there of it."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs import arguments
-from coordgen_rs.errors import EmptyPromptError, PromptTooLongError
+from coordgen_rs.errors import EmptyPromptError, OptionError, PromptTooLongError
 from coordgen_rs.target.session import KeepsTokens, Session
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
 
 
 class Request(NamedTuple):
@@ -67,6 +70,32 @@ def predicted(session: Session, prediction: ArrayLike | None) -> NDArray[np.uint
     if prediction is None:
         return None
     return arguments.token_ids("the prediction", prediction, session.vocab_size)
+
+
+def admit_grammar(
+    session: Session, grammar: "Matcher | None", *, ignore_eos: bool
+) -> "dict[str, Matcher]":
+    """Start an answer under a grammar. The keyword for the drafter; none where there is no grammar.
+
+    Raises:
+        OptionError: The grammar is no `Matcher`, or one of another vocabulary.
+        UnsupportedGrammarError: It allows no token at all.
+    """
+    if grammar is None:
+        return {}
+    from coordgen_rs.grammar.matcher import Matcher
+
+    if not isinstance(grammar, Matcher):
+        raise OptionError(
+            "grammar must come from Vocabulary.matcher, but is " + arguments.shown(grammar)
+        )
+    if grammar.vocab_size != session.vocab_size:
+        raise OptionError(
+            f"the grammar is of a vocabulary of {grammar.vocab_size} tokens, the target's has "
+            f"{session.vocab_size}"
+        )
+    grammar.begin(ignore_eos=ignore_eos)
+    return {"grammar": grammar}
 
 
 def num_reusable(session: Session, prompt: NDArray[np.uint32]) -> int:

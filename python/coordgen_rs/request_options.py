@@ -5,10 +5,13 @@ each means to the loop is `generate`'s to say.
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from coordgen_rs import arguments
 from coordgen_rs._core import Sampling
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.kinds import Grammar
 
 _LARGEST = 2**64 - 1
 """Of a seed, and of what the core counts in."""
@@ -37,6 +40,9 @@ class RequestOptions(TypedDict, total=False):
     `top_k`, `top_p` and `min_p` change nothing."""
     ignore_eos: bool
     """End tokens do not end the answer."""
+    grammar: "Grammar | None"
+    """What the answer must follow: a `JsonSchema`, `Regex` or `Lark`. The most likely token, or the
+    one that is drawn, is then one of those that the grammar allows."""
     prediction: str | None
     """The answer as you expect it. Where the answer follows it, it drafts."""
     drafts: bool

@@ -28,8 +28,9 @@ class Stats:
         decode_s: Seconds from the prefill to the last token, without the consumer's own time.
         switching: How loading the target's blocks went; None if nothing was loaded.
         drafting_us: Microseconds of `propose` and `accept` together, one entry per step.
-        finish_reason: "stop" (end token or stop string), "length" (token limit) or "capacity"
-            (cache full); None while running, and if the consumer stopped early.
+        finish_reason: "stop" (end token or stop string), "grammar" (the grammar is complete),
+            "length" (token limit) or "capacity" (cache full); None while running, and if the
+            consumer stopped early.
         cut_at: How many tokens the answer has where a stop string ended it, less than `new_tokens`
             if its last step went on; None if none did.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from coordgen_rs._core import PLAIN
 from coordgen_rs.answer import Answer, Stream, whole
-from coordgen_rs.cli import request_options, text, values
+from coordgen_rs.cli import grammar_options, request_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.compare import compare
 from coordgen_rs.cli.warned import warnings_told
@@ -27,6 +27,8 @@ examples:
   cat question.txt | coordgen generate --model bundle - --draft prompt-lookup --json
   coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
   coordgen generate --model bundle --chat --system "Be short." --user "Is a lion an animal?"
+  coordgen generate --model bundle --prompt-file mail.txt --json-schema appointment.json
+  coordgen generate --model bundle --prompt "Is a lion an animal? " --regex "yes|no"
 """
 
 
@@ -64,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="send the prompt as a user's message, by the model's chat template",
     )
     request_options.add_arguments(parser)
+    grammar_options.add_arguments(parser)
     parser.add_argument(
         "--compare",
         action="store_true",
@@ -84,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
     if options.draft == PLAIN:
         values.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
     prompt, request = _prompt(options), request_options.request(options)
+    request["grammar"] = grammar_options.chosen(options)
     with warnings_told(), request_options.opened(options) as model:
         asked = partial(_asked, model, prompt, options)
         answer = whole(asked(request)) if options.json else _show(asked(request))

@@ -59,6 +59,15 @@ class Tokenizer:
         """Number of ids, added tokens included."""
         return int(self._tokenizer.get_vocab_size())
 
+    def to_json(self) -> str:
+        """The tokenizer as the text of a `tokenizer.json`, truncation and padding off.
+
+        Raises:
+            BundleError: It cannot be written, for what its file says.
+        """
+        with self._errors("cannot be written"):
+            return str(self._tokenizer.to_str())
+
     def token(self, token_id: int) -> str | None:
         """The vocabulary's string for `token_id`; None if it has none."""
         token: str | None = self._tokenizer.id_to_token(token_id)

@@ -1,0 +1,196 @@
+"""One answer under a grammar: what may follow each of its tokens.
+
+In: the tokens given out, and paths of drafts behind them. Out: forced tokens, drafts that may be
+right, and a mask of allowed tokens for each row that the target's answer visits. It sees no logits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+_WORD_BITS = 32
+_COMPLETE = ("NoExtension", "NoExtensionBias", "EndOfSentence")
+"""Why a grammar stops that has been followed to its end."""
+
+
+class Matcher:
+    """Follows a grammar through one answer after the other; `Vocabulary.matcher` makes it.
+
+    The core calls it: a path is a list of tokens behind those given out. The state moves along
+    paths and back as it is asked, by consuming and rolling back only the tokens in which they
+    differ.
+
+    Args:
+        compile: Makes a matcher at the grammar's start.
+        vocab_size: Columns of the target's logits.
+        end_token_ids: Tokens that the grammar allows where an answer may end.
+        has_end: Whether the target has them too.
+
+    Attributes:
+        words: `(vocab_size / 32,) u32`, rounded up: bit `i % 32` of word `i / 32` is set where
+            token `i` may follow the path that `after` was last asked about.
+        vocab_size: As given.
+
+    Raises:
+        UnsupportedGrammarError: The grammar cannot be followed, or allows no token at all.
+    """
+
+    def __init__(
+        self,
+        compile: Callable[[], "LLMatcher"],
+        vocab_size: int,
+        end_token_ids: Sequence[int],
+        *,
+        has_end: bool,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.words = np.zeros(-(-vocab_size // _WORD_BITS), np.uint32)
+        self._compile, self._matcher = compile, compile()
+        self._end_token_ids, self._has_end = tuple(end_token_ids), has_end
+        self._ahead: list[int] = []
+        self._never_ends = False
+        self.begin(ignore_eos=True)
+
+    def begin(self, *, ignore_eos: bool = False) -> None:
+        """Start an answer.
+
+        Args:
+            ignore_eos: End tokens are not allowed: the answer goes on as long as the grammar does.
+
+        Raises:
+            UnsupportedGrammarError: The grammar allows no token at all.
+        """
+        if self._matcher.is_error():
+            self._matcher = self._compile()
+        self._matcher.reset()
+        self._ahead = []
+        self._never_ends = ignore_eos or not self._has_end
+        if self._never_ends and self._is_complete():
+            raise UnsupportedGrammarError(
+                "the grammar allows no answer but the empty one: there is nothing to generate"
+            )
+
+    def forced(self, path: list[int]) -> list[int]:
+        """The tokens after `path` of which each is the only one allowed.
+
+        Raises:
+            GrammarError: The grammar does not allow the path, or cannot go on.
+        """
+        self._move(path)
+        return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+
+    def possible(self, tokens: list[int], parents: list[int]) -> list[bool]:
+        """Which nodes of a tree the grammar may allow, `(nodes,)`; the root always.
+
+        Args:
+            tokens: Of each node; the root's is not looked at.
+            parents: Of each node, before it.
+
+        Raises:
+            GrammarError: The grammar cannot go on.
+        """
+        self._move([])
+        possible = [True] + [False] * (len(tokens) - 1)
+        inner = set(parents[1:])
+        for leaf in range(1, len(tokens)):
+            if leaf in inner:
+                continue
+            path = [leaf]
+            while parents[path[-1]] != 0:
+                path.append(parents[path[-1]])
+            path.reverse()
+            num_valid = self._matcher.validate_tokens([tokens[node] for node in path])
+            for node in path[:num_valid]:
+                possible[node] = True
+        return possible
+
+    def after(self, path: list[int]) -> bool:
+        """Fill `words` with what may follow `path`.
+
+        Returns:
+            Whether the answer is complete there: only an end token may follow.
+
+        Raises:
+            GrammarError: The grammar does not allow the path, or cannot go on.
+        """
+        self._move(path)
+        is_complete = self._is_complete()
+        self._fill(may_end=is_complete or not self._never_ends)
+        return is_complete
+
+    def extend(self, tokens: list[int]) -> bool:
+        """Take the tokens that were given out.
+
+        Returns:
+            Whether the answer is complete with them.
+
+        Raises:
+            GrammarError: The grammar does not allow them, or cannot go on.
+        """
+        self._move(tokens)
+        self._ahead = []
+        return self._is_complete()
+
+    def _move(self, path: list[int]) -> None:
+        """Go to the state after `path`.
+
+        Raises:
+            GrammarError: The grammar does not allow the path, or cannot go on.
+        """
+        num_common = 0
+        for one, other in zip(self._ahead, path, strict=False):
+            if one != other:
+                break
+            num_common += 1
+        if len(self._ahead) > num_common:
+            self._matcher.rollback(len(self._ahead) - num_common)
+            del self._ahead[num_common:]
+        for token in path[num_common:]:
+            if not self._matcher.consume_token(token):
+                self._raise(f"it does not allow token {token}")
+            self._ahead.append(token)
+
+    def _is_complete(self) -> bool:
+        """Whether nothing may follow but an end token.
+
+        Raises:
+            GrammarError: The grammar cannot go on.
+        """
+        matcher = self._matcher
+        if matcher.is_stopped():
+            if matcher.is_error() or matcher.stop_reason() not in _COMPLETE:
+                self._raise(matcher.stop_reason())
+            return True
+        if not (self._never_ends and matcher.is_accepting()):
+            return False
+        self._fill(may_end=False)
+        return not self.words.any()
+
+    def _fill(self, *, may_end: bool) -> None:
+        """Compute the mask of the state.
+
+        Raises:
+            GrammarError: The grammar cannot go on.
+        """
+        self._matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
+        if self._matcher.is_error():
+            self._raise("no mask can be computed")
+        if not may_end:
+            for token in self._end_token_ids:
+                word, bit = divmod(token, _WORD_BITS)
+                self.words[word] &= ~np.uint32(1 << bit)
+
+    def _raise(self, reason: str) -> None:
+        """Raise what stopped the grammar.
+
+        Raises:
+            GrammarError: Always.
+        """
+        said = " ".join(self._matcher.get_error().split("<state>")[0].split())
+        raise GrammarError(f"the grammar cannot go on: {said or reason}")

@@ -1,0 +1,129 @@
+"""A model's vocabulary as grammars read it, by the package `llguidance`.
+
+In: a tokenizer and the target's end tokens, then grammars. Out: a `Matcher` for each, or an error
+that names what of the grammar cannot be followed, before anything is generated.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, assert_never
+
+from coordgen_rs import arguments
+from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError
+from coordgen_rs.extras import how_to_install
+from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
+from coordgen_rs.grammar.matcher import Matcher
+from coordgen_rs.text.package_errors import package_errors_as
+from coordgen_rs.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+_MOST_KEPT = 32
+"""Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
+
+
+class Vocabulary:
+    """The tokens of a target as byte strings, ready for grammars. Making one takes seconds.
+
+    Args:
+        tokenizer: The target's.
+        vocab_size: Columns of the target's logits.
+        end_token_ids: Tokens that end an answer; each is allowed where the grammar may end.
+
+    Attributes:
+        vocab_size: As given.
+
+    Raises:
+        OptionError: The package llguidance is missing.
+        GrammarError: The tokenizer is of a kind that it cannot read.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, end_token_ids: Sequence[int] = ()
+    ) -> None:
+        try:
+            import llguidance
+        except ImportError as error:
+            raise OptionError(
+                f"grammars need the package llguidance: {how_to_install('grammar')}"
+            ) from error
+        self.vocab_size = vocab_size
+        self._package, self._compiled = llguidance, dict[Grammar, Matcher]()
+        self._has_end = len(end_token_ids) > 0
+        with package_errors_as(GrammarError, "the tokenizer cannot be used with a grammar"):
+            self._tokens = llguidance.LLTokenizer(
+                tokenizer.to_json(),
+                n_vocab=vocab_size,
+                eos_token=list(end_token_ids) or None,
+            )
+
+    def matcher(self, grammar: Grammar) -> Matcher:
+        """What follows a grammar through answers. The same grammar gets the same matcher.
+
+        Raises:
+            OptionError: It is no grammar.
+            UnsupportedGrammarError: It cannot be followed; the message names what of it.
+        """
+        if not isinstance(grammar, Grammar):
+            raise OptionError(
+                "grammar must be a JsonSchema, Regex or Lark, but is " + arguments.shown(grammar)
+            )
+        found = self._compiled.pop(grammar, None)
+        if found is None:
+            text, what = self._definition(grammar)
+            found = Matcher(
+                lambda: self._compile(text, what),
+                self.vocab_size,
+                self._tokens.eos_tokens,
+                has_end=self._has_end,
+            )
+        self._compiled[grammar] = found  # now the latest
+        while len(self._compiled) > _MOST_KEPT:
+            del self._compiled[next(iter(self._compiled))]
+        return found
+
+    def _definition(self, grammar: Grammar) -> tuple[str, str]:
+        """A grammar in llguidance's form, and its name in messages.
+
+        Raises:
+            UnsupportedGrammarError: It cannot be read.
+        """
+        matcher = self._package.LLMatcher
+        match grammar:
+            case JsonSchema(text=text, any_whitespace=any_whitespace):
+                options: Any = {"lenient": False, "coerce_one_of": False}
+                if not any_whitespace:
+                    options |= {"whitespace_flexible": False}
+                    options |= {"item_separator": ", ", "key_separator": ": "}
+                with package_errors_as(UnsupportedGrammarError, "the JSON schema cannot be read"):
+                    made = matcher.grammar_from_json_schema(text, overrides=options)
+                return made, "the JSON schema"
+            case Regex(pattern=pattern):
+                return matcher.grammar_from_regex(pattern), "the regular expression"
+            case Lark(text=text):
+                return matcher.grammar_from_lark(text), "the Lark grammar"
+            case _:
+                assert_never(grammar)
+
+    def _compile(self, text: str, what: str) -> "LLMatcher":
+        """A matcher at the grammar's start.
+
+        Raises:
+            UnsupportedGrammarError: The grammar cannot be followed.
+        """
+        matcher = self._package.LLMatcher(self._tokens, text, log_level=0)
+        if matcher.is_error():
+            raise UnsupportedGrammarError(
+                f"{what} cannot be followed: {_on_one_line(matcher.get_error())}"
+            )
+        warnings = matcher.get_grammar_warnings()
+        if warnings:
+            raise UnsupportedGrammarError(
+                f"{what} cannot be followed as it is: {_on_one_line('; '.join(warnings))}"
+            )
+        return matcher
+
+
+def _on_one_line(reason: str) -> str:
+    """A reason without the state that follows it, and without line breaks."""
+    return " ".join(reason.split("<state>")[0].split())
