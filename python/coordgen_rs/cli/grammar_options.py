@@ -1,6 +1,6 @@
 """The options that restrict an answer: `--json-schema`, `--regex`, `--lark`.
 
-In: what was typed, and files. Out: a grammar for a request. Whether the model can follow it is found
+In: what was typed, and files. Out: a grammar for a request. Whether a model can follow it is found
 out where it is opened.
 """
 

@@ -23,7 +23,7 @@ class JsonSchema:
     drafted with certainty.
 
     Args:
-        schema: A JSON schema (draft 2020-12 and before): a mapping, a bool, or its text.
+        schema: A JSON schema (draft 2020-12 and before): a mapping, or its text.
         any_whitespace: Let the model choose spaces and line breaks between the parts.
 
     Attributes:
@@ -31,15 +31,13 @@ class JsonSchema:
         any_whitespace: As given.
 
     Raises:
-        OptionError: It is neither a mapping nor a bool, or not JSON.
+        OptionError: It is no mapping, or not JSON.
     """
 
     text: str
     any_whitespace: bool
 
-    def __init__(
-        self, schema: Mapping[str, Any] | bool | str, *, any_whitespace: bool = False
-    ) -> None:
+    def __init__(self, schema: Mapping[str, Any] | str, *, any_whitespace: bool = False) -> None:
         object.__setattr__(self, "text", _schema_text(schema))
         object.__setattr__(self, "any_whitespace", bool(any_whitespace))
 
@@ -91,7 +89,7 @@ def _schema_text(schema: object) -> str:
     """
     text = schema
     if not isinstance(schema, str):
-        if not isinstance(schema, Mapping | bool):
+        if not isinstance(schema, Mapping):
             raise OptionError(
                 f"the JSON schema must be a mapping, but is {arguments.shown(schema)}"
             )
@@ -104,7 +102,7 @@ def _schema_text(schema: object) -> str:
         parsed = parse_json(text, "the JSON schema", long_integers=True)
     except JsonTextError as error:
         raise OptionError(str(error)) from error
-    if not isinstance(parsed, dict | bool):
+    if not isinstance(parsed, dict):
         raise OptionError(f"the JSON schema must be an object, but is {arguments.shown(parsed)}")
     return text
 

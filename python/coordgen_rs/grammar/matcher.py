@@ -5,6 +5,7 @@ right, and a mask of allowed tokens for each row that the target's answer visits
 """
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ class Matcher:
 
     The core calls it: a path is a list of tokens behind those given out. The state moves along
     paths and back as it is asked, by consuming and rolling back only the tokens in which they
-    differ.
+    differ. End tokens never reach llguidance: after one, 1.9.1 rolls back a byte too far.
 
     Args:
         compile: Makes a matcher at the grammar's start.
@@ -52,7 +53,7 @@ class Matcher:
         self.vocab_size = vocab_size
         self.words = np.zeros(-(-vocab_size // _WORD_BITS), np.uint32)
         self._compile, self._matcher = compile, compile()
-        self._end_token_ids, self._has_end = tuple(end_token_ids), has_end
+        self._ends, self._has_end = frozenset(end_token_ids), has_end
         self._ahead: list[int] = []
         self._never_ends = False
         self.begin(ignore_eos=True)
@@ -82,6 +83,8 @@ class Matcher:
         Raises:
             GrammarError: The grammar does not allow the path, or cannot go on.
         """
+        if not self._ends.isdisjoint(path):
+            return []
         self._move(path)
         return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
 
@@ -104,9 +107,11 @@ class Matcher:
             path = [leaf]
             while parents[path[-1]] != 0:
                 path.append(parents[path[-1]])
-            path.reverse()
-            num_valid = self._matcher.validate_tokens([tokens[node] for node in path])
-            for node in path[:num_valid]:
+            drafted = [tokens[node] for node in reversed(path)]
+            # An end token needs no row: it is said after its parent. Nor may the matcher see it.
+            before_end = list(takewhile(lambda token: token not in self._ends, drafted))
+            num_valid = self._matcher.validate_tokens(before_end)
+            for node in path[len(path) - num_valid :]:
                 possible[node] = True
         return possible
 
@@ -182,7 +187,7 @@ class Matcher:
         if self._matcher.is_error():
             self._raise("no mask can be computed")
         if not may_end:
-            for token in self._end_token_ids:
+            for token in self._ends:
                 word, bit = divmod(token, _WORD_BITS)
                 self.words[word] &= ~np.uint32(1 << bit)
 

@@ -4,6 +4,7 @@ In: a tokenizer and the target's end tokens, then grammars. Out: a `Matcher` for
 that names what of the grammar cannot be followed, before anything is generated.
 """
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -12,6 +13,7 @@ from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarErro
 from coordgen_rs.extras import how_to_install
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.grammar.matcher import Matcher
+from coordgen_rs.grammar.schema_checks import check_schema
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 _MOST_KEPT = 32
 """Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
+
+_ESCAPES = 'nrbtf\\"'
+"""Letters behind a backslash. With u a key could be spelt twice: as another than it is."""
 
 
 class Vocabulary:
@@ -91,7 +96,9 @@ class Vocabulary:
         matcher = self._package.LLMatcher
         match grammar:
             case JsonSchema(text=text, any_whitespace=any_whitespace):
+                check_schema(json.loads(text))
                 options: Any = {"lenient": False, "coerce_one_of": False}
+                options |= {"json_allowed_escapes": _ESCAPES}
                 if not any_whitespace:
                     options |= {"whitespace_flexible": False}
                     options |= {"item_separator": ", ", "key_separator": ": "}

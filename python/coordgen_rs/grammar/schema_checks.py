@@ -1,0 +1,73 @@
+"""What llguidance would follow otherwise than a JSON schema says; most it refuses itself.
+
+In: a schema. Out: nothing, or an error that names the keyword. Seen with llguidance 1.9.1: a key of
+`patternProperties` or `additionalProperties` may come twice, so that `minProperties` is met by
+fewer; and a whole `exclusiveMinimum` below a fractional maximum is allowed itself.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from coordgen_rs.errors import UnsupportedGrammarError
+
+_VALUES = ("const", "default", "enum", "examples")
+"""Keywords that hold values, not schemas."""
+
+
+def check_schema(schema: Any) -> None:
+    """Refuse what would be followed wrongly.
+
+    Args:
+        schema: A parsed JSON schema.
+
+    Raises:
+        UnsupportedGrammarError: There is such a keyword; the message names it.
+    """
+    for part in _objects(schema):
+        _check_num_properties(part)
+        _check_exclusive(part)
+
+
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a schema, values left out."""
+    if isinstance(schema, dict):
+        yield schema
+        for key, value in schema.items():
+            if key not in _VALUES or isinstance(value, dict):
+                yield from _objects(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _objects(item)
+
+
+def _check_num_properties(part: dict[str, Any]) -> None:
+    least, required = part.get("minProperties"), part.get("required")
+    num_required = len(set(required)) if _is_names(required) else 0
+    if isinstance(least, int) and least > num_required + 1:
+        raise UnsupportedGrammarError(
+            f"the JSON schema cannot be followed: minProperties is {least}, but with "
+            f"{num_required} required properties at most {num_required + 1} is supported"
+        )
+
+
+def _is_names(required: Any) -> bool:
+    return isinstance(required, list) and all(isinstance(name, str) for name in required)
+
+
+def _check_exclusive(part: dict[str, Any]) -> None:
+    least = part.get("exclusiveMinimum")
+    if part.get("type") == "integer" or not _is_whole(least):
+        return
+    for name in ("maximum", "exclusiveMaximum"):
+        most = part.get(name)
+        if isinstance(most, float) and not _is_whole(most):
+            raise UnsupportedGrammarError(
+                f"the JSON schema cannot be followed: exclusiveMinimum {least} with {name} {most} "
+                f"is not supported; give a minimum"
+            )
+
+
+def _is_whole(number: Any) -> bool:
+    if isinstance(number, float):
+        return number.is_integer()
+    return isinstance(number, int) and not isinstance(number, bool)

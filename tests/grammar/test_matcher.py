@@ -1,0 +1,91 @@
+"""A matcher that goes along paths and back stands where one stands that went straight."""
+
+import random
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llguidance", reason="grammars need llguidance")
+
+from checkpoints import CHECKPOINTS
+from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
+from coordgen_rs.errors import OptionError
+from grammar_schemas import FOLLOWED
+
+END = 1
+GRAMMARS = [
+    *(JsonSchema(schema, any_whitespace=len(name) % 2 == 0) for name, schema in FOLLOWED.items()),
+    Regex("([a-f]|[0-9] )+"),
+    Regex("[0-9]{1,4}(ab|c)?"),
+    Lark('start: "go " ("north" | "south") " " /[0-9]{1,2}/ " miles"'),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer):
+    return Vocabulary(tokenizer, tokenizer.vocab_size, [END])
+
+
+def allowed(matcher):
+    bits = np.unpackbits(matcher.words.view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_masks_after_going_back_are_those_of_going_straight(tokenizer, vocabulary, ignore_eos):
+    other_vocabulary = Vocabulary(tokenizer, tokenizer.vocab_size, [END])
+    chosen = random.Random(ignore_eos)
+    junk = [chosen.randrange(vocabulary.vocab_size) for _ in range(8)]
+    for grammar in GRAMMARS:
+        matcher, straight = vocabulary.matcher(grammar), other_vocabulary.matcher(grammar)
+        matcher.begin(ignore_eos=ignore_eos)
+        given, is_complete = [], False
+        while not is_complete and len(given) < 25:
+            path = []
+            for _ in range(chosen.randrange(1, 8)):
+                if matcher.after(path):
+                    break
+                straight.begin(ignore_eos=ignore_eos)
+                assert not straight.extend(given + path)
+                assert not straight.after([])
+                assert allowed(matcher) == allowed(straight)
+                forced = matcher.forced(path)
+                going_on = allowed(matcher) - {END}
+                assert not forced or allowed(matcher) == {forced[0]}
+                if not going_on:
+                    break
+                path.append(chosen.choice(sorted(going_on)))
+                matcher.possible(
+                    [0, *junk[:3], path[-1], END, *junk[3:]], [0, 0, 1, 0, 0, 4, 5, 6, 7, 8, 9]
+                )
+            kept = path[: chosen.randrange(len(path) + 1)] or path[:1]
+            is_complete = not kept or matcher.extend(kept)
+            given += kept
+
+
+def test_possible_keeps_what_may_follow_and_no_end_token(tokenizer, vocabulary):
+    matcher = vocabulary.matcher(Regex("[0-9]{2,3}"))
+    matcher.begin()
+    letter, digit = (int(tokenizer.encode(text, special_tokens=False)[-1]) for text in ("x", "7"))
+    tokens = [0, letter, digit, digit, digit, END, digit, digit]
+    parents = [0, 0, 1, 0, 3, 4, 4, 6]
+    kept = [True, False, False, True, True, False, True, False]
+    assert matcher.possible(tokens, parents) == kept
+
+
+def test_the_same_grammar_is_compiled_once(vocabulary):
+    schema = {"type": "boolean"}
+    assert vocabulary.matcher(JsonSchema(schema)) is vocabulary.matcher(JsonSchema(dict(schema)))
+    assert vocabulary.matcher(JsonSchema(schema)) is not vocabulary.matcher(Regex("true|false"))
+
+
+def test_without_the_package_the_message_says_what_to_install(tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(OptionError, match=r"llguidance: pip install .*\[grammar\]"):
+        Vocabulary(tokenizer, tokenizer.vocab_size, [END])
