@@ -7,4 +7,5 @@ mod edges;
 pub mod escape;
 pub(super) mod other_text;
 mod source;
+mod states;
 pub mod suffix_automaton;

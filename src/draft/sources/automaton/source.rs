@@ -4,7 +4,8 @@
 use super::edge_table::{Edge, MAX_LIKELY};
 use super::edges::NO_EDGES;
 use super::escape::escape;
-use super::suffix_automaton::{MAX_COUNT, ROOT, State, SuffixAutomaton};
+use super::states::{MAX_COUNT, ROOT};
+use super::suffix_automaton::SuffixAutomaton;
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::{StateId, TokenId};
 
@@ -45,7 +46,7 @@ impl Propose for SuffixAutomaton {
         let mut place = state_at(cursor);
         let mut match_len = cursor.match_len;
         loop {
-            let state = self.state(place);
+            let state = self.states.get(place);
             if let Some(target) = self.edges.target(state.edges, token) {
                 return Some(self.after(match_len, target));
             }
@@ -53,7 +54,7 @@ impl Propose for SuffixAutomaton {
                 return None;
             }
             place = state.link;
-            match_len = self.state(place).len;
+            match_len = self.states.len(place);
         }
     }
 
@@ -66,7 +67,7 @@ impl Propose for SuffixAutomaton {
     /// being [`escape`]'s. Of a busy state only the first few continuations are looked at.
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let start = out.len();
-        let mut state = *self.state(state_at(cursor));
+        let mut place = state_at(cursor);
         let mut match_len = cursor.match_len;
         let mut weight = 1.0;
         for _ in 0..MAX_LEVELS {
@@ -75,13 +76,12 @@ impl Propose for SuffixAutomaton {
             if weight < MIN_WEIGHT || most < at_least || is_enough {
                 break;
             }
-            // Read ahead, for it is seldom in a cache: it arrives while this level is looked at.
-            let shorter = *self.state(state.link);
-            weight = self.add_level(&state, match_len, weight, at_least, start, out);
-            if state.len == 0 {
+            weight = self.add_level(place, match_len, weight, at_least, start, out);
+            if place == ROOT {
                 break;
             }
-            (state, match_len) = (shorter, shorter.len);
+            place = self.states.get(place).link;
+            match_len = self.states.len(place);
         }
         out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
         out.truncate(start + MAX_SUCCESSORS);
@@ -112,18 +112,19 @@ impl SuffixAutomaton {
     /// share of `weight`, unless all of them must be below `at_least`. Returns the weight left over.
     fn add_level(
         &self,
-        state: &State,
+        place: StateId,
         match_len: u32,
         weight: f32,
         at_least: f32,
         start: usize,
         out: &mut Vec<Successor>,
     ) -> f32 {
+        let state = self.states.get(place);
         let mut num_different = state.edges.degree() as u32;
         if num_different == 0 {
             return weight;
         }
-        let mut num_continued = self.num_continued(state);
+        let mut num_continued = self.num_continued(place);
         let is_longest = weight == 1.0;
         let share = if is_longest { 1.0 } else { SHORTER_SHARE };
         let known_of = |num_continued, num_different| {
@@ -151,8 +152,7 @@ impl SuffixAutomaton {
         // All counts are read before one is needed: few of them are in a cache.
         let mut counts = [num_continued; MAX_LIKELY];
         for (count, edge) in counts.iter_mut().zip(likely) {
-            let target = self.state(edge.target);
-            *count = if only { num_continued } else { target.count };
+            *count = if only { num_continued } else { self.states.count(edge.target) };
         }
         for (&Edge { token, target }, &count) in likely.iter().zip(&counts) {
             if out[start..first_new].iter().any(|known| known.token == token) {
@@ -187,16 +187,17 @@ impl SuffixAutomaton {
     /// How many occurrences of a class have a continuation: all but one at the end of the text.
     ///
     /// Of a class that is no longer counted: what its likely continuations add up to at least.
-    fn num_continued(&self, state: &State) -> u32 {
-        if state.len == 0 {
+    fn num_continued(&self, place: StateId) -> u32 {
+        if place == ROOT {
             return self.text_len() as u32;
         }
-        if state.count < MAX_COUNT {
-            return state.count - u32::from(state.last_end as usize == self.text_len());
+        let (state, count) = (self.states.get(place), self.states.count(place));
+        if count < MAX_COUNT {
+            return count - u32::from(state.last_end as usize == self.text_len());
         }
         let mut buffer = NO_EDGES;
         let likely = self.edges.likely(state.edges, MAX_LIKELY, &mut buffer);
-        let total: u32 = likely.iter().map(|edge| self.state(edge.target).count).sum();
+        let total: u32 = likely.iter().map(|edge| self.states.count(edge.target)).sum();
         total.max(MAX_COUNT)
     }
 }

@@ -6,17 +6,11 @@
 //! One text only: answers to earlier requests are another source's business.
 
 use super::edge_table::Edge;
-use super::edges::{EdgeList, EdgeStore, MAX_STATES, grow};
+use super::edges::{EdgeList, EdgeStore};
+pub use super::states::MAX_COUNT;
+use super::states::{ROOT, State, States};
 use crate::draft::source::Cursor;
 use crate::ids::{StateId, TokenId};
-
-/// Occurrences are counted up to this figure.
-///
-/// An occurrence counts for every suffix of it too, and each shorter class counts strictly more
-/// than the longer one below. Stopping at the first class with a full count therefore bounds the
-/// walk. It also means that the last positions of such frequent substrings go stale. Counting four
-/// times as far drafts no better within a request (0.7 % at most over a session of many).
-pub const MAX_COUNT: u32 = 1 << 8;
 
 /// Tokens of the longest match, after which no more context tells what comes next.
 ///
@@ -26,23 +20,6 @@ pub const MAX_COUNT: u32 = 1 << 8;
 /// of steps as without a limit; with 64 it takes 1.7 % more where screens of other requests are much
 /// alike (`--history earlier-requests`).
 pub const MAX_MATCH: usize = 128;
-
-pub(super) const ROOT: StateId = StateId(0);
-
-/// One class of substrings that end at the same positions: matches, and what follows them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct State {
-    /// Length of its longest substring.
-    pub(super) len: u32,
-    /// The class of the longest suffix that occurs elsewhere too.
-    pub(super) link: StateId,
-    /// Where the last occurrence ends, exclusive: the index of the token after it.
-    pub(super) last_end: u32,
-    /// Occurrences, up to [`MAX_COUNT`].
-    pub(super) count: u32,
-    /// What follows; nothing where all that it holds is too long for a match.
-    pub(super) edges: EdgeList,
-}
 
 /// An online suffix automaton (Blumer et al. 1985) over tokens, with counts and last positions, for
 /// matches of at most [`MAX_MATCH`] tokens.
@@ -58,7 +35,7 @@ pub(super) struct State {
 /// the text is in an old state where its last 129 tokens occurred before.
 ///
 /// # How it stores
-/// States are 24 bytes in one flat array, about 1.3 to 1.5 of them a token on text. The only edge
+/// States are 18 bytes in two flat arrays, about 1.3 to 1.5 of them a token on text. The only edge
 /// of a state (85 to 90 % have one) stands in the state; more edges stand side by side in a pool,
 /// beyond 16 in a hash table. All indices are `u32`. Arrays grow by a sixteenth.
 ///
@@ -98,7 +75,7 @@ pub(super) struct State {
 /// ```
 #[derive(Clone, Debug)]
 pub struct SuffixAutomaton {
-    states: Vec<State>,
+    pub(super) states: States,
     pub(super) edges: EdgeStore,
     /// The class of the end of the text.
     pub(super) last: StateId,
@@ -124,8 +101,7 @@ impl SuffixAutomaton {
 
     /// The automaton of substrings of at most `max_match` tokens.
     fn matching(max_match: u32) -> Self {
-        let root = State { len: 0, link: ROOT, last_end: 0, count: 0, edges: EdgeList::EMPTY };
-        let (states, edges) = (vec![root], EdgeStore::default());
+        let (states, edges) = (States::new(), EdgeStore::default());
         Self { states, edges, last: ROOT, text_len: 0, max_match }
     }
 
@@ -134,14 +110,13 @@ impl SuffixAutomaton {
 
     /// Appends tokens to the text.
     pub fn extend(&mut self, tokens: &[TokenId]) {
-        grow(&mut self.states, tokens.len());
+        self.states.reserve(tokens.len());
         tokens.iter().for_each(|&token| self.push(token));
     }
 
     /// Forgets the text; most of the capacity stays allocated.
     pub fn clear(&mut self) {
-        self.states.truncate(1);
-        self.states[ROOT.index()].edges = EdgeList::EMPTY;
+        self.states.clear();
         self.edges.clear();
         self.last = ROOT;
         self.text_len = 0;
@@ -149,7 +124,7 @@ impl SuffixAutomaton {
 
     /// Bytes held on the heap, unused capacity included.
     pub fn memory_bytes(&self) -> usize {
-        self.states.capacity() * size_of::<State>() + self.edges.memory_bytes()
+        self.states.memory_bytes() + self.edges.memory_bytes()
     }
 
     /// Number of tokens in the text.
@@ -167,7 +142,8 @@ impl SuffixAutomaton {
     /// No tokens occur 0 times: the empty substring is not counted. More than [`MAX_MATCH`] tokens
     /// do neither: they are not known.
     pub fn count(&self, tokens: &[TokenId]) -> usize {
-        self.find(tokens).map_or(0, |found| self.state(found).count as usize)
+        let found = self.find(tokens).filter(|&found| found != ROOT);
+        found.map_or(0, |found| self.states.count(found) as usize)
     }
 
     /// Where the last occurrence of `tokens` ends: the index of the token after it.
@@ -176,7 +152,7 @@ impl SuffixAutomaton {
     /// occur [`MAX_COUNT`] times and more it is the end of one of the occurrences, not of the last.
     pub fn last_end(&self, tokens: &[TokenId]) -> Option<usize> {
         let found = self.find(tokens).filter(|&found| found != ROOT)?;
-        Some(self.state(found).last_end as usize)
+        Some(self.states.get(found).last_end as usize)
     }
 
     /// Whether `tokens` occur in the text; the empty substring does, and none of more than
@@ -187,7 +163,7 @@ impl SuffixAutomaton {
 
     /// Number of states, the root included: at most twice the number of tokens.
     pub fn num_states(&self) -> usize {
-        self.states.len()
+        self.states.num_states()
     }
 
     /// Number of edges: at most three times the number of tokens.
@@ -195,23 +171,23 @@ impl SuffixAutomaton {
         self.edges.num_edges()
     }
 
-    pub(super) fn state(&self, id: StateId) -> &State {
-        &self.states[id.index()]
-    }
-
     /// The class of the longest suffix that occurs earlier, and its length.
     pub(super) fn repeated(&self) -> (StateId, u32) {
         let mut place = self.matched(self.last);
-        if self.state(place).count <= 1 {
-            place = self.state(place).link;
+        if self.states.count(place) <= 1 {
+            place = self.states.get(place).link;
         }
-        (place, self.state(place).len.min(self.max_match))
+        (place, self.states.len(place).min(self.max_match))
     }
 
     /// The class that a match is in once a token joined it and led to `place`.
     pub(super) fn matched(&self, place: StateId) -> StateId {
-        let link = self.state(place).link;
-        if self.state(link).len == self.max_match { link } else { place }
+        // Only of what is longer than a match can a suffix be as long as one.
+        if self.states.len(place) <= self.max_match {
+            return place;
+        }
+        let link = self.states.get(place).link;
+        if self.states.len(link) == self.max_match { link } else { place }
     }
 
     fn find(&self, tokens: &[TokenId]) -> Option<StateId> {
@@ -220,17 +196,9 @@ impl SuffixAutomaton {
         }
         let mut place = ROOT;
         for &token in tokens {
-            place = self.edges.target(self.state(place).edges, token)?;
+            place = self.edges.target(self.states.get(place).edges, token)?;
         }
         Some(place)
-    }
-
-    fn add_state(&mut self, state: State) -> StateId {
-        let id = self.states.len();
-        assert!(id < MAX_STATES, "a suffix automaton holds at most 2^31 states");
-        grow(&mut self.states, 1);
-        self.states.push(state);
-        StateId(id as u32)
     }
 
     /// Appends one token.
@@ -239,17 +207,17 @@ impl SuffixAutomaton {
         let end = u32::try_from(self.text_len).expect("a text holds less than 2^32 tokens");
         let mut place = self.matched(self.last);
         let len = self.len_after(place);
-        if let Some(known) = self.edges.follow(self.state(place).edges, token) {
+        if let Some(known) = self.edges.follow(self.states.get(place).edges, token) {
             // The match is full, for all of a shorter text would be new.
             self.last = known;
-            return self.count_again(known, end);
+            return self.states.count_again(known, end);
         }
-        let whole = State { len, link: ROOT, last_end: end, count: 1, edges: EdgeList::EMPTY };
-        let whole = self.add_state(whole);
+        let whole = State { link: ROOT, last_end: end, edges: EdgeList::EMPTY };
+        let whole = self.states.add(whole, len);
         self.last = whole;
         // Every suffix that never had this continuation gets it now, the longest first.
         let link = loop {
-            let state = &mut self.states[place.index()];
+            let state = self.states.get_mut(place);
             if let Some(target) = self.edges.follow(state.edges, token) {
                 break self.class_of(place, token, target);
             }
@@ -259,48 +227,35 @@ impl SuffixAutomaton {
             }
             place = state.link;
         };
-        self.states[whole.index()].link = link;
-        self.count_again(link, end);
+        self.states.get_mut(whole).link = link;
+        self.states.count_again(link, end);
     }
 
     /// Length of the longest match in the class at `place`, and one token more.
     fn len_after(&self, place: StateId) -> u32 {
-        self.state(place).len.min(self.max_match) + 1
+        self.states.len(place).min(self.max_match) + 1
     }
 
     /// The class of `place` + `token`, which is `target` or has to be split off from it.
     fn class_of(&mut self, mut place: StateId, token: TokenId, target: StateId) -> StateId {
         let len = self.len_after(place);
-        let longer = *self.state(target);
-        if longer.len == len {
+        if self.states.len(target) == len {
             return target;
         }
+        let longer = &mut self.states.get_mut(target).edges;
         let edges = if len == self.max_match {
             // What stays is too long for a match.
-            std::mem::replace(&mut self.states[target.index()].edges, EdgeList::EMPTY)
+            std::mem::replace(longer, EdgeList::EMPTY)
         } else {
-            self.edges.duplicate(longer.edges)
+            self.edges.duplicate(*longer)
         };
-        let split = self.add_state(State { len, edges, ..longer });
-        self.states[target.index()].link = split;
+        let split = self.states.add_shorter(target, len, edges);
+        self.states.get_mut(target).link = split;
         loop {
-            let state = &mut self.states[place.index()];
+            let state = self.states.get_mut(place);
             if !self.edges.redirect(&mut state.edges, token, target, split) || place == ROOT {
                 return split;
             }
-            place = state.link;
-        }
-    }
-
-    /// Counts an occurrence that ends at `end` for a class and all shorter ones.
-    fn count_again(&mut self, mut place: StateId, end: u32) {
-        while place != ROOT {
-            let state = &mut self.states[place.index()];
-            if state.count == MAX_COUNT {
-                return;
-            }
-            state.count += 1;
-            state.last_end = end;
             place = state.link;
         }
     }
@@ -444,7 +399,8 @@ pub(in crate::draft::sources) mod tests {
             automaton.extend(&text);
             automaton.extend(&[TokenId(9)]); // ends every run
             let links = |from: &StateId| {
-                let next = |place: &StateId| (*place != ROOT).then(|| automaton.state(*place).link);
+                let next =
+                    |place: &StateId| (*place != ROOT).then(|| automaton.states.get(*place).link);
                 std::iter::successors(Some(*from), next).count() - 1
             };
             let states = (0..automaton.num_states() as u32).map(StateId);
