@@ -108,6 +108,7 @@
 //!   [`source`](draft::sources::model::source), how it drafts.
 //! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
 //!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
+//!   [`chain_ahead`], what a running copy is still worth behind a step;
 //!   [`model_choice`], when a draft model pays; [`origins`], who proposed each token; and the
 //!   [`Drafter`] above them all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
@@ -163,6 +164,7 @@
 //! ```
 //!
 //! [`acceptance`]: draft::choose::acceptance
+//! [`chain_ahead`]: draft::choose::chain_ahead
 //! [`automaton`]: draft::sources::automaton
 //! [`Calibration`]: draft::sources::calibration::Calibration
 //! [`DraftReuse`]: draft::sources::reuse::DraftReuse

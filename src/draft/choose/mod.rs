@@ -1,6 +1,7 @@
 //! Which nodes are drafted and how many: the drafter, and what it decides by.
 
 pub mod acceptance;
+pub mod chain_ahead;
 pub mod drafter;
 pub mod grow;
 pub mod model_choice;

@@ -2,6 +2,7 @@
 //! what a unit of cost has brought so far. Out: the step to run. Knows nothing of where the nodes
 //! come from.
 
+use crate::draft::choose::chain_ahead::ChainAhead;
 use crate::error::{Error, Result};
 
 /// What is kept of earlier steps at each new one: about the last 50 count.
@@ -43,6 +44,15 @@ impl From<f32> for StepCost {
     fn from(base: f32) -> Self {
         Self { base, per_token: 0.0 }
     }
+}
+
+/// What is expected of a draft node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prospect {
+    /// Tokens that it is expected to bring.
+    pub worth: f32,
+    /// Probability that the target says all tokens up to it, where it stands on the first path.
+    pub reach: Option<f32>,
 }
 
 /// Tokens for a unit of cost, lately.
@@ -115,25 +125,41 @@ impl StepChoice {
         self.steps.partition_point(|step| step.rows < num_nodes).min(self.steps.len() - 1)
     }
 
-    /// The step, up to `widest`, of the largest [`gain`](Self::gain); the narrowest of equals.
-    /// Without costs the narrowest that holds all nodes.
+    /// The step, up to `widest`, of the largest [`gain`](Self::gain) together with that of the steps
+    /// that follow it in the same copy; the narrowest of equals. Without costs the narrowest that
+    /// holds all nodes.
     ///
-    /// `worths` are the nodes' expected tokens, never increasing: a step of `rows` rows is worth
-    /// the sum of the first `rows` of them.
+    /// The nodes' worths never increase: a step of `rows` rows is worth the sum of the first `rows`
+    /// of them.
     pub fn best(
         &self,
         widest: usize,
         past_len: usize,
-        worths: impl ExactSizeIterator<Item = f32>,
+        nodes: impl ExactSizeIterator<Item = Prospect> + Clone,
     ) -> usize {
-        let num_nodes = worths.len();
-        match self.best_gain(widest, past_len, worths) {
-            Some((step, _)) => step,
-            None => self.narrowest(num_nodes),
+        let Some(costs) = &self.costs else { return self.narrowest(nodes.len()) };
+        let priced = self.steps[..=widest].iter().zip(costs);
+        let priced =
+            priced.map(|(step, cost)| (step.rows, self.elsewhere(cost.at(past_len), past_len)));
+        let ahead = ChainAhead::new(nodes.clone().filter_map(|node| node.reach), priced.clone());
+        let (mut nodes, mut worth, mut num_covered, mut num_taken) = (nodes, 0.0, 0, 0);
+        let mut best: Option<(usize, f32)> = None;
+        for (index, (rows, elsewhere)) in priced.enumerate() {
+            for node in nodes.by_ref().take(rows - num_taken) {
+                worth += node.worth;
+                num_covered += usize::from(node.reach.is_some());
+            }
+            num_taken = rows;
+            let gain = worth - elsewhere + ahead.after(num_covered);
+            if best.is_none_or(|(_, most)| gain > most) {
+                best = Some((index, gain));
+            }
         }
+        best.map_or(0, |(step, _)| step)
     }
 
-    /// [`best`](Self::best) with its gain; `None` without costs.
+    /// The step, up to `widest`, of the largest [`gain`](Self::gain), and that gain, whatever follows
+    /// it; the narrowest of equals. `None` without costs.
     pub fn best_gain(
         &self,
         widest: usize,
@@ -186,10 +212,15 @@ impl StepChoice {
     /// own ratio is lower. With the rate of plain decoding as the least, no step is chosen that is
     /// expected to bring less for its cost than that.
     pub fn gain(&self, tokens: f32, cost: f32, past_len: usize) -> f32 {
+        tokens - self.elsewhere(cost, past_len)
+    }
+
+    /// Tokens that a cost brings elsewhere.
+    fn elsewhere(&self, cost: f32, past_len: usize) -> f32 {
         let plain = self.cost(0, past_len).unwrap_or(1.0);
         let Rate { tokens: seen, cost: paid } = self.rate;
         let rate = (seen + PRIOR_STEPS) / (paid + PRIOR_STEPS * plain);
-        tokens - rate.max(1.0 / plain) * cost
+        rate.max(1.0 / plain) * cost
     }
 
     /// Learns what a step, and all that was spent on drafting for it, has brought.
@@ -208,18 +239,39 @@ mod tests {
         rows.iter().map(|&rows| StepShape { rows, attended: 40 }).collect()
     }
 
+    /// Nodes of these worths beside every path.
+    fn apart(worths: &[f32]) -> impl ExactSizeIterator<Item = Prospect> + Clone {
+        worths.iter().map(|&worth| Prospect { worth, reach: None })
+    }
+
+    /// A chain of which each token is right with this probability.
+    fn copy(sureness: f32, len: i32) -> impl ExactSizeIterator<Item = Prospect> + Clone {
+        let reach = (0..len).map(move |depth| sureness.powi(depth));
+        reach.map(|reach| Prospect { worth: reach, reach: Some(reach) })
+    }
+
+    #[test]
+    fn a_running_copy_is_not_paid_for_with_its_own_future() {
+        let costs = Some([1.0, 3.0, 5.9].map(StepCost::from).to_vec());
+        let choice = StepChoice::new(shapes(&[1, 4, 8]), costs).unwrap();
+        let worths: Vec<f32> = copy(0.97, 8).map(|node| node.worth).collect();
+        assert_eq!(choice.rows(choice.best(2, 0, apart(&worths))), 8);
+        assert_eq!(choice.rows(choice.best(2, 0, copy(0.97, 8))), 4); // 3.82 / 3 > 7.21 / 5.9
+        assert_eq!(choice.rows(choice.best(2, 0, copy(0.995, 8))), 8);
+    }
+
     #[test]
     fn the_largest_gain_wins() {
         let choice =
             StepChoice::new(shapes(&[1, 4, 8]), Some([1.0, 1.5, 3.0].map(StepCost::from).to_vec()))
                 .unwrap();
-        let best = |worths: &[f32]| choice.rows(choice.best(2, 0, worths.iter().copied()));
+        let best = |worths: &[f32]| choice.rows(choice.best(2, 0, apart(worths)));
         assert_eq!(best(&[1.0]), 1);
         assert_eq!(best(&[1.0, 0.4]), 1);
         assert_eq!(best(&[1.0, 0.6]), 4);
         assert_eq!(best(&[1.0; 4]), 4);
         assert_eq!(best(&[1.0; 9]), 8);
-        assert_eq!(choice.best(0, 0, [1.0; 8].into_iter()), 0);
+        assert_eq!(choice.best(0, 0, apart(&[1.0; 8])), 0);
     }
 
     /// Worths of nodes, costs of three steps that grow with their rows, and how steps paid before.
@@ -245,7 +297,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_step_is_expected_to_be_slower_than_plain((worths, costs, seen) in situation()) {
-            let best = choice(costs, &seen).best(2, 0, worths.iter().copied());
+            let best = choice(costs, &seen).best(2, 0, apart(&worths));
             let expected: f32 = worths.iter().take([1, 4, 8][best]).sum();
             prop_assert!(expected / costs[best] >= 1.0 / costs[0] * (1.0 - 1e-4));
         }
@@ -255,7 +307,7 @@ mod tests {
             let choice = choice(costs, &seen);
             let grown = &worths[..grown.min(worths.len())];
             if !choice.could_gain_beyond(2, 0, grown.iter().copied()) {
-                let best = choice.best(2, 0, worths.iter().copied());
+                let best = choice.best(2, 0, apart(&worths));
                 prop_assert!(choice.rows(best) <= grown.len());
             }
         }
@@ -266,17 +318,17 @@ mod tests {
             dearer in 1usize..3,
             by in 0.0f32..2.0,
         ) {
-            let before = choice(costs, &seen).best(2, 0, worths.iter().copied());
+            let before = choice(costs, &seen).best(2, 0, apart(&worths));
             let mut raised = costs;
             raised[dearer] += by;
-            let after = choice(raised, &seen).best(2, 0, worths.iter().copied());
+            let after = choice(raised, &seen).best(2, 0, apart(&worths));
             prop_assert!(after == before || before == dearer);
         }
 
         #[test]
         fn steps_that_paid_well_make_rows_dearer((worths, costs, seen) in situation()) {
             let chosen = |seen: &[(usize, f32)]| {
-                choice(costs, seen).best(2, 0, worths.iter().copied())
+                choice(costs, seen).best(2, 0, apart(&worths))
             };
             let better: Vec<_> = seen.iter().map(|&(tokens, cost)| (tokens + 4, cost)).collect();
             prop_assert!(chosen(&better) <= chosen(&seen));
@@ -288,15 +340,15 @@ mod tests {
         let narrow = StepCost { base: 1.0, per_token: 0.0 };
         let wide = StepCost { base: 1.5, per_token: 0.1 };
         let choice = StepChoice::new(shapes(&[1, 4]), Some(vec![narrow, wide])).unwrap();
-        let best = |past_len| choice.best(1, past_len, [1.0; 3].into_iter());
+        let best = |past_len| choice.best(1, past_len, apart(&[1.0; 3]));
         assert_eq!((best(0), best(10), best(20)), (1, 1, 0));
     }
 
     #[test]
     fn free_rows_take_every_node() {
         let choice = StepChoice::new(shapes(&[1, 4, 8]), None).unwrap();
-        assert_eq!(choice.best(2, 0, [1.0, 0.01, 0.01].into_iter()), 1);
-        assert_eq!(choice.best(2, 0, [1.0; 8].into_iter()), 2);
+        assert_eq!(choice.best(2, 0, apart(&[1.0, 0.01, 0.01])), 1);
+        assert_eq!(choice.best(2, 0, apart(&[1.0; 8])), 2);
     }
 
     #[test]

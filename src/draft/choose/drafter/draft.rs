@@ -10,7 +10,7 @@ use crate::constraint::Constraint;
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
 use crate::draft::choose::origins::Origins;
-use crate::draft::choose::step_choice::StepChoice;
+use crate::draft::choose::step_choice::{Prospect, StepChoice};
 use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
 use crate::draft::source::{DraftSource, Propose};
 use crate::error::Result;
@@ -92,6 +92,11 @@ impl Draft {
     /// The worth of each node that was grown, never increasing.
     pub fn worths(&self) -> impl ExactSizeIterator<Item = f32> + Clone {
         self.grower.worths()
+    }
+
+    /// What is expected of each node that was grown, in the order of their worth.
+    pub fn prospects(&self) -> impl ExactSizeIterator<Item = Prospect> + Clone {
+        self.grower.prospects()
     }
 
     /// Makes the worthiest nodes the tree.

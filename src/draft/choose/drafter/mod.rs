@@ -192,9 +192,10 @@ impl Drafter {
     /// Drafts a tree and chooses the step that verifies it, after `past_len` committed tokens.
     /// Returns the step's index; the tree is [`Drafter::tree`].
     ///
-    /// With costs the step is chosen that gains most over what its cost would bring elsewhere, and
-    /// the tree is cut to its rows; drafting nothing is among the choices. Without costs the tree
-    /// grows to the rows of the widest step that fits, as far as the sources know something.
+    /// With costs the step is chosen that, with those after it in the same copy, gains most over what
+    /// its cost would bring elsewhere, and the tree is cut to its rows; drafting nothing is among the
+    /// choices. Without costs the tree grows to the rows of the widest step that fits, as far as the
+    /// sources know something.
     /// A method with a shape of its own has it in the narrowest step that holds it.
     /// Fails without a request, when no step fits, or when the grammar does.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
@@ -215,7 +216,7 @@ impl Drafter {
             if let Some(grammar) = &mut self.constraint {
                 self.draft.prune_grown(&mut **grammar)?;
             }
-            let step = steps.best(widest, past_len, self.draft.worths());
+            let step = steps.best(widest, past_len, self.draft.prospects());
             self.draft.cut(steps.rows(step));
             step
         };

@@ -10,6 +10,7 @@ mod refused;
 use self::frontier::Frontier;
 use self::guesses::{Guess, Guesses, MAX_PROBABILITY};
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
+use crate::draft::choose::step_choice::Prospect;
 use crate::draft::source::{Cursor, DraftSource};
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
@@ -124,6 +125,14 @@ impl TreeGrower {
     /// The worth of each node, never increasing: root and carried tokens stand first, with 1.
     pub fn worths(&self) -> impl ExactSizeIterator<Item = f32> + Clone {
         self.nodes.iter().map(|node| node.worth)
+    }
+
+    /// What is expected of each node, in the order of their worth.
+    pub fn prospects(&self) -> impl ExactSizeIterator<Item = Prospect> + Clone {
+        self.nodes.iter().map(|node| Prospect {
+            worth: node.worth,
+            reach: node.on_first_path.then_some(node.path_probability),
+        })
     }
 
     /// Writes the worthiest `num_nodes` nodes into `tree`, those on the first path first, and
