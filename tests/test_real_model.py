@@ -1,12 +1,24 @@
 """A real instruct model from a GGUF file says the same with and without drafts."""
 
+import json
 import os
 
+import jsonschema
 import pytest
 
 from checkpoints import exported
-from coordgen_rs import DraftModel, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs import (
+    DraftModel,
+    JsonSchema,
+    Tokenizer,
+    Vocabulary,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
 from corpus import HELD_OUT_SEEDS, TASKS, example
+from grammar_schemas import FOLLOWED
 from real_model import GGUF, QUESTIONS, chat, needs_real_model
 
 pytestmark = needs_real_model
@@ -56,6 +68,21 @@ def test_short_answers_are_the_same_in_every_mode(bundle_of):
     session = open_session(bundle_of("keep"))
     answers = assert_lossless(session, [chat(question) for question in QUESTIONS], 10)
     assert "Basel" in answers[2]  # which other words depends on how a processor rounds
+
+
+def test_calls_of_tools_follow_their_schema_in_every_mode(bundle_of):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    session = open_session(bundle_of("keep"))
+    tokenizer = Tokenizer.of(session.bundle)
+    vocabulary = Vocabulary(tokenizer, session.vocab_size, session.end_token_ids)
+    prompt = tokenizer.encode(chat(f"{QUESTIONS[2]} Answer as JSON."))
+    for name in ("an appointment", "one of several tools"):
+        asked = {"grammar": vocabulary.matcher(JsonSchema(FOLLOWED[name])), "max_new_tokens": 120}
+        expected = tokens_of(plain(session, prompt, **asked))
+        jsonschema.validate(json.loads(tokenizer.decode(expected)), FOLLOWED[name])
+        for mode in MODES:
+            drafter = make_drafter(session, mode)
+            assert tokens_of(generate(session, prompt, drafter=drafter, **asked)) == expected, mode
 
 
 @pytest.mark.real_full

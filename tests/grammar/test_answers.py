@@ -30,7 +30,7 @@ from grammar_schemas import FOLLOWED, REFUSED, SHORT, closed, integer
 from scripted import ScriptedDrafter, chain
 
 PROMPT = 'Text: Bob Miller is 42 and likes "red" things. Give that as JSON.\nJSON: '
-METHODS = ("auto", "prompt-lookup", "sam", "token-recycling", "diaa")
+METHODS = ("auto", "sam", "token-recycling", "diaa")
 PERSON = closed(["name", "age"], name=SHORT, age=integer(0, 99), tall={"type": "boolean"})
 CHOICES = (
     None,
