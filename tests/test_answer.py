@@ -147,3 +147,18 @@ def test_a_stream_that_failed_fails_again_instead_of_ending():
             next(stream)
     assert stream.answer.finish_reason is None
     assert stream.answer.text == "b"
+
+
+@given(tokens, st.sampled_from(["", "b", "cdÄ", "本c"]))
+def test_steps_of_a_stream_add_up_to_its_answer(tokens, stop):
+    stream, answer = stream_of(tokens, stop or ()), stream_of(tokens, stop or ())
+    gains = []
+    while (gain := stream.step()) is not None:
+        gains.append(gain)
+    assert "".join(map(str, answer)) == stream.answer.text == answer.answer.text
+    assert "".join(piece.text for gain in gains for piece in gain.pieces) == answer.answer.text
+    told = [(t, s) for gain in gains for t, s in zip(*gain[1:], strict=True)]
+    assert told == list(zip(answer.answer.token_ids, answer.answer.sources, strict=True))
+    assert all(len(gain.token_ids) <= 2 for gain in gains)
+    assert stream.answer.finish_reason == answer.answer.finish_reason
+    assert stream.step() is None

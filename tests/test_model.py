@@ -8,6 +8,7 @@ import pytest
 
 from checkpoints import ROOT
 from coordgen_rs import Bundle, Model, OrtSession, Tokenizer, generate
+from coordgen_rs.answer import whole
 from coordgen_rs.errors import (
     BundleError,
     CallOrderError,
@@ -16,6 +17,7 @@ from coordgen_rs.errors import (
     ProfileError,
     PromptTooLongError,
     SessionClosedError,
+    TokenOutOfRangeError,
 )
 from coordgen_rs.history.store import HistoryStore
 
@@ -67,6 +69,19 @@ def test_pieces_of_a_stream_join_to_the_answer(model, answer):
     stream = model.stream(TEXT)
     assert "".join(map(str, stream)) == answer.text
     assert stream.answer.token_ids == answer.token_ids
+
+
+def test_a_prompt_of_token_ids_is_read_as_it_is(model, answer):
+    ids = model.tokenizer.encode(TEXT)
+    assert whole(model.stream_tokens(ids)).token_ids == answer.token_ids
+    assert (
+        whole(model.stream_tokens(ids.tolist(), max_new_tokens=3)).token_ids
+        == (answer.token_ids[:3])
+    )
+    with pytest.raises(TokenOutOfRangeError):
+        model.stream_tokens([model.vocab_size])
+    with pytest.raises(PromptTooLongError):
+        whole(model.stream_tokens([1] * (model.context + 1)))
 
 
 def test_spans_tell_for_every_character_where_it_came_from(answer):

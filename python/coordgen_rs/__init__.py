@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         StepInputs,
         SuffixAutomaton,
     )
-    from coordgen_rs.answer import Answer, Piece, Span, Stream
+    from coordgen_rs.answer import Answer, Gain, Piece, Span, Stream
     from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.dialogue import Dialogue
     from coordgen_rs.draft_model import DraftModel, ModelDrafter
@@ -59,6 +59,7 @@ __all__ = [
     "Drafter",
     "DynamicTree",
     "EnergyMeter",
+    "Gain",
     "History",
     "JsonSchema",
     "Lark",
@@ -96,6 +97,7 @@ _MODULES = {
     "Drafter": "_core",
     "DynamicTree": "_core",
     "EnergyMeter": "energy.meter",
+    "Gain": "answer",
     "History": "history.requests",
     "JsonSchema": "grammar.kinds",
     "Lark": "grammar.kinds",

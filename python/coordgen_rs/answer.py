@@ -6,7 +6,7 @@ answer that they add up to. It chooses nothing, and does not know the target.
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, Self
@@ -43,6 +43,21 @@ class Span(NamedTuple):
     start: int
     end: int
     source: str
+
+
+class Gain(NamedTuple):
+    """What one step added to an answer.
+
+    Attributes:
+        pieces: Text that became certain, maybe none.
+        token_ids: The step's tokens; of the last step, those that belong to the answer. Empty where
+            only text was left that had been held back.
+        sources: For each token "target", or the name of the source that drafted it.
+    """
+
+    pieces: tuple[Piece, ...]
+    token_ids: tuple[int, ...]
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +107,7 @@ class Stream(Iterator[Piece]):
         stop: StopStrings,
     ) -> None:
         self._stats, self._given = stats, list[Piece]()
-        self._is_whole = self._is_given_up = False
+        self._is_whole = self._is_given_up = self._is_over = False
         self._error: Exception | None = None
         self._tokens: list[tuple[int, str]] = []
         # The generator does not refer to the stream: one that is dropped is closed at once.
@@ -115,18 +130,46 @@ class Stream(Iterator[Piece]):
         self._is_given_up = True
         self._pieces.close()
 
+    def step(self) -> Gain | None:
+        """What the next step adds; None at the end.
+
+        For readers that act once a step, such as a server; what else they read of the stream is
+        what is left of a step. Errors are those of `next`.
+        """
+        begun, pieces = len(self._tokens), list[Piece]()
+        with suppress(StopIteration):
+            while (piece := self._advance()) is not None:
+                pieces.append(piece)
+        gained = self._tokens[begun:]
+        if self._is_over and not gained and not pieces:
+            return None
+        return Gain(tuple(pieces), tuple(t for t, _ in gained), tuple(s for _, s in gained))
+
     def __next__(self) -> Piece:
+        while True:
+            piece = self._advance()
+            if piece is not None:
+                return piece
+
+    def _advance(self) -> Piece | None:
+        """The next piece; None where a step ends.
+
+        Raises:
+            StopIteration: There is none.
+        """
         if self._error is not None:  # the answer is not complete, so it does not just end
             raise self._error
         try:
-            piece = next(self._pieces, None)
+            piece = next(self._pieces)
+        except StopIteration:
+            self._is_over = True
+            self._is_whole = self._is_whole or not self._is_given_up
+            raise
         except Exception as error:
             self._error = error
             raise
-        if piece is None:
-            self._is_whole = self._is_whole or not self._is_given_up
-            raise StopIteration
-        self._given.append(piece)
+        if piece is not None:
+            self._given.append(piece)
         return piece
 
     def __enter__(self) -> Self:
@@ -150,11 +193,18 @@ def _pieces(
     decode: Callable[[int], str],
     stop: StopStrings,
     tokens: list[tuple[int, str]],
-) -> Generator[Piece]:
-    """The text of the steps as it becomes certain; appends tokens and sources to `tokens`."""
+) -> Generator[Piece | None]:
+    """The text of the steps as it becomes certain; appends tokens and sources to `tokens`.
+
+    Yields:
+        Pieces, and None behind those of each step.
+    """
     waiting = deque[Piece]()
     with closing(steps):
         for token, source in _flat(steps):
+            if token is None:
+                yield None
+                continue
             tokens.append((token, source))
             waiting.append(Piece(decode(token), source))
             certain = stop.push(waiting[-1].text)
@@ -169,9 +219,11 @@ def _pieces(
     yield from _taken(waiting, len(certain))
 
 
-def _flat(steps: Iterator[Step]) -> Iterator[tuple[int, str]]:
+def _flat(steps: Iterator[Step]) -> Iterator[tuple[int | None, str]]:
+    """Tokens and their sources, and None behind those of each step."""
     for step in steps:
         yield from zip(step.token_ids, step.sources, strict=True)
+        yield None, ""
 
 
 def _taken(waiting: deque[Piece], num_chars: int) -> Iterator[Piece]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs._core import PLAIN
@@ -234,6 +234,21 @@ class Model:
         """
         return self._answered(self._tokenizer.encode(arguments.text("the prompt", text)), **options)
 
+    def stream_tokens(self, token_ids: ArrayLike, **options: Unpack[RequestOptions]) -> Stream:
+        """Answer a prompt of token ids piece by piece; nothing is put before or behind them.
+
+        Args:
+            token_ids: `(tokens,)` integers.
+            options: See `RequestOptions`.
+
+        Raises:
+            OptionError: They are not integers, or same as in `generate`.
+            ShapeError: They have more than one dimension.
+            TokenOutOfRangeError: One is not in the vocabulary.
+        """
+        checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
+        return self._answered(checked, **options)
+
     def chat(
         self,
         messages: Sequence[Message],
@@ -300,6 +315,21 @@ class Model:
         """
         template = self._template_for_tools if tools is not None else self._template
         return template.render(messages, tools=tools, variables=template_variables)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to token ids and back."""
+        return self._tokenizer
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and answer together, but for the answer's last."""
+        return self._session.capacity
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self._session.vocab_size
 
     def check_chat(self) -> None:
         """Check that `chat` has what it needs, before anything is asked.
