@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-APART = ("bench", "cli", "export", "target.qnn")
+APART = ("bench", "cli", "export", "server", "target.qnn")
 """Parts that no request on CPU needs."""
 
 ANSWER = """

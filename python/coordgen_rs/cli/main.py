@@ -20,6 +20,7 @@ from coordgen_rs.cli import (
     profile,
     quality,
     replay,
+    serve,
     streams,
     text,
     warm_up,
@@ -31,6 +32,7 @@ from coordgen_rs.errors import CoordgenError
 _COMMANDS: dict[str, ModuleType] = {
     "generate": generate,
     "chat": chat,
+    "serve": serve,
     "export": export,
     "check": check,
     "quality": quality,

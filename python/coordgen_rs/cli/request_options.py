@@ -18,8 +18,14 @@ from coordgen_rs.request_options import RequestOptions
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a request, and of opening a model."""
     _add_limits(parser)
-    _add_drafting(parser)
     _add_sampling(parser)
+    add_model_arguments(parser)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of opening a model: what `opened` reads."""
+    _add_template(parser)
+    _add_drafting(parser)
     history_command.add_generate_arguments(parser)
     _add_opening(parser)
     provider_options.add_arguments(parser)
@@ -56,8 +62,8 @@ def request(options: argparse.Namespace) -> RequestOptions:
     }
 
 
-def opened(options: argparse.Namespace) -> Model:
-    """The model, open.
+def check_opening(options: argparse.Namespace) -> None:
+    """Check what opening the model is to heed.
 
     Raises:
         OptionError: An option would be ignored.
@@ -72,6 +78,15 @@ def opened(options: argparse.Namespace) -> Model:
             ("history", "draft_model", "lookup_table"),
             f"is for drafts, but --draft is {PLAIN}",
         )
+
+
+def opened(options: argparse.Namespace) -> Model:
+    """The model, open.
+
+    Raises:
+        OptionError: An option would be ignored.
+    """
+    check_opening(options)
     with progress() as on_progress:
         return Model.open(
             options.model,
@@ -101,12 +116,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         help="in a chat: what the model is told before everything else",
     )
     parser.add_argument(
-        "--chat-template",
-        type=values.path("--chat-template"),
-        metavar="FILE",
-        help="a chat template in Jinja; default: the bundle's own",
-    )
-    parser.add_argument(
         "--max-new-tokens",
         type=values.count("--max-new-tokens"),
         default=256,
@@ -123,6 +132,15 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ignore-eos", action="store_true", help="go on behind end tokens, to the limit"
+    )
+
+
+def _add_template(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--chat-template",
+        type=values.path("--chat-template"),
+        metavar="FILE",
+        help="a chat template in Jinja; default: the bundle's own",
     )
 
 

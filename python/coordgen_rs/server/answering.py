@@ -1,0 +1,140 @@
+"""An answer on the wire: one JSON object, or server-sent events as OpenAI's clients read them.
+
+In: the news of a job. Out: what ASGI sends. A client that goes away ends its job, whether that is
+queued or running. An error before the first event has its own status; after it, it is an event.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from coordgen_rs.answer import Answer
+from coordgen_rs.errors import PromptTooLongError
+from coordgen_rs.server.forms import Form
+from coordgen_rs.server.job import Job
+from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.worker import Worker
+
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Answering(Response):
+    """The response to a request for an answer.
+
+    Args:
+        job: Submitted to the worker.
+        worker: Told when the client has gone.
+        model: The model's name.
+    """
+
+    def __init__(self, job: Job, worker: Worker, model: str) -> None:
+        self.background = None
+        self._job, self._worker, self._form = job, worker, Form(job.asked, model)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer; see ASGI."""
+        watch = asyncio.create_task(self._until_gone(receive))
+        try:
+            if self._job.asked.is_streamed:
+                await self._stream(scope, receive, send)
+            else:
+                await self._whole(scope, receive, send)
+        except OSError:  # how some servers say that the client has gone
+            pass
+        finally:
+            watch.cancel()
+            self._worker.withdraw(self._job)
+
+    async def _until_gone(self, receive: Receive) -> None:
+        message: Message = {"type": ""}
+        while message["type"] != "http.disconnect":
+            message = await receive()
+        self._worker.withdraw(self._job)
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while True:
+            match await self._job.news():
+                case None:
+                    return
+                case Exception() as error:
+                    await self._refuse(error, scope, receive, send)
+                    return
+                case Answer() as answer:
+                    told = self._form.whole(answer, self._job.queued_s)
+                    await JSONResponse(told)(scope, receive, send)
+                    return
+                case _:
+                    pass
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        news = await self._job.news()
+        if news is None:
+            return
+        if isinstance(news, Exception):
+            await self._refuse(news, scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+        for opening in self._form.opening():
+            await _send_event(send, opening)
+        while True:
+            if isinstance(news, Exception):
+                await _send_event(send, self._refusal(news).to_json())
+                break
+            if news is None:
+                return
+            if isinstance(news, Answer):
+                for chunk in self._form.closing(news, self._job.queued_s):
+                    await _send_event(send, chunk)
+                await _send_text(send, "[DONE]")
+                break
+            for chunk in self._form.step(news):
+                await _send_event(send, chunk)
+            news = await self._job.news()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+        await refused(self._refusal(error))(scope, receive, send)
+
+    def _refusal(self, error: Exception) -> RefusalError:
+        told = refusal(error)
+        if isinstance(error, PromptTooLongError):
+            told.param = self._job.asked.prompt_field
+        return told
+
+
+def refused(error: RefusalError) -> JSONResponse:
+    """The response that tells an error."""
+    return JSONResponse(error.to_json(), status_code=error.status, headers=error.headers)
+
+
+async def read_body(receive: AsyncIterator[bytes], most_bytes: int) -> bytes:
+    """A request's body.
+
+    Raises:
+        RefusalError: It is too long.
+    """
+    body = bytearray()
+    async for piece in receive:
+        body += piece
+        if len(body) > most_bytes:
+            raise RefusalError(
+                f"the body is longer than {most_bytes:,} bytes", status=413, code="body_too_large"
+            )
+    return bytes(body)
+
+
+async def _send_event(send: Send, event: dict[str, Any]) -> None:
+    await _send_text(send, json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+
+
+async def _send_text(send: Send, text: str) -> None:
+    body = f"data: {text}\n\n".encode()
+    await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,214 @@
+"""What a request asks for: the bodies of the API's endpoints, checked.
+
+In: a body as `Fields`. Out: an `Asked`, which a worker can begin, or a refusal that names the
+field at fault. Every field is honoured, or refused by name, or says what happens anyway.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordgen_rs.answer import Stream
+from coordgen_rs.model import Model
+from coordgen_rs.request_options import RequestOptions
+from coordgen_rs.server.content import messages_of, prediction_of, stop_strings_of, tools_of
+from coordgen_rs.server.fields import Fields
+
+_LARGEST = 2**64 - 1
+_COMPLETION_TOKENS = 16
+"""OpenAI's default for the older endpoint."""
+
+_ELSEWHERE = (
+    "audio",
+    "function_call",
+    "functions",
+    "moderation",
+    "reasoning_effort",
+    "verbosity",
+    "web_search_options",
+)
+_ABOUT_CLIENT = (
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "user",
+)
+"""Fields that are about the client or the bill, and not about the answer."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for an answer.
+
+    Attributes:
+        begin: Begins it.
+        prompt_field: The field that holds the prompt, for messages.
+        is_chat: Whether it came by the chat endpoint.
+        is_streamed: Whether the answer is sent as it is made.
+        with_usage: Whether a stream ends with a chunk of usage.
+        with_spans: Whether to tell the source of each part of the answer.
+        with_token_ids: Whether to give the answer's tokens, too.
+        seed: Of sampling; None where nothing is sampled.
+    """
+
+    begin: Callable[[Model], Stream]
+    prompt_field: str
+    is_chat: bool
+    is_streamed: bool
+    with_usage: bool
+    with_spans: bool
+    with_token_ids: bool
+    seed: int | None
+
+
+def asked_chat(fields: Fields) -> Asked:
+    """The body of `/v1/chat/completions`, `model` excepted.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    messages = messages_of(fields)
+    tools = tools_of(fields)
+    variables = fields.take("chat_template_kwargs")
+    if variables is not None and not isinstance(variables, dict):
+        raise fields.wrong("chat_template_kwargs", "must be an object")
+    limit = _chat_limit(fields)
+    fields.only("logprobs", False, why="the server gives no probabilities")
+    fields.only("modalities", ["text"], why="the server answers with text only")
+    fields.only("store", False, why="the server stores no answers for later retrieval")
+    fields.only("parallel_tool_calls", True, False, why="it must be true or false")
+    options = _options(fields)
+
+    def begin(model: Model) -> Stream:
+        options["max_new_tokens"] = limit or model.context
+        return model.stream_chat(messages, tools=tools, template_variables=variables, **options)
+
+    return _asked(fields, begin, options, "messages")
+
+
+def asked_completion(fields: Fields) -> Asked:
+    """The body of `/v1/completions`, `model` excepted.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    prompt = fields.take("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, list) and any(isinstance(item, str | list) for item in prompt):
+        raise fields.wrong("prompt", "must be one prompt: several need several requests")
+    if not isinstance(prompt, str | list):
+        raise fields.wrong("prompt", "must be a string or a list of token ids")
+    fields.only("best_of", 1, why="the server gives one answer to a request")
+    fields.only("echo", False, why="the answer comes without the prompt")
+    fields.only("suffix", "", why="nothing can be inserted before a suffix")
+    fields.only("logprobs", why="the server gives no probabilities")
+    limit = fields.count("max_tokens", least=1) or _COMPLETION_TOKENS
+    options = _options(fields)
+    options["max_new_tokens"] = limit
+
+    def begin(model: Model) -> Stream:
+        if isinstance(prompt, str):
+            return model.stream(prompt, **options)
+        return model.stream_tokens(prompt, **options)
+
+    return _asked(fields, begin, options, "prompt")
+
+
+def asked_prompt(fields: Fields) -> Callable[[Model], str]:
+    """The body of `/apply-template`: a function that renders it.
+
+    Raises:
+        RefusalError: It cannot be rendered.
+    """
+    messages, tools = messages_of(fields), tools_of(fields)
+    variables = fields.take("chat_template_kwargs")
+    fields.ignore("model")
+    fields.end()
+    return lambda model: model.chat_prompt(messages, tools=tools, template_variables=variables)
+
+
+def _asked(
+    fields: Fields, begin: Callable[[Model], Stream], options: RequestOptions, prompt_field: str
+) -> Asked:
+    """The rest of a body.
+
+    Raises:
+        RefusalError: It cannot be answered, or a field is left over.
+    """
+    is_streamed = fields.flag("stream")
+    if fields.has("stream_options") and not is_streamed:
+        raise fields.wrong("stream_options", "needs stream: true")
+    stream_options = fields.nested("stream_options")
+    with_usage = stream_options.flag("include_usage")
+    stream_options.only("include_obfuscation", False, why="the server does not pad its events")
+    stream_options.end()
+    own = fields.nested("coordgen")
+    with_spans = own.flag("spans")
+    options["drafts"] = own.flag("drafts", default=True)
+    own.end()
+    with_token_ids = fields.flag("return_token_ids")
+    fields.ignore(*_ABOUT_CLIENT)
+    fields.end(_ELSEWHERE)
+    return Asked(
+        begin,
+        prompt_field,
+        prompt_field == "messages",
+        is_streamed,
+        with_usage,
+        with_spans,
+        with_token_ids,
+        options["seed"] if options["temperature"] else None,
+    )
+
+
+def _options(fields: Fields) -> RequestOptions:
+    """How the answer is made, its length excepted.
+
+    Raises:
+        RefusalError: A field is out of range, or asks for what cannot be had.
+    """
+    fields.only("n", 1, why="the server gives one answer to a request")
+    fields.only("logit_bias", {}, why="drafts are verified against unchanged logits")
+    for name in ("presence_penalty", "frequency_penalty"):
+        fields.only(name, 0, why="take repetition_penalty")
+    fields.only("top_logprobs", 0, why="the server gives no probabilities")
+    _check_format(fields)
+    temperature = fields.number("temperature", least=0, most=100) or 0.0
+    top_p = fields.number("top_p", least=0, most=1)
+    penalty = fields.number("repetition_penalty", least=0.01, most=100)
+    seed = fields.count("seed", most=_LARGEST)
+    return {
+        "stop": stop_strings_of(fields),
+        "temperature": temperature,
+        "top_k": fields.count("top_k", most=_LARGEST) or 0,
+        "top_p": 1.0 if top_p is None else top_p,
+        "min_p": fields.number("min_p", least=0, most=1) or 0.0,
+        "repetition_penalty": 1.0 if penalty is None else penalty,
+        "seed": secrets.randbits(53) if seed is None else seed,  # any reader of JSON keeps 53 bits
+        "ignore_eos": fields.flag("ignore_eos"),
+        "prediction": prediction_of(fields),
+        "reuse_prefix": fields.flag("cache_prompt", default=True),
+    }
+
+
+def _check_format(fields: Fields) -> None:
+    response_format = fields.nested("response_format")
+    response_format.only(
+        "type", "text", why="the server cannot hold an answer to JSON or to a schema"
+    )
+    response_format.end(["json_schema"])
+
+
+def _chat_limit(fields: Fields) -> int | None:
+    """The most tokens of the answer, under either of its names.
+
+    Raises:
+        RefusalError: It is out of range, or the names disagree.
+    """
+    new, old = (fields.count(n, least=1) for n in ("max_completion_tokens", "max_tokens"))
+    if new and old and new != old:
+        raise fields.wrong("max_tokens", f"is {old}, but max_completion_tokens is {new}")
+    return new or old

@@ -1,0 +1,123 @@
+"""What a request says in words: messages, tools, an expected answer, and where to stop.
+
+In: fields of a body. Out: texts, lists and objects as `Model` takes them, or a refusal that names
+the field or the part at fault. The text is not looked at.
+"""
+
+from typing import Any
+
+from coordgen_rs import arguments
+from coordgen_rs.server.fields import Fields
+from coordgen_rs.server.refusal import RefusalError
+
+MOST_STOPS, MOST_STOP_LEN = 16, 256
+"""Stop strings, and characters of each: every token is compared with all of them."""
+
+
+def stop_strings_of(fields: Fields) -> list[str]:
+    """Where the answer is to end.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    given = fields.take("stop")
+    strings = [given] if isinstance(given, str) else [] if given is None else given
+    if not isinstance(strings, list) or not all(isinstance(s, str) and s for s in strings):
+        raise fields.wrong("stop", "must be a string or a list of strings, none of them empty")
+    if len(strings) > MOST_STOPS or any(len(string) > MOST_STOP_LEN for string in strings):
+        raise fields.wrong(
+            "stop", f"may hold {MOST_STOPS} strings of {MOST_STOP_LEN} characters each"
+        )
+    return strings
+
+
+def prediction_of(fields: Fields) -> str | None:
+    """The answer as the client expects it; None if it does not say.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    if not fields.has("prediction"):
+        return None
+    prediction = fields.nested("prediction")
+    prediction.only("type", "content", why='its type must be "content"')
+    content = prediction.take("content")
+    prediction.end()
+    return _text(content, "prediction.content")
+
+
+def messages_of(fields: Fields) -> list[dict[str, Any]]:
+    """The dialogue, oldest message first.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    messages = fields.take("messages")
+    if not isinstance(messages, list) or not messages:
+        raise fields.wrong("messages", "must be a list of one message or more")
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _message(message: object, where: str) -> dict[str, Any]:
+    """A message with its text parts joined: most templates know text only.
+
+    Raises:
+        RefusalError: It is malformed, or holds something else than text.
+    """
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise RefusalError(
+            f"{where} must be an object with a role", param=where, code="invalid_value"
+        )
+    plain = {name: value for name, value in message.items() if value is not None}
+    if "content" in plain:
+        plain["content"] = _text(plain["content"], f"{where}.content")
+    elif "tool_calls" not in plain:
+        raise RefusalError(
+            f"{where} has no content", param=f"{where}.content", code="invalid_value"
+        )
+    return plain
+
+
+def _text(content: object, where: str) -> str:
+    """Text, or parts of text, which are lines.
+
+    Raises:
+        RefusalError: It is something else.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RefusalError(
+            f"{where} must be a string or a list of parts, but is {arguments.shown(content)}",
+            param=where,
+            code="invalid_value",
+        )
+    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: object, where: str) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        text: str = part["text"]
+        return text
+    raise RefusalError(
+        f'{where} must be {{"type": "text", "text": ".."}}: the model reads text only',
+        param=where,
+        code="unsupported_value",
+    )
+
+
+def tools_of(fields: Fields) -> list[Any] | None:
+    """The tools for the template to describe.
+
+    Raises:
+        RefusalError: They are malformed, or the model must use one.
+    """
+    tools = fields.take("tools")
+    choice = fields.take("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise fields.wrong("tool_choice", 'must be "auto" or "none": no model is made to call one')
+    if tools is None:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise fields.wrong("tools", "must be a list of objects")
+    return tools if tools and choice != "none" else None

@@ -1,0 +1,107 @@
+"""Who may ask: the key, the host that is asked for, and the page that a browser is on.
+
+In: requests, before anything of them is read. Out: the same, or a refusal. A web page whose name
+was made to point at this machine (DNS rebinding) asks for its own name as host, so only names that
+are known are served; a page elsewhere names itself as origin, and is refused.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordgen_rs.server.answering import refused
+from coordgen_rs.server.refusal import RefusalError, refusal
+
+PUBLIC = ("/health", "/v1/health")
+"""Paths that need no key: whether the server is up."""
+
+
+class Guard:
+    """Lets requests through to an application.
+
+    Args:
+        app: The application.
+        key: What `Authorization: Bearer` must hold; None asks for none.
+        hosts: Names of this server, beside localhost and IP addresses.
+        origins: Origins of other web pages that may ask, such as `https://chat.example`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, key: str | None, hosts: Collection[str], origins: Collection[str]
+    ) -> None:
+        self._app, self._key = app, None if key is None else key.encode()
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request and pass it on; see ASGI."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        is_begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        try:
+            self._check(Headers(scope=scope), scope["path"], scope["method"])
+            await self._app(scope, receive, sent)
+        except Exception as error:
+            if is_begun:
+                raise
+            await refused(refusal(error))(scope, receive, send)
+        return None
+
+    def _check(self, headers: Headers, path: str, method: str) -> None:
+        """Check where a request comes from.
+
+        Raises:
+            RefusalError: It may not be answered.
+        """
+        host = headers.get("host", "")
+        if not self._is_known(host):
+            raise RefusalError(
+                "the Host of the request is not a name of this server: --allow-host adds one",
+                status=403,
+                code="host_not_allowed",
+            )
+        origin = headers.get("origin")
+        is_own = origin is not None and urlsplit(origin).netloc == host
+        if origin is not None and not is_own and origin not in self._origins:
+            raise RefusalError(
+                "pages of this origin may not use the server: --allow-origin lets them",
+                status=403,
+                code="origin_not_allowed",
+            )
+        if self._key is not None and path not in PUBLIC and method != "OPTIONS":
+            self._check_key(headers.get("authorization", ""), self._key)
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if name == "localhost" or name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _check_key(self, authorization: str, key: bytes) -> None:
+        scheme, _, given = authorization.partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode(), key)
+        if scheme.lower() != "bearer" or not is_right:
+            raise RefusalError(
+                "the API key is missing or wrong: send Authorization: Bearer KEY",
+                status=401,
+                kind="authentication_error",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )

@@ -1,0 +1,86 @@
+"""What a client is told that does not get an answer, in the form of OpenAI's errors.
+
+In: an error of this package, or what is wrong with a request. Out: a status and a JSON object.
+"""
+
+from typing import Any
+
+from coordgen_rs.errors import (
+    ChatTemplateError,
+    CoordgenError,
+    EmptyPromptError,
+    OptionError,
+    PromptTooLongError,
+    ShapeError,
+    TokenOutOfRangeError,
+)
+
+_INVALID = "invalid_request_error"
+
+
+class RefusalError(Exception):
+    """A request that gets an error.
+
+    Args:
+        message: What is wrong, and what to do.
+        status: Of HTTP.
+        kind: OpenAI's `type`.
+        param: The field at fault.
+        code: OpenAI's `code`.
+        headers: More of them.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = _INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.param, self.code = status, kind, param, code
+        self.headers = headers or {}
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as OpenAI writes it."""
+        return {
+            "error": {
+                "message": str(self),
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def refusal(error: Exception) -> RefusalError:
+    """What a client is told about an error.
+
+    An error that is not of this package is told by its type alone: its message may hold anything.
+    """
+    if isinstance(error, RefusalError):
+        return error
+    if isinstance(error, PromptTooLongError):
+        return RefusalError(str(error), code="context_length_exceeded", param="messages")
+    told = (ChatTemplateError, EmptyPromptError, OptionError, ShapeError, TokenOutOfRangeError)
+    if isinstance(error, told):
+        return RefusalError(str(error))
+    if isinstance(error, CoordgenError):
+        return RefusalError(str(error), status=500, kind="server_error")
+    return RefusalError(f"internal error: {type(error).__name__}", status=500, kind="server_error")
+
+
+class UnavailableError(RefusalError):
+    """The server cannot answer now: it loads the model, or is going down.
+
+    Args:
+        message: Which of these.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message, status=503, kind="unavailable_error", headers={"Retry-After": "2"}
+        )

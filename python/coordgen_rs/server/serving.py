@@ -1,0 +1,149 @@
+"""A server's life: it binds, loads, answers, and ends when it is told to.
+
+In: how to open a model, where to listen, who may ask. Out: nothing; it returns after SIGINT or
+SIGTERM, when what was running has ended or the time for that is over.
+"""
+
+import asyncio
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from coordgen_rs.errors import OptionError
+from coordgen_rs.model import Model
+from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.server.worker import Worker
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how to serve.
+
+    Attributes:
+        host: The address.
+        port: 0 for any that is free.
+        max_queue: Most requests that wait.
+        grace_s: Seconds that running requests get once the server is told to end.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    max_queue: int = 8
+    grace_s: float = 10.0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(
+    open_model: Callable[[], Model], place: Place, access: Access, tell: Callable[[str], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        open_model: Opens the model, in another thread; the address is bound before.
+        place: Where and how.
+        access: Who may ask, and for what.
+        tell: Takes a line for the user, from any thread.
+
+    Raises:
+        OptionError: The address cannot be bound.
+        CoordgenError: The model cannot be opened, or has failed.
+    """
+    listening = _bound(place)
+    url = _url(listening)
+
+    def changed() -> None:
+        if worker.state == "ready":
+            tell(f"serving {access.model} on {url} (API: {url}/v1; Ctrl-C ends)")
+        else:
+            server.should_exit = True
+
+    worker = Worker(open_model, place.max_queue, changed)
+    config = uvicorn.Config(
+        make_app(worker, access),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+    )
+    server = _Server(config, worker, place.grace_s)
+    tell(f"loading {access.model}; {url} answers 503 until then")
+    worker.start()
+    try:
+        server.run(sockets=[listening])
+    finally:
+        worker.close()
+        worker.join()
+    if worker.failure is not None:
+        raise worker.failure
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which gives running requests time to end, and ends the rest by an error.
+
+    Args:
+        config: Of uvicorn.
+        worker: Takes no more jobs once the server ends.
+        grace_s: Seconds until the rest is ended.
+    """
+
+    def __init__(self, config: uvicorn.Config, worker: Worker, grace_s: float) -> None:
+        super().__init__(config)
+        self._worker, self._grace_s = worker, grace_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let running requests end, for a while."""
+        self._worker.close()
+        why = UnavailableError("the server is going down")
+        asyncio.get_running_loop().call_later(self._grace_s, self._worker.stop_all, why)
+        await super().shutdown(sockets)
+        self._worker.stop_all(why)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Hear signals; unlike uvicorn's own, not raising them again once all has ended."""
+        before = {
+            number: signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _bound(place: Place) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        OptionError: The address is in use, or not one of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(
+            place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, *_, address = found[0]
+        return socket.create_server(address[:2], family=family)
+    except (OSError, OverflowError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise OptionError(f"cannot listen on {place.host} port {place.port}: {said}") from error
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,197 @@
+"""The one thread that has the model, and the queue of those who wait for it.
+
+In: jobs. Out: their news. Clients take turns: whoever has waited longest since its last turn is
+next, and within a client the oldest request. The queue has a bound; beyond it, requests are
+refused at once, with the time after which it pays to come again.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import monotonic
+from typing import Literal
+
+from coordgen_rs.errors import DeviceLostError, SessionClosedError
+from coordgen_rs.model import Model
+from coordgen_rs.server.figures import Figures
+from coordgen_rs.server.job import Job
+from coordgen_rs.server.refusal import RefusalError, UnavailableError
+
+State = Literal["loading", "ready", "closing", "failed"]
+
+_LONGEST_WAIT_S = 60
+"""Of `Retry-After`."""
+
+
+class Worker:
+    """Opens a model in a thread of its own, and answers there.
+
+    Args:
+        open_model: Opens it; called in the thread, and what it returns is closed there.
+        max_queue: Most requests that wait.
+        on_change: Called in the thread when the model is ready, and when the worker has failed.
+
+    Attributes:
+        state: "loading", "ready", "closing" or "failed".
+        failure: Why the model could not be opened, or cannot be used any more.
+        figures: Counts of what was answered.
+    """
+
+    def __init__(
+        self,
+        open_model: Callable[[], Model],
+        max_queue: int,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._open, self._max_queue, self._on_change = open_model, max_queue, on_change
+        self.state: State = "loading"
+        self.failure: BaseException | None = None
+        self.figures = Figures()
+        self._model: Model | None = None
+        self._changed = Condition()
+        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()  # by client, next one first
+        self._running: Job | None = None
+        self._mean_s = 1.0  # of a job
+        self._thread = Thread(target=self._run, name="coordgen-worker")
+
+    def start(self) -> None:
+        """Begin to open the model."""
+        self._thread.start()
+
+    @property
+    def model(self) -> Model:
+        """The model, once it is ready.
+
+        Raises:
+            UnavailableError: It is not, or not any more.
+        """
+        if self.state == "ready" and self._model is not None:
+            return self._model
+        why = {"loading": "the model is being loaded", "closing": "the server is going down"}
+        raise UnavailableError(why.get(self.state, "the model has failed"))
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def num_running(self) -> int:
+        """1 while a request is being answered, else 0."""
+        return int(self._running is not None)
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue.
+
+        Raises:
+            RefusalError: The queue is full, or the model cannot be used now.
+        """
+        with self._changed:
+            _ = self.model
+            waiting = self.num_waiting
+            if waiting + self.num_running > self._max_queue:
+                self.figures.refused += 1
+                after = math.ceil(min(self._mean_s * (waiting + 1), _LONGEST_WAIT_S))
+                raise RefusalError(
+                    f"{waiting} requests are waiting, which is all that the queue holds: "
+                    f"try again in {after} s",
+                    status=429,
+                    kind="rate_limit_error",
+                    code="queue_full",
+                    headers={"Retry-After": str(after)},
+                )
+            self._waiting.setdefault(job.client, deque()).append(job)
+            self._changed.notify()
+
+    def withdraw(self, job: Job) -> None:
+        """End a job that nobody waits for: at once if it is queued, else within a step."""
+        job.stop()
+        with self._changed:
+            queue = self._waiting.get(job.client, deque())
+            if job in queue:
+                queue.remove(job)
+                self.figures.given_up += 1
+                if not queue:
+                    del self._waiting[job.client]
+
+    def stop_all(self, why: Exception) -> None:
+        """End what runs, within a step, and what waits."""
+        with self._changed:
+            jobs = [job for queue in self._waiting.values() for job in queue]
+            self._waiting.clear()
+            if self._running is not None:
+                jobs.append(self._running)
+        for job in jobs:
+            job.stop(why)
+
+    def close(self) -> None:
+        """Take no more jobs; those that wait are still answered."""
+        with self._changed:
+            if self.state in ("loading", "ready"):
+                self.state = "closing"
+            self._changed.notify()
+
+    def join(self) -> None:
+        """Wait until the model is closed."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with self._open() as model:
+                self._model = model
+                with self._changed:
+                    if self.state == "loading":
+                        self.state = "ready"
+                self._on_change()
+                while (job := self._next()) is not None:
+                    self._answer(model, job)
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self.state, self.failure = "failed", error
+        self.stop_all(UnavailableError("the model has failed"))
+        self._on_change()
+
+    def _next(self) -> Job | None:
+        """The job whose turn it is; None when there will be none."""
+        with self._changed:
+            while not self._waiting:
+                if self.state != "ready":
+                    return None
+                self._changed.wait()
+            client, queue = self._waiting.popitem(last=False)
+            self._running = job = queue.popleft()
+            if queue:  # behind all others
+                self._waiting[client] = queue
+            return job
+
+    def _answer(self, model: Model, job: Job) -> None:
+        """Answer a job.
+
+        Raises:
+            DeviceLostError: The model cannot be used any more.
+            SessionClosedError: The same.
+        """
+        begun = monotonic()
+        job.begun()
+        try:
+            with job.asked.begin(model) as stream:
+                while not job.is_ended and (gain := stream.step()) is not None:
+                    job.tell(gain)
+            answer = stream.answer
+            self.figures.add(answer, job.queued_s, is_given_up=job.is_ended)
+            job.tell(answer)
+        except (DeviceLostError, SessionClosedError) as error:
+            job.tell(error)
+            raise
+        except Exception as error:
+            self.figures.failed += 1
+            job.tell(error)
+        finally:
+            with self._changed:
+                self._running = None
+                self._mean_s += 0.2 * (monotonic() - begun - self._mean_s)

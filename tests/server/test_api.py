@@ -1,0 +1,373 @@
+"""The server's paths over a fake model: shapes, fields, refusals, and who may ask."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+from starlette.testclient import TestClient
+
+from coordgen_rs.errors import NonFiniteLogitsError
+from coordgen_rs.server import app as app_module
+from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.worker import Worker
+from fake_model import STEPS, FakeModel
+
+TEXT = "".join(text for text, _ in STEPS)
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+@contextmanager
+def serving(model, **access):
+    worker = Worker(lambda: model, 8)
+    worker.start()
+    while worker.state == "loading":
+        pass
+    try:
+        with TestClient(
+            make_app(worker, Access("fake", **access)),
+            base_url="http://localhost:8080",
+            raise_server_exceptions=False,
+        ) as client:
+            yield client
+    finally:
+        worker.close()
+        worker.join()
+
+
+@pytest.fixture
+def model():
+    return FakeModel()
+
+
+@pytest.fixture
+def client(model):
+    with serving(model, with_metrics=True) as client:
+        yield client
+
+
+def events_of(response):
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *events, end = response.text.split("\n\n")
+    assert end == ""
+    return [event.removeprefix("data: ") for event in events]
+
+
+def refused(response, status=400):
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+def test_a_chat_is_answered_in_openais_form(client, model):
+    told = client.post(CHAT, json=HELLO | {"model": "fake", "max_tokens": 9}).json()
+    assert told["object"] == "chat.completion"
+    assert told["id"].startswith("chatcmpl-")
+    [choice] = told["choices"]
+    assert choice["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
+    assert choice["finish_reason"] == "length"
+    assert told["usage"]["completion_tokens"] == len(TEXT)
+    assert told["usage"]["total_tokens"] == told["usage"]["prompt_tokens"] + len(TEXT)
+    details = told["usage"]["completion_tokens_details"]
+    assert details == {"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 2}
+    assert told["timings"]["draft_n"] == 3
+    assert told["metrics"]["speculative_decoding"]["num_spec_steps"] == 3
+    assert "spans" not in told["coordgen"]
+    assert model.asked[0][1]["max_new_tokens"] == 9
+
+
+def test_a_stream_has_the_same_text_in_whole_steps(client):
+    *events, end = events_of(client.post(CHAT, json=HELLO | {"stream": True}))
+    chunks = [json.loads(event) for event in events]
+    assert end == "[DONE]"
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert [delta.get("content") for delta in deltas[1:-1]] == [text for text, _ in STEPS]
+    assert deltas[-1] == {}
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None] * 4
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+    assert all("usage" not in chunk for chunk in chunks)
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+def test_usage_comes_last_where_it_is_asked_for(client):
+    body = HELLO | {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = [json.loads(event) for event in events_of(client.post(CHAT, json=body))[:-1]]
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == len(TEXT)
+
+
+def test_spans_cover_text_and_tokens_streamed_or_not(client):
+    body = HELLO | {"coordgen": {"spans": True}, "return_token_ids": True}
+    whole = client.post(CHAT, json=body).json()
+    assert whole["coordgen"]["spans"] == [
+        [0, 1, "target"],
+        [1, 2, "prediction"],
+        [2, 3, "target"],
+        [3, 4, "automaton"],
+        [4, 5, "target"],
+    ]
+    assert whole["choices"][0]["token_ids"] == [*map(ord, TEXT)]
+    events = events_of(client.post(CHAT, json=body | {"stream": True}))[1:-2]
+    for name in ("spans", "token_spans"):
+        spans = [span for event in events for span in json.loads(event)["coordgen"][name]]
+        assert spans == whole["coordgen"][name]
+    ids = [i for event in events for i in json.loads(event)["choices"][0]["token_ids"]]
+    assert ids == whole["choices"][0]["token_ids"]
+
+
+@pytest.mark.parametrize("prompt", ["hello", ["hello"], [104, 101, 108, 108, 111]])
+def test_a_completion_takes_one_text_or_its_tokens(client, model, prompt):
+    told = client.post(COMPLETIONS, json={"prompt": prompt, "stop": "d"}).json()
+    assert (told["object"], told["choices"][0]["text"]) == ("text_completion", "Äbc")
+    assert told["choices"][0]["finish_reason"] == "stop"
+    assert (model.asked[0][0], model.asked[0][1]["max_new_tokens"]) == ("hello", 16)
+    body = {"prompt": prompt, "stream": True}
+    chunks = [json.loads(event) for event in events_of(client.post(COMPLETIONS, json=body))[:-1]]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == TEXT
+
+
+def test_every_option_reaches_the_model(client, model):
+    body = HELLO | {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 4,
+        "min_p": 0.1,
+        "repetition_penalty": 1.5,
+        "seed": 2**64 - 1,
+        "stop": ["x", "y"],
+        "max_completion_tokens": 7,
+        "ignore_eos": True,
+        "cache_prompt": False,
+        "prediction": {"type": "content", "content": [{"type": "text", "text": "so"}]},
+        "coordgen": {"drafts": False},
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "chat_template_kwargs": {"enable_thinking": False},
+        "user": "me",
+    }
+    answered = client.post(CHAT, json=body)
+    assert answered.status_code == 200, answered.text
+    prompt, options = model.asked[0]
+    assert "'name': 'f'" in prompt
+    assert prompt.endswith("enable_thinking")
+    assert options == {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 4,
+        "min_p": 0.1,
+        "repetition_penalty": 1.5,
+        "seed": 2**64 - 1,
+        "stop": ["x", "y"],
+        "max_new_tokens": 7,
+        "ignore_eos": True,
+        "reuse_prefix": False,
+        "prediction": "so",
+        "drafts": False,
+    }
+
+
+def test_what_says_what_happens_anyway_is_taken(client, model):
+    body = HELLO | {
+        "n": 1,
+        "logprobs": False,
+        "logit_bias": {},
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "response_format": {"type": "text"},
+        "temperature": None,
+        "tools": [],
+        "tool_choice": "auto",
+        "store": False,
+    }
+    answered = client.post(CHAT, json=body)
+    assert answered.status_code == 200, answered.text
+    assert model.asked[0][1]["temperature"] == 0
+    assert model.asked[0][1]["max_new_tokens"] == model.context
+
+
+def test_a_seed_is_drawn_for_sampling_and_told(client, model):
+    told = [client.post(CHAT, json=HELLO | {"temperature": 1}).json() for _ in range(2)]
+    seeds = [one["coordgen"]["seed"] for one in told]
+    assert seeds == [options["seed"] for _, options in model.asked]
+    assert seeds[0] != seeds[1]
+    assert client.post(CHAT, json=HELLO).json()["coordgen"]["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("n", 2, "n"),
+        ("n", True, "n"),
+        ("logit_bias", {"5": 1}, "logit_bias"),
+        ("presence_penalty", 0.5, "presence_penalty"),
+        ("logprobs", True, "logprobs"),
+        ("temperature", -1, "temperature"),
+        ("temperature", "hot", "temperature"),
+        ("top_p", 1.5, "top_p"),
+        ("seed", -1, "seed"),
+        ("seed", 1.5, "seed"),
+        ("max_tokens", 0, "max_tokens"),
+        ("stop", [""], "stop"),
+        ("stop", ["x"] * 17, "stop"),
+        ("stop", "x" * 257, "stop"),
+        ("stream", "yes", "stream"),
+        ("stream_options", {"include_usage": True}, "stream_options"),
+        ("response_format", {"type": "json_schema"}, "response_format.type"),
+        ("response_format", {"json_schema": {}}, "response_format.json_schema"),
+        ("tool_choice", "required", "tool_choice"),
+        ("tools", ["f"], "tools"),
+        ("prediction", {"type": "content", "content": 5}, "prediction.content"),
+        ("prediction", "so", "prediction"),
+        ("reasoning_effort", "low", "reasoning_effort"),
+        ("tempreature", 1, "tempreature"),
+        ("coordgen", {"trees": True}, "coordgen.trees"),
+        ("messages", [], "messages"),
+        ("messages", "hello", "messages"),
+        ("messages", [{"content": "x"}], "messages[0]"),
+        ("messages", [{"role": "user"}], "messages[0].content"),
+        (
+            "messages",
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "messages[0].content[0]",
+        ),
+    ],
+)
+def test_an_impossible_field_is_named(client, model, field, value, param):
+    error = refused(client.post(CHAT, json=HELLO | {field: value}))
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+    assert param.split(".")[-1] in error["message"]
+    assert model.asked == []
+
+
+def test_two_limits_that_disagree_are_refused(client):
+    error = refused(client.post(CHAT, json=HELLO | {"max_tokens": 3, "max_completion_tokens": 4}))
+    assert error["param"] == "max_tokens"
+
+
+@pytest.mark.parametrize("prompt", [None, 5, ["a", "b"], [[1], [2]], {}, [1.5], [True], [-1]])
+def test_a_prompt_that_is_none_is_refused(client, prompt, monkeypatch):
+    from coordgen_rs import arguments
+
+    monkeypatch.setattr(
+        FakeModel,
+        "stream_tokens",
+        lambda self, ids, **options: arguments.token_ids("the prompt", ids, self.vocab_size),
+    )
+    error = refused(client.post(COMPLETIONS, json={"prompt": prompt}))
+    assert "prompt" in error["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"a":', b"\xff", b'{"seed": NaN}', b'"\\ud800"'])
+def test_a_body_that_is_no_json_object_is_refused(client, body):
+    assert "the body" in refused(client.post(CHAT, content=body))["message"]
+
+
+def test_a_body_has_a_limit(client, monkeypatch):
+    monkeypatch.setattr(app_module, "MOST_BODY_BYTES", 100)
+    assert refused(client.post(CHAT, content=b" " * 101), 413)["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_prompt_that_is_too_long_has_openais_code(client, is_streamed):
+    body = {"messages": [{"role": "user", "content": "x" * 201}], "stream": is_streamed}
+    error = refused(client.post(CHAT, json=body))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    error = refused(client.post(COMPLETIONS, json={"prompt": "x" * 201}))
+    assert error["param"] == "prompt"
+
+
+def test_what_the_template_refuses_is_told(client):
+    error = refused(client.post(CHAT, json={"messages": [{"role": "nobody", "content": ""}]}))
+    assert "nobody" in error["message"]
+
+
+def test_a_step_that_fails_is_an_error_and_the_next_request_works(client, model):
+    model.fails_at = {"hello": NonFiniteLogitsError("row 0"), "secret": KeyError("a secret")}
+    assert refused(client.post(CHAT, json=HELLO), 500)["type"] == "server_error"
+    first, *_, last = events_of(client.post(CHAT, json=HELLO | {"stream": True}))
+    assert json.loads(first)["choices"][0]["delta"]["role"] == "assistant"
+    assert json.loads(last)["error"]["message"] == "row 0"
+    told = refused(client.post(COMPLETIONS, json={"prompt": "secret"}), 500)
+    assert told["message"] == "internal error: KeyError"
+    assert client.post(COMPLETIONS, json={"prompt": "x"}).json()["choices"][0]["text"] == TEXT
+
+
+def test_models_and_health(client):
+    [listed] = client.get("/v1/models").json()["data"]
+    assert listed == client.get("/v1/models/fake").json()
+    assert (listed["id"], listed["object"], listed["context_length"]) == ("fake", "model", 200)
+    assert client.get("/health").json() == client.get("/v1/health").json() == {"status": "ok"}
+    assert refused(client.get("/v1/models/gpt"), 404)["code"] == "model_not_found"
+    assert refused(client.post(CHAT, json=HELLO | {"model": "gpt"}), 404)["param"] == "model"
+    assert refused(client.get("/v2"), 404)["type"] == "not_found_error"
+    refused(client.get(CHAT), 405)
+
+
+def test_tokens_there_and_back(client):
+    assert client.post("/tokenize", json={"content": "ab"}).json() == {"tokens": [97, 98]}
+    special = client.post("/tokenize", json={"content": "a", "add_special": True}).json()
+    assert special == {"tokens": [1, 97]}
+    pieces = client.post("/tokenize", json={"content": "a", "with_pieces": True}).json()
+    assert pieces == {"tokens": [{"id": 97, "piece": "a"}]}
+    assert client.post("/detokenize", json={"tokens": [97, 98]}).json() == {"content": "ab"}
+    assert client.post("/apply-template", json=HELLO).json() == {"prompt": "hello"}
+    assert refused(client.post("/tokenize", json={}))["param"] == "content"
+    assert refused(client.post("/detokenize", json={"tokens": [-1]}))["param"] == "tokens"
+
+
+def test_metrics_count_by_source_and_are_there_only_if_asked_for(client, model):
+    client.post(CHAT, json=HELLO)
+    text = client.get("/metrics").text
+    assert 'coordgen_requests_total{outcome="finished"} 1\n' in text
+    assert f"coordgen_tokens_predicted_total {len(TEXT)}\n" in text
+    assert 'coordgen_spec_decode_num_accepted_tokens_total{source="prediction"} 1\n' in text
+    with serving(model) as other:
+        refused(other.get("/metrics"), 404)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "localhost.evil", "", "["])
+def test_an_unknown_host_is_refused(client, host):
+    assert refused(client.get("/health", headers={"Host": host}), 403)["code"] == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "[::1]:80", "10.0.0.1"]
+)
+def test_addresses_and_localhost_are_known(client, host):
+    assert client.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_a_page_from_elsewhere_may_not_ask_unless_it_is_allowed(client, model):
+    there = {"Origin": "https://chat.example"}
+    assert refused(client.post(CHAT, json=HELLO, headers=there), 403)["code"]
+    assert model.asked == []
+    own = {"Origin": "http://localhost:8080"}
+    answered = client.post(CHAT, json=HELLO, headers=own)
+    assert answered.status_code == 200
+    assert "access-control-allow-origin" not in answered.headers
+    refused(client.get("/health", headers={"Origin": "null"}), 403)
+    with serving(model, origins=("https://chat.example",), key="k", hosts=("box",)) as other:
+        asked = there | {"Access-Control-Request-Method": "POST", "Host": "box"}
+        told = other.options(CHAT, headers=asked)
+        assert told.headers["access-control-allow-origin"] == "https://chat.example"
+
+
+def test_a_key_is_asked_for_everywhere_but_for_health(model):
+    with serving(model, key="right") as client:
+        assert client.get("/health").status_code == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}):
+            for path in ("/v1/models", "/metrics", "/nope"):
+                error = refused(client.get(path, headers=headers), 401)
+                assert error["type"] == "authentication_error"
+            refused(client.post(CHAT, json=HELLO, headers=headers), 401)
+        assert model.asked == []
+        right = {"Authorization": "Bearer right"}
+        assert client.post(CHAT, json=HELLO, headers=right).status_code == 200

@@ -1,0 +1,112 @@
+"""Whatever a body holds, it is answered or refused by name, and the server goes on."""
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.worker import Worker
+from fake_model import FakeModel
+
+PATHS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"]
+NAMES = [
+    "messages",
+    "prompt",
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "prediction",
+    "chat_template_kwargs",
+    "tools",
+    "tool_choice",
+    "n",
+    "logprobs",
+    "response_format",
+    "coordgen",
+    "return_token_ids",
+    "content",
+    "tokens",
+    "role",
+    "type",
+    "text",
+    "include_usage",
+    "spans",
+    "drafts",
+    "user",
+    "add_special",
+    "with_pieces",
+]
+
+words = st.sampled_from(["", "user", "text", "content", "fake", "auto", "x", "日", "\x00"])
+plain = st.none() | st.booleans() | st.integers(-2, 2**65) | st.floats(0, 3) | words
+values = st.recursive(
+    plain,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+good = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": st.just([{"role": "user", "content": "hello"}]),
+        "prompt": st.just("hello"),
+        "content": st.just("hello"),
+        "tokens": st.just([104]),
+        "stream": st.booleans(),
+    },
+)
+bodies = st.builds(
+    lambda base, changed: base | changed,
+    good,
+    st.dictionaries(st.sampled_from(NAMES), values, max_size=3),
+)
+
+
+@pytest.fixture(scope="module")
+def client():
+    model = FakeModel()
+    worker = Worker(lambda: model, 8)
+    worker.start()
+    while worker.state == "loading":
+        pass
+    app = make_app(worker, Access("fake"))
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
+    worker.close()
+    worker.join()
+
+
+def check(response):
+    assert response.status_code in (200, 400, 404), response.text
+    if response.status_code != 200:
+        error = response.json()["error"]
+        assert error["message"]
+        assert error["type"] in ("invalid_request_error", "not_found_error")
+
+
+@settings(deadline=None, max_examples=150)
+@given(path=st.sampled_from(PATHS), body=bodies)
+def test_a_malformed_field_never_breaks_the_server(client, path, body):
+    check(client.post(path, json=body))
+
+
+@settings(deadline=None)
+@given(path=st.sampled_from(PATHS), body=st.binary(max_size=60) | st.text(max_size=60))
+def test_a_body_that_is_no_json_never_breaks_the_server(client, path, body):
+    content = body.encode() if isinstance(body, str) else body
+    check(client.post(path, content=content))

@@ -1,0 +1,149 @@
+"""The official `openai` package against a server of this machine, with the embedded model."""
+
+import re
+import signal
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("openai", reason="openai is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+pytest.importorskip("jinja2", reason="the extra server is not installed")
+
+import openai
+
+from checkpoints import ROOT
+from command_line import MODULE
+from coordgen_rs import Model
+
+TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
+MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": TEXT}]
+SAMPLED = {"temperature": 1.3, "top_p": 0.9, "seed": 5}
+
+
+@contextmanager
+def served(bundle, *options):
+    """A server in a process of its own, once it is ready, and its address."""
+    command = [*MODULE, "serve", str(bundle), "--port", "0", "--threads", "1", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            told = ""
+            while not (ready := re.search(r"serving .* on (\S+) ", told)):
+                told = process.stderr.readline()
+                assert told, "the server ended"
+            yield process, ready[1]
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chat") / "own.jinja"
+    path.write_text(TEMPLATE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(bundle_of, template):
+    with Model.open(bundle_of("embedded", "fp32"), chat_template=template, threads=1) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def client(bundle_of, template):
+    options = ("--chat-template", str(template), "--api-key", "key", "--name", "embedded")
+    with served(bundle_of("embedded", "fp32"), *options) as (process, url):
+        yield openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0, timeout=100)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def chat(client, **options):
+    return client.chat.completions.create(model="embedded", messages=MESSAGES, **options)
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "seeded"])
+def test_a_chat_is_what_the_model_says_streamed_or_not(client, model, options):
+    expected = model.chat(MESSAGES, max_new_tokens=24, **options)
+    answer = chat(client, max_tokens=24, **options)
+    assert answer.choices[0].message.content == expected.text
+    assert answer.usage.completion_tokens == len(expected.token_ids)
+    assert answer.usage.prompt_tokens == expected.stats.prompt_tokens
+    stream = chat(
+        client, max_tokens=24, stream=True, stream_options={"include_usage": True}, **options
+    )
+    *chunks, last = list(stream)
+    told = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert told == expected.text
+    assert chunks[-1].choices[0].finish_reason == answer.choices[0].finish_reason
+    assert last.usage.completion_tokens == len(expected.token_ids)
+    assert last.usage.prompt_tokens_details.cached_tokens > 0
+    assert sum(chunks[-1].model_extra["coordgen"]["token_sources"].values()) == len(
+        expected.token_ids
+    )
+
+
+def test_completions_stop_strings_and_token_ids(client, model):
+    expected = model.generate(TEXT, max_new_tokens=40)
+    stop = expected.text[8:12]
+    cut = model.generate(TEXT, max_new_tokens=40, stop=stop)
+    for prompt in (TEXT, model.tokenizer.encode(TEXT).tolist()):
+        told = client.completions.create(
+            model="embedded", prompt=prompt, max_tokens=40, stop=[stop]
+        )
+        assert told.choices[0].text == cut.text
+        assert told.choices[0].finish_reason == "stop"
+    stream = client.completions.create(
+        model="embedded", prompt=TEXT, max_tokens=40, stop=stop, stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == cut.text
+
+
+def test_a_right_prediction_is_accepted_and_changes_no_token(client):
+    answer = chat(client, max_tokens=30)
+    text = answer.choices[0].message.content
+    predicted = chat(client, max_tokens=30, prediction={"type": "content", "content": text})
+    assert predicted.choices[0].message.content == text
+    assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
+    assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
+def test_errors_are_those_of_openai(client):
+    with pytest.raises(openai.BadRequestError, match="n is not supported") as refused:
+        chat(client, n=2)
+    assert (refused.value.param, refused.value.type) == ("n", "invalid_request_error")
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="embedded", prompt=TEXT * 20)
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt")
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+    assert [model.id for model in client.models.list()] == ["embedded"]
+
+
+def test_a_stream_that_is_closed_gives_the_model_to_the_next(client, model):
+    stream = chat(client, max_tokens=500, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    answer = chat(client, max_tokens=4)
+    expected = model.chat(MESSAGES, max_new_tokens=4)
+    assert answer.choices[0].message.content == expected.text
+
+
+def test_sigterm_ends_a_stream_by_an_error_after_the_grace(bundle_of, template):
+    options = ("--chat-template", str(template), "--grace", "0")
+    with served(bundle_of("embedded", "fp32"), *options, "--name", "embedded") as (process, url):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=100)
+        body = {"ignore_eos": True}
+        stream = iter(chat(client, max_tokens=900, stream=True, extra_body=body))
+        next(stream)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="going down"):
+            list(stream)
+        assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()

@@ -1,0 +1,206 @@
+"""The queue and the thread behind it, over a fake model that steps when a test lets it."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from coordgen_rs.answer import Answer, Gain
+from coordgen_rs.errors import BundleError, DeviceLostError
+from coordgen_rs.server.answering import Answering
+from coordgen_rs.server.asked import asked_completion
+from coordgen_rs.server.fields import Fields
+from coordgen_rs.server.job import Job
+from coordgen_rs.server.refusal import RefusalError, UnavailableError
+from coordgen_rs.server.worker import Worker
+from fake_model import STEPS, FakeModel
+
+
+def asked(prompt, **fields):
+    return asked_completion(Fields({"prompt": prompt, **fields}))
+
+
+def job(prompt, client="one"):
+    return Job(asked(prompt), client)
+
+
+async def all_news(job):
+    """All news of a job, its end last."""
+    found = [await job.news()]
+    while isinstance(found[-1], Gain):
+        found.append(await job.news())
+    return found
+
+
+async def in_thread(function, *arguments):
+    return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 60)
+
+
+def with_worker(test, model, max_queue=8):
+    """Run an async test with a worker that is ready."""
+
+    async def run():
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        worker = Worker(lambda: model, max_queue, lambda: loop.call_soon_threadsafe(ready.set))
+        worker.start()
+        await ready.wait()
+        try:
+            await test(worker)
+        finally:
+            model.may_step.release(1000)
+            worker.close()
+            await in_thread(worker.join)
+        assert model.is_closed
+
+    asyncio.run(run())
+
+
+def test_clients_take_turns():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        first = job("a0", "a")
+        worker.submit(first)
+        await in_thread(model.at_step.acquire)
+        jobs = [job(name, name[0]) for name in ("a1", "a2", "a3", "b1", "c1", "b2")]
+        for one in jobs:
+            worker.submit(one)
+        assert (worker.num_running, worker.num_waiting) == (1, 6)
+        model.may_step.release(1000)
+        for one in (first, *jobs):
+            assert isinstance((await all_news(one))[-1], Answer)
+        assert model.ended == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
+        assert all(one.queued_s > 0 for one in jobs)
+
+    with_worker(test, model)
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        worker.submit(job("running"))
+        await in_thread(model.at_step.acquire)
+        waiting = [job("first"), job("second")]
+        for one in waiting:
+            worker.submit(one)
+        with pytest.raises(RefusalError, match="2 requests are waiting") as refused:
+            worker.submit(job("third"))
+        assert refused.value.status == 429
+        assert int(refused.value.headers["Retry-After"]) >= 1
+        worker.withdraw(waiting[0])
+        worker.submit(job("fourth"))
+        assert worker.figures.refused == worker.figures.given_up == 1
+
+    with_worker(test, model, max_queue=2)
+    assert model.ended == ["running", "second", "fourth"]
+
+
+def test_a_request_that_is_given_up_stops_within_one_step():
+    model = FakeModel(is_gated=True, steps=[("x", ("target",))] * 50)
+
+    async def test(worker):
+        running = job("running")
+        worker.submit(running)
+        await in_thread(model.at_step.acquire)
+        worker.withdraw(running)
+        model.may_step.release()
+        follower = job("next")
+        worker.submit(follower)
+        await in_thread(model.at_step.acquire)
+        assert model.ended == ["running"]
+        assert worker.figures.given_up == 1
+        model.may_step.release(1000)
+        assert len(await all_news(follower)) == 51
+
+    with_worker(test, model)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
+    model = FakeModel(is_gated=True, steps=[("x", ("target",))] * 50)
+
+    async def test(worker):
+        if not is_running:
+            worker.submit(job("before"))
+            await in_thread(model.at_step.acquire)
+        mine = Job(asked("mine", stream=is_streamed), "one")
+        worker.submit(mine)
+        gone, sent = asyncio.Event(), []
+
+        async def receive():
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        response = asyncio.create_task(Answering(mine, worker, "fake")({}, receive, send))
+        if is_running:
+            await in_thread(model.at_step.acquire)
+        gone.set()
+        await asyncio.wait_for(response, 60)
+        assert mine.is_ended
+        assert worker.num_waiting == 0
+        assert sent == []
+
+    with_worker(test, model)
+    assert "before" not in model.ended or "mine" not in model.ended
+
+
+def test_a_lost_device_ends_the_worker_and_tells_everyone():
+    model = FakeModel(is_gated=True)
+    model.fails_at = {"running": DeviceLostError("gone")}
+
+    async def test(worker):
+        running, waiting = job("running"), job("waiting")
+        worker.submit(running)
+        worker.submit(waiting)
+        model.may_step.release(2)
+        assert isinstance((await all_news(running))[-1], DeviceLostError)
+        assert isinstance((await all_news(waiting))[-1], UnavailableError)
+        await in_thread(worker.join)
+        assert isinstance(worker.failure, DeviceLostError)
+        with pytest.raises(UnavailableError, match="failed"):
+            worker.submit(job("later"))
+
+    with_worker(test, model)
+
+
+def test_going_down_answers_those_who_wait_until_the_deadline():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        running, waiting, late = job("running"), job("waiting"), job("late")
+        worker.submit(running)
+        await in_thread(model.at_step.acquire)
+        worker.submit(waiting)
+        worker.submit(late)
+        worker.close()
+        with pytest.raises(UnavailableError, match="going down"):
+            worker.submit(job("too late"))
+        model.may_step.release(len(STEPS))
+        assert isinstance((await all_news(running))[-1], Answer)
+        worker.stop_all(UnavailableError("the server is going down"))
+        model.may_step.release(1)
+        assert isinstance((await all_news(waiting))[-1], UnavailableError)
+        assert isinstance((await all_news(late))[-1], UnavailableError)
+
+    with_worker(test, model)
+
+
+def test_a_model_that_cannot_be_opened_is_the_failure_of_the_worker():
+    def fail():
+        raise BundleError("no bundle")
+
+    changes = []
+    worker = Worker(fail, 8, lambda: changes.append(worker.state))
+    with pytest.raises(UnavailableError, match="being loaded"):
+        _ = worker.model
+    worker.start()
+    worker.join()
+    assert changes == ["failed"]
+    assert isinstance(worker.failure, BundleError)

@@ -1,0 +1,95 @@
+"""A model for tests of the server: it says what it is told to, a step at a time, when it may.
+
+In: texts and sources of each step. Out: what `Model`'s methods give that the server calls. It
+computes nothing, and knows nothing of HTTP.
+"""
+
+import threading
+
+import numpy as np
+
+from coordgen_rs import Stats, Step
+from coordgen_rs.answer import Stream
+from coordgen_rs.errors import ChatTemplateError, PromptTooLongError
+from coordgen_rs.text.stop import StopStrings
+
+STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
+
+
+class FakeTokenizer:
+    """One token a character."""
+
+    def encode(self, text, *, special_tokens=True):
+        return np.array([1] * special_tokens + [ord(character) for character in text], np.uint32)
+
+    def decode(self, token_ids):
+        return "".join(map(chr, token_ids))
+
+    def token(self, token_id):
+        return chr(token_id)
+
+
+class FakeModel:
+    """Answers every prompt with `steps`.
+
+    Attributes:
+        asked: The prompt and options of each request, in order.
+        may_step: Released by a test once for each step, where `is_gated`.
+        at_step: Released by the model before each step.
+        fails_at: Prompts whose answer fails after its first step, and how.
+    """
+
+    provider, context, vocab_size = "cpu", 200, 0x110000
+    tokenizer = FakeTokenizer()
+
+    def __init__(self, *, is_gated=False, steps=STEPS):
+        self.steps, self.is_gated = steps, is_gated
+        self.asked, self.ended, self.fails_at = [], [], {}
+        self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
+        self.is_closed = False
+
+    def stream(self, text, **options):
+        return self._answered(text, options)
+
+    def stream_tokens(self, token_ids, **options):
+        return self._answered(self.tokenizer.decode(token_ids), options)
+
+    def stream_chat(self, messages, *, tools=None, template_variables=None, **options):
+        prompt = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
+        return self._answered(prompt, options)
+
+    def chat_prompt(self, messages, *, tools=None, template_variables=None):
+        if messages[0]["role"] == "nobody":
+            raise ChatTemplateError("the template knows no nobody")
+        texts = [str(message.get("content")) for message in messages]
+        return "|".join([*texts, *map(str, tools or []), *map(str, template_variables or {})])
+
+    def _answered(self, prompt, options):
+        self.asked.append((prompt, options))
+        stats = Stats(prompt_tokens=len(prompt))
+        return Stream(self._steps(prompt, stats), stats, chr, StopStrings(options["stop"]))
+
+    def _steps(self, prompt, stats):
+        if len(prompt) > self.context:
+            raise PromptTooLongError(
+                f"the prompt has {len(prompt)} tokens, the cache holds {self.context}"
+            )
+        try:
+            for number, (text, sources) in enumerate(self.steps):
+                self.at_step.release()
+                if self.is_gated:
+                    self.may_step.acquire()
+                if number and prompt in self.fails_at:
+                    raise self.fails_at[prompt]
+                is_last = number + 1 == len(self.steps)
+                stats.end_step(len(text), "length" if is_last else None)
+                yield Step([*map(ord, text)], len(text) - 1, sources=sources)
+        finally:
+            stats.per_source = {"prediction": {"proposed": 3, "accepted": 1}}
+            self.ended.append(prompt)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.is_closed = True
