@@ -130,7 +130,11 @@ def _mistake(call: list[str]) -> str | None:
         return None if (ROOT / "benches" / f"{name}.rs").exists() else f"no bench {name}"
     if program == "python" and arguments[0].endswith(".py"):
         return _script_mistake(*arguments)
-    return None if program in ("pip", "cargo", "python", "cat", "tee") else f"what is {program}?"
+    return (
+        None
+        if program in ("pip", "cargo", "python", "cat", "tee", "curl")
+        else f"what is {program}?"
+    )
 
 
 def parse_error(arguments: list[str]) -> str | None:
