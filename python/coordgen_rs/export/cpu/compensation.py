@@ -99,13 +99,15 @@ def _rounded(left: _Array, grids: Grids, spreading: _Array) -> tuple[_Array, _Ar
 
     Both `(n, block size)`.
     """
-    left, values, errors = left.copy(), np.empty_like(left), np.empty_like(left)
-    for column in range(left.shape[1]):
-        values[:, [column]] = grids.values(left[:, [column]])
-        lost = left[:, [column]] - grids.weights(values[:, [column]])
-        errors[:, [column]] = lost / spreading[column, column]
-        left[:, column + 1 :] -= errors[:, [column]] * spreading[column, column + 1 :]
-    return values, errors
+    columns = np.ascontiguousarray(left.T)
+    values, errors = np.empty_like(columns), np.empty_like(columns)
+    by_column = Grids(grids.steps[:, 0], grids.zeros[:, 0])
+    for number, column in enumerate(columns):
+        values[number] = by_column.values(column)
+        lost = column - by_column.weights(values[number])
+        errors[number] = lost / spreading[number, number]
+        columns[number + 1 :] -= np.outer(spreading[number, number + 1 :], errors[number])
+    return values.T, errors.T
 
 
 def _spreading(rows: _Array) -> _Array:

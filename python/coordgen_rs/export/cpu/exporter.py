@@ -89,7 +89,7 @@ def export_checkpoint(
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
         calibration: Text like that which the model is to read (`read_texts`): `int4` is then
             rounded so that its outputs on it change least (`compensation.py`). That takes as long
-            as reading the text in float32, and a minute or so for each billion weights.
+            as reading the text in float32, and about half a minute for 100 million weights.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Returns:
