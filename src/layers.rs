@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The crate's modules, from the ground up; those of a line do not know each other.
 const CRATE: &[&[&str]] = &[
-    &["ids", "random", "replace_file", "scores"],
+    &["ids", "kernels", "random", "replace_file", "scores"],
     &["error"],
     &["constraint", "top_k"],
     &["logits"],

@@ -72,6 +72,7 @@
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
+//! | [`kernels`] | two to four passes over a row of activations; the model's own products are ONNX Runtime's |
 //!
 //! # Key types, in reading order
 //!
@@ -190,6 +191,7 @@ pub mod constraint;
 pub mod draft;
 pub mod error;
 pub mod ids;
+pub mod kernels;
 #[cfg(test)]
 mod layers;
 pub mod load;

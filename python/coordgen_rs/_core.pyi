@@ -41,6 +41,7 @@ __all__ = [
     "SwitchReport",
     "Switcher",
     "TokenOutOfRangeError",
+    "byte_products_saturate",
     "draft_method",
     "draft_methods",
     "draft_sources",
@@ -586,6 +587,9 @@ def prompt_rows(
     Raises:
         OptionError: There is no decode graph.
     """
+
+def byte_products_saturate() -> bool:
+    """Whether ONNX Runtime's products of uint8 and int8 may overflow here: x86 without VNNI."""
 
 def name_bus_errors() -> None:
     """End the process with exit code 2 and a line on stderr when a mapped file was cut short.

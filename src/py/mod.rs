@@ -5,6 +5,7 @@ mod constraint;
 mod convert;
 mod draft;
 mod errors;
+mod kernels;
 mod load;
 mod sampling;
 mod step_inputs;
@@ -18,6 +19,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     bus_error::register(module)?;
     constraint::register(module)?;
+    kernels::register(module)?;
     top_k::register(module)?;
     draft::register(module)?;
     load::register(module)?;

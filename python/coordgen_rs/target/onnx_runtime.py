@@ -14,11 +14,12 @@ import ctypes
 import os
 import platform
 import threading
+from functools import cache
 from pathlib import Path
 
 import onnxruntime
 
-from coordgen_rs import arguments
+from coordgen_rs import _core, arguments
 from coordgen_rs.errors import OptionError
 from coordgen_rs.process import OpenedHere
 
@@ -121,6 +122,21 @@ def shared_options() -> onnxruntime.SessionOptions:
     return options
 
 
+@cache
+def kernel_library() -> Path | None:
+    """The library whose kernels take the place of functions in graphs: the extension itself.
+
+    None if ONNX Runtime cannot load it: it then computes the functions as they are written, which
+    takes longer and rounds otherwise. So this is a condition of what was tested and measured.
+    """
+    library = Path(_core.__file__)
+    try:
+        onnxruntime.SessionOptions().register_custom_ops_library(str(library))
+    except Exception:  # ONNX Runtime has no class of its own for what the loader says
+        return None
+    return library
+
+
 def cpu_session(model: Path | bytes, weights: Path | None = None) -> onnxruntime.InferenceSession:
     """Load one graph on the CPU provider, on the shared pool and arena.
 
@@ -135,6 +151,12 @@ def cpu_session(model: Path | bytes, weights: Path | None = None) -> onnxruntime
         )
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    library = kernel_library()
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    if _core.byte_products_saturate():
+        # Its kernels then add pairs of products in 16 bits, which int8 weights overflow.
+        options.add_session_config_entry("session.x64quantprecision", "1")
     source = model if isinstance(model, bytes) else str(model)
     # Its fallback would print to stdout, and try the same provider again.
     return onnxruntime.InferenceSession(

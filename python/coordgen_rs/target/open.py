@@ -16,7 +16,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
-from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.target.onnx_runtime import kernel_library, set_threads
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.self_test import SelfTest, run_self_test
@@ -141,6 +141,7 @@ def _record_path(
         *provider.conditions(bundle),
         str(threads),
         "" if memory_budget is None else f"{switch} within {memory_budget}",
+        "functions" if kernel_library() is None else "kernels",
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return cache / "coordgen_rs" / f"{name}.json"

@@ -1,0 +1,115 @@
+//! Rounding of activations to 8 bits, a row at a time, with what comes before it in a decoder.
+//!
+//! In: rows of float32. Out: rows of uint8 around 128 and the scale of each, as in
+//! `python/coordgen_rs/export/cpu/w8a8.py`: `round(x * (127 / max|x|)) + 128`, and `max|x| / 127`.
+//! ONNX Runtime calls them through `src/py/kernels`.
+//!
+//! The same lines are compiled for vectors of several widths. No sum is reordered and no product
+//! fused with a sum, so all give the same bits: sums run in [`LANES`] lanes on any processor.
+
+mod row;
+
+/// Lanes of a sum, whatever the processor's vectors hold.
+const LANES: usize = 16;
+
+/// Vectors of this processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vectors(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// What the target of the build has: SSE2, or NEON.
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Vectors {
+    /// All that this processor has, the narrowest first.
+    pub fn all() -> Vec<Self> {
+        #[allow(unused_mut)]
+        let mut kinds = vec![Self(Kind::Baseline)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") {
+                kinds.push(Self(Kind::Avx2));
+            }
+            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+                kinds.push(Self(Kind::Avx512));
+            }
+        }
+        kinds
+    }
+}
+
+/// Compiles a function of `row` for each kind of vectors.
+macro_rules! for_vectors {
+    ($(#[$docs:meta])* $name:ident($($argument:ident: $type:ty),*)) => {
+        $(#[$docs])*
+        #[allow(unsafe_code)]
+        pub fn $name(vectors: Vectors, $($argument: $type),*) -> f32 {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2($($argument: $type),*) -> f32 {
+                row::$name($($argument),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+            fn avx512($($argument: $type),*) -> f32 {
+                row::$name($($argument),*)
+            }
+            match vectors.0 {
+                Kind::Baseline => row::$name($($argument),*),
+                // SAFETY: `Vectors::all` gives only what the processor has.
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx2 => unsafe { avx2($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx512 => unsafe { avx512($($argument),*) },
+            }
+        }
+    };
+}
+
+for_vectors! {
+    /// Rounds `x (K,)` to `rows (K,)`; returns the scale.
+    round(x: &[f32], rows: &mut [u8])
+}
+for_vectors! {
+    /// Rounds the RMSNorm of `stream (K,)`, times `weight (K,)`; `normed (K,)` is overwritten.
+    norm(stream: &[f32], weight: &[f32], epsilon: f32, normed: &mut [f32], rows: &mut [u8])
+}
+for_vectors! {
+    /// Writes `before (K,)` plus `product (K,)` times its scale to `stream (K,)`, then as [`norm`].
+    add_norm(
+        before: &[f32],
+        product: &[f32],
+        product_scale: f32,
+        weight: &[f32],
+        epsilon: f32,
+        stream: &mut [f32],
+        normed: &mut [f32],
+        rows: &mut [u8]
+    )
+}
+for_vectors! {
+    /// Rounds `silu(gate) * up`, where `both (2 * K,)` times its scale is gate and up;
+    /// `gated (K,)` is overwritten.
+    gate(both: &[f32], both_scale: f32, gated: &mut [f32], rows: &mut [u8])
+}
+
+/// Whether ONNX Runtime's products of uint8 and int8 may overflow here: x86 without VNNI adds
+/// pairs of them in 16 bits.
+pub fn byte_products_saturate() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        !(is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni"))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+#[cfg(test)]
+mod tests;

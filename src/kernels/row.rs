@@ -1,0 +1,132 @@
+//! The arithmetic of one row, in loops that compilers turn into vectors of any width.
+//!
+//! In: slices of equal length. Out: rounded rows and their scale. Which vectors are used is not
+//! known here: `mod.rs` compiles these lines for each.
+
+use super::LANES;
+
+const LARGEST: f32 = 127.0;
+
+/// 1.5 * 2^23: a float32 this large has no fraction, so adding it rounds, ties to even.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// As in the parent.
+#[inline(always)]
+pub fn round(x: &[f32], rows: &mut [u8]) -> f32 {
+    let largest = largest_magnitude(x);
+    let factor = LARGEST / largest;
+    for (row, &value) in rows.iter_mut().zip(x) {
+        // The lowest byte of the sum is the rounded number, around 128.
+        *row = (value * factor + (ROUNDER + 128.0)).to_bits() as u8;
+    }
+    largest / LARGEST
+}
+
+/// As in the parent.
+#[inline(always)]
+pub fn norm(
+    stream: &[f32],
+    weight: &[f32],
+    epsilon: f32,
+    normed: &mut [f32],
+    rows: &mut [u8],
+) -> f32 {
+    let mean = sum_of_squares(stream) / stream.len() as f32;
+    let factor = 1.0 / (mean + epsilon).sqrt();
+    for ((out, &value), &weight) in normed.iter_mut().zip(stream).zip(weight) {
+        *out = value * factor * weight;
+    }
+    round(normed, rows)
+}
+
+/// As in the parent.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub fn add_norm(
+    before: &[f32],
+    product: &[f32],
+    product_scale: f32,
+    weight: &[f32],
+    epsilon: f32,
+    stream: &mut [f32],
+    normed: &mut [f32],
+    rows: &mut [u8],
+) -> f32 {
+    for ((out, &value), &product) in stream.iter_mut().zip(before).zip(product) {
+        *out = value + product * product_scale;
+    }
+    norm(stream, weight, epsilon, normed, rows)
+}
+
+/// As in the parent.
+#[inline(always)]
+pub fn gate(both: &[f32], both_scale: f32, gated: &mut [f32], rows: &mut [u8]) -> f32 {
+    let (gates, ups) = both.split_at(gated.len());
+    for ((out, &gate), &up) in gated.iter_mut().zip(gates).zip(ups) {
+        let gate = gate * both_scale;
+        *out = gate / (1.0 + exp(-gate)) * (up * both_scale);
+    }
+    round(gated, rows)
+}
+
+/// The largest magnitude; NaN where there is one, whose bits are above those of any number.
+#[inline(always)]
+fn largest_magnitude(x: &[f32]) -> f32 {
+    let mut lanes = [0; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = (*lane).max(value.to_bits() & 0x7fff_ffff);
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane = (*lane).max(value.to_bits() & 0x7fff_ffff);
+    }
+    let mut largest = 0;
+    for lane in lanes {
+        largest = largest.max(lane);
+    }
+    f32::from_bits(largest)
+}
+
+/// The sum of squares: number `i` goes to lane `i` modulo [`LANES`].
+#[inline(always)]
+fn sum_of_squares(x: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane += value * value;
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane += value * value;
+    }
+    let mut sum = 0.0;
+    for lane in lanes {
+        sum += lane;
+    }
+    sum
+}
+
+/// e to the power of `x`, within 2 units in the last place for -87 to 88, and clamped beyond.
+///
+/// The exponent is split from a rest of at most half a binary digit, whose power is a polynomial
+/// (Cephes' `expf`, Stephen L. Moshier).
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    let x = if x > 88.0 { 88.0 } else { x };
+    let x = if x < -87.0 { -87.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
+    let digits = shifted - ROUNDER;
+    let rest = x - digits * 0.693_359_4 + digits * 2.121_944_4e-4;
+    let mut power = 1.987_569_1e-4;
+    power = power * rest + 1.398_199_9e-3;
+    power = power * rest + 8.333_452e-3;
+    power = power * rest + 4.166_579_6e-2;
+    power = power * rest + 1.666_666_5e-1;
+    power = power * rest + 0.5;
+    let power = power * rest * rest + rest + 1.0;
+    let exponent = (shifted.to_bits() << 23).wrapping_add(0x3f80_0000);
+    power * f32::from_bits(exponent)
+}

@@ -1,0 +1,173 @@
+"""The crate's kernels in ONNX Runtime, beside the functions whose place they take."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+from checkpoints import exported, write_checkpoint
+from coordgen_rs import open_session
+from coordgen_rs.export.cpu import w8a8
+from coordgen_rs.export.graph_builder import GraphBuilder, float_info
+from coordgen_rs.target import onnx_runtime
+from coordgen_rs.target.onnx_runtime import cpu_session, kernel_library, set_threads
+from graph_runner import GraphRunner, tokens
+
+FUNCTIONS = {
+    w8a8.ROWS: (1, ("rows", "scale")),
+    w8a8.NORM_ROWS: (2, ("rows", "scale")),
+    w8a8.ADD_NORM_ROWS: (4, ("stream", "rows", "scale")),
+    w8a8.GATE_ROWS: (2, ("rows", "scale")),
+}
+
+
+def model_of(function):
+    """A model that calls a function on inputs of any sizes."""
+    num_inputs, outputs = FUNCTIONS[function]
+    graph = GraphBuilder()
+    names = [f"input_{index}" for index in range(num_inputs)]
+    attributes = {"epsilon": 1e-5} if "Norm" in function else {}
+    graph.call(w8a8.function(function, 24), names, *outputs, **attributes)
+    kinds = {"rows": onnx.TensorProto.UINT8}
+    infos = [
+        helper.make_tensor_value_info(name, kinds.get(name, onnx.TensorProto.FLOAT), None)
+        for name in outputs
+    ]
+    shapes = dict.fromkeys(names, ("m", "n")) | {"input_1": ("k", "l")}
+    if "Norm" in function:
+        shapes[names[-1]] = ("k",)
+    inputs = [float_info(name, *shapes[name]) for name in names]
+    return graph.model("one", inputs, infos, 24).SerializeToString()
+
+
+def inputs_of(function, rows, size):
+    """Inputs for a function, with rows of zeros, of one number, and of very different sizes."""
+    random = np.random.default_rng(rows * size)
+
+    def matrix(columns):
+        values = random.standard_normal((rows, columns)).astype(np.float32)
+        values *= np.exp2(random.integers(-20, 20, (rows, 1))).astype(np.float32)
+        values[::5] = 0
+        values[1::5] = np.where(np.arange(columns) == columns // 2, 3, 0)
+        return values
+
+    weight = random.standard_normal(size).astype(np.float32)
+    scales = np.abs(random.standard_normal((rows, 1))).astype(np.float32)
+    return {
+        w8a8.ROWS: [matrix(size)],
+        w8a8.NORM_ROWS: [matrix(size), weight],
+        w8a8.ADD_NORM_ROWS: [matrix(size), matrix(size), scales, weight],
+        w8a8.GATE_ROWS: [matrix(2 * size), scales],
+    }[function]
+
+
+def both_ways(monkeypatch, model, inputs):
+    """Outputs of the kernel, and of the function."""
+    set_threads(None)
+    fed = {f"input_{index}": value for index, value in enumerate(inputs)}
+    kernel = cpu_session(model).run(None, fed)
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_runtime, "kernel_library", lambda: None)
+        return kernel, cpu_session(model).run(None, fed)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 7), (9, 64), (300, 576)])
+def test_a_kernel_computes_what_its_function_says(monkeypatch, function, rows, size):
+    inputs = inputs_of(function, rows, size)
+    kernel, expected = both_ways(monkeypatch, model_of(function), inputs)
+    for name, got, wanted in zip(FUNCTIONS[function][1], kernel, expected, strict=True):
+        assert got.shape == wanted.shape
+        assert got.dtype == wanted.dtype
+        if name == "rows":  # of a row of zeros anything, as its scale is zero
+            is_zero = expected[-1][:, 0] == 0
+            distance = np.abs(got.astype(int) - wanted)[~is_zero]
+            assert distance.max(initial=0) <= (0 if function == w8a8.ROWS else 1)
+            assert distance.sum() <= 1e-3 * rows * size
+        else:
+            np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_row_does_not_depend_on_the_others(function):
+    set_threads(None)
+    inputs = inputs_of(function, 300, 576)
+    session = cpu_session(model_of(function))
+
+    def run(rows):
+        parts = [value[rows] if len(value) == 300 else value for value in inputs]
+        return session.run(None, {f"input_{i}": value for i, value in enumerate(parts)})
+
+    whole = run(slice(None))
+    for first, last in ((0, 1), (7, 8), (120, 152), (299, 300)):
+        for all_rows, some in zip(whole, run(slice(first, last)), strict=True):
+            assert np.array_equal(all_rows[first:last], some)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_is_not_finite_reaches_the_scale(monkeypatch, function, value):
+    inputs = inputs_of(function, 4, 40)
+    inputs[0][2, 33] = value
+    inputs[-1] = np.ones_like(inputs[-1]) if len(inputs) > 1 else inputs[-1]
+    for outputs in both_ways(monkeypatch, model_of(function), inputs):
+        assert not np.isfinite(outputs[-1][2, 0])
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes"),
+    [
+        (w8a8.NORM_ROWS, [(3, 8), (7,)]),
+        (w8a8.ADD_NORM_ROWS, [(3, 8), (2, 8), (3, 1), (8,)]),
+        (w8a8.ADD_NORM_ROWS, [(3, 8), (3, 8), (2, 1), (8,)]),
+        (w8a8.GATE_ROWS, [(3, 8), (2, 1)]),
+    ],
+)
+def test_sizes_that_do_not_fit_are_an_error_and_nothing_is_read(function, sizes):
+    set_threads(None)
+    fed = {f"input_{index}": np.ones(size, np.float32) for index, size in enumerate(sizes)}
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="do not fit"):
+        cpu_session(model_of(function)).run(None, fed)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kernels")
+    checkpoint = write_checkpoint(path / "checkpoint", family="qwen2", ffn=100)
+    return exported(checkpoint, path / "out", weights="w8a8", context=256)
+
+
+def test_without_kernels_a_bundle_says_nearly_the_same_and_is_exact_too(monkeypatch, bundle):
+    ids = tokens(100, 128)
+    kernels = GraphRunner(bundle).feed_all(ids, 8)
+    monkeypatch.setattr(onnx_runtime, "kernel_library", lambda: None)
+    functions = GraphRunner(bundle).feed_all(ids, 8)
+    assert np.sqrt(np.mean((kernels - functions) ** 2) / np.mean(kernels**2)) < 2e-3
+    for width in (1, 32):
+        assert np.array_equal(GraphRunner(bundle).feed_all(ids, width), functions)
+
+
+def test_a_library_that_does_not_load_leaves_the_functions_and_is_tested_apart(
+    monkeypatch, tmp_path, bundle
+):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with_kernels = open_session(bundle.path)
+    broken = tmp_path / "_core.abi3.so"
+    broken.write_text("no library")
+    kernel_library.cache_clear()
+    monkeypatch.setattr(onnx_runtime._core, "__file__", str(broken))
+    assert kernel_library() is None
+    session = open_session(bundle.path)
+    assert session.widths == with_kernels.widths
+    assert len(list(cache.rglob("*.json"))) == 2
+    kernel_library.cache_clear()
+
+
+def test_weights_in_the_form_for_processors_without_vnni_give_the_same_bits(monkeypatch, bundle):
+    ids = tokens(60, 128)
+    expected = GraphRunner(bundle).feed_all(ids, 8)
+    monkeypatch.setattr(onnx_runtime._core, "byte_products_saturate", lambda: True)
+    for width in (1, 8, 32):
+        assert np.array_equal(GraphRunner(bundle).feed_all(ids, width), expected)
