@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from coordgen_rs.drafting import make_drafter
     from coordgen_rs.energy.meter import EnergyMeter
     from coordgen_rs.generate import Step, generate, plain
-    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
@@ -60,10 +61,12 @@ __all__ = [
     "DynamicTree",
     "EnergyMeter",
     "Gain",
+    "Grammar",
     "History",
     "JsonSchema",
     "Lark",
     "LookupTable",
+    "Matcher",
     "Model",
     "ModelDrafter",
     "OrtSession",
@@ -98,10 +101,12 @@ _MODULES = {
     "DynamicTree": "_core",
     "EnergyMeter": "energy.meter",
     "Gain": "answer",
+    "Grammar": "grammar.kinds",
     "History": "history.requests",
     "JsonSchema": "grammar.kinds",
     "Lark": "grammar.kinds",
     "LookupTable": "_core",
+    "Matcher": "grammar.matcher",
     "Model": "model",
     "ModelDrafter": "draft_model",
     "OrtSession": "target.ort_session",

@@ -6,14 +6,11 @@ right, and a mask of allowed tokens for each row that the target's answer visits
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
 
 _WORD_BITS = 32
 _COMPLETE = ("NoExtension", "NoExtensionBias", "EndOfSentence")
@@ -28,7 +25,7 @@ class Matcher:
     differ. End tokens never reach llguidance: after one, 1.9.1 rolls back a byte too far.
 
     Args:
-        compile: Makes a matcher at the grammar's start.
+        compile: Makes an `llguidance.LLMatcher` at the grammar's start.
         vocab_size: Columns of the target's logits.
         end_token_ids: Tokens that the grammar allows where an answer may end.
         has_end: Whether the target has them too.
@@ -44,7 +41,7 @@ class Matcher:
 
     def __init__(
         self,
-        compile: Callable[[], "LLMatcher"],
+        compile: Callable[[], Any],
         vocab_size: int,
         end_token_ids: Sequence[int],
         *,

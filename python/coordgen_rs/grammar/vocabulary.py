@@ -6,7 +6,7 @@ that names what of the grammar cannot be followed, before anything is generated.
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError
@@ -16,9 +16,6 @@ from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.schema_checks import check_schema
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
 
 _MOST_KEPT = 32
 """Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
@@ -112,8 +109,8 @@ class Vocabulary:
             case _:
                 assert_never(grammar)
 
-    def _compile(self, text: str, what: str) -> "LLMatcher":
-        """A matcher at the grammar's start.
+    def _compile(self, text: str, what: str) -> Any:
+        """An `llguidance.LLMatcher` at the grammar's start.
 
         Raises:
             UnsupportedGrammarError: The grammar cannot be followed.
