@@ -23,6 +23,7 @@
 //!    is the root of the first tree.
 //! 2. [`Drafter::propose`] grows a tree and chooses a step; [`StepInputs::fill`] writes its inputs.
 //! 3. The target runs; [`Drafter::accept`] takes the logits and returns a [`Commit`].
+//!    Under a grammar, [`Drafter::constrain`], it asks for the mask of each row that it visits.
 //! 4. The target keeps the rows that the commit names; back to 2 until there is a finish reason.
 //!
 //! # Glossary
@@ -40,6 +41,7 @@
 //! | `accept_len` | draft tokens accepted for good in one step |
 //! | bonus token | the target's own token after the accepted ones |
 //! | commit | the accepted rows' keys and values join the cache, all others are dropped |
+//! | forced tokens | the only ones that a request's grammar allows: drafted first |
 //! | carried tokens | accepted on a side branch, so that their rows stand in wrong slots: fed again first |
 //! | worth | tokens that a draft node is expected to bring |
 //! | `least_that_pays` | what a token of a draft model costs, as a share of the target's step that it saves if right |

@@ -42,16 +42,13 @@ def _objects(schema: Any) -> Iterator[dict[str, Any]]:
 
 def _check_num_properties(part: dict[str, Any]) -> None:
     least, required = part.get("minProperties"), part.get("required")
-    num_required = len(set(required)) if _is_names(required) else 0
+    names = required if isinstance(required, list) else []
+    num_required = len({name for name in names if isinstance(name, str)})
     if isinstance(least, int) and least > num_required + 1:
         raise UnsupportedGrammarError(
             f"the JSON schema cannot be followed: minProperties is {least}, but with "
             f"{num_required} required properties at most {num_required + 1} is supported"
         )
-
-
-def _is_names(required: Any) -> bool:
-    return isinstance(required, list) and all(isinstance(name, str) for name in required)
 
 
 def _check_exclusive(part: dict[str, Any]) -> None:
