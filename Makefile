@@ -13,7 +13,7 @@ REQUESTS ?= 2000
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-real-full test-faults test-lowest test-qnn-full families sanitize soak fuzz fuzz-again wheel lint format docs bench clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak fuzz fuzz-again wheel lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,10 @@ test-real-full: build/.core ## 40 answers of SmolLM2 by weights and threads, in 
 	for threads in 1 2; do \
 		COORDGEN_THREADS=$$threads $(BIN)/python -m pytest -q -m real_full tests/test_real_model.py || exit 1; \
 	done
+
+page-shots: build/.core ## pictures of the chat page, in build/page (needs chromium and chromium-driver)
+	@mkdir -p build/page
+	PAGE_SHOTS=$(CURDIR)/build/page $(BIN)/python -m pytest -q tests/server/test_page.py
 
 families: build/.core ## logits of each family beside those of transformers (make setup-train first)
 	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py

@@ -1,6 +1,9 @@
 """The server's paths over a fake model: shapes, fields, refusals, and who may ask."""
 
+import base64
+import hashlib
 import json
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -371,3 +374,19 @@ def test_a_key_is_asked_for_everywhere_but_for_health(model):
         assert model.asked == []
         right = {"Authorization": "Bearer right"}
         assert client.post(CHAT, json=HELLO, headers=right).status_code == 200
+
+
+def test_the_page_is_one_file_that_asks_nobody_else(model):
+    with serving(model, key="secret") as client:
+        page = client.get("/")
+    assert page.status_code == 200
+    assert "secret" not in page.text
+    assert not re.search(r"""(?:src|href)=["'](?!data:)|https?://|@import|url\(""", page.text)
+    for banned in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert banned not in page.text
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    for kind in ("script", "style"):
+        content = re.search(f"<{kind}>(.*?)</{kind}>", page.text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy

@@ -1,9 +1,6 @@
 """The official `openai` package against a server of this machine, with the embedded model."""
 
-import re
 import signal
-import subprocess
-from contextlib import contextmanager
 
 import pytest
 
@@ -15,29 +12,13 @@ pytest.importorskip("jinja2", reason="the extra server is not installed")
 import openai
 
 from checkpoints import ROOT
-from command_line import MODULE
 from coordgen_rs import Model
+from served import served
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
 MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": TEXT}]
 SAMPLED = {"temperature": 1.3, "top_p": 0.9, "seed": 5}
-
-
-@contextmanager
-def served(bundle, *options):
-    """A server in a process of its own, once it is ready, and its address."""
-    command = [*MODULE, "serve", str(bundle), "--port", "0", "--threads", "1", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            told = ""
-            while not (ready := re.search(r"serving .* on (\S+) ", told)):
-                told = process.stderr.readline()
-                assert told, "the server ended"
-            yield process, ready[1]
-        finally:
-            if process.poll() is None:
-                process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`coordgen serve`: a local server in the form of OpenAI's API."""
+"""`coordgen serve`: a local server in the form of OpenAI's API, and a chat page."""
 
 import argparse
 import os
@@ -8,10 +8,11 @@ from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.extras import how_to_install
 
-ABOUT = "serve a model to OpenAI clients on this machine"
+ABOUT = "serve a model to OpenAI clients and browsers on this machine"
 EXAMPLES = """\
-Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL. Requests
-wait for each other. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds.
+Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
+is a chat page. Requests wait for each other. Ctrl-C or SIGTERM ends the server: running answers get
+--grace seconds.
 
 examples:
   coordgen serve bundle

@@ -28,6 +28,7 @@ from coordgen_rs.server.fields import Fields
 from coordgen_rs.server.figures import CONTENT_TYPE
 from coordgen_rs.server.guard import Guard
 from coordgen_rs.server.job import Job
+from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
 
@@ -63,6 +64,7 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
     """
     endpoints = Endpoints(worker, access)
     routes = [
+        Route("/", endpoints.page),
         Route("/health", endpoints.health),
         Route("/v1/health", endpoints.health),
         Route("/v1/models", endpoints.models),
@@ -96,6 +98,11 @@ class Endpoints:
     def __init__(self, worker: Worker, access: Access) -> None:
         self._worker, self._name = worker, access.model
         self._created = int(time.time())
+        self._page = page()
+
+    async def page(self, request: Request) -> Response:
+        """The chat page."""
+        return self._page
 
     async def health(self, request: Request) -> Response:
         """Whether requests can be answered; 503 if not."""

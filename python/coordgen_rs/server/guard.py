@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordgen_rs.server.answering import refused
 from coordgen_rs.server.refusal import RefusalError, refusal
 
-PUBLIC = ("/health", "/v1/health")
-"""Paths that need no key: whether the server is up."""
+PUBLIC = ("/", "/health", "/v1/health")
+"""Paths that need no key: a page that has nothing to tell, and whether the server is up."""
 
 
 class Guard:

@@ -1,0 +1,23 @@
+"""`coordgen serve` in a process of its own, for tests that ask it over HTTP."""
+
+import re
+import subprocess
+from contextlib import contextmanager
+
+from command_line import MODULE
+
+
+@contextmanager
+def served(bundle, *options):
+    """A server in a process of its own, once it is ready, and its address."""
+    command = [*MODULE, "serve", str(bundle), "--port", "0", "--threads", "1", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            told = ""
+            while not (ready := re.search(r"serving .* on (\S+) ", told)):
+                told = process.stderr.readline()
+                assert told, "the server ended"
+            yield process, ready[1]
+        finally:
+            if process.poll() is None:
+                process.kill()
