@@ -29,8 +29,8 @@ def text(tmp_path):
 def test_float_is_first_and_its_perplexity_is_that_of_a_numpy_forward_pass(checkpoint, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
-    report = compare_weights(checkpoint, text=path, threads=1)
-    assert [row.weights for row in report.rows] == ["fp32", "int8", "int4"]
+    report = compare_weights(checkpoint, text=path)
+    assert [row.weights for row in report.rows] == ["fp32", "int8", "int4", "w8a8"]
     exact, *others = report.rows
     assert (exact.agreement, exact.divergence) == (1.0, 0.0)
     config, weights = load_checkpoint(checkpoint)
@@ -41,27 +41,30 @@ def test_float_is_first_and_its_perplexity_is_that_of_a_numpy_forward_pass(check
     assert report.num_tokens == len(ids)
     assert exact.perplexity == pytest.approx(np.exp(surprises.mean()), rel=1e-3)
     assert all(row.divergence > 0 and row.num_bytes < exact.num_bytes for row in others)
-    assert others[0].divergence < others[1].divergence
-    assert others[0].agreement > others[1].agreement
+    int8, int4, _ = others
+    assert int8.divergence < int4.divergence
+    assert int8.agreement > int4.agreement
 
 
 def test_a_calibration_adds_a_row_and_is_judged_on_what_it_holds_out(checkpoint, text):
-    report = compare_weights(checkpoint, weights=["int4"], calibration=text, threads=1)
+    report = compare_weights(checkpoint, weights=["int4"], calibration=text)
     kinds = [(row.weights, row.is_calibrated) for row in report.rows]
     assert kinds == [("fp32", False), ("int4", False), ("int4", True)]
-    whole = compare_weights(checkpoint, weights=["fp32"], text=text, threads=1)
+    whole = compare_weights(checkpoint, weights=["fp32"], text=text)
     assert report.num_tokens < whole.num_tokens
 
 
 def test_a_text_is_cut_to_the_tokens_that_are_asked_for(checkpoint, text):
-    report = compare_weights(checkpoint, weights=["fp32"], text=text, most_tokens=50, threads=1)
+    report = compare_weights(checkpoint, weights=["fp32"], text=text, most_tokens=50)
     assert report.num_tokens == 50
 
 
 def test_a_kind_that_the_checkpoint_cannot_have_and_a_text_of_one_token_are_refused(
     checkpoint, tmp_path
 ):
-    with pytest.raises(OptionError, match="weights is 'keep', expected some of fp32, int8, int4"):
+    with pytest.raises(
+        OptionError, match="weights is 'keep', expected some of fp32, int8, int4, w8a8"
+    ):
         compare_weights(checkpoint, weights=["keep"])
     path = tmp_path / "one.txt"
     path.write_text("a")
@@ -70,14 +73,14 @@ def test_a_kind_that_the_checkpoint_cannot_have_and_a_text_of_one_token_are_refu
 
 
 def test_the_command_prints_a_row_for_each_kind(checkpoint, text, capsys):
-    assert main(["quality", str(checkpoint), "--text", str(text), "--threads", "1"]) == 0
-    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[:5]]
-    assert rows == ["weights", "---", "fp32", "int8", "int4"]
+    assert main(["quality", str(checkpoint), "--text", str(text)]) == 0
+    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[:6]]
+    assert rows == ["weights", "---", "fp32", "int8", "int4", "w8a8"]
 
 
 def test_export_says_what_other_weights_would_take(checkpoint, tmp_path):
     sizes = export_checkpoint(checkpoint, tmp_path / "int4", weights="int4")
-    assert list(sizes) == ["fp32", "int8", "int4"]
+    assert list(sizes) == ["fp32", "int8", "int4", "w8a8"]
     for kind, num_bytes in sizes.items():
         files = exported(checkpoint, tmp_path / f"{kind}-again", weights=kind).manifest.files
         # Each tensor begins at a page of its own in a file, of which there are few here.

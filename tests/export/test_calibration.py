@@ -37,10 +37,10 @@ def with_outliers(path, **options):
     return source
 
 
-def logits(source, out, monkeypatch):
-    """Of the float bundle of an opened checkpoint."""
+def logits(source, out, monkeypatch, **options):
+    """Of a bundle of an opened checkpoint, in float32 unless said."""
     monkeypatch.setattr(exporter, "open_checkpoint", lambda *_: source)
-    session = OrtSession(CpuDevice(exported(out, out)))
+    session = OrtSession(CpuDevice(exported(out, out, **options)))
     return prompt_logits(session, np.array(TEXTS[0], np.uint32))
 
 
@@ -64,6 +64,14 @@ def test_equalisation_leaves_the_float_model_as_it_is(tmp_path, monkeypatch, opt
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 * np.abs(before).max())
 
 
+def test_an_embedding_that_is_stored_as_the_output_layer_stays_what_it_is(tmp_path):
+    source = open_checkpoint(write_checkpoint(tmp_path / "checkpoint"))
+    source.tensors["lm_head.weight"] = source.tensors.pop("model.embed_tokens.weight")
+    equal = equalised(source, TEXTS)
+    stored = source.tensors["lm_head.weight"].load()
+    assert np.array_equal(equal.tensors["model.embed_tokens.weight"].load(), stored)
+
+
 @needs_transformers
 @pytest.mark.parametrize("name", ["Phi-3-mini, window 24", "Gemma 3"])
 def test_equalisation_folds_into_fused_weights_and_norms_with_an_offset(
@@ -75,6 +83,15 @@ def test_equalisation_folds_into_fused_weights_and_norms_with_an_offset(
         logits(it, tmp_path / name, monkeypatch) for name, it in (("a", source), ("b", equal))
     )
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 * np.abs(before).max())
+
+
+def test_w8a8_is_equalised_also_without_a_text_of_the_users(tmp_path, monkeypatch):
+    source = with_outliers(tmp_path / "checkpoint")
+    exact = logits(source, tmp_path / "exact", monkeypatch)
+    equal = logits(source, tmp_path / "equal", monkeypatch, weights="w8a8")
+    monkeypatch.setattr(exporter, "equalised", lambda source, *_: source)
+    alone = logits(source, tmp_path / "alone", monkeypatch, weights="w8a8")
+    assert np.square(equal - exact).sum() < np.square(alone - exact).sum() / 2
 
 
 def test_factors_lower_the_error_of_8_bits_where_a_channel_is_large():

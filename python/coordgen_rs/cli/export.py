@@ -100,7 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=values.path("--calibration"),
         metavar="FILE",
         help="text similar to what the model will read: UTF-8, or JSON lines (.jsonl), for "
-        "--weights int4, and for qnn, where four short English texts are the default",
+        "--weights int4, for w8a8 and for qnn; the default is four short English texts for w8a8 "
+        "and qnn, and none for int4",
     )
     qnn = parser.add_argument_group("options for qnn")
     qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")

@@ -12,8 +12,11 @@ share the factor; the rows of the up weights before the down weights, because si
 linear in up. Factors are powers of two, so that float32 weights lose no bit: only numbers too small
 for float32's normal range may.
 A factor is largest^alpha / largest weight^(1 - alpha), where alpha is the one of eight that gives
-the least error of the layer's outputs on rows of the texts, each row counting the same; no
-equalisation is among the candidates.
+the least error of the layer's outputs on rows of the texts, each row counting the same. It has to
+be a quarter less than without equalisation: a smaller gain did not outlast a change of texts.
+On SmolLM2, whose errors are mostly those of rounded rows, they fall to a third before queries, keys
+and values and to a half before gate and up, and 300 tokens of any text do as well as 1,500 of the
+same kind. Before the down weights the large channels change from token to token, and little falls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +30,7 @@ from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput,
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.cpu.int4 import inverse
-from coordgen_rs.export.layers import norm_names, output_tensor, weight_tensor
+from coordgen_rs.export.layers import embedding_tensor, norm_names, output_tensor, weight_tensor
 
 _Array = NDArray[np.float32]
 
@@ -38,6 +41,8 @@ _OUTPUTS = 512
 """Outputs of a layer, evenly taken, on whose error its factors are chosen."""
 _HEAD_OUTPUTS = 4096
 """Outputs of the head, evenly taken, that tell the largest weight of each channel."""
+_LEAST_GAIN = 0.75
+"""Factors are taken where they leave less than this share of the squared error."""
 _MOST = 20
 """A factor is at most 2 to this power, and at least 1 / that."""
 
@@ -105,8 +110,9 @@ def channel_factors(
     rows = entering.sample(_ROWS)
     exact = rows @ weight.T
     best: _Array = np.ones_like(of_rows)
-    least = np.inf
-    for factors in (best, *(_factors(of_rows, of_weights, alpha) for alpha in _ALPHAS)):
+    least = _LEAST_GAIN * _relative_error(round_rows(rows) @ round_rows(weight).T, exact)
+    for alpha in _ALPHAS:
+        factors = _factors(of_rows, of_weights, alpha)
         spread = factors if repeats is None else _spread(factors, repeats)
         got = round_rows(rows / spread) @ round_rows(weight * spread).T
         error = _relative_error(got, exact)
@@ -221,6 +227,8 @@ def _with_head(source: Checkpoint, inputs: LinearInput) -> Checkpoint:
         .scaled(rows=np.reciprocal(factors))
     )
     changed = {
+        # A tied one may be stored under the name of the output layer.
+        "model.embed_tokens.weight": embedding_tensor(source),
         "model.norm.weight": norm.times(1.0, plus=-offset),
         "lm_head.weight": replace(output, name="lm_head.weight").scaled(columns=factors),
     }

@@ -34,6 +34,7 @@ from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import IntegerFormat, Tensor
 from coordgen_rs.export.cpu.compensation import compensated_layers
+from coordgen_rs.export.cpu.equalisation import equalised
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.export.cpu.quantize import BLOCK_SIZE
 from coordgen_rs.export.layers import first_hidden_tensor, output_tensor, write_head, write_layer
@@ -50,7 +51,7 @@ _BITS: dict[WeightKind, tuple[Bits, Bits]] = {
     "keep": ("keep", "keep"),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
-CALIBRATED = ("int4",)
+CALIBRATED = ("int4", "w8a8")
 """Weights that a text makes better."""
 
 
@@ -88,8 +89,10 @@ def export_checkpoint(
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
         calibration: Text like that which the model is to read (`read_texts`): `int4` is then
-            rounded so that its outputs on it change least (`compensation.py`). That takes as long
-            as reading the text in float32, and about half a minute for 100 million weights.
+            rounded so that its outputs on it change least (`compensation.py`), which takes about
+            half a minute for 100 million weights; and channels of `w8a8` are made of like size by
+            it (`equalisation.py`), where None takes four short English texts. Both read the text
+            in float32.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Returns:
@@ -113,12 +116,14 @@ def export_checkpoint(
         options.check(source)
         if calibration is not None:
             options.check_calibration()
-        calibrated = None if calibration is None else texts_for(source, Path(calibration))
+        texts = None
+        if calibration is not None or weights == "w8a8":
+            texts = texts_for(source, None if calibration is None else Path(calibration))
         with staged_directory(Path(out)) as staging:
             sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
             staging.check_space(sizes[weights])
             report = on_progress or no_progress
-            _Exporter(source, staging, options, chat, calibrated, report).run()
+            _Exporter(source, staging, options, chat, texts, report).run()
     return sizes
 
 
@@ -215,6 +220,8 @@ class _Exporter:
     def run(self) -> None:
         """Writes all files, the manifest last."""
         config, options = self._source.config, self._options
+        if self._texts is not None and options.weights == "w8a8":
+            self._source = equalised(self._source, self._texts.calibration, self._on_progress)
         self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
         chat = write_chat(self._staging, self._source, self._chat_template)
         embedding = self._write_embedding()
