@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from checkpoints import exported, write_checkpoint
-from coordgen_rs.errors import OptionError
+from checkpoints import exported, save_weights, write_checkpoint
+from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import IntegerFormat
@@ -184,3 +185,17 @@ def test_calibration_that_would_change_nothing_is_refused(tmp_path, weights):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     with pytest.raises(OptionError, match=f"calibration changes nothing in {weights}"):
         exported(checkpoint, tmp_path / "out", weights=weights, calibration=tmp_path / "absent")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("weights", ["int8", "int4", "w8a8"])
+def test_weights_that_are_not_finite_are_refused_before_they_are_rounded(tmp_path, weights, value):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    stored = load_file(checkpoint / "model.safetensors")
+    stored["model.layers.1.mlp.up_proj.weight"][3, 5] = value
+    save_weights(checkpoint, stored)
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    for calibration in (None, text) if weights == "int4" else (None,):
+        with pytest.raises(CheckpointError, match="NaN or infinite values"):
+            exported(checkpoint, tmp_path / "out", weights=weights, calibration=calibration)

@@ -14,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.tensor import IntegerFormat, Tensor
 from coordgen_rs.export.cpu.quantize import (
     BLOCK_SIZE,
@@ -112,10 +113,16 @@ class WeightWriter:
     def linear(
         self, weights: Sequence[Tensor], bits: Bits, biases: Sequence[Tensor] = ()
     ) -> StoredLinear:
-        """Appends the rows of `weights` one after the other as one layer, with their biases."""
+        """Appends the rows of `weights` one after the other as one layer, with their biases.
+
+        Raises:
+            CheckpointError: Weights cannot be read, or those to round are NaN or infinite.
+            OSError: The file cannot be written.
+        """
         in_features = weights[0].shape[1]
         out_features = sum(weight.shape[0] for weight in weights)
-        rows = (piece for weight in weights for piece in weight.pieces())
+        read = Tensor.pieces if bits in (None, "keep") else _finite_pieces
+        rows = (piece for weight in weights for piece in read(weight))
         bias = self._vector([bias.load() for bias in biases]) if biases else None
         if bits == "w8a8":
             return self._by_column(rows, (out_features, in_features), bias)
@@ -174,6 +181,18 @@ class WeightWriter:
         for piece in pieces:
             self._file.write(np.ascontiguousarray(piece))
         return StoredTensor(self._name, offset, self._file.num_bytes - offset, shape, onnx_type)
+
+
+def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:
+    """As `Tensor.pieces`, for rounding.
+
+    Raises:
+        CheckpointError: A value is NaN or infinite: no step fits it.
+    """
+    for piece in weight.pieces():
+        if not np.isfinite(piece).all():
+            raise CheckpointError(f"{weight.name} holds NaN or infinite values")
+        yield piece
 
 
 def _kept(weights: Sequence[Tensor], wanted: IntegerFormat) -> Iterable[QuantizedRows]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.cpu.graph import block_graph
@@ -67,7 +68,8 @@ def watch_inputs(
         The inputs of each decoder layer in order, and that of the output layer.
 
     Raises:
-        CheckpointError: A tensor is missing, misshaped or damaged.
+        CheckpointError: A tensor is missing, misshaped or damaged, or a layer gives what is not
+            finite.
         OSError: The temporary directory cannot be written.
     """
     config = source.config.within(max(map(len, texts)))
@@ -104,7 +106,11 @@ class _FloatLayer:
         self._inputs = [item.name for item in self._session.get_inputs()]
 
     def run(self, hidden: _Array) -> tuple[_Array, list[_Array]]:
-        """What the layer makes of a text's `hidden (tokens, D)`, and what enters its products."""
+        """What the layer makes of a text's `hidden (tokens, D)`, and what enters its products.
+
+        Raises:
+            CheckpointError: That is NaN or infinite.
+        """
         num_rows, config = len(hidden), self._config
         inputs = {"hidden": hidden[np.newaxis], "write_index": np.zeros(1, np.int64)}
         inputs |= _masks(config, num_rows) | _rotations(config, num_rows)
@@ -112,6 +118,10 @@ class _FloatLayer:
         inputs |= {f"{kind}_{self._number}": cache for kind in ("key", "value")}
         given = {name: inputs[name] for name in self._inputs}
         out, *watched = self._session.run(["hidden_out", *self._watched], given)
+        if not np.isfinite(out).all():
+            raise CheckpointError(
+                f"layer {self._number} gives NaN or infinite values on the calibration text"
+            )
         return np.asarray(out[0], np.float32), watched
 
 
