@@ -83,6 +83,12 @@ pub trait Propose {
         self.successors(cursor, out);
     }
 
+    /// Whether [`successors_above`](Self::successors_above) appends nothing where `at_least` is above
+    /// 1, as no probability is: then it need not be asked, nor led to the place.
+    fn leaves_out_the_unlikely(&self) -> bool {
+        false
+    }
+
     /// Whether it is a model of the target, which has read all of the text: what contradicts it is
     /// trusted apart from what does not.
     fn is_model(&self) -> bool {

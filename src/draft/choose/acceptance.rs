@@ -59,6 +59,12 @@ impl Acceptance {
         record.came_true / record.expected
     }
 
+    /// The largest factor on the probabilities that `source` gives, whatever it matches.
+    pub fn largest_factor(&self, source: usize) -> f32 {
+        let records = self.records[source].as_flattened();
+        records.iter().map(|record| record.came_true / record.expected).fold(0.0, f32::max)
+    }
+
     /// Learns that the target, asked after the proposal's parent, said its token or another one.
     pub fn observe(&mut self, proposal: Proposal, came_true: bool) {
         let bucket = bucket(proposal.match_len);

@@ -152,6 +152,10 @@ impl Propose for Calibration {
             out.extend(next.map(|cursor| Successor { token, probability, cursor }));
         }
     }
+
+    fn leaves_out_the_unlikely(&self) -> bool {
+        true
+    }
 }
 
 impl Learn for Calibration {

@@ -62,6 +62,10 @@ impl Propose for EarlierRequests {
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         self.finished.successors_above(cursor, at_least, out);
     }
+
+    fn leaves_out_the_unlikely(&self) -> bool {
+        true
+    }
 }
 
 impl Learn for EarlierRequests {

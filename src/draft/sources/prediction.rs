@@ -82,6 +82,10 @@ impl Propose for Prediction {
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         self.predicted.successors_above(cursor, at_least, out);
     }
+
+    fn leaves_out_the_unlikely(&self) -> bool {
+        true
+    }
 }
 
 impl Learn for Prediction {

@@ -8,6 +8,9 @@ use crate::ids::TokenId;
 /// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
 pub(super) const MAX_PROBABILITY: f32 = 0.98;
 
+/// More than rounding can add to a product of a few factors.
+const ROUNDING: f32 = 1.0 + 1e-5;
+
 /// What a source proposes after a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guess {
@@ -25,15 +28,33 @@ pub(super) struct Guesses {
     guesses: Vec<Guess>,
     /// Index of the draft model among the sources.
     model: Option<usize>,
+    /// No source is trusted more than this.
+    largest_factor: f32,
+    /// Whether all sources keep silent about what is less likely than they are asked for.
+    leave_out_the_unlikely: bool,
     /// Whether it is among those who propose `guesses`.
     model_speaks: bool,
     successors: Vec<Successor>,
 }
 
 impl Guesses {
-    /// A tree is to be grown from these sources.
-    pub fn begin(&mut self, sources: &[Box<dyn DraftSource>]) {
+    /// A tree is to be grown from these sources, of which those count that know a place.
+    pub fn begin(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance) {
         self.model = sources.iter().position(|source| source.is_model());
+        let knowing = || sources.iter().enumerate().filter(|(_, source)| source.cursor().is_some());
+        let factors = knowing().map(|(index, _)| acceptance.largest_factor(index));
+        self.largest_factor = factors.fold(0.0, f32::max) * ROUNDING;
+        self.leave_out_the_unlikely = knowing().all(|(_, source)| source.leaves_out_the_unlikely());
+    }
+
+    /// No guess is likelier than this.
+    pub fn largest(&self) -> f32 {
+        self.largest_factor.min(MAX_PROBABILITY)
+    }
+
+    /// Whether no source answers anywhere when asked for guesses of `at_least`.
+    pub fn are_none_above(&self, at_least: f32) -> bool {
+        self.leave_out_the_unlikely && at_least > self.largest_factor
     }
 
     /// The likeliest first.

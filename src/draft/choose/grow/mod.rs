@@ -8,7 +8,7 @@ mod guesses;
 mod refused;
 
 use self::frontier::Frontier;
-use self::guesses::{Guess, Guesses, MAX_PROBABILITY};
+use self::guesses::{Guess, Guesses};
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::step_choice::Prospect;
 use crate::draft::source::{Cursor, DraftSource};
@@ -86,7 +86,7 @@ impl TreeGrower {
         carried: &[TokenId],
         limits: GrowthLimits,
     ) {
-        self.guesses.begin(sources);
+        self.guesses.begin(sources, acceptance);
         self.least_expected = EXPECTED_SHARE / limits.num_nodes as f32;
         self.grow_expected(sources, acceptance, root, carried, limits);
         if self.nodes.len() < limits.num_nodes {
@@ -216,13 +216,16 @@ impl TreeGrower {
         }
         let num_missing = limits.num_nodes - self.nodes.len();
         let largest = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
-        let admitted = self.frontier.admits(largest * MAX_PROBABILITY, num_missing);
+        let admitted = self.frontier.admits(largest * self.guesses.largest(), num_missing);
         if depth == limits.depth || !admitted {
             return;
         }
-        self.follow(sources);
         let least = self.frontier.least_worth(num_missing).unwrap_or(0.0);
         let at_least = least.max(self.least_expected) / largest;
+        if self.guesses.are_none_above(at_least) {
+            return;
+        }
+        self.follow(sources);
         let cursors = &self.cursors[self.nodes[parent].first_cursor..];
         self.guesses.ask(sources, acceptance, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();

@@ -86,6 +86,10 @@ impl Propose for SuffixAutomaton {
         out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
         out.truncate(start + MAX_SUCCESSORS);
     }
+
+    fn leaves_out_the_unlikely(&self) -> bool {
+        true
+    }
 }
 
 impl Learn for SuffixAutomaton {

@@ -129,6 +129,10 @@ impl Propose for IndexSource {
         out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
         out.truncate(start + MAX_SUCCESSORS);
     }
+
+    fn leaves_out_the_unlikely(&self) -> bool {
+        true
+    }
 }
 
 impl Learn for IndexSource {

@@ -55,6 +55,10 @@ impl Propose for RecentSource {
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         self.documents.successors_above(cursor, at_least, out);
     }
+
+    fn leaves_out_the_unlikely(&self) -> bool {
+        true
+    }
 }
 
 impl Learn for RecentSource {
