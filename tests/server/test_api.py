@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from starlette.testclient import TestClient
 
+from coordgen_rs import JsonSchema, Lark, Regex
 from coordgen_rs.errors import NonFiniteLogitsError
 from coordgen_rs.server import app as app_module
 from coordgen_rs.server.app import Access, make_app
@@ -174,6 +175,7 @@ def test_every_option_reaches_the_model(client, model):
         "reuse_prefix": False,
         "prediction": "so",
         "drafts": False,
+        "grammar": None,
     }
 
 
@@ -194,6 +196,28 @@ def test_what_says_what_happens_anyway_is_taken(client, model):
     assert answered.status_code == 200, answered.text
     assert model.asked[0][1]["temperature"] == 0
     assert model.asked[0][1]["max_new_tokens"] == model.context
+
+
+@pytest.mark.parametrize(
+    ("field", "grammar"),
+    [
+        ({"response_format": {"type": "json_object"}}, JsonSchema({"type": "object"})),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {}},
+                }
+            },
+            JsonSchema({}),
+        ),
+        ({"coordgen": {"regex": "a+"}}, Regex("a+")),
+        ({"coordgen": {"lark": 'start: "a"'}}, Lark('start: "a"')),
+    ],
+)
+def test_what_the_answer_is_held_to_reaches_the_model(client, model, field, grammar):
+    assert client.post(CHAT, json=HELLO | field).status_code == 200
+    assert model.asked[0][1]["grammar"] == grammar
 
 
 def test_a_seed_is_drawn_for_sampling_and_told(client, model):
@@ -223,8 +247,11 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
         ("stop", "x" * 257, "stop"),
         ("stream", "yes", "stream"),
         ("stream_options", {"include_usage": True}, "stream_options"),
-        ("response_format", {"type": "json_schema"}, "response_format.type"),
+        ("response_format", {"type": "xml"}, "response_format.type"),
+        ("response_format", {"type": "json_schema"}, "response_format.json_schema.schema"),
         ("response_format", {"json_schema": {}}, "response_format.json_schema"),
+        ("response_format", "json", "response_format"),
+        ("coordgen", {"regex": "a", "lark": 'start: "a"'}, "response_format"),
         ("tool_choice", "required", "tool_choice"),
         ("tools", ["f"], "tools"),
         ("prediction", {"type": "content", "content": 5}, "prediction.content"),

@@ -1,5 +1,6 @@
 """The official `openai` package against a server of this machine, with the embedded model."""
 
+import json
 import signal
 
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("jinja2", reason="the extra server is not installed")
 import openai
 
 from checkpoints import ROOT
-from coordgen_rs import Model
+from coordgen_rs import JsonSchema, Model
 from served import served
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
@@ -91,6 +92,22 @@ def test_a_right_prediction_is_accepted_and_changes_no_token(client):
     assert predicted.choices[0].message.content == text
     assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
+def test_an_answer_is_held_to_a_schema(client, model):
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    colours = {"enum": ["red", "green"]}
+    schema = {"type": "object", "properties": {"lamp": colours}, "required": ["lamp"]}
+    schema["additionalProperties"] = False
+    asked = {"type": "json_schema", "json_schema": {"name": "lamp", "schema": schema}}
+    answer = chat(client, max_tokens=40, response_format=asked)
+    expected = model.chat(MESSAGES, max_new_tokens=40, grammar=JsonSchema(schema))
+    assert answer.choices[0].message.content == expected.text
+    assert json.loads(expected.text)["lamp"] in ("red", "green")
+    assert answer.choices[0].finish_reason == "stop"
+    asked["json_schema"]["schema"] = {"type": "object", "unevaluatedProperties": {"not": {}}}
+    with pytest.raises(openai.BadRequestError):
+        chat(client, max_tokens=40, response_format=asked)
 
 
 def test_errors_are_those_of_openai(client):

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from coordgen_rs.answer import Stream
 from coordgen_rs.model import Model
 from coordgen_rs.request_options import RequestOptions
-from coordgen_rs.server.content import messages_of, prediction_of, stop_strings_of, tools_of
+from coordgen_rs.server.content import (
+    grammar_of,
+    messages_of,
+    prediction_of,
+    stop_strings_of,
+    tools_of,
+)
 from coordgen_rs.server.fields import Fields
 
 _LARGEST = 2**64 - 1
@@ -148,6 +154,7 @@ def _asked(
     own = fields.nested("coordgen")
     with_spans = own.flag("spans")
     options["drafts"] = own.flag("drafts", default=True)
+    options["grammar"] = grammar_of(fields, own)
     own.end()
     with_token_ids = fields.flag("return_token_ids")
     fields.ignore(*_ABOUT_CLIENT)
@@ -175,7 +182,6 @@ def _options(fields: Fields) -> RequestOptions:
     for name in ("presence_penalty", "frequency_penalty"):
         fields.only(name, 0, why="take repetition_penalty")
     fields.only("top_logprobs", 0, why="the server gives no probabilities")
-    _check_format(fields)
     temperature = fields.number("temperature", least=0, most=100) or 0.0
     top_p = fields.number("top_p", least=0, most=1)
     penalty = fields.number("repetition_penalty", least=0.01, most=100)
@@ -192,14 +198,6 @@ def _options(fields: Fields) -> RequestOptions:
         "prediction": prediction_of(fields),
         "reuse_prefix": fields.flag("cache_prompt", default=True),
     }
-
-
-def _check_format(fields: Fields) -> None:
-    response_format = fields.nested("response_format")
-    response_format.only(
-        "type", "text", why="the server cannot hold an answer to JSON or to a schema"
-    )
-    response_format.end(["json_schema"])
 
 
 def _chat_limit(fields: Fields) -> int | None:

@@ -7,6 +7,8 @@ the field or the part at fault. The text is not looked at.
 from typing import Any
 
 from coordgen_rs import arguments
+from coordgen_rs.errors import OptionError
+from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.server.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
 
@@ -44,6 +46,47 @@ def prediction_of(fields: Fields) -> str | None:
     content = prediction.take("content")
     prediction.end()
     return _text(content, "prediction.content")
+
+
+def grammar_of(fields: Fields, own: Fields) -> Grammar | None:
+    """What the answer is held to: by `response_format`, or by `coordgen.regex` or `coordgen.lark`.
+
+    Raises:
+        RefusalError: It is malformed, or there are several.
+    """
+    given = _format_of(fields.nested("response_format"))
+    regex, lark = own.text("regex"), own.text("lark")
+    found = [given, None if regex is None else Regex(regex), None if lark is None else Lark(lark)]
+    grammars = [grammar for grammar in found if grammar is not None]
+    if len(grammars) > 1:
+        raise fields.wrong("response_format", "and coordgen.regex and .lark exclude each other")
+    return grammars[0] if grammars else None
+
+
+def _format_of(asked: Fields) -> JsonSchema | None:
+    """The schema of a `response_format`; None for text.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    kind = asked.text("type")
+    schema: object = {"type": "object"}
+    if kind == "json_schema":
+        named = asked.nested("json_schema")
+        named.ignore("name", "description", "strict")  # it is always held to
+        schema = named.take("schema")
+        named.end()
+        if not isinstance(schema, dict):
+            raise named.wrong("schema", "must be a JSON schema, an object")
+    elif kind not in (None, "text", "json_object"):
+        raise asked.wrong("type", 'must be "text", "json_object" or "json_schema"')
+    asked.end()
+    if kind in (None, "text"):
+        return None
+    try:
+        return JsonSchema(schema)  # type: ignore[arg-type]
+    except OptionError as error:
+        raise asked.wrong("json_schema", f"cannot be used: {error}") from error
 
 
 def messages_of(fields: Fields) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from coordgen_rs.answer import Answer, Gain
 from coordgen_rs.server.asked import Asked
 from coordgen_rs.stats import Stats
 
-_FINISH = {"stop": "stop", "length": "length", "capacity": "length"}
+_FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
 
 class Form:

@@ -9,6 +9,7 @@ from coordgen_rs.errors import (
     ChatTemplateError,
     CoordgenError,
     EmptyPromptError,
+    GrammarError,
     OptionError,
     PromptTooLongError,
     ShapeError,
@@ -16,6 +17,16 @@ from coordgen_rs.errors import (
 )
 
 _INVALID = "invalid_request_error"
+
+_OF_REQUEST = (
+    ChatTemplateError,
+    EmptyPromptError,
+    GrammarError,
+    OptionError,
+    ShapeError,
+    TokenOutOfRangeError,
+)
+"""Errors that another request would not get."""
 
 
 class RefusalError(Exception):
@@ -65,8 +76,7 @@ def refusal(error: Exception) -> RefusalError:
         return error
     if isinstance(error, PromptTooLongError):
         return RefusalError(str(error), code="context_length_exceeded", param="messages")
-    told = (ChatTemplateError, EmptyPromptError, OptionError, ShapeError, TokenOutOfRangeError)
-    if isinstance(error, told):
+    if isinstance(error, _OF_REQUEST):
         return RefusalError(str(error))
     if isinstance(error, CoordgenError):
         return RefusalError(str(error), status=500, kind="server_error")
