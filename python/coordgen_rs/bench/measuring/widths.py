@@ -24,7 +24,7 @@ def measure_widths(
     """Run a step of each width and a prompt, each by all bundles in turns.
 
     Args:
-        bundles: For the same widths.
+        bundles: What is measured are the widths that all have.
         threads: Compute threads of this process.
         prompt_tokens: Length of the prompt.
         seconds: How long to measure, each width and the prompt alike, three times at least.
@@ -38,14 +38,15 @@ def measure_widths(
     """
     sessions = [_session(path, threads) for path in bundles]
     runs = [_runs(session, prompt_tokens) for session in sessions]
-    times: list[dict[str, list[float]]] = [{name: [] for name in run} for run in runs]
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    times: list[dict[str, list[float]]] = [{name: [] for name in names} for _ in runs]
     # Time that other programs take is not this thread's, so one thread's own time is exact.
     clock = time.thread_time if threads == 1 else time.perf_counter
-    for name in runs[0]:
+    for name in names:
         for run in runs:
             run[name]()
         begin = time.perf_counter()
-        while len(times[0][name]) < 3 or time.perf_counter() - begin < seconds / len(runs[0]):
+        while len(times[0][name]) < 3 or time.perf_counter() - begin < seconds / len(names):
             for run, taken in zip(runs, times, strict=True):
                 start = clock()
                 run[name]()
