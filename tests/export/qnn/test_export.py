@@ -213,8 +213,25 @@ def test_calibration_lines_are_cut_at_line_feeds_only_after_a_byte_order_mark(tm
     assert texts.calibration + texts.held_out == [[97, 0x2028, 98], [99]]
 
 
+def test_the_messages_of_a_chat_are_one_text(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    messages = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
+    path.write_text(json.dumps({"id": "chat", "messages": messages}))
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert texts.calibration == [[97, 98, 10, 99]]
+
+
 @pytest.mark.parametrize(
-    "content", ["", "not json", '{"id": "a"}', "[1]", "[" * 200_000, r'"\ud800"']
+    "content",
+    [
+        "",
+        "not json",
+        '{"id": "a"}',
+        '{"messages": [{"content": 1}, 2]}',
+        "[1]",
+        "[" * 200_000,
+        r'"\ud800"',
+    ],
 )
 def test_unusable_calibration_files_are_named(tmp_path, content):
     path = tmp_path / "texts.jsonl"

@@ -71,8 +71,8 @@ def read_texts(
 
     Args:
         path: Lines of JSON (`.jsonl`), each a string, or an object with some of the fields `text`,
-            `prompt`, `answer` and `output`, which are one text together; or any other UTF-8 text.
-            None takes four short English texts.
+            `prompt`, `answer` and `output`, which are one text together, or `messages` with a
+            `content` each; or any other UTF-8 text. None takes four short English texts.
         encode: From text to token ids.
         piece_len: Most tokens that are read at a stretch.
 
@@ -109,6 +109,15 @@ def _read(path: Path) -> list[str]:
 def _text(item: Any, where: str) -> str:
     parts = [item.get(name) for name in _FIELDS] if isinstance(item, dict) else [item]
     strings = [part for part in parts if isinstance(part, str)]
-    if not strings:
+    text = "".join(strings) or "\n".join(_contents(item))
+    if not text and not strings:
         raise OptionError(f"{where} holds no text")
-    return "".join(strings)
+    return text
+
+
+def _contents(item: Any) -> list[str]:
+    """What is said in the messages of a chat, if it is one."""
+    messages = item.get("messages") if isinstance(item, dict) else None
+    said = messages if isinstance(messages, list) else []
+    contents = [message.get("content") for message in said if isinstance(message, dict)]
+    return [content for content in contents if isinstance(content, str)]
