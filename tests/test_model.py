@@ -127,6 +127,17 @@ def test_what_the_drafter_learned_is_kept(bundle):
     assert second.stats.steps < first.stats.steps
 
 
+def test_earlier_requests_are_drafted_from_unless_told_otherwise(bundle):
+    steps = {}
+    for remember in (True, False):
+        with Model.open(bundle, remember=remember) as model:
+            answers = [model.generate(TEXT) for _ in range(2)]
+        assert answers[0].token_ids == answers[1].token_ids
+        steps[remember] = [answer.stats.steps for answer in answers]
+    assert steps[True][0] == steps[False][0]
+    assert steps[True][1] < steps[False][1]
+
+
 def test_threads_wait_for_each_other(model, answer):
     other = model.generate(OTHER)
     stream, is_asking = model.stream(TEXT), threading.Event()

@@ -78,7 +78,7 @@ def make_drafter(
     lookup_table: LookupTable | None = None,
     draft_model: "DraftModel | None" = None,
     *,
-    earlier_requests: bool = False,
+    earlier_requests: bool | None = None,
     free_rows: bool | None = None,
 ) -> "Drafter | ModelDrafter":
     """A drafter for `session`.
@@ -95,7 +95,9 @@ def make_drafter(
         lookup_table: The table that the source "lookup-table" reads and updates, see `coordgen
             warm-up`; a new one by default.
         draft_model: A smaller model that also drafts; `draft` "edgellm" needs it.
-        earlier_requests: Whether methods that can also draft from earlier requests of this drafter.
+        earlier_requests: Whether a method may also draft from earlier requests of this drafter, of
+            which the last half million tokens are kept in memory. None is yes without a history,
+            which keeps them, and those of other namespaces apart.
         free_rows: Draft as if rows cost nothing, as on an NPU; None asks the session.
 
     Raises:
@@ -113,7 +115,7 @@ def make_drafter(
         sources = method.sources(
             free_rows=costs is None,
             draft_model=draft_model is not None,
-            earlier_requests=earlier_requests,
+            earlier_requests=history is None if earlier_requests is None else earlier_requests,
         )
     else:
         sources = arguments.names("draft", draft)

@@ -53,7 +53,8 @@ class Model:
 
     Requests run one at a time: another thread's waits until the one before has ended. A stream ends
     when it is exhausted, closed or dropped; it belongs to the thread that last asked for a piece.
-    What the drafter learned stays for the next request.
+    What the drafter learned stays for the next request, and so does the text of earlier ones, to
+    draft from (`remember`).
 
     Args:
         session: The target; nothing else may use it.
@@ -100,6 +101,7 @@ class Model:
         history_max_tokens: int | None = None,
         draft_model: Path | str | None = None,
         lookup_table: Path | str | None = None,
+        remember: bool = True,
         switch: str = "auto",
         memory_budget: int | None = None,
         profile: str | Path | None = None,
@@ -121,6 +123,10 @@ class Model:
             draft_model: The directory of a smaller bundle with the same tokenizer, which also
                 drafts.
             lookup_table: A file written by `coordgen warm-up`.
+            remember: Whether methods may draft from earlier requests of this model, which then stay
+                in memory: the last half million tokens. A history takes their place, and keeps
+                namespaces apart. False where requests of different people must not meet: answers
+                are the same either way, but how fast they come tells what was asked before.
             switch: When to switch from the prefill graphs to the decode graphs: "auto" or another
                 strategy (`coordgen plan` compares them).
             memory_budget: Most bytes that the blocks' graphs may take; None for no limit.
@@ -199,7 +205,15 @@ class Model:
                     max_tokens=history_max_tokens,
                 )
                 opened.callback(kept.close)
-            drafter = make_drafter(session, draft, commit, kept, table, smaller)
+            drafter = make_drafter(
+                session,
+                draft,
+                commit,
+                kept,
+                table,
+                smaller,
+                earlier_requests=remember and kept is None,
+            )
             model = cls(session, drafter, kept, chat)
             model._closing = opened.pop_all()
         return model

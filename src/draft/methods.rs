@@ -315,7 +315,7 @@ pub const METHODS: &[Method] = &[
             DRAFT_MODEL,
             EARLIER,
         ],
-        "the default: automaton and reuse, and what else pays where rows are free",
+        "the default: automaton, reuse and earlier requests, and what else pays where rows are free",
     ),
     Method::new(
         "blend",
