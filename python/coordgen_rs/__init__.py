@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from coordgen_rs.drafting import make_drafter
     from coordgen_rs.energy.meter import EnergyMeter
     from coordgen_rs.generate import Step, generate, plain
-    from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.requests import History
@@ -61,7 +61,6 @@ __all__ = [
     "DynamicTree",
     "EnergyMeter",
     "Gain",
-    "Grammar",
     "History",
     "JsonSchema",
     "Lark",
@@ -101,7 +100,6 @@ _MODULES = {
     "DynamicTree": "_core",
     "EnergyMeter": "energy.meter",
     "Gain": "answer",
-    "Grammar": "grammar.kinds",
     "History": "history.requests",
     "JsonSchema": "grammar.kinds",
     "Lark": "grammar.kinds",

@@ -43,7 +43,7 @@ from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import Grammar
+    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.requests import History
 
@@ -390,7 +390,7 @@ class Model:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         ignore_eos: bool = False,
-        grammar: "Grammar | None" = None,
+        grammar: "JsonSchema | Regex | Lark | None" = None,
         prediction: str | None = None,
         drafts: bool = True,
         reuse_prefix: bool = True,

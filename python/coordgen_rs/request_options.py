@@ -11,7 +11,7 @@ from coordgen_rs import arguments
 from coordgen_rs._core import Sampling
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import Grammar
+    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 
 _LARGEST = 2**64 - 1
 """Of a seed, and of what the core counts in."""
@@ -40,7 +40,7 @@ class RequestOptions(TypedDict, total=False):
     `top_k`, `top_p` and `min_p` change nothing."""
     ignore_eos: bool
     """End tokens do not end the answer."""
-    grammar: "Grammar | None"
+    grammar: "JsonSchema | Regex | Lark | None"
     """What the answer must follow: a `JsonSchema`, `Regex` or `Lark`. The most likely token, or the
     one that is drawn, is then one of those that the grammar allows."""
     prediction: str | None
