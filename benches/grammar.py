@@ -12,6 +12,7 @@ drafts; every answer is checked against plain decoding of its kind. Prints table
 import argparse
 import json
 import re
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -184,8 +185,11 @@ def main():
     tokenizer = Tokenizer.of(session.bundle)
     calls = list(calls_of(options.data))
     schema = JsonSchema(schema_of_tools([call for _, call in calls]))
+    start = time.perf_counter()
     vocabulary = Vocabulary(tokenizer, session.vocab_size, session.end_token_ids)
+    made = time.perf_counter()
     matcher = vocabulary.matcher(schema)
+    once = {"vocabulary_s": made - start, "compile_ms": 1e3 * (time.perf_counter() - made)}
     grammars = {"none": None, "masked only": unforced(matcher), "schema": matcher}
     texts = []
     for record, call in calls:
@@ -195,8 +199,9 @@ def main():
     steps, refused = recorded(session, tokenizer, texts, grammars)
     times = live(session, texts[: options.limit], grammars, options.max_new_tokens)
     if options.json:
-        print(json.dumps({"recorded": steps, "refused": refused, "live": times}))
+        print(json.dumps({**once, "recorded": steps, "refused": refused, "live": times}))
         return
+    print("once:", *(f"{name} {value:.2f}" for name, value in once.items()), end="\n\n")
     title = f"recorded calls ({len(texts) - refused}; {refused} refused by the schema)"
     show_table(
         title, ("grammar", "tokens/step"), [(name, f"{value:.2f}") for name, value in steps.items()]
