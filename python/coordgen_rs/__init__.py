@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from coordgen_rs.stats import Stats
     from coordgen_rs.target.open import open_session
     from coordgen_rs.target.ort_session import OrtSession
+    from coordgen_rs.target.prefixes import PrefixPool
     from coordgen_rs.target.session import Session
     from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -70,6 +71,7 @@ __all__ = [
     "ModelDrafter",
     "OrtSession",
     "Piece",
+    "PrefixPool",
     "Profile",
     "PromptLookup",
     "Regex",
@@ -109,6 +111,7 @@ _MODULES = {
     "ModelDrafter": "draft_model",
     "OrtSession": "target.ort_session",
     "Piece": "answer",
+    "PrefixPool": "target.prefixes",
     "Profile": "profile.file",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",

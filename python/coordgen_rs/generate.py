@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import Sampling, StepInputs, keep_allowed
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError
-from coordgen_rs.request import Request, admit, admit_grammar, num_reusable, predicted
+from coordgen_rs.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.stats import Stats
+from coordgen_rs.target.prefixes import PrefixPool, num_reusable
 from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def generate(
     sampling: Sampling | None = None,
     ignore_eos: bool = False,
     reuse_prefix: bool = False,
+    prefixes: PrefixPool | None = None,
     history: "History | None" = None,
     prediction: ArrayLike | None = None,
     grammar: "Matcher | None" = None,
@@ -68,6 +70,8 @@ def generate(
             longest common prefix of the two stays, as a chat's next turn has it. The tokens are the
             same; calibration keeps what it learned from earlier prompts, and has no rows of tokens
             that the target said itself. False computes the whole prompt, as measurements need it.
+        prefixes: With `reuse_prefix`, also what earlier requests on this session have left here;
+            what this one overwrites is left here, too.
         history: Stores the request when it finishes. To draft from it, pass it to `make_drafter` as
             well, unless there is no `drafter`.
         prediction: `(tokens,)` integers, the answer as you expect it. Where the answer follows it,
@@ -102,7 +106,8 @@ def generate(
     answer: list[int] = []
     if history is not None:
         history.refresh()
-    kept = num_reusable(session, request.prompt) if reuse_prefix else 0
+    with stats.reading():
+        kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
     drafter.begin(
         request.prompt,
         request.limit,
@@ -153,6 +158,7 @@ def plain(
     sampling: Sampling | None = None,
     ignore_eos: bool = False,
     reuse_prefix: bool = False,
+    prefixes: PrefixPool | None = None,
     grammar: "Matcher | None" = None,
     stats: Stats | None = None,
 ) -> Generator[Step]:
@@ -166,7 +172,8 @@ def plain(
     number = _begin(session)
     answer: list[int] = []
     text = np.append(request.prompt, np.zeros(request.limit, np.uint32))
-    kept = num_reusable(session, request.prompt) if reuse_prefix else 0
+    with stats.reading():
+        kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
     with stats.prefill(request.prompt, kept):
         session.rewind(kept)
         stats.switching = session.prefill(request.prompt[kept:-1])

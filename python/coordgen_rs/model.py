@@ -31,6 +31,7 @@ from coordgen_rs.request_options import RequestOptions, chosen_sampling
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.text.chat_files import (
     DEFAULT,
@@ -61,6 +62,7 @@ class Model:
         drafter: Made for this session; None decodes plainly.
         history: Stores requests when they finish; closed with the model.
         chat: The chat templates; None takes those of the session's bundle.
+        prefixes: Keeps what requests overwrite of each other; None keeps nothing.
 
     Attributes:
         provider: What runs it, "cpu" or "qnn".
@@ -72,11 +74,13 @@ class Model:
         drafter: Drafting | None = None,
         history: "History | None" = None,
         chat: ChatTemplates | None = None,
+        prefixes: PrefixPool | None = None,
     ) -> None:
         self.provider = session.device.provider
         self._session, self._drafter, self._history = session, drafter, history
         self._tokenizer = Tokenizer.of(session.bundle)
         self._given_chat = chat
+        self._prefixes = prefixes
         self._lock = Lock()
         self._owner: Thread | None = None  # who asked the request that holds the lock for a step
         self._running: list[ref[Generator[Step]]] = []  # that request
@@ -107,6 +111,7 @@ class Model:
         profile: str | Path | None = None,
         provider: ProviderChoice | str | None = None,
         chat_template: Path | str | None = None,
+        prefix_memory: int = 0,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Self:
         """Open a bundle. The first time on a machine it is tested, which takes a few seconds.
@@ -135,6 +140,8 @@ class Model:
             provider: What runs it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
                 None leaves all to the bundle.
             chat_template: A chat template in Jinja, in place of the bundle's.
+            prefix_memory: Most bytes of prefixes of earlier requests that are kept, so that
+                dialogues which take turns are not read again; 0 keeps only the last request's.
             on_progress: Called with what is being done, how much is done, and how much there is;
                 only where a bundle is verified or tested.
 
@@ -165,6 +172,8 @@ class Model:
         ):
             if given is not None and draft == PLAIN:
                 raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
+        arguments.count("prefix_memory", prefix_memory, least=0)
+        prefixes = PrefixPool(prefix_memory) if prefix_memory else None
         chat = _given_template(chat_template)
         measured = None
         if profile is not None:
@@ -182,7 +191,7 @@ class Model:
             on_progress=on_progress,
         )
         if draft == PLAIN:
-            return cls(session, chat=chat)
+            return cls(session, chat=chat, prefixes=prefixes)
         table = smaller = kept = None
         with ExitStack() as opened:  # closes what was opened, should something fail
             opened.callback(session.close)
@@ -214,7 +223,7 @@ class Model:
                 smaller,
                 earlier_requests=remember and kept is None,
             )
-            model = cls(session, drafter, kept, chat)
+            model = cls(session, drafter, kept, chat, prefixes)
             model._closing = opened.pop_all()
         return model
 
@@ -409,6 +418,7 @@ class Model:
             "sampling": chosen_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
             "ignore_eos": ignore_eos,
             "reuse_prefix": reuse_prefix,
+            "prefixes": self._prefixes,
             "stats": stats,
         }
         if grammar is not None:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import EmptyPromptError, OptionError, PromptTooLongError
-from coordgen_rs.target.session import KeepsTokens, Session
+from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -96,17 +96,3 @@ def admit_grammar(
         )
     grammar.begin(ignore_eos=ignore_eos)
     return {"grammar": grammar}
-
-
-def num_reusable(session: Session, prompt: NDArray[np.uint32]) -> int:
-    """How many of a prompt's first tokens the session holds, the prompt's last never among them.
-
-    Args:
-        session: The target; one that does not know its tokens holds none.
-        prompt: `(tokens,) u32`, at least one.
-    """
-    if not isinstance(session, KeepsTokens):
-        return 0
-    kept = session.reusable_ids[: len(prompt) - 1]
-    differing = np.flatnonzero(kept != prompt[: len(kept)])
-    return int(differing[0]) if len(differing) else len(kept)

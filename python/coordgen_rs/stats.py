@@ -67,6 +67,12 @@ class Stats:
         """Measure the reading of the prompt, of which `num_reused` tokens are there already."""
         self.prompt_tokens, self.reused_tokens = len(prompt), num_reused
         self._part, self._step_drafting_us = None, 0.0  # of a step that failed
+        with self.reading():
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Measure a part of the prefill."""
         start = time.perf_counter()
         try:
             yield

@@ -80,8 +80,12 @@ def check_opening(options: argparse.Namespace) -> None:
         )
 
 
-def opened(options: argparse.Namespace) -> Model:
+def opened(options: argparse.Namespace, prefix_memory: int = 0) -> Model:
     """The model, open.
+
+    Args:
+        options: Those of `add_model_arguments`.
+        prefix_memory: Same as in `Model.open`.
 
     Raises:
         OptionError: An option would be ignored.
@@ -104,6 +108,7 @@ def opened(options: argparse.Namespace) -> Model:
             profile=options.profile,
             provider=provider_options.chosen(options),
             chat_template=options.chat_template,
+            prefix_memory=prefix_memory,
             on_progress=on_progress,
         )
 

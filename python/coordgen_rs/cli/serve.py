@@ -70,6 +70,14 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="what running answers get when the server is told to end; default %(default)s",
     )
+    parser.add_argument(
+        "--prefix-memory",
+        type=values.size("--prefix-memory"),
+        default=512_000_000,
+        metavar="SIZE",
+        help="most memory for what was read of earlier prompts, so that chats can take turns; "
+        "default 512M, 0 keeps the last prompt only",
+    )
     parser.add_argument("--metrics", action="store_true", help="counts for Prometheus at /metrics")
 
 
@@ -138,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
     request_options.check_opening(options)
     with warnings_told():
         serve(
-            lambda: request_options.opened(options),
+            lambda: request_options.opened(options, options.prefix_memory),
             place,
             access,
             lambda line: text.tell(f"coordgen: {line}"),

@@ -6,7 +6,7 @@ overwritten by the next step. On an NPU (`qnn/kv_cache.py`) a step outputs its r
 copies them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -45,6 +45,12 @@ class Cache(Protocol):
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order."""
+
+    def copied(self, length: int) -> list[Pair]:
+        """Per layer copies of the keys and values of the first committed tokens."""
+
+    def put(self, layers: Sequence[Pair], length: int) -> None:
+        """Commit the first `length` tokens of such copies, in place of all that is there."""
 
 
 class KvCache:
@@ -154,3 +160,27 @@ class KvCache:
                 for array in pair:
                     array[:, :, target] = array[:, :, source]
         self.length += count
+
+    def copied(self, length: int) -> list[Pair]:
+        """Per layer copies of the keys and values of the first committed tokens."""
+        return copied(self._arrays, length)
+
+    def put(self, layers: Sequence[Pair], length: int) -> None:
+        """Commit the first `length` tokens of such copies, in place of all that is there."""
+        self.length = 0
+        if length > self.num_slots:
+            self._lay_out(self._slots_for(length), kept=0)
+        put(self._arrays, layers, length)
+        self.length = length
+
+
+def copied(layers: Sequence[Pair], length: int) -> list[Pair]:
+    """Copies of the first `length` slots of each layer's keys and values."""
+    return [(keys[:, :, :length].copy(), values[:, :, :length].copy()) for keys, values in layers]
+
+
+def put(target: Sequence[Pair], source: Sequence[Pair], length: int) -> None:
+    """Write the first `length` slots of `source` into those of `target`, layer by layer."""
+    for to, of in zip(target, source, strict=True):
+        for array, saved in zip(to, of, strict=True):
+            array[:, :, :length] = saved[:, :, :length]

@@ -16,7 +16,7 @@ from coordgen_rs.target.device import Device
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.session import GapWork, OnLogits, StepCost
+from coordgen_rs.target.session import GapWork, OnLogits, SavedPrefix, StepCost
 from coordgen_rs.target.switching import reading
 
 
@@ -303,6 +303,32 @@ class OrtSession:
         if length > self.length:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
         self.cache.rewind(length)
+
+    def saved_prefix(self) -> SavedPrefix:
+        """A copy of `reusable_ids` with their keys and values."""
+        token_ids = self.reusable_ids.copy()
+        return SavedPrefix(token_ids, self.cache.copied(len(token_ids)))
+
+    def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
+        """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
+
+        Args:
+            prefix: Saved from this session.
+            num_tokens: As many as it has, or fewer.
+
+        Raises:
+            OptionError: `num_tokens` is negative or no integer.
+            ShapeError: The prefix has fewer tokens.
+        """
+        num_tokens = arguments.count("num_tokens", num_tokens, least=0)
+        if num_tokens > len(prefix.token_ids):
+            raise ShapeError(
+                f"a prefix of {len(prefix.token_ids)} tokens cannot give back {num_tokens}"
+            )
+        self._num_canonical = 0  # until all is there
+        self.cache.put(prefix.layers, num_tokens)
+        self._token_ids[:num_tokens] = prefix.token_ids[:num_tokens]
+        self._num_canonical = self._written = num_tokens
 
     def close(self) -> None:
         """Release all graphs; later runs raise SessionClosedError."""

@@ -1,7 +1,7 @@
 """What generation needs from a target: the `Session` protocol."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,23 @@ class StepCost(NamedTuple):
 
     base: float
     per_token: float
+
+
+class SavedPrefix(NamedTuple):
+    """Committed tokens of a session, to be put back into it later.
+
+    Attributes:
+        token_ids: `(tokens,) u32`.
+        layers: Per layer keys and values, each `(1, kv_heads, tokens, head_dim)`; copies.
+    """
+
+    token_ids: NDArray[np.uint32]
+    layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(array.nbytes for pair in self.layers for array in pair)
 
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None
@@ -115,4 +132,18 @@ class KeepsTokens(Protocol):
         """The committed tokens, from the first, that need not be computed again, `(tokens,) u32`.
 
         Keys and values of each are bit-equal to what a prefill of the same tokens would give.
+        """
+
+
+@runtime_checkable
+class KeepsPrefixes(KeepsTokens, Protocol):
+    """A session whose committed tokens can be saved, and put back after other requests."""
+
+    def saved_prefix(self) -> SavedPrefix:
+        """A copy of `reusable_ids` with their keys and values."""
+
+    def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
+        """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
+
+        Keys and values are bit-equal to those that were saved. If it fails, nothing is committed.
         """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import CacheEncodings
-from coordgen_rs.target.kv_cache import Pair
+from coordgen_rs.target.kv_cache import Pair, copied, put
 
 
 class QnnCache:
@@ -99,6 +99,16 @@ class QnnCache:
             for layer in range(len(self.arrays)):
                 self._copy(layer, rows, self.length)
         self.length += len(rows)
+
+    def copied(self, length: int) -> list[Pair]:
+        """Per layer copies of the keys and values of the first committed tokens."""
+        return copied(self.arrays, length)
+
+    def put(self, layers: Sequence[Pair], length: int) -> None:
+        """Commit the first `length` tokens of such copies, in place of all that is there."""
+        self.length = 0
+        put(self.arrays, layers, length)
+        self.length = length
 
     def _copy(self, layer: int, rows: slice | NDArray[np.uint32], start: int) -> None:
         """Copy rows of the last step to the slots from `start` on."""

@@ -1,0 +1,99 @@
+"""Prefixes of earlier requests, kept so that dialogues that take turns do not throw each other out.
+
+In: a session, and the prompt that is to be read next. Out: a session that holds as much of that
+prompt as it, or what is kept, ever had of it. It computes nothing, and changes no token.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs import arguments
+from coordgen_rs.target.session import KeepsPrefixes, KeepsTokens, SavedPrefix, Session
+
+LEAST_TOKENS = 16
+"""Fewer are sooner computed again than kept."""
+
+
+class PrefixPool:
+    """Saved prefixes of one session; those least recently used go first.
+
+    Args:
+        most_bytes: Of all that are kept. While one is saved, its bytes are there in addition.
+
+    Raises:
+        OptionError: `most_bytes` is negative or no integer.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = arguments.count("most_bytes", most_bytes, least=0)
+        self._kept: list[SavedPrefix] = []  # the latest last
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that are kept."""
+        return sum(prefix.nbytes for prefix in self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def switch(self, session: KeepsPrefixes, prompt: NDArray[np.uint32]) -> None:
+        """Save what a prompt is about to overwrite, and put back what is kept of it.
+
+        Args:
+            session: Always the same one.
+            prompt: `(tokens,) u32`, at least one.
+        """
+        held = common_len(session.reusable_ids, prompt)
+        best = max(self._kept, key=lambda kept: common_len(kept.token_ids, prompt), default=None)
+        if len(session.reusable_ids) - held >= LEAST_TOKENS:
+            self._keep(session)
+        if best is None:
+            return
+        num_tokens = common_len(best.token_ids, prompt)
+        if num_tokens - held >= LEAST_TOKENS:
+            session.restore_prefix(best, num_tokens)
+            self._use(best)
+
+    def _use(self, prefix: SavedPrefix) -> None:
+        """Make a prefix the last to go; the order of others stays."""
+        self._kept.sort(key=lambda kept: kept is prefix)
+
+    def _keep(self, session: KeepsPrefixes) -> None:
+        """Keep what a session holds, in place of what that begins with."""
+        ids = session.reusable_ids
+        same = next((kept for kept in self._kept if _begins_with(kept.token_ids, ids)), None)
+        if same is not None:
+            self._use(same)
+            return
+        self._kept = [kept for kept in self._kept if not _begins_with(ids, kept.token_ids)]
+        self._kept.append(session.saved_prefix())
+        while self.nbytes > self._most_bytes:
+            del self._kept[0]
+
+
+def _begins_with(token_ids: NDArray[np.uint32], others: NDArray[np.uint32]) -> bool:
+    return np.array_equal(token_ids[: len(others)], others)
+
+
+def num_reusable(
+    session: Session, prompt: NDArray[np.uint32], prefixes: PrefixPool | None = None
+) -> int:
+    """How many of a prompt's first tokens the session holds, the prompt's last never among them.
+
+    Args:
+        session: The target; one that does not know its tokens holds none.
+        prompt: `(tokens,) u32`, at least one.
+        prefixes: Where more of them may be kept: then the session gets those.
+    """
+    if not isinstance(session, KeepsTokens):
+        return 0
+    if prefixes is not None and isinstance(session, KeepsPrefixes):
+        prefixes.switch(session, prompt)
+    return common_len(session.reusable_ids, prompt)
+
+
+def common_len(held: NDArray[np.uint32], prompt: NDArray[np.uint32]) -> int:
+    """The length of the longest common prefix, which ends before the prompt's last token."""
+    held = held[: len(prompt) - 1]
+    differing = np.flatnonzero(held != prompt[: len(held)])
+    return int(differing[0]) if len(differing) else len(held)
