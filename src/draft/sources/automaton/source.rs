@@ -164,6 +164,8 @@ impl SuffixAutomaton {
                 num_different -= 1;
             } else {
                 let cursor = self.after(match_len, target);
+                // Of what is proposed, much is asked about soon.
+                self.states.prefetch(target);
                 out.push(Successor { token, probability: count as f32, cursor });
                 num_found += count;
             }
