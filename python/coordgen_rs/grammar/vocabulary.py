@@ -6,6 +6,7 @@ that names what of the grammar cannot be followed, before anything is generated.
 
 import json
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, assert_never
 
 from coordgen_rs import arguments
@@ -51,6 +52,7 @@ class Vocabulary:
             ) from error
         self.vocab_size = vocab_size
         self._package, self._compiled = llguidance, dict[Grammar, Matcher]()
+        self._lock = Lock()
         self._has_end = len(end_token_ids) > 0
         with package_errors_as(GrammarError, "the tokenizer cannot be used with a grammar"):
             self._tokens = llguidance.LLTokenizer(
@@ -70,19 +72,21 @@ class Vocabulary:
             raise OptionError(
                 "grammar must be a JsonSchema, Regex or Lark, but is " + arguments.shown(grammar)
             )
-        found = self._compiled.pop(grammar, None)
-        if found is None:
-            text, what = self._definition(grammar)
-            found = Matcher(
-                lambda: self._compile(text, what),
-                self.vocab_size,
-                self._tokens.eos_tokens,
-                has_end=self._has_end,
-            )
-        self._compiled[grammar] = found  # now the latest
-        while len(self._compiled) > _MOST_KEPT:
-            del self._compiled[next(iter(self._compiled))]
+        with self._lock:  # threads ask while another's answer runs
+            found = self._compiled.pop(grammar, None) or self._made(grammar)
+            self._compiled[grammar] = found  # now the latest
+            while len(self._compiled) > _MOST_KEPT:
+                del self._compiled[next(iter(self._compiled))]
         return found
+
+    def _made(self, grammar: Grammar) -> Matcher:
+        text, what = self._definition(grammar)
+        return Matcher(
+            lambda: self._compile(text, what),
+            self.vocab_size,
+            self._tokens.eos_tokens,
+            has_end=self._has_end,
+        )
 
     def _definition(self, grammar: Grammar) -> tuple[str, str]:
         """A grammar in llguidance's form, and its name in messages.
