@@ -95,8 +95,9 @@
 //!   [`DraftSource`].
 //! - [`draft::sources`]: who answers. [`automaton`], the [`SuffixAutomaton`], and
 //!   [`escape`], on which its estimates rest; [`PromptLookup`]; [`Calibration`], what the target
-//!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`EarlierRequests`] and
-//!   [`Prediction`], automata over other texts; [`SamDecoding`], for comparison.
+//!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`ResumedCopy`], a copy behind a
+//!   mismatch; [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
+//!   comparison.
 //! - [`history`]: [`History`], finished requests as two sources;
 //!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
 //!   [`format`](draft::sources::history::format), its file, and
@@ -171,6 +172,7 @@
 //! [`automaton`]: draft::sources::automaton
 //! [`Calibration`]: draft::sources::calibration::Calibration
 //! [`DraftReuse`]: draft::sources::reuse::DraftReuse
+//! [`ResumedCopy`]: draft::sources::resumed_copy::ResumedCopy
 //! [`EarlierRequests`]: draft::sources::earlier_requests::EarlierRequests
 //! [`escape`]: draft::sources::automaton::escape
 //! [`grow`]: draft::choose::grow

@@ -22,6 +22,7 @@ def tokens_of(steps):
 
 ALL_SOURCES = (
     "automaton",
+    "resumed-copy",
     "earlier-requests",
     "prompt-lookup",
     "calibration",

@@ -15,6 +15,7 @@ use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::model::source::{ModelSource, SharedModelDraft};
 use crate::draft::sources::prediction::Prediction;
 use crate::draft::sources::prompt_lookup::PromptLookup;
+use crate::draft::sources::resumed_copy::ResumedCopy;
 use crate::draft::sources::reuse::DraftReuse;
 use crate::draft::sources::sam_decoding::SamDecoding;
 use crate::error::{Error, Result};
@@ -94,6 +95,11 @@ pub const SOURCES: &[Source] = &[
         "what followed the longest matches in the request so far",
     ),
     source(
+        ResumedCopy::NAME,
+        Needs::Nothing,
+        "what the text goes on with behind a token that broke a copy of it",
+    ),
+    source(
         Calibration::NAME,
         Needs::PrefillLogits,
         "what the target expected at similar places of the prompt",
@@ -159,6 +165,7 @@ pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
 pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource>> {
     Ok(match name {
         SuffixAutomaton::NAME => Box::new(SuffixAutomaton::new()),
+        ResumedCopy::NAME => Box::new(ResumedCopy::new()),
         Calibration::NAME => Box::new(Calibration::default()),
         DraftReuse::NAME => Box::new(DraftReuse::default()),
         TableSource::NAME => Box::new(TableSource::new(on.lookup_table.clone())),
@@ -263,9 +270,9 @@ impl Method {
     /// use coordgen_rs::draft::methods::{Method, Situation};
     ///
     /// let auto = Method::named("auto")?;
-    /// assert_eq!(auto.sources(Situation::default())?, ["automaton", "reuse"]);
+    /// assert_eq!(auto.sources(Situation::default())?, ["automaton", "resumed-copy", "reuse"]);
     /// let replay = Situation { recorded: true, ..Situation::default() };
-    /// assert_eq!(auto.sources(replay)?, ["automaton"]);
+    /// assert_eq!(auto.sources(replay)?, ["automaton", "resumed-copy"]);
     /// # Ok::<(), coordgen_rs::Error>(())
     /// ```
     pub fn sources(&self, situation: Situation) -> Result<Vec<&'static str>> {
@@ -293,6 +300,7 @@ fn needs(name: &str) -> Needs {
 }
 
 const AUTOMATON: (&str, When) = (SuffixAutomaton::NAME, When::Always);
+const RESUMED_COPY: (&str, When) = (ResumedCopy::NAME, When::Always);
 const REUSE: (&str, When) = (DraftReuse::NAME, When::Always);
 const CALIBRATION: (&str, When) = (Calibration::NAME, When::Always);
 const LOOKUP_TABLE: (&str, When) = (TableSource::NAME, When::Always);
@@ -309,6 +317,7 @@ pub const METHODS: &[Method] = &[
         "auto",
         &[
             AUTOMATON,
+            RESUMED_COPY,
             REUSE,
             (Calibration::NAME, When::FreeRows),
             (TableSource::NAME, When::FreeRows),
@@ -474,9 +483,13 @@ mod tests {
         };
         let recorded = Situation { recorded: true, ..plainest };
         for (name, situation, expected) in [
-            ("auto", plainest, "automaton reuse"),
-            ("auto", all, "automaton reuse calibration lookup-table draft-model earlier-requests"),
-            ("auto", recorded, "automaton"),
+            ("auto", plainest, "automaton resumed-copy reuse"),
+            (
+                "auto",
+                all,
+                "automaton resumed-copy reuse calibration lookup-table draft-model earlier-requests",
+            ),
+            ("auto", recorded, "automaton resumed-copy"),
             ("blend", plainest, "automaton calibration reuse lookup-table"),
             ("blend", all, "automaton calibration reuse lookup-table draft-model earlier-requests"),
             ("automaton", all, "automaton"),
