@@ -46,18 +46,18 @@ impl Vectors {
 
 /// Compiles a function of `row` for each kind of vectors.
 macro_rules! for_vectors {
-    ($(#[$docs:meta])* $name:ident($($argument:ident: $type:ty),*)) => {
+    ($(#[$docs:meta])* $name:ident($($argument:ident: $type:ty),*) -> $given:ty) => {
         $(#[$docs])*
         #[allow(unsafe_code)]
-        pub fn $name(vectors: Vectors, $($argument: $type),*) -> f32 {
+        pub fn $name(vectors: Vectors, $($argument: $type),*) -> $given {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
-            fn avx2($($argument: $type),*) -> f32 {
+            fn avx2($($argument: $type),*) -> $given {
                 row::$name($($argument),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-            fn avx512($($argument: $type),*) -> f32 {
+            fn avx512($($argument: $type),*) -> $given {
                 row::$name($($argument),*)
             }
             match vectors.0 {
@@ -75,29 +75,21 @@ macro_rules! for_vectors {
 
 for_vectors! {
     /// Rounds `x (K,)` to `rows (K,)`; returns the scale.
-    round(x: &[f32], rows: &mut [u8])
+    round(x: &[f32], rows: &mut [u8]) -> f32
 }
 for_vectors! {
-    /// Rounds the RMSNorm of `stream (K,)`, times `weight (K,)`; `normed (K,)` is overwritten.
-    norm(stream: &[f32], weight: &[f32], epsilon: f32, normed: &mut [f32], rows: &mut [u8])
+    /// Rounds the RMSNorm of `stream (K,)`, times `weight (K,)`; `normed (K,)` is overwritten;
+    /// returns the scale.
+    norm(stream: &[f32], weight: &[f32], epsilon: f32, normed: &mut [f32], rows: &mut [u8]) -> f32
 }
 for_vectors! {
-    /// Writes `before (K,)` plus `product (K,)` times its scale to `stream (K,)`, then as [`norm`].
-    add_norm(
-        before: &[f32],
-        product: &[f32],
-        product_scale: f32,
-        weight: &[f32],
-        epsilon: f32,
-        stream: &mut [f32],
-        normed: &mut [f32],
-        rows: &mut [u8]
-    )
+    /// Writes `before (K,)` plus `product (K,)` times its scale to `stream (K,)`.
+    add(before: &[f32], product: &[f32], product_scale: f32, stream: &mut [f32]) -> ()
 }
 for_vectors! {
     /// Rounds `silu(gate) * up`, where `both (2 * K,)` times its scale is gate and up;
-    /// `gated (K,)` is overwritten.
-    gate(both: &[f32], both_scale: f32, gated: &mut [f32], rows: &mut [u8])
+    /// `gated (K,)` is overwritten; returns the scale.
+    gate(both: &[f32], both_scale: f32, gated: &mut [f32], rows: &mut [u8]) -> f32
 }
 
 /// Whether ONNX Runtime's products of uint8 and int8 may overflow here: x86 without VNNI adds
@@ -105,7 +97,9 @@ for_vectors! {
 pub fn byte_products_saturate() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        !(is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni"))
+        let with_avx512 = is_x86_feature_detected!("avx512vnni");
+        let with_avx2 = is_x86_feature_detected!("avxvnni");
+        !with_avx512 && !with_avx2
     }
     #[cfg(not(target_arch = "x86_64"))]
     false

@@ -41,21 +41,10 @@ pub fn norm(
 
 /// As in the parent.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-pub fn add_norm(
-    before: &[f32],
-    product: &[f32],
-    product_scale: f32,
-    weight: &[f32],
-    epsilon: f32,
-    stream: &mut [f32],
-    normed: &mut [f32],
-    rows: &mut [u8],
-) -> f32 {
+pub fn add(before: &[f32], product: &[f32], product_scale: f32, stream: &mut [f32]) {
     for ((out, &value), &product) in stream.iter_mut().zip(before).zip(product) {
         *out = value + product * product_scale;
     }
-    norm(stream, weight, epsilon, normed, rows)
 }
 
 /// As in the parent.

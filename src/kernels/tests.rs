@@ -22,8 +22,8 @@ fn all_of(vectors: Vectors, x: &[f32], other: &[f32], scale: f32) -> Vec<u32> {
     keep(given, &rows, &[]);
     let given = norm(vectors, x, other, 1e-5, &mut room, &mut rows);
     keep(given, &rows, &room);
-    let given = add_norm(vectors, x, other, scale, other, 1e-5, &mut stream, &mut room, &mut rows);
-    keep(given, &rows, &stream);
+    add(vectors, x, other, scale, &mut stream);
+    keep(0.0, &[], &stream);
     let both = [x, other].concat();
     let given = gate(vectors, &both, scale, &mut room, &mut rows);
     keep(given, &rows, &room);

@@ -303,8 +303,8 @@ impl Run<'_> {
                 let product = &second[row * self.size..(row + 1) * self.size];
                 // SAFETY: as above.
                 let stream = unsafe { stream.row(row) };
-                let scale = third[row];
-                kernels::add_norm(vectors, x, product, scale, fourth, epsilon, stream, room, rows)
+                kernels::add(vectors, x, product, third[row], stream);
+                kernels::norm(vectors, stream, fourth, epsilon, room, rows)
             }
             _ => kernels::round(vectors, x, rows),
         };
