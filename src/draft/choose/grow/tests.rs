@@ -7,6 +7,7 @@ use super::guesses::MAX_PROBABILITY;
 use super::*;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::source::{Learn, Propose, Successor};
+use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use proptest::prelude::*;
 
 /// Worths of all nodes below a node, however small, down to `depth` more edges.
@@ -155,6 +156,80 @@ proptest! {
         let mut grower = TreeGrower::default();
         grower.grow(&sources, &Acceptance::new(1), TokenId(0), &[], limits);
         prop_assert!(asked.load(Ordering::Relaxed) <= 2 * num_nodes);
+    }
+}
+
+/// An automaton that may keep to itself that it leaves out the unlikely.
+struct Discreet(SuffixAutomaton, bool);
+
+impl Propose for Discreet {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        self.0.cursor()
+    }
+
+    fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        self.0.advance(cursor, token)
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        self.0.successors(cursor, out);
+    }
+
+    fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
+        self.0.successors_above(cursor, at_least, out);
+    }
+
+    fn leaves_out_the_unlikely(&self) -> bool {
+        self.1
+    }
+}
+
+impl Learn for Discreet {
+    fn extend(&mut self, tokens: &[TokenId]) {
+        self.0.extend(tokens);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+}
+
+proptest! {
+    #[test]
+    fn not_asking_where_nothing_is_said_changes_no_tree(
+        texts in prop::collection::vec(prop::collection::vec(0u32..6, 1..80), 1..3),
+        came_true in prop::collection::vec(any::<bool>(), 0..40),
+        num_nodes in 1usize..40,
+        side_worth in prop::sample::select(vec![0.25_f32, 1.0]),
+    ) {
+        let mut acceptance = Acceptance::new(texts.len());
+        for (index, came_true) in came_true.into_iter().enumerate() {
+            let (source, match_len) = (index % texts.len(), (index % 5) as u32);
+            let proposal = Proposal { source, match_len, probability: 0.5, contested: false };
+            acceptance.observe(proposal, came_true);
+        }
+        let limits = GrowthLimits { num_nodes, depth: 9, side_worth };
+        let grown = |leaves_out| {
+            let sources: Vec<Box<dyn DraftSource>> = texts.iter().map(|text| {
+                let mut source = Discreet(SuffixAutomaton::new(), leaves_out);
+                source.extend(&text.iter().copied().map(TokenId).collect::<Vec<_>>());
+                Box::new(source) as Box<dyn DraftSource>
+            }).collect();
+            let mut grower = TreeGrower::default();
+            grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
+            let mut tree = DraftTree::new(TokenId(0));
+            grower.cut(num_nodes, &mut tree, &mut vec![]);
+            (tree, grower.worths().collect::<Vec<_>>())
+        };
+        prop_assert_eq!(grown(true), grown(false));
     }
 }
 
