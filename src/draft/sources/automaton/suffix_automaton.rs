@@ -49,7 +49,8 @@ pub const MAX_MATCH: usize = 128;
 /// | [`count`](Self::count), [`last_end`](Self::last_end) | O(length of the query) | |
 ///
 /// `cargo bench --bench automaton` gives times. [`memory_bytes`](Self::memory_bytes) tells
-/// 44 to 48 bytes a token on text, and 62 at worst seen (random text over two tokens).
+/// 37 to 41 bytes a token on text that seldom repeats itself, 22 on recorded prompts and answers, and
+/// 50 at worst seen (random text over two tokens).
 ///
 /// # Panics
 /// Extending panics at 2^31 states, which are at least 2^30 tokens and 50 GB.

@@ -59,7 +59,7 @@ struct Shared {
 /// # Cost
 /// Remembering: a copy. Beginning a request: 0.2 to 0.3 us a token remembered since the drafter's
 /// last request; all that are not covered after an index was opened. Memory: 4 bytes a recent
-/// token, and 44 to 48 more for each drafter; an index's blocks of 4 KiB as they are touched.
+/// token, and 22 to 41 more for each drafter; an index's blocks of 4 KiB as they are touched.
 ///
 /// # Example
 /// ```
