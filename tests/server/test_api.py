@@ -383,7 +383,8 @@ def test_a_page_from_elsewhere_may_not_ask_unless_it_is_allowed(client, model):
     answered = client.post(CHAT, json=HELLO, headers=own)
     assert answered.status_code == 200
     assert "access-control-allow-origin" not in answered.headers
-    refused(client.get("/health", headers={"Origin": "null"}), 403)
+    for origin in ("null", "", "http://[", "http://localhost:8081", "http://localhost:8080.evil"):
+        refused(client.get("/health", headers={"Origin": origin}), 403)
     with serving(model, origins=("https://chat.example",), key="k", hosts=("box",)) as other:
         asked = there | {"Access-Control-Request-Method": "POST", "Host": "box"}
         told = other.options(CHAT, headers=asked)

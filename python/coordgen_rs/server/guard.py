@@ -71,7 +71,7 @@ class Guard:
                 code="host_not_allowed",
             )
         origin = headers.get("origin")
-        is_own = origin is not None and urlsplit(origin).netloc == host
+        is_own = origin in (f"http://{host}", f"https://{host}")
         if origin is not None and not is_own and origin not in self._origins:
             raise RefusalError(
                 "pages of this origin may not use the server: --allow-origin lets them",

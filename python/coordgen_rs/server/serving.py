@@ -6,6 +6,7 @@ SIGTERM, when what was running has ended or the time for that is over.
 
 import asyncio
 import ipaddress
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.worker import Worker
+
+_SLOWEST_READER_S = 5
+"""What clients get to read the end of their answers, once the server is told to end."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def serve(
     config = uvicorn.Config(
         make_app(worker, access),
         lifespan="off",
+        timeout_graceful_shutdown=math.ceil(place.grace_s) + _SLOWEST_READER_S,
         ws="none",
         log_config=None,
         access_log=False,

@@ -74,7 +74,8 @@ class Worker:
     @property
     def num_waiting(self) -> int:
         """Requests that wait for their turn."""
-        return sum(map(len, self._waiting.values()))
+        with self._changed:
+            return sum(map(len, self._waiting.values()))
 
     @property
     def num_running(self) -> int:
