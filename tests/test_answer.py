@@ -157,8 +157,13 @@ def test_steps_of_a_stream_add_up_to_its_answer(tokens, stop):
         gains.append(gain)
     assert "".join(map(str, answer)) == stream.answer.text == answer.answer.text
     assert "".join(piece.text for gain in gains for piece in gain.pieces) == answer.answer.text
-    told = [(t, s) for gain in gains for t, s in zip(*gain[1:], strict=True)]
+    told = [(t, s) for gain in gains for t, s in zip(gain.token_ids, gain.sources, strict=True)]
     assert told == list(zip(answer.answer.token_ids, answer.answer.sources, strict=True))
     assert all(len(gain.token_ids) <= 2 for gain in gains)
+    assert all(
+        gain.step.token_ids[: len(gain.token_ids)] == [*gain.token_ids]
+        for gain in gains
+        if gain.token_ids
+    )
     assert stream.answer.finish_reason == answer.answer.finish_reason
     assert stream.step() is None

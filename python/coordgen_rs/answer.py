@@ -53,11 +53,13 @@ class Gain(NamedTuple):
         token_ids: The step's tokens; of the last step, those that belong to the answer. Empty where
             only text was left that had been held back.
         sources: For each token "target", or the name of the source that drafted it.
+        step: The step itself; None where only text was left.
     """
 
     pieces: tuple[Piece, ...]
     token_ids: tuple[int, ...]
     sources: tuple[str, ...]
+    step: Step | None
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,9 @@ class Stream(Iterator[Piece]):
         self._is_whole = self._is_given_up = self._is_over = False
         self._error: Exception | None = None
         self._tokens: list[tuple[int, str]] = []
+        self._begun: list[Step] = []  # the one that is being read
         # The generator does not refer to the stream: one that is dropped is closed at once.
-        self._pieces = _pieces(steps, stats, decode, stop, self._tokens)
+        self._pieces = _pieces(steps, stats, decode, stop, self._tokens, self._begun)
 
     @property
     def answer(self) -> Answer:
@@ -136,6 +139,7 @@ class Stream(Iterator[Piece]):
         For readers that act once a step, such as a server; what else they read of the stream is
         what is left of a step. Errors are those of `next`.
         """
+        self._begun.clear()
         begun, pieces = len(self._tokens), list[Piece]()
         with suppress(StopIteration):
             while (piece := self._advance()) is not None:
@@ -143,7 +147,12 @@ class Stream(Iterator[Piece]):
         gained = self._tokens[begun:]
         if self._is_over and not gained and not pieces:
             return None
-        return Gain(tuple(pieces), tuple(t for t, _ in gained), tuple(s for _, s in gained))
+        return Gain(
+            tuple(pieces),
+            tuple(token for token, _ in gained),
+            tuple(source for _, source in gained),
+            self._begun[-1] if self._begun else None,
+        )
 
     def __next__(self) -> Piece:
         while True:
@@ -193,15 +202,18 @@ def _pieces(
     decode: Callable[[int], str],
     stop: StopStrings,
     tokens: list[tuple[int, str]],
+    begun: list[Step],
 ) -> Generator[Piece | None]:
     """The text of the steps as it becomes certain; appends tokens and sources to `tokens`.
+
+    `begun` holds the step that is being read.
 
     Yields:
         Pieces, and None behind those of each step.
     """
     waiting = deque[Piece]()
     with closing(steps):
-        for token, source in _flat(steps):
+        for token, source in _flat(steps, begun):
             if token is None:
                 yield None
                 continue
@@ -219,9 +231,10 @@ def _pieces(
     yield from _taken(waiting, len(certain))
 
 
-def _flat(steps: Iterator[Step]) -> Iterator[tuple[int | None, str]]:
+def _flat(steps: Iterator[Step], begun: list[Step]) -> Iterator[tuple[int | None, str]]:
     """Tokens and their sources, and None behind those of each step."""
     for step in steps:
+        begun[:] = [step]
         yield from zip(step.token_ids, step.sources, strict=True)
         yield None, ""
 

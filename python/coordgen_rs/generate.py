@@ -28,12 +28,16 @@ class Step(NamedTuple):
             comes after them.
         provisional: Tokens that are likely to come next; the target may say others.
         sources: Who drafted each token: the name of a source, or "target" if nobody did.
+        num_drafted: Draft tokens that were verified, on all branches of the tree.
+        num_rows: Rows of the graph that verified them.
     """
 
     token_ids: list[int]
     accept_len: int
     provisional: Sequence[int] = ()
     sources: Sequence[str] = ()
+    num_drafted: int = 0
+    num_rows: int = 1
 
 
 def generate(
@@ -141,7 +145,13 @@ def generate(
             new_tokens = accepted.token_ids.tolist()
             answer += new_tokens
             stats.end_step(len(new_tokens), request.finish_reason(accepted.finish_reason))
-            yield Step(new_tokens, accepted.accept_len, sources=accepted.sources)
+            yield Step(
+                new_tokens,
+                accepted.accept_len,
+                sources=accepted.sources,
+                num_drafted=inputs.num_nodes - 1,
+                num_rows=inputs.rows,
+            )
     finally:
         if session.request == number:  # else they are another request's by now
             session.gap_work = None

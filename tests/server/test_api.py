@@ -124,6 +124,8 @@ def test_spans_cover_text_and_tokens_streamed_or_not(client):
     for name in ("spans", "token_spans"):
         spans = [span for event in events for span in json.loads(event)["coordgen"][name]]
         assert spans == whole["coordgen"][name]
+    steps = [json.loads(event)["coordgen"]["step"] for event in events]
+    assert steps == [{"rows": 4, "drafted": 3, "accepted": accepted} for accepted in (0, 1, 1)]
     ids = [i for event in events for i in json.loads(event)["choices"][0]["token_ids"]]
     assert ids == whole["choices"][0]["token_ids"]
 

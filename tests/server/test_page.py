@@ -178,6 +178,7 @@ def test_it_fits_into_360_pixels_in_both_themes(page, theme):
     try:
         assert in_page(page, "innerWidth") == 360
         assert in_page(page, "document.documentElement.scrollWidth") <= 360
+        page.execute_script("document.getElementById('log').scrollTop = 1e6")
         shot(page, "narrow")
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

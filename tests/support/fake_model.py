@@ -83,7 +83,7 @@ class FakeModel:
                     raise self.fails_at[prompt]
                 is_last = number + 1 == len(self.steps)
                 stats.end_step(len(text), "length" if is_last else None)
-                yield Step([*map(ord, text)], len(text) - 1, sources=sources)
+                yield Step([*map(ord, text)], len(text) - 1, (), sources, 3, 4)
         finally:
             stats.per_source = {"prediction": {"proposed": 3, "accepted": 1}}
             self.ended.append(prompt)

@@ -83,6 +83,12 @@ class Form:
                 "spans": _runs(by_char, self._num_chars),
                 "token_spans": _runs(gain.sources, self._num_tokens),
             }
+            if gain.step is not None:
+                chunk["coordgen"]["step"] = {
+                    "rows": gain.step.num_rows,
+                    "drafted": gain.step.num_drafted,
+                    "accepted": gain.step.accept_len,
+                }
         self._num_chars += len(text)
         self._num_tokens += len(gain.token_ids)
         return [chunk]
