@@ -22,7 +22,7 @@ def asked(prompt, **fields):
 
 
 def job(prompt, client="one"):
-    return Job(asked(prompt), client)
+    return Job(asked(prompt, stream=True), client)
 
 
 async def all_news(job):

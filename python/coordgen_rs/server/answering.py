@@ -60,19 +60,12 @@ class Answering(Response):
         self._worker.withdraw(self._job)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        while True:
-            match await self._job.news():
-                case None:
-                    return
-                case Exception() as error:
-                    await self._refuse(error, scope, receive, send)
-                    return
-                case Answer() as answer:
-                    told = self._form.whole(answer, self._job.queued_s)
-                    await JSONResponse(told)(scope, receive, send)
-                    return
-                case _:
-                    pass
+        news = await self._job.news()
+        if isinstance(news, Exception):
+            await self._refuse(news, scope, receive, send)
+        elif isinstance(news, Answer):
+            told = self._form.whole(news, self._job.queued_s)
+            await JSONResponse(told)(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         news = await self._job.news()

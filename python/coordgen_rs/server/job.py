@@ -12,7 +12,8 @@ from coordgen_rs.answer import Answer, Gain
 from coordgen_rs.server.asked import Asked
 
 News = Gain | Answer | Exception | None
-"""A step, the whole answer at its end, why there is none, or None: nobody listens any more."""
+"""A step of a stream, the whole answer at its end, why there is none, or None: nobody listens any
+more."""
 
 
 class Job:

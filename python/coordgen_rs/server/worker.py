@@ -182,7 +182,8 @@ class Worker:
         try:
             with job.asked.begin(model) as stream:
                 while not job.is_ended and (gain := stream.step()) is not None:
-                    job.tell(gain)
+                    if job.asked.is_streamed:  # else waking the event loop is for nothing
+                        job.tell(gain)
             answer = stream.answer
             self.figures.add(answer, job.queued_s, is_given_up=job.is_ended)
             job.tell(answer)
