@@ -41,10 +41,10 @@ test-rust: ## tests of the crate, documentation examples included, and one round
 	cargo test --quiet --doc
 
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
-	$(BIN)/python -m pytest -q tests benches --benchmark-disable
+	$(BIN)/python -m pytest -q -n auto --dist loadfile tests benches --benchmark-disable
 
 test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest versions that are supported (TESTS=files)
-	build/lowest/bin/python -m pytest -q $(TESTS) --benchmark-disable
+	build/lowest/bin/python -m pytest -q -n auto --dist loadfile $(TESTS) --benchmark-disable
 
 test-faults: build/.core ## 200 kills at random points, and full disks at every write (10 minutes)
 	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/history
