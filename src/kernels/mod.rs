@@ -5,7 +5,7 @@
 //! ONNX Runtime calls them through `src/py/kernels`.
 //!
 //! The same lines are compiled for vectors of several widths. No sum is reordered and no product
-//! fused with a sum, so all give the same bits: sums run in [`LANES`] lanes on any processor.
+//! fused with a sum, so all give the same bits: sums run in `LANES` lanes on any processor.
 
 mod row;
 
