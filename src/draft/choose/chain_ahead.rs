@@ -25,7 +25,8 @@ pub struct ChainAhead {
 
 impl ChainAhead {
     /// For a path that is right up to each depth with the probabilities `path`, the root's 1 first,
-    /// never increasing; further on each token is as sure as the last one.
+    /// never increasing; further on each token is as sure as the last one. Of what follows a path that
+    /// is certain to its end, which is no copy, nothing is known.
     ///
     /// `steps` are the rows of each step, never decreasing, and what its cost brings elsewhere, in
     /// tokens. Cost: a few operations for each depth that is likely to be reached, and each step.
@@ -36,7 +37,9 @@ impl ChainAhead {
         let (mut reach, mut gain) = ([0.0; HORIZON + 1], [0.0; HORIZON + 1]);
         let num_known = path.zip(&mut reach).map(|(known, reach)| *reach = known).count();
         let sureness = match num_known.checked_sub(2) {
-            Some(before) if reach[before] > 0.0 => reach[before + 1] / reach[before],
+            Some(before) if reach[before] > 0.0 && reach[before + 1] < 1.0 => {
+                reach[before + 1] / reach[before]
+            }
             _ => 0.0,
         };
         for depth in num_known.max(1)..=HORIZON {
@@ -88,6 +91,13 @@ mod tests {
     fn a_root_alone_promises_nothing() {
         let ahead = ChainAhead::new([1.0].into_iter(), [(1, 1.0), (4, 2.0)].into_iter());
         assert_eq!(ahead.after(1), 0.0);
+    }
+
+    #[test]
+    fn what_is_certain_promises_nothing_behind_it() {
+        let ahead = ChainAhead::new(path(1.0), [(1, 1.0), (4, 2.0)].into_iter());
+        assert_eq!(ahead.after(1), 1.0); // three tokens that are left, at a cost of two
+        assert!((4..200).all(|num_covered| ahead.after(num_covered) == 0.0));
     }
 
     #[test]

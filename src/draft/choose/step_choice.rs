@@ -261,6 +261,13 @@ mod tests {
     }
 
     #[test]
+    fn certain_tokens_are_not_put_off_for_what_nobody_knows() {
+        let costs = Some([1.0, 2.0, 2.4].map(StepCost::from).to_vec());
+        let choice = StepChoice::new(shapes(&[1, 4, 8]), costs).unwrap();
+        assert_eq!(choice.rows(choice.best(2, 0, copy(1.0, 4))), 4);
+    }
+
+    #[test]
     fn the_largest_gain_wins() {
         let choice =
             StepChoice::new(shapes(&[1, 4, 8]), Some([1.0, 1.5, 3.0].map(StepCost::from).to_vec()))
