@@ -26,8 +26,9 @@ pub trait Constraint: Send + Sync {
     /// The tokens that must come after `path`, as far as each is the only one allowed.
     fn forced(&mut self, path: &[TokenId]) -> Result<Vec<TokenId>>;
 
-    /// Whether the grammar may allow each node of a tree, in the order of nodes, the root included:
-    /// nodes below one that it refuses are refused. A node too many only costs its row.
+    /// Whether the grammar may allow each node of a tree, in the order of nodes, the root included.
+    /// The root stays whatever is said of it, and nothing stays below a node that is refused. A node
+    /// too many only costs its row.
     fn possible(&mut self, tokens: &[TokenId], parents: &[u32]) -> Result<Vec<bool>>;
 
     /// What may follow `path`.

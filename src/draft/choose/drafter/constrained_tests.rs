@@ -173,3 +173,71 @@ fn forced_tokens_need_no_source_and_are_known_by_their_origin() {
         (5, 5)
     );
 }
+
+/// Answers for each token alone, or not at all: token 1 is refused, and so is the root.
+struct Careless {
+    answers: Option<usize>,
+    words: [u32; 1],
+}
+
+impl Constraint for Careless {
+    fn forced(&mut self, _: &[TokenId]) -> Result<Vec<TokenId>> {
+        Ok(vec![])
+    }
+
+    fn possible(&mut self, tokens: &[TokenId], _: &[u32]) -> Result<Vec<bool>> {
+        let failed = Error::ConstraintFailed { reason: "no more".into() };
+        let most = self.answers.ok_or(failed)?;
+        Ok(tokens.iter().take(most).map(|&token| token != TokenId(1)).collect())
+    }
+
+    fn after(&mut self, _: &[TokenId]) -> Result<Allowed<'_>> {
+        Ok(Allowed { words: &self.words, is_complete: false })
+    }
+
+    fn extend(&mut self, _: &[TokenId]) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+fn careless_drafter(shape: TreeShape, answers: Option<usize>) -> Drafter {
+    let steps = StepChoice::new(vec![StepShape { rows: 8, attended: 64 }], None).unwrap();
+    let (commit, end_tokens, vocab_size) = (CommitPolicy::Canonical, vec![], VOCAB_SIZE);
+    let options = DrafterOptions { steps, vocab_size, commit, end_tokens, shape };
+    let mut drafter = Drafter::new(Scripted::sources(&[1]), options).unwrap();
+    drafter.begin(&[TokenId(1)], 20).unwrap();
+    drafter.constrain(Box::new(Careless { answers, words: [0b101] }));
+    drafter
+}
+
+#[test]
+fn nothing_is_left_below_a_node_that_a_grammar_refuses_but_the_root() {
+    for shape in [TreeShape::Static, TreeShape::BestFirst] {
+        let mut drafter = careless_drafter(shape, Some(usize::MAX));
+        drafter.propose(0).unwrap();
+        assert!(drafter.tree().num_nodes() > 1);
+        assert!(!drafter.tree().token_ids()[1..].contains(&TokenId(1)));
+        let logits = run_step(&drafter, &[TokenId(1)], 8);
+        drafter.accept(&mut logits.clone()).unwrap();
+        assert_eq!(drafter.draft.proposals().len(), drafter.tree().num_nodes());
+    }
+}
+
+#[test]
+fn an_answer_for_another_number_of_nodes_is_refused() {
+    for shape in [TreeShape::Static, TreeShape::BestFirst] {
+        let refused = careless_drafter(shape, Some(1)).propose(0);
+        assert!(matches!(refused, Err(Error::WrongLength { got: 1, .. })));
+    }
+}
+
+#[test]
+fn a_draft_that_a_grammar_fails_on_leaves_nothing_to_accept() {
+    let mut drafter = careless_drafter(TreeShape::BestFirst, Some(usize::MAX));
+    drafter.propose(0).unwrap();
+    drafter.constrain(Box::new(Careless { answers: None, words: [0b101] }));
+    let failed = drafter.propose_draft(0, &[TokenId(1), TokenId(0)], &[0, 0]);
+    assert!(matches!(failed, Err(Error::ConstraintFailed { .. })));
+    let mut logits = run_step(&drafter, &[TokenId(1)], 8);
+    assert_eq!(drafter.accept(&mut logits), Err(Error::NothingProposed));
+}

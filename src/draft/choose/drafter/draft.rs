@@ -13,7 +13,7 @@ use crate::draft::choose::origins::Origins;
 use crate::draft::choose::step_choice::{Prospect, StepChoice};
 use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
 use crate::draft::source::{DraftSource, Propose};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::Verified;
@@ -123,7 +123,7 @@ impl Draft {
     pub fn prune_grown(&mut self, grammar: &mut dyn Constraint) -> Result<()> {
         let (tokens, parents) = self.grower.arrays();
         if tokens.len() > 1 {
-            self.grower.retain(&grammar.possible(&tokens, &parents)?);
+            self.grower.retain(&possible(grammar, &tokens, &parents)?);
         }
         Ok(())
     }
@@ -132,10 +132,10 @@ impl Draft {
     pub fn prune_tree(&mut self, grammar: &mut dyn Constraint) -> Result<()> {
         let parents: Vec<u32> = self.tree.parents().iter().map(|parent| parent.0).collect();
         if parents.len() > 1 {
-            let possible = grammar.possible(self.tree.token_ids(), &parents)?;
-            let mut nodes = possible.iter();
+            let kept = possible(grammar, self.tree.token_ids(), &parents)?;
+            let mut nodes = kept.iter();
             self.proposals.retain(|_| nodes.next().is_none_or(|&kept| kept));
-            self.tree = self.tree.retained(&possible);
+            self.tree = self.tree.retained(&kept);
         }
         Ok(())
     }
@@ -209,6 +209,25 @@ impl Draft {
     pub fn memory_bytes(&self) -> usize {
         self.grower.memory_bytes()
     }
+}
+
+/// Which nodes a grammar may allow: the root always, and none below one that it refuses. Fails when it
+/// does, or answers for another number of nodes.
+fn possible(
+    grammar: &mut dyn Constraint,
+    tokens: &[TokenId],
+    parents: &[u32],
+) -> Result<Vec<bool>> {
+    let mut possible = grammar.possible(tokens, parents)?;
+    if possible.len() != tokens.len() {
+        let (what, got, expected) = ("what the grammar keeps", possible.len(), tokens.len());
+        return Err(Error::WrongLength { what, got, expected });
+    }
+    possible[0] = true;
+    for node in 1..possible.len() {
+        possible[node] &= possible[parents[node] as usize];
+    }
+    Ok(possible)
 }
 
 #[cfg(test)]

@@ -48,7 +48,8 @@ pub struct DrafterOptions {
 /// Drafts, verifies and commits for one request after the other.
 ///
 /// `begin`, then `propose` and `accept` in turn until a [`FinishReason`] is set. A failed call
-/// changes nothing, and a tree that is never accepted is simply replaced by the next `propose`.
+/// changes nothing, but that under a grammar a failed proposal takes the one before back; and a tree
+/// that is never accepted is simply replaced by the next `propose`.
 pub struct Drafter {
     sources: SourceList,
     options: DrafterOptions,
@@ -244,6 +245,7 @@ impl Drafter {
         if token_ids[0] != request.root {
             return Err(Error::WrongRoot { got: token_ids[0], expected: request.root });
         }
+        request.proposed = None; // the grammar may fail on the tree that takes its place
         self.draft.take(draft.trimmed(steps.rows(widest), request.remaining - 1));
         if let Some(grammar) = &mut self.constraint {
             self.draft.prune_tree(&mut **grammar)?;
@@ -265,8 +267,9 @@ impl Drafter {
     ///
     /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
     /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a
-    /// visited row is not finite. A row is changed while a repetition penalty reads it; afterwards
-    /// the logits are as they were.
+    /// visited row is not finite, or the grammar does. A row is changed while a repetition penalty
+    /// reads it; afterwards the logits are as they were, but for the visited rows under a grammar,
+    /// which stay masked.
     pub fn accept(&mut self, logits: &mut [f32]) -> Result<Commit> {
         let (Proposed { step, .. }, request) = self.waiting()?;
         let shape = (self.options.steps.rows(step), self.options.vocab_size);
