@@ -216,7 +216,8 @@ class Accepted:
     def sources(self) -> list[str]:
         """Who put each of `token_ids` into the draft.
 
-        The name of a source, "given" for a caller's own draft, or "target" if nobody drafted it.
+        The name of a source, "grammar" where no other token was allowed, "given" for a caller's own
+        draft, or "target" if nobody drafted it.
         A token that was accepted on a side branch and fed again keeps its first source.
         """
 
