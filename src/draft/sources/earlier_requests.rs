@@ -12,7 +12,7 @@ use crate::ids::TokenId;
 
 /// Tokens of finished requests that are kept at most; 24 to 26 MB. Replays of sessions (`coordgen
 /// replay --history earlier-requests`) hold fewer.
-const MOST_TOKENS: usize = 1 << 19;
+pub(super) const MOST_TOKENS: usize = 1 << 19;
 
 /// An automaton over finished requests, prompts and answers, and where the current one
 /// matches it.
@@ -78,6 +78,7 @@ impl EarlierRequests {
             self.num_kept -= oldest.len();
             if self.kept.is_empty() {
                 oldest.drain(..oldest.len().saturating_sub(half));
+                oldest.shrink_to_fit();
                 self.num_kept = oldest.len();
                 self.kept.push_back(oldest);
                 break;
@@ -125,7 +126,8 @@ impl Learn for EarlierRequests {
     /// Takes the request in among the earlier ones.
     fn clear(&mut self) {
         if !self.current.is_empty() {
-            let request = std::mem::take(&mut self.current);
+            let mut request = std::mem::take(&mut self.current);
+            request.shrink_to_fit(); // it has grown by doubling
             self.num_kept += request.len();
             if self.num_kept <= self.most_tokens {
                 self.finished.add_part(&request);
@@ -183,6 +185,8 @@ mod tests {
                 earlier.clear();
                 let num_kept: usize = earlier.kept.iter().map(Vec::len).sum();
                 prop_assert!(num_kept == earlier.num_kept && num_kept <= 50);
+                let room: usize = earlier.kept.iter().map(Vec::capacity).sum();
+                prop_assert_eq!(room, num_kept);
             }
         }
 
