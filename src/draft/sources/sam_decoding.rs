@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::earlier_requests::MOST_TOKENS;
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
@@ -20,7 +21,8 @@ const EARLIER: u64 = 1 << 32;
 /// What followed the first occurrence of the longest match, in the request or in earlier ones.
 ///
 /// Of two matches of equal length the request's own is taken. A draft has `1 + 4 * match_len`
-/// tokens at most.
+/// tokens at most. Of earlier requests half a million tokens are kept at most, as by our own source
+/// of that name; beyond, the oldest go, down to half of that at once.
 ///
 /// # Cost
 /// Extending: amortised a look-up in a sorted map for each suffix level; the token that ends a run
@@ -43,6 +45,8 @@ pub struct SamDecoding {
     request: FirstOccurrences,
     /// `None` where earlier requests are none of its business.
     earlier: Option<FirstOccurrences>,
+    /// Tokens of them that are kept at most.
+    most_tokens: usize,
     /// State of the longest suffix of the request that earlier ones hold, and its length.
     matched: (usize, u32),
 }
@@ -60,7 +64,11 @@ impl SamDecoding {
 
     /// Drafts from the request and from those served before.
     pub fn with_earlier_requests() -> Self {
-        Self { earlier: Some(FirstOccurrences::default()), ..Self::default() }
+        Self::keeping(MOST_TOKENS)
+    }
+
+    fn keeping(most_tokens: usize) -> Self {
+        Self { earlier: Some(FirstOccurrences::default()), most_tokens, ..Self::default() }
     }
 
     fn text(&self, place: u64) -> Option<TokenId> {
@@ -124,6 +132,7 @@ impl Learn for SamDecoding {
         let request = std::mem::take(&mut self.request);
         if let Some(earlier) = self.earlier.as_mut().filter(|_| !request.text.is_empty()) {
             request.text.iter().chain([&BORDER]).for_each(|&token| earlier.push(token));
+            earlier.keep(self.most_tokens);
         }
         self.matched = (0, 0);
     }
@@ -170,6 +179,15 @@ impl FirstOccurrences {
         }
         if let Some(from) = place {
             self.states[whole].link = self.class_of(from, token);
+        }
+    }
+
+    /// Where there are more than `most_tokens`, begins again with the last half of so many.
+    fn keep(&mut self, most_tokens: usize) {
+        if self.text.len() > most_tokens {
+            let newest = self.text.split_off(self.text.len() - most_tokens / 2);
+            *self = Self::default();
+            newest.into_iter().for_each(|token| self.push(token));
         }
     }
 
@@ -274,6 +292,22 @@ mod tests {
                 sam.extend(&text[end - 1..end]);
                 prop_assert_eq!(chain(&sam), naive_chain(&text[..end], &earlier));
             }
+        }
+    }
+
+    #[test]
+    fn of_earlier_requests_the_newest_tokens_are_kept() {
+        let mut sam = SamDecoding::keeping(20);
+        for first in [0, 10, 20, 30] {
+            sam.extend(&(first..first + 10).map(TokenId).collect::<Vec<_>>());
+            sam.clear();
+            assert!(sam.earlier.as_ref().unwrap().text.len() <= 20);
+        }
+        for (token, next) in [(12, None), (22, None), (33, Some(34))] {
+            sam.extend(&[TokenId(token)]);
+            assert_eq!(chain(&sam).first().copied(), next.map(TokenId), "{token}");
+            sam.request = FirstOccurrences::default(); // not to be remembered
+            sam.clear();
         }
     }
 
