@@ -439,7 +439,9 @@ mod tests {
         let methods: HashSet<_> = METHODS.iter().map(|method| method.name).collect();
         assert_eq!(methods.len(), METHODS.len());
         assert!(!methods.contains(PLAIN));
-        assert!(!sources.contains(Origin::TARGET) && !sources.contains(Origin::GIVEN));
+        assert!(
+            [Origin::TARGET, Origin::GIVEN, Origin::GRAMMAR].iter().all(|it| !sources.contains(it))
+        );
     }
 
     #[test]
