@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
-import httpx
-
 PROMPTS = sorted((Path(__file__).parents[1] / "models" / "prompts").glob("*.txt"))
 LENGTHS = (1, 8, 40)
 _MOST_WAIT_S = 0.5
@@ -90,6 +88,8 @@ class Load:
 
 
 async def run(options):
+    import httpx
+
     with server(options.bundle, options.max_queue, options.threads) as (pid, url):
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
