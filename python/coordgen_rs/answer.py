@@ -99,6 +99,7 @@ class Stream(Iterator[Piece]):
         stats: Filled by the steps.
         decode: Takes one token at a time, returns the text that is now certain.
         stop: Where the text is to end.
+        on_asked: Called whenever the next piece is asked for, also if its step has been made.
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class Stream(Iterator[Piece]):
         stats: Stats,
         decode: Callable[[int], str],
         stop: StopStrings,
+        on_asked: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_asked = on_asked
         self._stats, self._given = stats, list[Piece]()
         self._is_whole = self._is_given_up = self._is_over = False
         self._error: Exception | None = None
@@ -168,6 +171,7 @@ class Stream(Iterator[Piece]):
         """
         if self._error is not None:  # the answer is not complete, so it does not just end
             raise self._error
+        self._on_asked()
         try:
             piece = next(self._pieces)
         except StopIteration:

@@ -431,7 +431,12 @@ class Model:
         running: list[ref[Generator[Step]]] = []
         steps = self._steps(request, drafter, running)
         running.append(ref(steps))
-        return Stream(steps, stats, self._tokenizer.stream(), stop_strings)
+
+        def asked() -> None:
+            if self._running is running and self._owner is not None:
+                self._owner = current_thread()
+
+        return Stream(steps, stats, self._tokenizer.stream(), stop_strings, asked)
 
     def close(self) -> None:
         """Release the target and what drafts for it. An open stream of this thread ends.
