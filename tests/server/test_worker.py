@@ -170,6 +170,24 @@ def test_a_lost_device_ends_the_worker_and_tells_everyone():
     with_worker(test, model)
 
 
+def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request():
+    class Panic(BaseException):
+        """What a panic of the core is in Python."""
+
+    model = FakeModel()
+    model.fails_at = {"running": Panic()}
+
+    async def test(worker):
+        running = job("running")
+        worker.submit(running)
+        news = await asyncio.wait_for(all_news(running), 60)
+        assert isinstance(news[-1], UnavailableError)
+        await in_thread(worker.join)
+        assert isinstance(worker.failure, Panic)
+
+    with_worker(test, model)
+
+
 def test_going_down_answers_those_who_wait_until_the_deadline():
     model = FakeModel(is_gated=True)
 

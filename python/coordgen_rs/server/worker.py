@@ -193,6 +193,9 @@ class Worker:
         except Exception as error:
             self.figures.failed += 1
             job.tell(error)
+        except BaseException:  # such as a panic of the core: the worker ends, and says so itself
+            job.stop(UnavailableError("the model has failed"))
+            raise
         finally:
             with self._changed:
                 self._running = None
