@@ -19,7 +19,7 @@ from coordgen_rs.errors import NonFiniteLogitsError
 from coordgen_rs.server import app as app_module
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.worker import Worker
-from fake_model import STEPS, FakeModel
+from fake_model import STEPS, FakeModel, FakeTokenizer
 
 TEXT = "".join(text for text, _ in STEPS)
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -317,8 +317,18 @@ def test_a_prompt_that_is_too_long_has_openais_code(client, is_streamed):
 
 
 def test_what_the_template_refuses_is_told(client):
-    error = refused(client.post(CHAT, json={"messages": [{"role": "nobody", "content": ""}]}))
-    assert "nobody" in error["message"]
+    body = {"messages": [{"role": "nobody", "content": ""}]}
+    for path in (CHAT, "/apply-template"):
+        assert "nobody" in refused(client.post(path, json=body))["message"]
+
+
+def test_what_nobody_expects_is_told_by_its_type_alone(client, monkeypatch):
+    def fail(self, text, *, special_tokens):
+        raise KeyError("a secret")
+
+    monkeypatch.setattr(FakeTokenizer, "encode", fail)
+    told = refused(client.post("/tokenize", json={"content": "a"}), 500)
+    assert told["message"] == "internal error: KeyError"
 
 
 def test_a_step_that_fails_is_an_error_and_the_next_request_works(client, model):

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -78,7 +78,13 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
     if access.with_metrics:
         routes.append(Route("/metrics", endpoints.metrics))
     app: ASGIApp = Starlette(
-        routes=routes, exception_handlers={HTTPException: _http_error, RefusalError: _refused}
+        routes=routes,
+        exception_handlers={
+            HTTPException: _http_error,
+            RefusalError: _refused,
+            CoordgenError: _refused,
+            Exception: _refused,
+        },
     )
     if access.origins:
         app = CORSMiddleware(
@@ -203,9 +209,12 @@ async def _fields(request: Request) -> Fields:
     """The fields of a body.
 
     Raises:
-        RefusalError: It is too long, or no JSON object.
+        RefusalError: It is too long, cut short, or no JSON object.
     """
-    body = await read_body(request.stream(), MOST_BODY_BYTES)
+    try:
+        body = await read_body(request.stream(), MOST_BODY_BYTES)
+    except ClientDisconnect as error:
+        raise RefusalError("the client went away while it sent the body") from error
     try:
         return Fields(parse_json(body, "the body"))
     except JsonTextError as error:
