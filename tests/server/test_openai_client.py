@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 from contextlib import closing
 from functools import partial
 
@@ -165,3 +166,16 @@ def test_a_kill_loses_no_finished_answer_and_the_next_server_goes_on(bundle_of, 
     with closing(HistoryStore(tmp_path / "history", read_only=True)) as store:
         assert [found.num_requests for found in store.namespaces()] == [2]
     assert texts[0] == texts[1]
+
+
+def test_sigterm_does_not_wait_for_a_client_that_sends_half_a_request(bundle_of):
+    with served(bundle_of("embedded", "fp32"), "--grace", "0") as (process, url):
+        with socket.create_connection(url.removeprefix("http://").split(":")) as stalled:
+            stalled.sendall(
+                b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+                b"Expect: 100-continue\r\n\r\n"
+            )
+            assert stalled.recv(99).startswith(b"HTTP/1.1 100")  # the body is waited for
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()

@@ -25,6 +25,10 @@ _SLOWEST_READER_S = 5
 """What clients get to read the end of their answers, once the server is told to end."""
 
 
+_LAST_WORDS_S = 1.0
+"""What clients get to read the error that ends their answer."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where and how to serve.
@@ -113,10 +117,17 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests end, for a while."""
         self._worker.close()
-        why = UnavailableError("the server is going down")
-        asyncio.get_running_loop().call_later(self._grace_s, self._worker.stop_all, why)
+        why, loop = UnavailableError("the server is going down"), asyncio.get_running_loop()
+        loop.call_later(self._grace_s, self._worker.stop_all, why)
+        loop.call_later(self._grace_s + _LAST_WORDS_S, self._cut_off)
         await super().shutdown(sockets)
         self._worker.stop_all(why)
+
+    def _cut_off(self) -> None:
+        """Drop clients that neither send the rest of a request nor read their answer."""
+        for connection in list(self.server_state.connections):
+            if (transport := connection.transport) is not None:
+                transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
