@@ -90,11 +90,14 @@ def test_short_and_known_prefixes_are_not_saved():
     assert len(pool) == 2
 
 
-def test_a_prefix_that_is_too_large_is_not_kept():
-    session, pool = FakeSession(), PrefixPool(SLOT_BYTES)
-    session.read(run_of(1), pool)
-    session.read(run_of(2), pool)
-    assert (len(pool), pool.nbytes) == (0, 0)
+def test_a_prefix_that_is_too_large_is_not_kept_and_throws_none_out():
+    first = run_of(1)
+    session, pool = FakeSession(), PrefixPool(SLOT_BYTES * len(first))
+    session.read(first, pool)
+    session.read(run_of(2, len(first) + 1), pool)
+    session.read(run_of(3), pool)
+    assert (len(pool), pool.nbytes) == (1, SLOT_BYTES * len(first))
+    assert session.read(np.append(first, ids(4)), pool) == len(first)
     with pytest.raises(OptionError):
         PrefixPool(-1)
 

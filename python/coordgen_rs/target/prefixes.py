@@ -65,8 +65,11 @@ class PrefixPool:
         if same is not None:
             self._use(same)
             return
+        saved = session.saved_prefix()
+        if saved.nbytes > self._most_bytes:  # it would only throw all others out
+            return
         self._kept = [kept for kept in self._kept if not _begins_with(ids, kept.token_ids)]
-        self._kept.append(session.saved_prefix())
+        self._kept.append(saved)
         while self.nbytes > self._most_bytes:
             del self._kept[0]
 
