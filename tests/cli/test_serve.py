@@ -5,7 +5,9 @@ import pytest
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+from coordgen_rs import Model
 from coordgen_rs.cli.main import main
+from coordgen_rs.errors import BundleError
 
 
 @pytest.mark.parametrize(
@@ -13,6 +15,7 @@ from coordgen_rs.cli.main import main
     [
         (("--host", "0.0.0.0"), "--insecure"),
         (("--host", "0.0.0.0", "--api-key", "k", "--history", "h"), "--share-history"),
+        (("--host", "::", "--insecure", "--sources", "earlier-requests"), "--share-history"),
         (("--api-key", "a b"), "without spaces"),
         (("--api-key", "ä"), "ASCII"),
         (("--namespace", "n"), "--namespace needs --history"),
@@ -27,6 +30,26 @@ def test_what_is_unsafe_or_impossible_is_refused(capsys, monkeypatch, options, t
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "remembers"),
+    [
+        ((), True),
+        (("--host", "0.0.0.0", "--insecure"), False),
+        (("--host", "0.0.0.0", "--insecure", "--share-history"), True),
+    ],
+)
+def test_strangers_do_not_draft_from_each_other(monkeypatch, options, remembers):
+    asked = []
+
+    def opened(*_, **options):
+        asked.append(options)
+        raise BundleError("this is enough")
+
+    monkeypatch.setattr(Model, "open", opened)
+    assert main(["serve", "no-bundle", "--port", "0", *options]) == 2
+    assert [options["remember"] for options in asked] == [remembers]
 
 
 def test_a_bundle_that_is_none_ends_the_server(capsys, tmp_path):

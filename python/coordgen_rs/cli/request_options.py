@@ -80,12 +80,13 @@ def check_opening(options: argparse.Namespace) -> None:
         )
 
 
-def opened(options: argparse.Namespace, prefix_memory: int = 0) -> Model:
+def opened(options: argparse.Namespace, prefix_memory: int = 0, *, remember: bool = True) -> Model:
     """The model, open.
 
     Args:
         options: Those of `add_model_arguments`.
         prefix_memory: Same as in `Model.open`.
+        remember: Same as in `Model.open`.
 
     Raises:
         OptionError: An option would be ignored.
@@ -103,6 +104,7 @@ def opened(options: argparse.Namespace, prefix_memory: int = 0) -> Model:
             history_max_tokens=options.history_max_tokens,
             draft_model=options.draft_model,
             lookup_table=options.lookup_table,
+            remember=remember,
             switch=options.switch,
             memory_budget=options.memory_budget,
             profile=options.profile,

@@ -21,6 +21,8 @@ examples:
 """
 
 _KEY = "COORDGEN_API_KEY"
+_OF_OTHERS = ("earlier-requests", "sam-earlier-requests")
+"""Sources that a method leaves out where it may not remember."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +98,8 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--share-history",
         action="store_true",
-        help="let all clients of another address draft from one --history, which shows in answers",
+        help="let clients of another address draft from each other's requests, in memory or by one "
+        "--history, which shows in answers",
     )
     parser.add_argument(
         "--allow-host",
@@ -133,7 +136,8 @@ def run(options: argparse.Namespace) -> int:
     key = options.api_key or os.environ.get(_KEY) or None
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         raise OptionError("the API key must be printable ASCII without spaces: it is a header")
-    if not is_loopback(options.host):
+    is_local = is_loopback(options.host)
+    if not is_local:
         _check_remote(options, key)
     access = Access(
         options.name or options.model.resolve().name,
@@ -146,7 +150,9 @@ def run(options: argparse.Namespace) -> int:
     request_options.check_opening(options)
     with warnings_told():
         serve(
-            lambda: request_options.opened(options, options.prefix_memory),
+            lambda: request_options.opened(
+                options, options.prefix_memory, remember=is_local or options.share_history
+            ),
             place,
             access,
             lambda line: text.tell(f"coordgen: {line}"),
@@ -168,4 +174,10 @@ def _check_remote(options: argparse.Namespace, key: str | None) -> None:
         raise OptionError(
             "--history lets each client's answers draft from those of all others, which answers "
             f"show: with --host {options.host}, give --share-history to allow that"
+        )
+    shared = [source for source in options.sources or () if source in _OF_OTHERS]
+    if shared and not options.share_history:
+        raise OptionError(
+            f"--sources {shared[0]} drafts from the requests of all clients, which answers show: "
+            f"with --host {options.host}, give --share-history to allow that"
         )
