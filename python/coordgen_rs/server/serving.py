@@ -6,7 +6,6 @@ SIGTERM, when what was running has ended or the time for that is over.
 
 import asyncio
 import ipaddress
-import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -20,10 +19,6 @@ from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.worker import Worker
-
-_SLOWEST_READER_S = 5
-"""What clients get to read the end of their answers, once the server is told to end."""
-
 
 _LAST_WORDS_S = 1.0
 """What clients get to read the error that ends their answer."""
@@ -82,7 +77,6 @@ def serve(
     config = uvicorn.Config(
         make_app(worker, access),
         lifespan="off",
-        timeout_graceful_shutdown=math.ceil(place.grace_s) + _SLOWEST_READER_S,
         ws="none",
         log_config=None,
         access_log=False,
