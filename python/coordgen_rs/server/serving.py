@@ -20,8 +20,8 @@ from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.worker import Worker
 
-_LAST_WORDS_S = 1.0
-"""What clients get to read the error that ends their answer."""
+_SLOWEST_READER_S = 2
+"""What clients get to read the end of their answers, once the server is told to end."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _Server(uvicorn.Server):
         self._worker.close()
         why, loop = UnavailableError("the server is going down"), asyncio.get_running_loop()
         loop.call_later(self._grace_s, self._worker.stop_all, why)
-        loop.call_later(self._grace_s + _LAST_WORDS_S, self._cut_off)
+        loop.call_later(self._grace_s + _SLOWEST_READER_S, self._cut_off)
         await super().shutdown(sockets)
         self._worker.stop_all(why)
 
