@@ -82,10 +82,9 @@ class QuantizedColumns:
 def quantize_columns(
     pieces: Iterable[NDArray[np.float32]], shape: tuple[int, int]
 ) -> QuantizedColumns:
-    """Quantises and transposes a matrix of `shape (out, in)` that comes as pieces of its rows.
+    """Quantises and transposes a finite matrix `(out, in)` that comes as pieces of its rows.
 
-    The largest of a row becomes 127 or -127. One that is NaN or infinite gives a scale that is not
-    finite, so that opening the bundle finds it.
+    The largest of a row becomes 127 or -127.
     """
     values = np.empty(shape[::-1], np.int8)
     scales = np.empty(shape[0], np.float32)
@@ -93,10 +92,9 @@ def quantize_columns(
     for piece in pieces:
         stop = start + len(piece)
         largest = np.abs(piece).max(axis=1, keepdims=True)
-        has_step = np.isfinite(largest) & (largest > 0)
-        factor = np.divide(_LARGEST, largest, out=np.zeros_like(largest), where=has_step)
+        factor = np.divide(_LARGEST, largest, out=np.zeros_like(largest), where=largest > 0)
         scales[start:stop] = largest[:, 0] / np.float32(_LARGEST)
-        unrounded = np.where(has_step, piece, 0) * np.where(np.isfinite(factor), factor, 0)
+        unrounded = piece * np.where(np.isfinite(factor), factor, 0)
         values[:, start:stop] = np.rint(unrounded).astype(np.int8).T
         start = stop
     return QuantizedColumns(values, scales)
