@@ -85,6 +85,11 @@ def test_the_same_grammar_is_compiled_once(vocabulary):
     assert vocabulary.matcher(JsonSchema(schema)) is not vocabulary.matcher(Regex("true|false"))
 
 
+def test_a_byte_order_mark_is_no_part_of_a_schema(vocabulary):
+    marked, schema = JsonSchema('\ufeff{"type": "boolean"}'), JsonSchema('{"type": "boolean"}')
+    assert vocabulary.matcher(marked) is vocabulary.matcher(schema)
+
+
 def test_without_the_package_the_message_says_what_to_install(tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(OptionError, match=r"llguidance: pip install .*\[grammar\]"):

@@ -97,7 +97,7 @@ def _schema_text(schema: object) -> str:
             text = json.dumps(schema, default=_as_dict, allow_nan=False, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise OptionError(f"the JSON schema cannot be written as JSON: {error}") from error
-    text = arguments.text("the JSON schema", text)
+    text = arguments.text("the JSON schema", text).removeprefix("\ufeff")
     try:
         parsed = parse_json(text, "the JSON schema", long_integers=True)
     except JsonTextError as error:
