@@ -1,5 +1,7 @@
 """What a calibration text changes: equalised channels, and rounding errors that are made good."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,10 +14,11 @@ from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import IntegerFormat
-from coordgen_rs.export.cpu import exporter
+from coordgen_rs.export.cpu import equalisation, exporter
 from coordgen_rs.export.cpu.compensation import compensated_rows
 from coordgen_rs.export.cpu.equalisation import channel_factors, equalised, round_rows
 from coordgen_rs.export.cpu.quantize import common_format, pack_rows, quantize_rows
+from coordgen_rs.export.layers import norm_tensor
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
 from dequantized import dequantized
@@ -63,6 +66,22 @@ def test_equalisation_leaves_the_float_model_as_it_is(tmp_path, monkeypatch, opt
         logits(it, tmp_path / name, monkeypatch) for name, it in (("a", source), ("b", equal))
     )
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-4 * np.abs(before).max())
+
+
+def test_norms_with_an_offset_lose_no_bit(tmp_path, monkeypatch):
+    source = open_checkpoint(write_checkpoint(tmp_path / "checkpoint"))
+    source = replace(source, config=replace(source.config, norm_offset=1.0))
+
+    def factors_of(entering, weight, repeats=None):
+        size = weight.shape[1] if repeats is None else repeats[0] * repeats[2]
+        return np.exp2(np.arange(size) % 31 - 15).astype(np.float32)
+
+    monkeypatch.setattr(equalisation, "channel_factors", factors_of)
+    equal = equalised(source, TEXTS)
+    size = source.config.hidden_size
+    for name in ("model.layers.1.input_layernorm", "model.layers.0.post_attention_layernorm"):
+        before, after = (norm_tensor(it, name, size).load() for it in (source, equal))
+        assert np.array_equal(after * factors_of(None, before[None]), before)
 
 
 def test_an_embedding_that_is_stored_as_the_output_layer_stays_what_it_is(tmp_path):

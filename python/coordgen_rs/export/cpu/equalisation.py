@@ -76,6 +76,7 @@ def equalised(
         CheckpointError: A tensor is missing, misshaped or damaged.
         OSError: The temporary directory cannot be written.
     """
+    source = _without_offset(source)
     tensors, report = dict(source.tensors), on_progress or no_progress
     for number, inputs in enumerate(watch_inputs(source, texts)):
         report("equalising", number, source.config.num_layers + 1)
@@ -84,6 +85,21 @@ def equalised(
         else:
             head = inputs
     return _with_head(replace(source, tensors=tensors), head)
+
+
+def _without_offset(source: Checkpoint) -> Checkpoint:
+    """The same model whose norms multiply by what is stored, so that scaling it loses no bit."""
+    config = source.config
+    names = {
+        f"{it}.weight" for n in range(config.num_layers) for it in norm_names(config, n).values()
+    }
+    changed = {
+        name: source.tensors[name].times(1.0, plus=config.norm_offset)
+        for name in names | {"model.norm.weight"}
+        if name in source.tensors
+    }
+    config = replace(config, norm_offset=0.0)
+    return replace(source, config=config, tensors={**source.tensors, **changed})
 
 
 def channel_factors(
@@ -188,10 +204,7 @@ def _folded(source: Checkpoint, number: int, factors: _LayerFactors) -> Mapping[
         changed[name] = source.tensors[name].scaled(rows=rows, columns=columns)
 
     for field, divisors in (("attention_norm", factors.qkv), ("ffn_norm", factors.gate_up)):
-        name = f"{norms[field]}.weight"
-        offset = config.norm_offset
-        norm = source.tensors[name].times(1.0, plus=offset).scaled(rows=np.reciprocal(divisors))
-        changed[name] = norm.times(1.0, plus=-offset)
+        change(f"{norms[field]}.weight", np.reciprocal(divisors))
     ones = {"qk": np.ones(query + key, np.float32), "gate": np.ones(ffn, np.float32)}
     of_values, of_up = np.reciprocal(factors.value), np.reciprocal(factors.down)
     qkv_rows: dict[str, _Array | None]
@@ -215,21 +228,17 @@ def _folded(source: Checkpoint, number: int, factors: _LayerFactors) -> Mapping[
 
 def _with_head(source: Checkpoint, inputs: LinearInput) -> Checkpoint:
     """The model with an equalised output layer of its own."""
-    output, offset = output_tensor(source), source.config.norm_offset
+    output = output_tensor(source)
     step = max(1, output.shape[0] // _HEAD_OUTPUTS)
     sampled = np.concatenate(
         [output.read_rows(row, row + 1) for row in range(0, output.shape[0], step)]
     )
     factors = channel_factors(inputs, sampled)
-    norm = (
-        source.tensors["model.norm.weight"]
-        .times(1.0, plus=offset)
-        .scaled(rows=np.reciprocal(factors))
-    )
+    norm = source.tensors["model.norm.weight"]
     changed = {
         # A tied one may be stored under the name of the output layer.
         "model.embed_tokens.weight": embedding_tensor(source),
-        "model.norm.weight": norm.times(1.0, plus=-offset),
+        "model.norm.weight": norm.scaled(rows=np.reciprocal(factors)),
         "lm_head.weight": replace(output, name="lm_head.weight").scaled(columns=factors),
     }
     config = replace(source.config, tied_head=False)
