@@ -113,7 +113,6 @@ import hashlib, sys
 import numpy as np
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.onnx_runtime import set_threads
-from dequantized import dequantized
 from graph_runner import GraphRunner, tokens
 set_threads(int(sys.argv[2]))
 for width in (1, 32):
