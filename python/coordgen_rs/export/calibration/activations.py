@@ -8,6 +8,7 @@ It changes no weights.
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +75,14 @@ def watch_inputs(
     """
     config = source.config.within(max(map(len, texts)))
     set_threads(None)
-    embedding = first_hidden_tensor(source).load()
-    states = [embedding[np.asarray(text, np.int64)] for text in texts]
-    del embedding
+    embedding = first_hidden_tensor(source)
+    rows = {token: embedding.read_rows(token, token + 1)[0] for token in set(chain(*texts))}
+    states = [np.stack([rows[token] for token in text]) for text in texts]
     with tempfile.TemporaryDirectory(prefix="coordgen-calibration-") as directory:
         for number in range(config.num_layers):
             layer = _FloatLayer(source, config, number, Path(directory))
             outputs = [layer.run(state) for state in states]
+            del layer  # its weights' file is written anew
             states = [hidden for hidden, _ in outputs]
             inputs = zip(*(it for _, it in outputs), strict=True)
             yield LayerInputs(*(LinearInput(np.concatenate(rows)) for rows in inputs))
