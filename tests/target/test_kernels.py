@@ -11,6 +11,7 @@ from coordgen_rs import open_session
 from coordgen_rs.export.cpu import w8a8
 from coordgen_rs.export.graph_builder import GraphBuilder, float_info
 from coordgen_rs.target import onnx_runtime
+from coordgen_rs.target import open as opening
 from coordgen_rs.target.onnx_runtime import cpu_session, kernel_library, set_threads
 from graph_runner import GraphRunner, tokens
 
@@ -163,6 +164,16 @@ def test_a_library_that_does_not_load_leaves_the_functions_and_is_tested_apart(
     assert session.widths == with_kernels.widths
     assert len(list(cache.rglob("*.json"))) == 2
     kernel_library.cache_clear()
+
+
+def test_another_build_of_the_kernels_is_tested_anew(monkeypatch, tmp_path, bundle):
+    cache, other = tmp_path / "cache", tmp_path / "other.so"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    other.write_bytes(b"another build")
+    for library in (kernel_library(), other, other):
+        monkeypatch.setattr(opening, "kernel_library", lambda library=library: library)
+        assert len(open_session(bundle.path).widths) > 1
+    assert len(list(cache.rglob("*.json"))) == 2
 
 
 def test_weights_in_the_form_for_processors_without_vnni_give_the_same_bits(monkeypatch, bundle):

@@ -141,10 +141,19 @@ def _record_path(
         *provider.conditions(bundle),
         str(threads),
         "" if memory_budget is None else f"{switch} within {memory_budget}",
-        "functions" if kernel_library() is None else "kernels",
+        *_kernels(),
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return cache / "coordgen_rs" / f"{name}.json"
+
+
+def _kernels() -> list[str]:
+    """Which kernels compute the functions in graphs: another build's may round otherwise."""
+    library = kernel_library()
+    if library is None:
+        return ["functions"]
+    found = library.stat()
+    return ["kernels", str(found.st_size), str(found.st_mtime_ns)]
 
 
 def _cache_directory() -> Path | None:
