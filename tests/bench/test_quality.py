@@ -1,10 +1,14 @@
 """What kinds of weights cost, side by side."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from checkpoints import exported, write_checkpoint
+from coordgen_rs.bench import quality
+from coordgen_rs.bench.quality import _Reference as Reference
 from coordgen_rs.bench.quality import compare_weights
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
@@ -69,7 +73,16 @@ def test_a_kind_that_the_checkpoint_cannot_have_and_a_text_of_one_token_are_refu
     path = tmp_path / "one.txt"
     path.write_text("a")
     with pytest.raises(OptionError, match="too short"):
-        compare_weights(checkpoint, text=path, most_tokens=1)
+        compare_weights(checkpoint, text=path)
+    with pytest.raises(OptionError, match="most_tokens is 1"):
+        compare_weights(checkpoint, most_tokens=1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_an_error(checkpoint, text, monkeypatch):
+    monkeypatch.setattr(quality, "_Reference", lambda _: Reference(Path("/dev/full")))
+    with pytest.raises(OSError, match="No space left"):
+        compare_weights(checkpoint, weights=["fp32"], text=text)
 
 
 def test_the_command_prints_a_row_for_each_kind(checkpoint, text, capsys):

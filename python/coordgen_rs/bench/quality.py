@@ -6,13 +6,15 @@ directory, the float32 bundle first, whose logits stay in a file until the end.
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind
 from coordgen_rs.errors import OptionError
@@ -82,7 +84,8 @@ def compare_weights(
         checkpoint: Same as in `export_checkpoint`.
         weights: The kinds; None for all that the checkpoint can have. Float is always there.
         text: What is read, in pieces of at most 256 tokens (`read_texts`). None takes the part of
-            `calibration` that is held out, or else four short English texts.
+            `calibration` that is held out, or else the four short English texts by which `w8a8`
+            is equalised.
         calibration: Weights that gain from a calibration text are compared with it, too.
         most_tokens: Of the text, at least 2.
         threads: Compute threads; None for one per core.
@@ -92,14 +95,17 @@ def compare_weights(
         OptionError: A kind of weights is unknown, or a text cannot be used.
         CheckpointError: Same as in `export_checkpoint`.
         ExportError: Same as in `export_checkpoint`.
+        OSError: The temporary directory cannot be written.
     """
+    arguments.count("most_tokens", most_tokens, least=2)
     source = open_checkpoint(checkpoint)
     variants = _variants(source, weights, has_calibration=calibration is not None)
     pieces = _pieces(source, text, calibration, most_tokens)
     set_threads(threads)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="coordgen-quality-") as directory:
-        reference = _Reference(Path(directory) / "logits", pieces, source.config.vocab_size)
+    with ExitStack() as opened:
+        directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="coordgen-quality-"))
+        reference = opened.enter_context(_Reference(Path(directory) / "logits"))
         for number, (kind, is_calibrated) in enumerate(variants):
             if on_progress is not None:
                 on_progress(kind, number, len(variants))
@@ -158,17 +164,39 @@ def _pieces(
         if len(piece) > 1:
             pieces.append(piece)
     if not pieces:
-        raise OptionError(f"{text or calibration} is too short: expected a text of two tokens")
+        raise OptionError(f"{text or calibration} is too short: expected two tokens at least")
     return pieces
 
 
 class _Reference:
-    """The float model's logits of all pieces, in a file: `(tokens, vocab_size) f32`."""
+    """The float model's logits of all pieces, in a file: rows of float32 as they came."""
 
-    def __init__(self, path: Path, pieces: Sequence[Sequence[int]], vocab_size: int) -> None:
-        shape = sum(map(len, pieces)), vocab_size
-        self.logits = np.memmap(path, np.float32, "w+", shape=shape)
-        self.is_filled = False
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("w+b")  # mapped, a full disk would end the process
+        self._is_filled = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def beside(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The next rows: those of the float model, which is the first to be read.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        if not self._is_filled:
+            self._stream.write(logits.tobytes())
+            return logits
+        content = self._stream.read(logits.nbytes)
+        return np.frombuffer(content, np.float32).reshape(logits.shape)
+
+    def end(self) -> None:
+        """All rows were given; the next model begins."""
+        self._stream.seek(0)
+        self._is_filled = True
 
 
 def _measured(
@@ -181,17 +209,14 @@ def _measured(
         following = np.asarray([*piece[1:], -1], np.int64)
         done = 0
         for logits in _logits(session, piece):
-            stop = row + len(logits)
-            if not reference.is_filled:
-                reference.logits[row:stop] = logits
-            expected, got = _log_softmax(reference.logits[row:stop]), _log_softmax(logits)
+            expected, got = _log_softmax(reference.beside(logits)), _log_softmax(logits)
             said = following[done : done + len(logits)]
             has_next = said >= 0
             surprise -= float(got[has_next, said[has_next]].sum())
             divergence += float((np.exp(expected) * (expected - got)).sum())
             num_agreed += int((expected.argmax(-1) == got.argmax(-1)).sum())
-            row, done = stop, done + len(logits)
-    reference.is_filled = True
+            row, done = row + len(logits), done + len(logits)
+    reference.end()
     session.close()
     return Quality(
         weights=bundle.manifest.weights,

@@ -36,17 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=values.path("--text"),
         metavar="FILE",
         help="what is read: UTF-8, or JSON lines (.jsonl); default: every fourth piece of the "
-        "calibration file, which is not calibrated on, or else four short English texts",
+        "calibration file, which is not calibrated on, or else the four short English texts "
+        "that w8a8 is equalised by",
     )
     parser.add_argument(
         "--calibration",
         type=values.path("--calibration"),
         metavar="FILE",
-        help="same as in `coordgen export`; int4 is then listed with and without it",
+        help="same as in `coordgen export`; int4 and w8a8 are then listed with and without it",
     )
     parser.add_argument(
         "--tokens",
-        type=values.count("--tokens"),
+        type=values.count("--tokens", least=2),
         default=2048,
         metavar="N",
         help="most tokens of the text; default %(default)s",
