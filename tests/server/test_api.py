@@ -322,13 +322,15 @@ def test_what_the_template_refuses_is_told(client):
         assert "nobody" in refused(client.post(path, json=body))["message"]
 
 
-def test_what_nobody_expects_is_told_by_its_type_alone(client, monkeypatch):
+def test_what_nobody_expects_is_told_and_logged_by_its_type_alone(client, monkeypatch, caplog):
     def fail(self, text, *, special_tokens):
-        raise KeyError("a secret")
+        raise KeyError(text)
 
     monkeypatch.setattr(FakeTokenizer, "encode", fail)
-    told = refused(client.post("/tokenize", json={"content": "a"}), 500)
+    told = refused(client.post("/tokenize", json={"content": "a secret"}), 500)
     assert told["message"] == "internal error: KeyError"
+    assert "internal error: KeyError" in caplog.text
+    assert "a secret" not in caplog.text
 
 
 def test_a_step_that_fails_is_an_error_and_the_next_request_works(client, model):

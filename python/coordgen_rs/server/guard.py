@@ -7,6 +7,8 @@ are known are served; a page elsewhere names itself as origin, and is refused.
 
 import hmac
 import ipaddress
+import logging
+import traceback
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -52,9 +54,11 @@ class Guard:
             self._check(Headers(scope=scope), scope["path"], scope["method"])
             await self._app(scope, receive, sent)
         except Exception as error:
-            if is_begun:
-                raise
-            await refused(refusal(error))(scope, receive, send)
+            told = refusal(error)
+            if told.status == 500:
+                _log(error)
+            if not is_begun:
+                await refused(told)(scope, receive, send)
         return None
 
     def _check(self, headers: Headers, path: str, method: str) -> None:
@@ -105,3 +109,9 @@ class Guard:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+def _log(error: Exception) -> None:
+    """Log where an error came from, but not what it says: that may hold a prompt."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    logging.getLogger(__name__).error("internal error: %s\n%s", type(error).__name__, where)
