@@ -179,20 +179,3 @@ def test_sigterm_does_not_wait_for_a_client_that_sends_half_a_request(bundle_of)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
         assert "Traceback" not in process.stderr.read()
-
-
-def test_a_kill_loses_no_finished_answer_and_the_next_server_goes_on(bundle_of, tmp_path):
-    options = ("--history", str(tmp_path / "history"), "--name", "embedded")
-    bundle = bundle_of("embedded", "fp32")
-    texts = []
-    for _ in range(2):
-        with served(bundle, *options) as (process, url):
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=100)
-            ask = partial(client.completions.create, model="embedded", prompt=TEXT)
-            texts.append(ask(max_tokens=20).choices[0].text)
-            next(iter(ask(max_tokens=800, stream=True, extra_body={"ignore_eos": True})))
-            process.kill()
-            process.wait(60)
-    with closing(HistoryStore(tmp_path / "history", read_only=True)) as store:
-        assert [found.num_requests for found in store.namespaces()] == [2]
-    assert texts[0] == texts[1]
