@@ -14,8 +14,8 @@ from coordgen_rs.errors import BundleError
     ("options", "told"),
     [
         (("--host", "0.0.0.0"), "--insecure"),
-        (("--host", "0.0.0.0", "--api-key", "k", "--history", "h"), "--share-history"),
-        (("--host", "::", "--insecure", "--sources", "earlier-requests"), "--share-history"),
+        (("--host", "0.0.0.0", "--api-key", "k", "--history", "h"), "--share-requests"),
+        (("--host", "::", "--insecure", "--sources", "earlier-requests"), "--share-requests"),
         (("--api-key", "a b"), "without spaces"),
         (("--api-key", "ä"), "ASCII"),
         (("--namespace", "n"), "--namespace needs --history"),
@@ -37,7 +37,7 @@ def test_what_is_unsafe_or_impossible_is_refused(capsys, monkeypatch, options, t
     [
         ((), True),
         (("--host", "0.0.0.0", "--insecure"), False),
-        (("--host", "0.0.0.0", "--insecure", "--share-history"), True),
+        (("--host", "0.0.0.0", "--insecure", "--share-requests"), True),
     ],
 )
 def test_strangers_do_not_draft_from_each_other(monkeypatch, options, remembers):
@@ -56,3 +56,25 @@ def test_a_bundle_that_is_none_ends_the_server(capsys, tmp_path):
     assert main(["serve", str(tmp_path), "--port", "0"]) == 2
     *_, last = capsys.readouterr().err.splitlines()
     assert "is not a bundle" in last
+
+
+@pytest.mark.parametrize(
+    ("options", "is_shared"),
+    [
+        ((), True),
+        (("--host", "0.0.0.0", "--insecure"), False),
+        (("--host", "0.0.0.0", "--insecure", "--share-requests"), True),
+    ],
+)
+def test_requests_of_other_clients_are_drafted_from_on_this_machine_alone(
+    monkeypatch, options, is_shared
+):
+    opened = []
+
+    def fail(path, **chosen):
+        opened.append(chosen["remember"])
+        raise BundleError("enough")
+
+    monkeypatch.setattr(Model, "open", fail)
+    assert main(["serve", "bundle", "--port", "0", *options]) == 2
+    assert opened == [is_shared]

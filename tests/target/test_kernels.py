@@ -158,7 +158,7 @@ def test_a_library_that_does_not_load_leaves_the_functions_and_is_tested_apart(
     broken = tmp_path / "_core.abi3.so"
     broken.write_text("no library")
     kernel_library.cache_clear()
-    monkeypatch.setattr(onnx_runtime._core, "__file__", str(broken))
+    monkeypatch.setattr(onnx_runtime, "extension_file", str(broken))
     assert kernel_library() is None
     session = open_session(bundle.path)
     assert session.widths == with_kernels.widths
@@ -179,6 +179,6 @@ def test_another_build_of_the_kernels_is_tested_anew(monkeypatch, tmp_path, bund
 def test_weights_in_the_form_for_processors_without_vnni_give_the_same_bits(monkeypatch, bundle):
     ids = tokens(60, 128)
     expected = GraphRunner(bundle).feed_all(ids, 8)
-    monkeypatch.setattr(onnx_runtime._core, "byte_products_saturate", lambda: True)
+    monkeypatch.setattr(onnx_runtime, "byte_products_saturate", lambda: True)
     for width in (1, 8, 32):
         assert np.array_equal(GraphRunner(bundle).feed_all(ids, width), expected)

@@ -80,7 +80,7 @@ def check_opening(options: argparse.Namespace) -> None:
         )
 
 
-def opened(options: argparse.Namespace, prefix_memory: int = 0, *, remember: bool = True) -> Model:
+def opened(options: argparse.Namespace, *, prefix_memory: int = 0, remember: bool = True) -> Model:
     """The model, open.
 
     Args:
@@ -111,6 +111,7 @@ def opened(options: argparse.Namespace, prefix_memory: int = 0, *, remember: boo
             provider=provider_options.chosen(options),
             chat_template=options.chat_template,
             prefix_memory=prefix_memory,
+            remember=remember,
             on_progress=on_progress,
         )
 

@@ -96,10 +96,10 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         help="serve another address than this machine's own without a key",
     )
     parser.add_argument(
-        "--share-history",
+        "--share-requests",
         action="store_true",
-        help="let clients of another address draft from each other's requests, in memory or by one "
-        "--history, which shows in answers",
+        help="on another address: let answers draft from requests of other clients, in memory and "
+        "in --history, which shows in how they come",
     )
     parser.add_argument(
         "--allow-host",
@@ -136,8 +136,8 @@ def run(options: argparse.Namespace) -> int:
     key = options.api_key or os.environ.get(_KEY) or None
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         raise OptionError("the API key must be printable ASCII without spaces: it is a header")
-    is_local = is_loopback(options.host)
-    if not is_local:
+    is_shared = is_loopback(options.host) or options.share_requests
+    if not is_loopback(options.host):
         _check_remote(options, key)
     access = Access(
         options.name or options.model.resolve().name,
@@ -151,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
     with warnings_told():
         serve(
             lambda: request_options.opened(
-                options, options.prefix_memory, remember=is_local or options.share_history
+                options, prefix_memory=options.prefix_memory, remember=is_shared
             ),
             place,
             access,
@@ -170,14 +170,14 @@ def _check_remote(options: argparse.Namespace, key: str | None) -> None:
         raise OptionError(
             f"--host {options.host} can be reached from elsewhere: set {_KEY}, or give --insecure"
         )
-    if options.history is not None and not options.share_history:
+    if options.history is not None and not options.share_requests:
         raise OptionError(
             "--history lets each client's answers draft from those of all others, which answers "
-            f"show: with --host {options.host}, give --share-history to allow that"
+            f"show: with --host {options.host}, give --share-requests to allow that"
         )
     shared = [source for source in options.sources or () if source in _OF_OTHERS]
-    if shared and not options.share_history:
+    if shared and not options.share_requests:
         raise OptionError(
             f"--sources {shared[0]} drafts from the requests of all clients, which answers show: "
-            f"with --host {options.host}, give --share-history to allow that"
+            f"with --host {options.host}, give --share-requests to allow that"
         )

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from coordgen_rs import _core, arguments
+from coordgen_rs import arguments
+from coordgen_rs._core import __file__ as extension_file
+from coordgen_rs._core import byte_products_saturate
 from coordgen_rs.errors import OptionError
 from coordgen_rs.process import OpenedHere
 
@@ -129,7 +131,7 @@ def kernel_library() -> Path | None:
     None if ONNX Runtime cannot load it: it then computes the functions as they are written, which
     takes longer and rounds otherwise. So this is a condition of what was tested and measured.
     """
-    library = Path(_core.__file__)
+    library = Path(extension_file)
     try:
         onnxruntime.SessionOptions().register_custom_ops_library(str(library))
     except Exception:  # ONNX Runtime has no class of its own for what the loader says
@@ -154,7 +156,7 @@ def cpu_session(model: Path | bytes, weights: Path | None = None) -> onnxruntime
     library = kernel_library()
     if library is not None:
         options.register_custom_ops_library(str(library))
-    if _core.byte_products_saturate():
+    if byte_products_saturate():
         # Its kernels then add pairs of products in 16 bits, which int8 weights overflow.
         options.add_session_config_entry("session.x64quantprecision", "1")
     source = model if isinstance(model, bytes) else str(model)
