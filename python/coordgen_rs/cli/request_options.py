@@ -111,7 +111,6 @@ def opened(options: argparse.Namespace, *, prefix_memory: int = 0, remember: boo
             provider=provider_options.chosen(options),
             chat_template=options.chat_template,
             prefix_memory=prefix_memory,
-            remember=remember,
             on_progress=on_progress,
         )
 
