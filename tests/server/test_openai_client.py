@@ -89,12 +89,15 @@ def test_completions_stop_strings_and_token_ids(client, model):
     assert "".join(chunk.choices[0].text for chunk in stream) == cut.text
 
 
-def test_a_right_prediction_is_accepted_and_changes_no_token(client):
-    answer = chat(client, max_tokens=30)
-    text = answer.choices[0].message.content
-    predicted = chat(client, max_tokens=30, prediction={"type": "content", "content": text})
+def test_a_right_prediction_is_accepted_and_changes_no_token(client, model):
+    # Not asked before: an earlier answer would be drafted from instead.
+    messages = [{"role": "user", "content": TEXT.upper()}]
+    text = model.chat(messages, max_new_tokens=30).text
+    ask = partial(client.chat.completions.create, model="embedded", messages=messages)
+    predicted = ask(max_tokens=30, prediction={"type": "content", "content": text})
     assert predicted.choices[0].message.content == text
     assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
+    answer = ask(max_tokens=30)
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
 
 

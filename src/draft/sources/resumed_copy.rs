@@ -40,7 +40,7 @@ enum Following {
     Broken { next: usize, num_since: usize },
 }
 
-/// Follows the latest copy of [`LEAST_COPY`] tokens or more through substituted, inserted and left-out
+/// Follows the latest copy of `LEAST_COPY` tokens or more through substituted, inserted and left-out
 /// tokens: it is taken up again where two tokens of the answer stand side by side in the next ones
 /// of the text.
 ///
@@ -49,7 +49,7 @@ enum Following {
 /// 20 bytes a token.
 ///
 /// # Cost
-/// `extend`: one look into the table a token, or at most [`WINDOW`] comparisons behind a mismatch.
+/// `extend`: one look into the table a token, or at most `WINDOW` comparisons behind a mismatch.
 /// `successors`: as many comparisons at most.
 ///
 /// # Example
