@@ -119,6 +119,9 @@ def test_what_is_not_finite_reaches_the_scale(monkeypatch, function, value):
 @pytest.mark.parametrize(
     ("function", "sizes"),
     [
+        (w8a8.ROWS, [(0, 8)]),
+        (w8a8.NORM_ROWS, [(3, 0), (0,)]),
+        (w8a8.GATE_ROWS, [(3, 7), (3, 1)]),
         (w8a8.NORM_ROWS, [(3, 8), (7,)]),
         (w8a8.ADD_NORM_ROWS, [(3, 8), (2, 8), (3, 1), (8,)]),
         (w8a8.ADD_NORM_ROWS, [(3, 8), (3, 8), (2, 1), (8,)]),

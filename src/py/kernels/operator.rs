@@ -219,6 +219,10 @@ impl Kernel {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATORS` declares them.
         let (num_rows, first) = unsafe { call.input(0) }?;
         let columns = first.len() / num_rows.max(1);
+        // Steps have a row or more; the halves of a gated row are as long as each other.
+        if first.is_empty() || (self.kind == Kind::GateRows && columns % 2 != 0) {
+            return Err(call.wrong_inputs());
+        }
         let size = if self.kind == Kind::GateRows { columns / 2 } else { columns };
         let (mut inputs, outputs) =
             ([first, &[], &[], &[]], usize::from(self.kind == Kind::AddNormRows));
