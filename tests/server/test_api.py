@@ -333,7 +333,7 @@ def test_what_nobody_expects_is_told_and_logged_by_its_type_alone(client, monkey
     assert "a secret" not in caplog.text
 
 
-def test_a_step_that_fails_is_an_error_and_the_next_request_works(client, model):
+def test_a_step_that_fails_is_an_error_and_the_next_request_works(client, model, caplog):
     model.fails_at = {"hello": NonFiniteLogitsError("row 0"), "secret": KeyError("a secret")}
     assert refused(client.post(CHAT, json=HELLO), 500)["type"] == "server_error"
     first, *_, last = events_of(client.post(CHAT, json=HELLO | {"stream": True}))
@@ -341,6 +341,8 @@ def test_a_step_that_fails_is_an_error_and_the_next_request_works(client, model)
     assert json.loads(last)["error"]["message"] == "row 0"
     told = refused(client.post(COMPLETIONS, json={"prompt": "secret"}), 500)
     assert told["message"] == "internal error: KeyError"
+    assert caplog.text.count("internal error: KeyError") == 1
+    assert "a secret" not in caplog.text
     assert client.post(COMPLETIONS, json={"prompt": "x"}).json()["choices"][0]["text"] == TEXT
 
 

@@ -7,8 +7,6 @@ are known are served; a page elsewhere names itself as origin, and is refused.
 
 import hmac
 import ipaddress
-import logging
-import traceback
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -16,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordgen_rs.server.answering import refused
-from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
 
 PUBLIC = ("/", "/health", "/v1/health")
 """Paths that need no key: a page that has nothing to tell, and whether the server is up."""
@@ -56,7 +54,7 @@ class Guard:
         except Exception as error:
             told = refusal(error)
             if told.status == 500:
-                _log(error)
+                log_unexpected(error)
             if not is_begun:
                 await refused(told)(scope, receive, send)
         return None
@@ -109,9 +107,3 @@ class Guard:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-
-
-def _log(error: Exception) -> None:
-    """Log where an error came from, but not what it says: that may hold a prompt."""
-    where = "".join(traceback.format_tb(error.__traceback__))
-    logging.getLogger(__name__).error("internal error: %s\n%s", type(error).__name__, where)

@@ -3,6 +3,8 @@
 In: an error of this package, or what is wrong with a request. Out: a status and a JSON object.
 """
 
+import logging
+import traceback
 from typing import Any
 
 from coordgen_rs.errors import (
@@ -81,6 +83,13 @@ def refusal(error: Exception) -> RefusalError:
     if isinstance(error, CoordgenError):
         return RefusalError(str(error), status=500, kind="server_error")
     return RefusalError(f"internal error: {type(error).__name__}", status=500, kind="server_error")
+
+
+def log_unexpected(error: Exception) -> None:
+    """Log where an error came from, unless it is of this package; its message may hold a prompt."""
+    if not isinstance(error, CoordgenError | RefusalError):
+        where = "".join(traceback.format_tb(error.__traceback__))
+        logging.getLogger(__name__).error("internal error: %s\n%s", type(error).__name__, where)
 
 
 class UnavailableError(RefusalError):

@@ -16,7 +16,7 @@ from coordgen_rs.errors import DeviceLostError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.job import Job
-from coordgen_rs.server.refusal import RefusalError, UnavailableError
+from coordgen_rs.server.refusal import RefusalError, UnavailableError, log_unexpected
 
 State = Literal["loading", "ready", "closing", "failed"]
 
@@ -192,6 +192,7 @@ class Worker:
             raise
         except Exception as error:
             self.figures.failed += 1
+            log_unexpected(error)
             job.tell(error)
         except BaseException:  # such as a panic of the core: the worker ends, and says so itself
             job.stop(UnavailableError("the model has failed"))
