@@ -35,7 +35,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(bundle_of, template):
-    with Model.open(bundle_of("embedded", "fp32"), chat_template=template, threads=1) as model:
+    with Model.open(bundle_of("embedded", "fp32"), chat_template=template) as model:
         yield model
 
 
