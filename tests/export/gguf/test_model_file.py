@@ -84,6 +84,15 @@ def test_exact_types_give_the_logits_of_their_float32_values(tmp_path, checkpoin
     assert np.abs(logits["keep"] - logits["fp32"]).mean() <= most * spread
 
 
+@pytest.mark.parametrize("weights", ["keep", "fp32", "int8", "int4", "w8a8"])
+def test_what_weights_take_is_told_before_they_are_written(tmp_path, weights):
+    wide = write_checkpoint(tmp_path / "model", hidden=512, ffn=512, heads=4, kv_heads=2)
+    file, out = write_gguf(tmp_path / "model.gguf", wide, "Q4_0"), tmp_path / "bundle"
+    told = export_checkpoint(file, out, weights=weights, context=128, prefill_rows=32)[weights]
+    taken = sum(path.stat().st_size for path in [*out.glob("*.weights"), out / "embedding.bin"])
+    assert told <= taken <= told + 64_000  # tensors begin at whole pages
+
+
 def test_manifest_and_info_say_what_was_kept(tmp_path, checkpoint, capsys):
     file = write_gguf(tmp_path / "model.gguf", checkpoint, {"attn": "Q4_0", "ffn": "Q4_1"})
     assert coordgen(["export", str(file), str(tmp_path / "bundle")]) == 0

@@ -142,11 +142,23 @@ def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
     vocabulary = config.vocab_size * config.hidden_size
     layers = (tensor for name, tensor in source.tensors.items() if ".layers." in name)
     bits = sum(math.prod(tensor.shape) * _with_scales(tensor, block_bits) for tensor in layers)
-    bits += vocabulary * (32 if weights == "fp32" else 16)
-    output_bits = _least_bits(output_tensor(source), head_bits)
-    if not (config.tied_head and output_bits == 32):  # else they are the embedding's
+    bits += vocabulary * (32 if _needs_float32(source, weights) else 16)
+    if not _is_shared(source, weights):
         bits += vocabulary * _with_scales(output_tensor(source), head_bits)
     return int(bits / 8)
+
+
+def _needs_float32(source: Checkpoint, weights: WeightKind) -> bool:
+    """Whether float16 would lose some of the embedding's values."""
+    if weights != "keep" or _is_shared(source, weights):
+        return weights in ("fp32", "keep")
+    return first_hidden_tensor(source).stored_type != "F16"
+
+
+def _is_shared(source: Checkpoint, weights: WeightKind) -> bool:
+    """Whether the output layer is the embedding, and both are floats."""
+    _, bits = _BITS[weights]
+    return source.config.tied_head and _least_bits(output_tensor(source), bits) == 32
 
 
 def _with_scales(tensor: Tensor, bits: Bits) -> float:
@@ -247,7 +259,7 @@ class _Exporter:
 
     def _write_embedding(self) -> EmbeddingFile:
         self._progress("embedding", 0)
-        is_exact = self._needs_float32()
+        is_exact = _needs_float32(self._source, self._options.weights)
         dtype = np.dtype("<f4" if is_exact else "<f2")
         with self._staging.create("embedding.bin") as file:
             for piece in first_hidden_tensor(self._source).pieces():
@@ -280,24 +292,12 @@ class _Exporter:
     def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
         self._progress("head", self._model.num_layers + 1)
         _, bits = _BITS[self._options.weights]
-        shared = self._shared_output(embedding.file) if self._is_shared() else None
+        is_shared = _is_shared(self._source, self._options.weights)
+        shared = self._shared_output(embedding.file) if is_shared else None
         with self._staging.create("head.weights") as file:
             stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
         graphs = self._write_graph("head", head_graph(self._model, stored))
         return HeadFiles(sorted({"head.weights", stored.output.weight.file}), graphs)
-
-    def _needs_float32(self) -> bool:
-        """Whether float16 would lose some of the embedding's values."""
-        if self._options.weights != "keep" or self._is_shared():
-            return self._options.weights in ("fp32", "keep")
-        return first_hidden_tensor(self._source).stored_type != "F16"
-
-    def _is_shared(self) -> bool:
-        """Whether the output layer is the embedding, and both are floats."""
-        _, bits = _BITS[self._options.weights]
-        return (
-            self._source.config.tied_head and _least_bits(output_tensor(self._source), bits) == 32
-        )
 
     def _kept(self) -> list[KeptWeights] | None:
         """What became of the tensors of a GGUF file, the most frequent type first."""
