@@ -161,6 +161,7 @@ def test_an_error_is_shown_and_the_talk_goes_on(page):
     page.get_log("browser")  # the browser itself reports the status 400
     ask(page, "Hello", limit="4")
     answered(page)
+    assert len(all_of(page, ".error")) == 1
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
