@@ -21,6 +21,7 @@ NOWHERE = "nowhere"
 
 VALID = {
     "generate": "--model nowhere --prompt x",
+    "chat": "nowhere",
     "export": "nowhere out",
     "check": "nowhere",
     "quality": "nowhere",
@@ -116,8 +117,14 @@ def test_what_is_missing_unknown_or_too_much_is_told(said, tmp_path, monkeypatch
     assert said(*words, "--help")[0] == 0
 
 
-def test_no_command_or_an_unknown_one_is_told(said):
-    assert "COMMAND" in said()[1]
+def test_without_a_command_the_first_steps_are_shown(capsys):
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    words = [line.split()[1] for line in out.splitlines() if line.startswith("  coordgen ")]
+    assert words == ["export", "chat", "generate", "serve", "doctor"]
+
+
+def test_an_unknown_command_is_told(said):
     assert "invalid choice: 'decode'" in said("decode")[1]
     assert said("--version")[0] == 0
 

@@ -12,6 +12,8 @@ from coordgen_rs.cli import (
     bench,
     chat,
     check,
+    completion,
+    doctor,
     export,
     generate,
     history,
@@ -44,8 +46,25 @@ _COMMANDS: dict[str, ModuleType] = {
     "bench": bench,
     "warm-up": warm_up,
     "plan": plan,
+    "doctor": doctor,
+    "completion": completion,
 }
 """One module per command, with `ABOUT`, `EXAMPLES`, `add_arguments` and `run`."""
+
+FIRST_STEPS = """\
+coordgen: faster text generation on device, without changing a single token
+
+what to type next:
+  coordgen export MODEL bundle     convert a model: a Hugging Face directory, hf:OWNER/NAME, or a
+                                   GGUF file (a folder of ONNX Runtime GenAI needs no conversion)
+  coordgen chat bundle             talk with it
+  coordgen generate --model bundle --prompt "..." --compare
+                                   answer one prompt, with and without drafts
+  coordgen serve bundle            a server for OpenAI clients, with a chat page
+  coordgen doctor                  what this machine can do, and what is missing
+
+coordgen --help lists all commands; coordgen COMMAND --help explains one
+"""
 
 EXIT_CODES = """\
 exit codes:
@@ -89,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    if not (sys.argv[1:] if arguments is None else arguments):
+        print(FIRST_STEPS, end="")
+        return _DONE
     try:
         options, unknown = make_parser().parse_known_args(arguments)
         if unknown:

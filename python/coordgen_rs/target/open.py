@@ -119,6 +119,22 @@ def open_session(
     return session
 
 
+def recorded_self_test(bundle: Bundle, threads: int | None = None) -> SelfTest | None:
+    """What was found when a bundle was first opened on this machine; None if nothing is kept.
+
+    Args:
+        bundle: An opened bundle.
+        threads: Compute threads of the process, as in `open_session`.
+
+    Raises:
+        OptionError: Same as in `open_session`.
+        ProviderError: The bundle is for QNN, which is not installed or cannot run here.
+    """
+    record = _record_path(bundle, ProviderChoice(), set_threads(threads), "auto", None)
+    found = None if record is None else _load(record)
+    return found if found is not None and found.files == _stamps(bundle) else None
+
+
 def _record_path(
     bundle: Bundle,
     provider: ProviderChoice,
@@ -130,8 +146,8 @@ def _record_path(
 
     None for a user without a home directory: each opening then tests the bundle again.
     """
-    cache = _cache_directory()
-    if cache is None:
+    records = records_directory()
+    if records is None:
         return None
     conditions = [
         str(bundle.path.resolve()),
@@ -144,7 +160,7 @@ def _record_path(
         *_kernels(),
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return cache / "coordgen_rs" / f"{name}.json"
+    return records / f"{name}.json"
 
 
 def _kernels() -> list[str]:
@@ -156,14 +172,14 @@ def _kernels() -> list[str]:
     return ["kernels", str(found.st_size), str(found.st_mtime_ns)]
 
 
-def _cache_directory() -> Path | None:
+def records_directory() -> Path | None:
+    """Where results of self-tests are kept; None for a user without a home directory."""
     chosen = os.environ.get("XDG_CACHE_HOME")
-    if chosen:
-        return Path(chosen)
     try:
-        return Path.home() / ".cache"
+        cache = Path(chosen) if chosen else Path.home() / ".cache"
     except RuntimeError:  # no HOME, and the user id has no entry in the password file
         return None
+    return cache / "coordgen_rs"
 
 
 def _cpu_model() -> str:

@@ -1,0 +1,69 @@
+"""`coordgen doctor`: what it finds, and what it says is missing."""
+
+import json
+import sys
+import tomllib
+
+import pytest
+
+from checkpoints import ROOT
+from coordgen_rs import open_session
+from coordgen_rs.cli import doctor
+from coordgen_rs.cli.main import main
+
+
+def test_every_extra_of_the_package_is_looked_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert doctor.EXTRAS.keys() == project["optional-dependencies"].keys()
+
+
+def test_a_missing_extra_is_named_with_how_to_install_it(capsys, monkeypatch):
+    monkeypatch.setitem(doctor.EXTRAS, "plots", ("no_such_module", "plots of benchmarks"))
+    assert main(["doctor"]) == 0
+    line = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("plots"))
+    assert "missing no_such_module: pip install" in line
+    assert "[plots]" in line
+
+
+def test_the_report_has_versions_machine_and_extras(capsys):
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["python"].split(".")[:2] == [str(n) for n in sys.version_info[:2]]
+    assert found["machine"]["cores"] >= 1
+    assert found["machine"]["w8a8_kernels"] is True
+    assert found["extras"]["export"]["missing"] == []
+    assert found["records"]["is_writable"] is True
+
+
+def test_a_bundle_that_was_opened_here_shows_what_was_found(
+    capsys, bundle_of, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = bundle_of("embedded", "fp32")
+    assert main(["doctor", str(path)]) == 0
+    assert "not yet tested on this machine: run coordgen check" in capsys.readouterr().out
+    session = open_session(path)
+    assert main(["doctor", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["bundle"]
+    assert found["is_tested"] is True
+    assert found["exact_widths"] == list(session.widths)
+
+
+def test_a_home_that_cannot_be_written_to_is_told(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"]["is_writable"] is False
+
+
+def test_what_is_no_bundle_is_refused(capsys, tmp_path):
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_each_command(capsys, shell):
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in ("generate", "warm-up", "--max-new-tokens", "--json"))
