@@ -1,6 +1,6 @@
 """Hooks of `make docs`: pages whose source stands elsewhere, and links that hold in both places.
 
-In: README.md, models/*.md, CHANGELOG.md and the parser of `coordgen`. Out: pages of the site, so
+In: README.md and its like, models/*.md and the parser of `coordgen`. Out: pages of the site, so
 that nothing is kept twice. A page's links are written as GitHub wants them; here they become links
 within the site, or plain text where they name a file that the site does not have.
 """
@@ -25,6 +25,8 @@ PAGES = {
     "models/DEVICES.md": "snapdragon.md",
     "models/README.md": "embedded-model.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
 }
 """Sources outside `docs/`, and the pages that they become."""
 

@@ -20,7 +20,7 @@ from checkpoints import ROOT
 from coordgen_rs.cli.main import make_parser
 
 DOCUMENTS = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "models").glob("*.md")),
 ]
