@@ -1,5 +1,9 @@
-"""Build the wheel, install it into a clean virtual environment, and use its command there."""
+"""Build the wheel, install it into a clean virtual environment, and use its command there.
 
+`python tests/wheel_check.py [DIR]`: with a directory, use the wheel in it instead of building one.
+"""
+
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,14 +20,16 @@ def run(*command: str | Path, cwd: Path) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        build = ["-m", "maturin", "build", "--release", "--quiet", "--out", folder]
-        run(sys.executable, *build, cwd=ROOT)
-        (wheel,) = folder.glob("*.whl")
+        wheels = Path(sys.argv[1]).resolve() if sys.argv[1:] else folder
+        if wheels == folder:
+            build = ["-m", "maturin", "build", "--release", "--quiet", "--out", folder]
+            run(sys.executable, *build, cwd=ROOT)
+        (wheel,) = wheels.glob("*.whl")
         if "-cp311-abi3-" not in wheel.name:
             raise SystemExit(f"not an abi3 wheel for Python 3.11 and up: {wheel.name}")
         venv.create(folder / "venv", with_pip=True)
-        python = folder / "venv" / "bin" / "python"
-        command = folder / "venv" / "bin" / "coordgen"
+        programs = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
+        python, command = programs / "python", programs / "coordgen"
         run(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
         refused = subprocess.run(
             [command, "export", ROOT / "models" / "embedded", "bundle"],
