@@ -96,6 +96,7 @@ lint: build/.core ## formatting, lints, types, stubs and documentation
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest coordgen_rs._core
+	$(BIN)/python docs/third_party.py --check
 
 format: build/.venv ## rewrite the sources in the project's format
 	cargo fmt
