@@ -15,9 +15,9 @@ NOTICES = ROOT / "THIRD-PARTY.txt"
 _TREE = "cargo tree --locked -e normal,no-proc-macro --features python --prefix none --format {p}"
 _FIRST_CHOICE = ("LICENSE-MIT", "LICENSE-BSD", "LICENSE", "LICENSE.txt", "LICENSE.md")
 _HEAD = """\
-Licence notices of the Rust crates that are compiled into coordgen_rs. Crates that may be used under
-either the MIT or the Apache-2.0 licence are used under the MIT licence. The Rust standard library is
-used under the same two licences: copyright the Rust Project contributors.
+Licence notices of the Rust crates that are compiled into coordgen_rs. Crates that may be used
+under either the MIT or the Apache-2.0 licence are used under the MIT licence. The Rust standard
+library is used under the same two licences: copyright the Rust Project contributors.
 
 Written by docs/third_party.py.
 """
