@@ -1,7 +1,7 @@
 """A picture of a command in a terminal: `python docs/terminal_picture.py OUT.svg COMMAND ..`.
 
-In: a command, which is run. Out: an SVG file with the command and what it printed, in colours. Nothing in it
-is drawn by hand, and it asks for no font from elsewhere.
+In: a command, which is run. Out: an SVG file with the command and what it printed, in colours.
+Nothing in it is drawn by hand, and it asks for no font from elsewhere.
 """
 
 import argparse
