@@ -16,7 +16,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs._core import least_that_pays
+from coordgen_rs._core import Drafter, ModelDraft, draft_methods, least_that_pays
 from coordgen_rs.cli.main import main
 from coordgen_rs.draft_model import ModelDrafter
 from coordgen_rs.errors import DraftModelError, OptionError
@@ -48,7 +48,10 @@ def small_model(bundle_of):
     return DraftModel(open_session(bundle_of("embedded-draft", "int4")))
 
 
-@pytest.mark.parametrize("draft", ["edgellm", "blend", EVERYTHING])
+PARTS = [method.name for method in draft_methods() if method.needs_draft_model]
+
+
+@pytest.mark.parametrize("draft", [*PARTS, "auto", "blend", EVERYTHING])
 @pytest.mark.parametrize("commit", ["canonical", "compact"])
 def test_a_draft_model_changes_no_token(session_of, model, draft, commit):
     session = session_of("embedded", "fp32")
@@ -88,7 +91,7 @@ def test_the_models_cache_holds_the_text_as_if_read_from_the_start(session_of, m
     for step in generate(session, prompt, max_new_tokens=30, drafter=drafter):
         text += step.token_ids
         if len(text) < len(prompt) + 30:
-            model.draft(1)  # moves the rows that were accepted together, and reads the last token
+            drafter.model.draft(1)  # moves the rows that were accepted together, and reads the last token
     model.session.rewind(len(text) - len(step.token_ids) - 1)
     held = next_row(model.session, text[: len(text) - len(step.token_ids)])
     model.session.rewind(0)
@@ -103,13 +106,14 @@ def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
     drafter = make_drafter(session, "edgellm", draft_model=model)
     assert isinstance(drafter, ModelDrafter)
     drafter.begin(prompt, 20)
-    one_by_one = 0
-    while model.step(12):
+    one_by_one, drafting = 0, drafter.model
+    while drafting.step(12):
         one_by_one += 1
     assert 1 <= one_by_one <= 12
-    assert not model.step(12)
+    assert not drafting.step(12)
+    assert drafting.step(24, provisional=True)
     drafter.begin(prompt, 20)  # another request, in the middle of nothing
-    model.draft(12)
+    drafting.draft(12)
     assert model.session.length >= len(prompt)
 
 
@@ -219,3 +223,31 @@ def test_generate_takes_a_draft_model_on_the_command_line(bundle_of, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["identical"]
     assert report["per_source"]["draft-model"]["accepted"] > 0
+
+
+def test_a_model_that_would_read_too_much_is_not_opened_for_an_answer(session_of, model):
+    session = session_of("embedded", "fp32")
+    costs = [StepCost(10.0 + 2 * index, 0.0) for index in range(len(session.widths))]
+    dear = [StepCost(9.0, 0.0)] * len(model.session.widths)
+    drafter = make_drafter(session, "auto", draft_model=DraftModel(model.session))
+    assert drafter.model.core.reading_cost() == 0, "nothing is unread"
+    prompt = np.arange(40, 540, dtype=np.uint32)
+    steps = session.step_inputs
+    core = ModelDraft(model.session.step_inputs, session.vocab_size, costs=dear)
+    weighing = Drafter(
+        steps, session.vocab_size, sources=["draft-model"], costs=costs, model_draft=core
+    )
+    weighing.begin(prompt, 30)
+    reading = core.reading_cost()
+    assert reading == 9 * -(-500 // model.session.widths[-1])
+    assert not weighing.model_pays(499, a_token=0.9, catching_up=reading)
+    assert weighing.model_pays(499, a_token=0.1, catching_up=0)
+    with pytest.raises(OptionError, match="cost of the draft model"):
+        weighing.model_pays(499, catching_up=float("nan"))
+
+
+def test_unknown_shapes_are_refused_by_name(model):
+    with pytest.raises(OptionError, match="growth is \"bush\""):
+        DraftModel(model.session, growth="bush")
+    with pytest.raises(OptionError, match="stop is \"never\""):
+        DraftModel(model.session, stop="never")

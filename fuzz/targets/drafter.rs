@@ -8,6 +8,7 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use coordgen_fuzz::within_memory;
+use coordgen_rs::draft::choose::model_choice::ModelPrice;
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
 use coordgen_rs::draft::methods::{DrawnOn, source_drawing_on};
@@ -338,13 +339,13 @@ impl Life {
         model.skip(u8::arbitrary(input)?.into());
         let row = [small(input)?, 0.5, 1.0];
         for _ in 0..u8::arbitrary(input)? % 8 {
-            let Some(step) = model.next_step(6) else { break };
+            let Some(step) = model.next_step(6, false) else { break };
             assert!(step.first < step.tree.num_nodes());
             top_k(&row).iter().for_each(|likely| model.read(likely));
         }
         drop(model);
         let cost = small(input)?;
-        match self.drafter.model_ran(cost) {
+        match self.drafter.model_ran(cost, 0.0) {
             Ok(()) => assert!(self.is_running),
             Err(Error::NoRequest) => assert!(!self.is_running),
             Err(error) => assert!(!(cost.is_finite() && cost >= 0.0), "{error}"),
@@ -363,7 +364,7 @@ impl Life {
     /// Questions change nothing.
     fn ask(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let past_len = self.past_len(input)?;
-        match self.drafter.model_pays(past_len) {
+        match self.drafter.model_pays(past_len, ModelPrice::default()) {
             Ok(_) => assert!(self.is_running),
             Err(Error::NoRequest) => assert!(!self.is_running),
             Err(Error::StepOutOfRange { .. }) => {

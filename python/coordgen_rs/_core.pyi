@@ -266,8 +266,16 @@ class DraftMethod:
         """The shape of its trees, for `Drafter`."""
 
     @property
-    def branches(self) -> bool:
-        """Whether its draft model drafts branches, or a chain only; for `ModelDraft`."""
+    def growth(self) -> str:
+        """What its draft model reads next; for `ModelDraft`."""
+
+    @property
+    def stop(self) -> str:
+        """When its draft model has drafted enough; for `ModelDraft`."""
+
+    @property
+    def weighs_model(self) -> bool:
+        """Whether its draft model runs only where that pays, which the papers do not ask."""
 
     @property
     def in_gaps(self) -> bool:
@@ -429,29 +437,39 @@ class Drafter:
             NonFiniteLogitsError: A row has no usable maximum; the message names its position.
         """
 
-    def model_pays(self, past_len: int) -> bool:
+    def model_pays(
+        self, past_len: int, *, a_token: float = 0.0, catching_up: float = 0.0
+    ) -> bool:
         """Whether a draft model is to run before the next step.
 
         Always where rows are free; else where it has lately been worth more than what is known now,
-        and now and then to see whether it is.
+        and what it has to read first comes in again over the rest of the answer. Now and then, for
+        at most a hundredth of what all steps cost, to see whether it is.
 
         Args:
             past_len: Committed tokens before the root.
+            a_token: Cost of a drafted token as a share of the target's plain step, see
+                `least_that_pays`.
+            catching_up: Cost of reading what the model has not read, in the unit of the steps'
+                costs, see `ModelDraft.reading_cost`.
 
         Raises:
             CallOrderError: No request is running.
             ShapeError: No step fits after `past_len` tokens.
+            OptionError: A cost is negative, infinite or NaN.
+            UnsupportedGrammarError, GrammarError: Same as in `propose`.
         """
 
-    def model_ran(self, cost: float) -> None:
+    def model_ran(self, cost: float, *, catching_up: float = 0.0) -> None:
         """Report that the draft model has run for the next step.
 
         Args:
             cost: Of all its runs, in the unit of the steps' costs.
+            catching_up: What reading the text had cost before them.
 
         Raises:
             CallOrderError: No request is running.
-            OptionError: The cost is negative, infinite or NaN.
+            OptionError: A cost is negative, infinite or NaN.
         """
 
     def propose(
@@ -1229,12 +1247,18 @@ class ModelDraft:
         step_inputs: One for each step that the draft model's session can run, narrowest first.
         vocab_size: Number of columns of the logits.
         end_token_ids: Tokens after which nothing follows.
+        costs: What each of the steps costs, as in `Drafter`; None where that is no matter.
         least_that_pays: Share of a step of the target that a step of the draft model costs: a
             branch less sure is not followed. 0 where that is no matter.
-        branches: False for a chain of the likeliest tokens, to compare with.
+        growth: What is read next: "chain", the likeliest token after the last one; "paced", the
+            branch that is shortest of what it should be (EdgeLLM, Eq. 2); "surest", the surest
+            token of any branch.
+        stop: When it is enough: "tree-confidence", when the surest branch is below alpha (EdgeLLM,
+            Eq. 3); "fixed", the same with the first alpha; "next-token", when the surest token
+            that could be read next is below alpha.
 
     Raises:
-        OptionError: `least_that_pays` is not 0 to 1.
+        OptionError: `least_that_pays` is not 0 to 1, costs are unusable, or a name is unknown.
     """
 
     def __new__(
@@ -1243,8 +1267,10 @@ class ModelDraft:
         vocab_size: int,
         *,
         end_token_ids: Sequence[int] = ...,
+        costs: Sequence[float | tuple[float, float]] | None = None,
         least_that_pays: float = 0.0,
-        branches: bool = True,
+        growth: str = "surest",
+        stop: str = "next-token",
     ) -> ModelDraft: ...
     def take_realignment(self) -> tuple[int, NDArray[np.uint32]] | None:
         """What the session must do with its cache first, once; None where it is as it should be.
@@ -1256,10 +1282,13 @@ class ModelDraft:
     def unread(self) -> NDArray[np.uint32]:
         """Tokens of the request that the model has not read, `(tokens,) u32`."""
 
+    def reading_cost(self) -> float:
+        """What reading these would cost, in the unit of `costs`; 0 without costs."""
+
     def skip(self, num_tokens: int) -> None:
         """Tell that the session has read the next tokens by itself; the last is always left."""
 
-    def next_step(self, max_tokens: int) -> StepInputs | None:
+    def next_step(self, max_tokens: int, *, provisional: bool = False) -> StepInputs | None:
         """The filled inputs of the next step; None where it is enough, or the cache is full.
 
         All of its `num_nodes` rows are to be committed. A step that is not answered by `read` is
@@ -1267,6 +1296,8 @@ class ModelDraft:
 
         Args:
             max_tokens: Tokens to draft at most.
+            provisional: The target verifies what was drafted before: go on although that was
+                enough (EdgeLLM III-D).
 
         Raises:
             InvalidDraftError: More tokens are unread than a step has rows: `skip` some.

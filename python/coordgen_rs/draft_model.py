@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from coordgen_rs._core import Drafter, ModelDraft, StepInputs, least_that_pays
+from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
 from coordgen_rs.errors import DraftModelError
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
@@ -28,35 +28,44 @@ class DraftModel:
         least_that_pays: Cost of drafting and verifying a token, as a share of a target's step. A
             branch less likely than that is not followed, and with 1 the model is never run. 0, as
             in the paper, if the cost does not matter.
-        branches: False for a chain of the most likely tokens, for comparison.
+        growth: What it reads next: "chain", "paced" (EdgeLLM) or "surest".
+        stop: When it is enough: "fixed", "tree-confidence" (EdgeLLM) or "next-token".
 
     Attributes:
         session: As given.
         least_that_pays: As given.
         core: The tree, for `Drafter(model_draft=...)`.
+
+    Raises:
+        OptionError: `growth` or `stop` is unknown, or `least_that_pays` is not 0 to 1.
     """
 
     def __init__(
-        self, session: Session, *, least_that_pays: float = 0.0, branches: bool = True
+        self,
+        session: Session,
+        *,
+        least_that_pays: float = 0.0,
+        growth: str = "surest",
+        stop: str = "next-token",
     ) -> None:
         self.session, self.least_that_pays = session, least_that_pays
-        self._branches = branches
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
             end_token_ids=session.end_token_ids,
+            costs=session.step_costs,
             least_that_pays=least_that_pays,
-            branches=branches,
+            growth=growth,
+            stop=stop,
         )
 
     @classmethod
-    def open(cls, path: Path | str, target: OrtSession, *, branches: bool = True) -> Self:
+    def open(cls, path: Path | str, target: OrtSession) -> Self:
         """Open a bundle as the draft model of `target`; measured costs decide what pays.
 
         Args:
             path: The bundle's directory.
             target: The target it will draft for.
-            branches: Same as in the class.
 
         Raises:
             DraftModelError: It has another tokenizer or vocabulary.
@@ -67,48 +76,47 @@ class DraftModel:
         least = least_that_pays(
             session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
         )
-        return cls(session, least_that_pays=least, branches=branches)
+        return cls(session, least_that_pays=least)
 
     def close(self) -> None:
         """Release what the draft model holds."""
         self.session.close()
 
-    def shaped(self, *, branches: bool) -> "DraftModel":
-        """The same model, drafting branches or a chain; with a new tree if that differs."""
-        if branches == self._branches:
-            return self
-        return DraftModel(self.session, least_that_pays=self.least_that_pays, branches=branches)
+    def shaped(self, method: DraftMethod) -> "DraftModel":
+        """The same model, drafting as a method does; with a tree and a threshold of its own."""
+        least = self.least_that_pays if method.weighs_model else 0.0
+        return DraftModel(
+            self.session, least_that_pays=least, growth=method.growth, stop=method.stop
+        )
 
-    def drafter(self, drafter: Drafter, max_tokens: int, *, in_gaps: bool = True) -> "ModelDrafter":
+    def drafter(
+        self, drafter: Drafter, max_tokens: int, *, in_gaps: bool = True, weighs: bool = True
+    ) -> "ModelDrafter":
         """A `ModelDrafter` of this model; arguments are the same as in `ModelDrafter`."""
-        return ModelDrafter(drafter, self, max_tokens, in_gaps=in_gaps)
+        return ModelDrafter(drafter, self, max_tokens, in_gaps=in_gaps, weighs=weighs)
 
     def draft(self, max_tokens: int) -> None:
         """Grow the tree until it is good enough, or holds `max_tokens` tokens."""
         while self.step(max_tokens):
             pass
 
-    def step(self, max_tokens: int) -> bool:
+    def step(self, max_tokens: int, *, provisional: bool = False) -> bool:
         """Read one more token, or what the model has not yet read of the request.
 
         Anything may happen between two steps; the next one continues from there.
 
         Args:
             max_tokens: Most tokens that the tree may hold.
+            provisional: Go on although the tree is good enough: the target verifies it meanwhile.
 
         Returns:
             False if nothing was done, because the tree is good enough, or because drafting never
             pays, as the core decides.
         """
         session = self.session
-        realignment = self.core.take_realignment()
-        if realignment is not None:
-            length, rows = realignment
-            session.rewind(length)
-            session.commit(rows)
-        if not self._read_prompt():
+        if not self.catch_up():
             return False
-        inputs = self.core.next_step(max_tokens)
+        inputs = self.core.next_step(max_tokens, provisional=provisional)
         if inputs is None or session.length + inputs.num_nodes > session.capacity:
             return False  # a step that is not read is asked for again
         logits = session.step(inputs)
@@ -117,8 +125,17 @@ class DraftModel:
         self.core.read(logits, inputs.num_nodes - 1)
         return True
 
-    def _read_prompt(self) -> bool:
-        """Read what is too long for a step; False if it is too long for the cache."""
+    def catch_up(self) -> bool:
+        """Follow the request, and read what is too long for a step.
+
+        Returns:
+            False if it is too long for the cache: then nothing can be drafted.
+        """
+        realignment = self.core.take_realignment()
+        if realignment is not None:
+            length, rows = realignment
+            self.session.rewind(length)
+            self.session.commit(rows)
         unread = self.core.unread()
         if len(unread) > self.session.step_inputs[-1].rows:
             if self.session.length + len(unread) > self.session.capacity:
@@ -136,6 +153,7 @@ class ModelDrafter(WrappedDrafter):
         model: Runs before each proposal.
         max_tokens: Most tokens that the model drafts per proposal.
         in_gaps: Whether it keeps drafting while the target waits for its blocks.
+        weighs: Whether it is run only where that pays by measured costs.
 
     Attributes:
         model: As given.
@@ -144,21 +162,39 @@ class ModelDrafter(WrappedDrafter):
     """
 
     def __init__(
-        self, drafter: Drafter, model: DraftModel, max_tokens: int, *, in_gaps: bool = True
+        self,
+        drafter: Drafter,
+        model: DraftModel,
+        max_tokens: int,
+        *,
+        in_gaps: bool = True,
+        weighs: bool = True,
     ) -> None:
         super().__init__(drafter)
-        self.model, self._max_tokens, self._in_gaps = model, max_tokens, in_gaps
+        self.model, self._max_tokens = model, max_tokens
+        self._in_gaps, self._weighs = in_gaps, weighs
+        self._drafts = False  # the model drafts the step at hand
         self.model_s, self.num_provisional = 0.0, 0
 
     def propose(self, past_len: int) -> StepInputs:
         """Let the model draft if that pays, then propose; same as in `Drafter`."""
         start = time.perf_counter()
-        if self.drafter.model_pays(past_len):
+        self._drafts = not self._weighs or self._pays(past_len)
+        if self._drafts:
+            self.model.catch_up()
+            caught_up = time.perf_counter()
             self.model.draft(self._max_tokens)
             # What it really takes: between its steps there is more to do than they cost.
-            self.drafter.model_ran(1e6 * (time.perf_counter() - start))
+            drafting, reading = time.perf_counter() - caught_up, caught_up - start
+            self.drafter.model_ran(1e6 * drafting, catching_up=1e6 * reading)
         self.model_s += time.perf_counter() - start
         return super().propose(past_len)
+
+    def _pays(self, past_len: int) -> bool:
+        model = self.model
+        return self.drafter.model_pays(
+            past_len, a_token=model.least_that_pays, catching_up=model.core.reading_cost()
+        )
 
     def draft_on(self) -> bool:
         """Draft one more token while the target waits for its blocks (EdgeLLM III-D).
@@ -168,7 +204,8 @@ class ModelDrafter(WrappedDrafter):
         Returns:
             False if there is nothing more to draft.
         """
-        drafted = self._in_gaps and self.model.step(2 * self._max_tokens)
+        drafts = self._in_gaps and self._drafts
+        drafted = drafts and self.model.step(2 * self._max_tokens, provisional=True)
         self.num_provisional += drafted
         return drafted
 

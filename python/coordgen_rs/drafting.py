@@ -107,11 +107,11 @@ def make_drafter(
     """
     arguments.one_of("commit", commit, ("canonical", "compact"))
     costs = None if free_rows else session.step_costs
-    in_gaps = True
+    in_gaps = weighs = True
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
         method = draft_method(draft)
-        in_gaps, tree = method.in_gaps, method.tree
+        in_gaps, weighs, tree = method.in_gaps, method.weighs_model, method.tree
         sources = method.sources(
             free_rows=costs is None,
             draft_model=draft_model is not None,
@@ -122,7 +122,7 @@ def make_drafter(
     _check_used("look-up table", lookup_table, "lookup-table", draft, sources)
     _check_used("draft model", draft_model, "draft-model", draft, sources)
     if draft_model is not None and isinstance(draft, str):
-        draft_model = draft_model.shaped(branches=method.branches)
+        draft_model = draft_model.shaped(method)
     if commit == "compact" and "compact" not in session.allowed_commits:
         commit = "canonical"
     drafter = Drafter(
@@ -139,7 +139,8 @@ def make_drafter(
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter
-    return draft_model.drafter(drafter, session.step_inputs[-1].rows - 1, in_gaps=in_gaps)
+    max_tokens = session.step_inputs[-1].rows - 1
+    return draft_model.drafter(drafter, max_tokens, in_gaps=in_gaps, weighs=weighs)
 
 
 def _check_used(

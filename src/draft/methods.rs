@@ -12,6 +12,7 @@ use crate::draft::sources::earlier_requests::EarlierRequests;
 use crate::draft::sources::history::History;
 use crate::draft::sources::lookup_table::SharedTable;
 use crate::draft::sources::lookup_table::source::TableSource;
+use crate::draft::sources::model::shape::{Growth, ModelShape, Stop};
 use crate::draft::sources::model::source::{ModelSource, SharedModelDraft};
 use crate::draft::sources::prediction::Prediction;
 use crate::draft::sources::prompt_lookup::PromptLookup;
@@ -228,10 +229,13 @@ pub struct Method {
     pub about: &'static str,
     /// Who decides on the shape of its trees.
     pub tree: TreeShape,
-    /// Whether its draft model drafts branches, or a chain only.
-    pub branches: bool,
+    /// How its draft model drafts.
+    pub model: ModelShape,
     /// Whether its draft model goes on while the target waits for its blocks.
     pub in_gaps: bool,
+    /// Whether its draft model is run only where that pays by measured costs, which the papers do not
+    /// ask.
+    pub weighs_model: bool,
     sources: &'static [(&'static str, When)],
 }
 
@@ -241,7 +245,13 @@ impl Method {
         sources: &'static [(&'static str, When)],
         about: &'static str,
     ) -> Self {
-        Self { name, about, sources, tree: TreeShape::BestFirst, branches: true, in_gaps: true }
+        let (tree, model) = (TreeShape::BestFirst, ModelShape::OURS);
+        Self { name, about, sources, tree, model, in_gaps: true, weighs_model: true }
+    }
+
+    /// A method of EdgeLLM's parts.
+    const fn edgellm(name: &'static str, model: ModelShape, about: &'static str) -> Self {
+        Self { model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
     }
 
     /// The method of that name. Fails when there is none, and for plain decoding, which drafts nothing.
@@ -364,20 +374,43 @@ pub const METHODS: &[Method] = &[
         tree: TreeShape::Dynamic(DynamicTreeOptions::FIGURE_7),
         ..Method::new("diaa", &[LOOKUP_TABLE], "DIAA: its dynamic tree over a look-up table")
     },
-    Method::new("edgellm", &[DRAFT_MODEL], "EdgeLLM: a draft model's branches"),
-    // EdgeLLM's own ablation (its Figure 22): without provisional generation, then without branches.
+    Method::edgellm("edgellm", ModelShape::EDGELLM, "EdgeLLM: a draft model's branches"),
+    Method::new(
+        "edgellm-ours",
+        &[DRAFT_MODEL],
+        "EdgeLLM changed: the surest token first, weighed by measured costs",
+    ),
+    // EdgeLLM's own ablation (its Figure 22): one part left out, then all.
+    Method::edgellm(
+        "edgellm-unpaced",
+        ModelShape { growth: Growth::Surest, ..ModelShape::EDGELLM },
+        "EdgeLLM without the pacer: the surest token of any branch first",
+    ),
+    Method::edgellm(
+        "edgellm-unbranched",
+        ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM },
+        "EdgeLLM without branches",
+    ),
+    Method::edgellm(
+        "edgellm-fixed",
+        ModelShape { stop: Stop::Fixed, ..ModelShape::EDGELLM },
+        "EdgeLLM with a fallback threshold that stays",
+    ),
     Method {
         in_gaps: false,
-        ..Method::new(
+        ..Method::edgellm(
             "edgellm-waiting",
-            &[DRAFT_MODEL],
+            ModelShape::EDGELLM,
             "EdgeLLM without provisional generation while blocks load",
         )
     },
     Method {
-        branches: false,
         in_gaps: false,
-        ..Method::new("chain", &[DRAFT_MODEL], "a chain of a draft model's likeliest tokens")
+        ..Method::edgellm(
+            "chain",
+            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            "a chain of a draft model's likeliest tokens",
+        )
     },
 ];
 
@@ -508,6 +541,7 @@ mod tests {
             ("token-recycling", plainest, "token-recycling"),
             ("diaa", all, "lookup-table"),
             ("edgellm", all, "draft-model"),
+            ("edgellm-ours", all, "draft-model"),
             ("chain", all, "draft-model"),
         ] {
             assert_eq!(sources(name, situation).unwrap(), expected, "{name}");

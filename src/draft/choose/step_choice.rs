@@ -111,6 +111,14 @@ impl StepChoice {
         a_row.reduce(f32::min).map(|cost| cost.max(0.0))
     }
 
+    /// What it costs to read so many tokens in steps of the widest kind, from the first one on; 0 where
+    /// rows are free.
+    pub fn reading_cost(&self, num_tokens: usize) -> f32 {
+        let widest = self.steps.len() - 1;
+        let num_steps = num_tokens.div_ceil(self.rows(widest));
+        self.cost(widest, num_tokens / 2).map_or(0.0, |cost| cost * num_steps as f32)
+    }
+
     /// The widest step that fits after `past_len` committed tokens. Fails when none does.
     pub fn widest(&self, past_len: usize) -> Result<usize> {
         let fits = |step: &StepShape| past_len.saturating_add(step.rows) <= step.attended;

@@ -12,6 +12,7 @@ use super::model::PyModelDraft;
 use super::step_choice::{CostOption, step_choice};
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
+use crate::draft::choose::model_choice::ModelPrice;
 use crate::draft::choose::origins::Origin;
 use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
@@ -177,12 +178,15 @@ impl PyDrafter {
         Ok(py.detach(|| self.core.prefilled(scores))?)
     }
 
-    fn model_pays(&mut self, past_len: usize) -> PyResult<bool> {
-        self.core.model_pays(past_len).map_err(|error| self.raised.error(error))
+    #[pyo3(signature = (past_len, *, a_token=0.0, catching_up=0.0))]
+    fn model_pays(&mut self, past_len: usize, a_token: f32, catching_up: f32) -> PyResult<bool> {
+        let price = ModelPrice { a_token, catching_up };
+        self.core.model_pays(past_len, price).map_err(|error| self.raised.error(error))
     }
 
-    fn model_ran(&mut self, cost: f32) -> PyResult<()> {
-        Ok(self.core.model_ran(cost)?)
+    #[pyo3(signature = (cost, *, catching_up=0.0))]
+    fn model_ran(&mut self, cost: f32, catching_up: f32) -> PyResult<()> {
+        Ok(self.core.model_ran(cost, catching_up)?)
     }
 
     #[pyo3(signature = (past_len, draft=None))]

@@ -110,8 +110,18 @@ impl PyDraftMethod {
     }
 
     #[getter]
-    fn branches(&self) -> bool {
-        self.core.branches
+    fn growth(&self) -> &'static str {
+        self.core.model.growth.name()
+    }
+
+    #[getter]
+    fn stop(&self) -> &'static str {
+        self.core.model.stop.name()
+    }
+
+    #[getter]
+    fn weighs_model(&self) -> bool {
+        self.core.weighs_model
     }
 
     #[getter]

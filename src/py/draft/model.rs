@@ -5,6 +5,8 @@ use pyo3::prelude::*;
 
 use super::step_choice::{CostOption, step_choice};
 use crate::draft::choose::model_choice;
+use crate::draft::choose::step_choice::StepChoice;
+use crate::draft::sources::model::shape::ModelShape;
 use crate::draft::sources::model::source::SharedModelDraft;
 use crate::draft::sources::model::{ModelDraft, ReadStep};
 use crate::error::Error;
@@ -19,6 +21,7 @@ use crate::py::step_inputs::PyStepInputs;
 pub struct PyModelDraft {
     pub(super) core: SharedModelDraft,
     step_inputs: Vec<Py<PyStepInputs>>,
+    steps: StepChoice,
     vocab_size: usize,
 }
 
@@ -26,19 +29,25 @@ pub struct PyModelDraft {
 impl PyModelDraft {
     #[new]
     #[pyo3(signature = (
-        step_inputs, vocab_size, *, end_token_ids=vec![], least_that_pays=0.0, branches=true
+        step_inputs, vocab_size, *, end_token_ids=vec![], costs=None, least_that_pays=0.0,
+        growth="surest", stop="next-token"
     ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
+        py: Python<'_>,
         step_inputs: Vec<Py<PyStepInputs>>,
         vocab_size: usize,
         end_token_ids: Vec<u32>,
+        costs: Option<Vec<CostOption>>,
         least_that_pays: f32,
-        branches: bool,
+        growth: &str,
+        stop: &str,
     ) -> PyResult<Self> {
+        let steps = step_choice(py, &step_inputs, costs)?;
         let end_tokens = end_token_ids.into_iter().map(TokenId).collect();
         let draft = ModelDraft::new(end_tokens, least_that_pays)?;
-        let core = SharedModelDraft::new(if branches { draft } else { draft.as_chain() });
-        Ok(Self { core, step_inputs, vocab_size })
+        let core = SharedModelDraft::new(draft.shaped(ModelShape::named(growth, stop)?));
+        Ok(Self { core, step_inputs, steps, vocab_size })
     }
 
     fn take_realignment(&self, py: Python<'_>) -> Option<(usize, Py<PyArray1<u32>>)> {
@@ -52,13 +61,24 @@ impl PyModelDraft {
         to_array(py, draft.unread().iter().map(|token| token.0))
     }
 
+    fn reading_cost(&self) -> f32 {
+        self.steps.reading_cost(self.core.lock().unread().len())
+    }
+
     fn skip(&self, num_tokens: usize) {
         self.core.lock().skip(num_tokens);
     }
 
-    fn next_step(&self, py: Python<'_>, max_tokens: usize) -> PyResult<Option<Py<PyStepInputs>>> {
+    #[pyo3(signature = (max_tokens, *, provisional=false))]
+    fn next_step(
+        &self,
+        py: Python<'_>,
+        max_tokens: usize,
+        provisional: bool,
+    ) -> PyResult<Option<Py<PyStepInputs>>> {
         let mut draft = self.core.lock();
-        let Some(ReadStep { tree, first, base }) = draft.next_step(max_tokens) else {
+        let step = draft.next_step(max_tokens, provisional);
+        let Some(ReadStep { tree, first, base }) = step else {
             return Ok(None);
         };
         let num_nodes = tree.num_nodes() - first;

@@ -20,7 +20,7 @@ use self::source_list::SourceList;
 pub use self::statistics::{SourceStatistics, Statistics};
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::constraint::Constraint;
-use crate::draft::choose::model_choice::ModelChoice;
+use crate::draft::choose::model_choice::{ModelChoice, ModelPrice};
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::source::{DraftSource, Verification};
@@ -160,11 +160,13 @@ impl Drafter {
     }
 
     /// Whether the draft model is to run before the next step, which stands behind `past_len`
-    /// tokens: always where rows are free, else where it is worth more than what is known already.
+    /// tokens: always where rows are free, else where it is worth more than what is known already,
+    /// and what it has to read first comes in again.
     ///
     /// Cost: that of a tree where there are costs. Fails as [`Drafter::propose`] does.
-    pub fn model_pays(&mut self, past_len: usize) -> Result<bool> {
+    pub fn model_pays(&mut self, past_len: usize, price: ModelPrice) -> Result<bool> {
         let widest = self.options.steps.widest(past_len)?;
+        check_costs([price.a_token, price.catching_up])?;
         self.force()?;
         let request = self.request.as_ref().ok_or(Error::NoRequest)?;
         let steps = &self.options.steps;
@@ -173,20 +175,23 @@ impl Drafter {
         }
         let limits = request.limits(steps.rows(widest), self.options.commit);
         self.draft.grow(self.sources.all(), request, limits, (steps, widest, past_len));
+        if let Some(grammar) = &mut self.constraint {
+            self.draft.prune_grown(&mut **grammar)?;
+        }
         let known = steps.best_gain(widest, past_len, self.draft.worths());
         let (_, gain) = known.unwrap_or_default();
-        Ok(self.model_choice.pays(steps, past_len, gain))
+        let so_far = (request.num_given, request.remaining);
+        Ok(self.model_choice.pays(steps, (past_len, gain), price, so_far))
     }
 
-    /// Records what the draft model's run for the next step cost, in the unit of the steps' costs.
-    /// Fails without a request, or when that is no cost: negative, infinite or not a number.
-    pub fn model_ran(&mut self, cost: f32) -> Result<()> {
+    /// Records what the draft model's run for the next step cost, and what reading the text had cost
+    /// before it, in the unit of the steps' costs. Fails without a request, or when one is no cost:
+    /// negative, infinite or not a number.
+    pub fn model_ran(&mut self, cost: f32, catching_up: f32) -> Result<()> {
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        if !(cost.is_finite() && cost >= 0.0) {
-            let (what, must) = ("the cost of the draft model", "finite and not negative");
-            return Err(Error::BadOption { what, got: cost.to_string(), must });
-        }
+        check_costs([cost, catching_up])?;
         request.model_cost = Some(cost);
+        self.model_choice.ran(cost + catching_up);
         Ok(())
     }
 
@@ -337,7 +342,13 @@ impl Drafter {
         self.learn_rate(proposed, model_cost, decided.token_ids.len());
         self.statistics.count_step(decided.accept_len);
         self.finish_reason = decided.finish_reason;
-        self.request = self.request.take().and_then(|request| request.after(&decided));
+        if let Some(request) = self.request.take() {
+            let num_given = request.num_given + decided.token_ids.len();
+            self.request = request.after(&decided);
+            if self.request.is_none() {
+                self.model_choice.ended(num_given);
+            }
+        }
         Ok(decided)
     }
 
@@ -356,8 +367,18 @@ impl Drafter {
         if model_cost.is_some() {
             self.model_choice.took(num_tokens, cost);
         }
+        self.model_choice.spent(cost);
         self.options.steps.took(num_tokens, cost);
     }
+}
+
+/// Fails when one of a draft model's costs is none.
+fn check_costs(costs: [f32; 2]) -> Result<()> {
+    let Some(bad) = costs.iter().find(|cost| !(cost.is_finite() && **cost >= 0.0)) else {
+        return Ok(());
+    };
+    let (what, must) = ("the cost of the draft model", "finite and not negative");
+    Err(Error::BadOption { what, got: bad.to_string(), must })
 }
 
 #[cfg(test)]

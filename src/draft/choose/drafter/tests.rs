@@ -394,9 +394,12 @@ fn what_is_no_cost_of_a_draft_model_is_refused() {
     let mut drafter = drafter(&[1], CommitPolicy::Canonical, Some(vec![1.0, 1.2, 1.9]), 9);
     drafter.begin(&[TokenId(1)], 4).unwrap();
     for cost in [f32::NAN, f32::INFINITY, -1.0] {
-        assert!(matches!(drafter.model_ran(cost), Err(Error::BadOption { .. })));
+        assert!(matches!(drafter.model_ran(cost, 0.0), Err(Error::BadOption { .. })));
+        assert!(matches!(drafter.model_ran(0.0, cost), Err(Error::BadOption { .. })));
+        let price = ModelPrice { a_token: 0.1, catching_up: cost };
+        assert!(matches!(drafter.model_pays(0, price), Err(Error::BadOption { .. })));
     }
-    drafter.model_ran(0.0).unwrap();
+    drafter.model_ran(0.0, 0.0).unwrap();
 }
 
 /// Asks what the target says after every node.

@@ -75,15 +75,15 @@ impl Branches {
         self.tails.iter().map(|tail| tail.confidence).fold(0.0, f32::max)
     }
 
-    /// T_c (EdgeLLM, section III-C): the largest C of any branch, each up to its last token, which may
-    /// be one that is not read yet; 1 where nothing is drafted.
-    pub fn tree_confidence(&self) -> f32 {
-        let of_branch = |branch: usize| {
-            let last = self.last_of(branch);
+    /// T_c (EdgeLLM, section III-C) of the tree of the first `num_nodes` nodes: the largest C of any
+    /// branch, each up to its last token, which may be one that is not read yet; 1 where nothing is
+    /// drafted.
+    pub fn tree_confidence(&self, num_nodes: usize) -> f32 {
+        let of_branch = |last: NodeId| {
             let likeliest = self.after(last).next().map_or(1.0, |(_, probability)| probability);
             self.confidences[last.index()] * likeliest
         };
-        (0..self.lens.len()).map(of_branch).fold(0.0, f32::max)
+        self.last_nodes(num_nodes).map(of_branch).fold(0.0, f32::max)
     }
 
     /// Takes in what the model holds likely after `node`, which it has just read. The likeliest
@@ -102,9 +102,15 @@ impl Branches {
         }
     }
 
-    /// Adds the token that the pacer wants read next, and returns its node; `None` where no branch
-    /// can grow.
-    pub fn grow(&mut self) -> Option<NodeId> {
+    /// Adds the token that is to be read next, and returns its node; `None` where no branch can
+    /// grow. It is the surest one, or else that of the branch that the pacer wants to grow.
+    pub fn grow(&mut self, surest: bool) -> Option<NodeId> {
+        if surest {
+            let tails = self.tails.iter().enumerate();
+            let surest = tails.max_by(|one, other| one.1.confidence.total_cmp(&other.1.confidence));
+            let (surest, _) = surest?;
+            return Some(self.add(surest));
+        }
         let paced = self.tails.iter().map(|tail| Paced {
             confidence: tail.confidence,
             len: tail.branch.map_or(0, |branch| self.lens[branch]),
@@ -148,27 +154,30 @@ impl Branches {
         path
     }
 
-    /// Of the branch that agrees furthest with `said`, the number of right tokens and of all, the
-    /// fewest among equals. `None` where nothing was drafted.
-    pub fn best_match(&self, said: &[TokenId]) -> Option<(usize, usize)> {
-        let agreement = |branch: usize| {
-            let path = self.path_of(branch);
+    /// Of the branch of the first `num_nodes` nodes that agrees furthest with `said`, the number of
+    /// right tokens and of all, the fewest among equals. `None` where nothing was drafted.
+    pub fn best_match(&self, said: &[TokenId], num_nodes: usize) -> Option<(usize, usize)> {
+        let agreement = |last: NodeId| {
+            let path = self.path_to(last);
             let num_right = path.iter().zip(said).take_while(|(one, other)| one == other).count();
             (!path.is_empty()).then_some((num_right, path.len()))
         };
-        let agreements = (0..self.lens.len()).filter_map(agreement);
+        let agreements = self.last_nodes(num_nodes).filter_map(agreement);
         agreements.max_by_key(|&(num_right, len)| (num_right, Reverse(len)))
     }
 
-    /// The last node of a branch; the root of a first one that has none.
-    fn last_of(&self, branch: usize) -> NodeId {
-        let last = self.branch_of.iter().rposition(|&of| of == branch);
-        last.map_or(self.root(), |last| NodeId(last as u32))
+    /// The last node of each branch of the first `num_nodes` nodes; of a first branch without nodes
+    /// of its own, the root.
+    fn last_nodes(&self, num_nodes: usize) -> impl Iterator<Item = NodeId> {
+        let num_nodes = num_nodes.clamp(self.num_certain, self.branch_of.len());
+        let branch_of = &self.branch_of[..num_nodes];
+        let last = |branch: usize| branch_of.iter().rposition(|&of| of == branch);
+        (0..self.lens.len()).filter_map(last).map(|last| NodeId(last as u32))
     }
 
-    /// The tokens of a branch, from below the root to its last.
-    fn path_of(&self, branch: usize) -> Vec<TokenId> {
-        let mut node = self.last_of(branch);
+    /// The tokens of the branch that ends with a node, from below the root to its last.
+    fn path_to(&self, last: NodeId) -> Vec<TokenId> {
+        let mut node = last;
         let unread = self.after(node).next().map(|likeliest| likeliest.0);
         let mut path: Vec<TokenId> = unread.into_iter().collect();
         while node != self.root() {
@@ -224,7 +233,7 @@ pub(super) mod tests {
         let mut branches = Branches::below(&DraftTree::chain(&[TokenId(1), TokenId(2)]).unwrap());
         branches.read(NodeId(1), &likely(rule, TokenId(2)), &[]);
         for _ in 0..num_nodes {
-            let node = branches.grow().unwrap();
+            let node = branches.grow(false).unwrap();
             branches.read(node, &likely(rule, branches.tree().token(node)), &[]);
         }
         branches
@@ -242,7 +251,7 @@ pub(super) mod tests {
             };
             let most = branches.tails.iter().map(wanting).fold(f32::MIN, f32::max);
             let before = branches.clone();
-            let node = branches.grow().unwrap();
+            let node = branches.grow(false).unwrap();
             let (parent, token) = (branches.tree.parents()[node.index()], branches.tree.token(node));
             let chosen = before.tails.iter().find(|t| t.parent == parent && t.token == token).unwrap();
             let len = chosen.branch.map_or(0, |branch| before.lens[branch]);
@@ -269,7 +278,7 @@ pub(super) mod tests {
             prop_assert_eq!(branches.confidence(), surest);
             let going_on = branches.tails.iter().filter(|tail| tail.branch.is_some());
             let likeliest = going_on.map(|tail| tail.confidence).fold(0.0, f32::max);
-            prop_assert_eq!(branches.tree_confidence(), likeliest);
+            prop_assert_eq!(branches.tree_confidence(usize::MAX), likeliest);
         }
 
         #[test]
@@ -279,8 +288,8 @@ pub(super) mod tests {
             said in prop::collection::vec((0u32..5).prop_map(TokenId), 1..6),
         ) {
             let branches = grown(rule, num_nodes);
-            let (num_right, len) = branches.best_match(&said).unwrap();
-            let paths: Vec<_> = (0..branches.lens.len()).map(|b| branches.path_of(b)).collect();
+            let (num_right, len) = branches.best_match(&said, usize::MAX).unwrap();
+            let paths: Vec<_> = branches.last_nodes(usize::MAX).map(|n| branches.path_to(n)).collect();
             let total: usize = paths.iter().map(|path| usize::from(!path.is_empty())).sum();
             prop_assert_eq!(total, branches.lens.len());
             let right = |path: &Vec<TokenId>| path.iter().zip(&said).take_while(|(a, b)| a == b).count();
@@ -313,14 +322,39 @@ pub(super) mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn the_surest_token_is_read_first(rule in 0u32..15, num_nodes in 0usize..20) {
+            let mut branches = grown(rule, num_nodes);
+            let surest = branches.confidence();
+            let node = branches.grow(true).unwrap();
+            prop_assert_eq!(branches.confidences[node.index()], surest);
+        }
+
+        #[test]
+        fn the_first_nodes_are_judged_as_if_there_were_no_others(
+            rule in 0u32..15,
+            num_nodes in 0usize..12,
+            num_later in 0usize..12,
+            said in prop::collection::vec((0u32..5).prop_map(TokenId), 1..6),
+        ) {
+            let (before, after) = (grown(rule, num_nodes), grown(rule, num_nodes + num_later));
+            let verified = before.tree().num_nodes();
+            prop_assert_eq!(after.tree_confidence(verified), before.tree_confidence(usize::MAX));
+            let expected = before.best_match(&said, usize::MAX);
+            prop_assert_eq!(after.best_match(&said, verified), expected);
+        }
+    }
+
     #[test]
     fn nothing_follows_an_end_token() {
         let mut branches = Branches::below(&DraftTree::new(TokenId(9)));
         branches.read(NodeId(0), &TopK::certain(TokenId(4)), &[TokenId(4)]);
-        assert_eq!(branches.grow(), None);
+        assert_eq!(branches.grow(false), None);
+        assert_eq!(branches.grow(true), None);
         assert_eq!(branches.confidence(), 0.0);
-        assert_eq!(branches.tree_confidence(), 1.0);
+        assert_eq!(branches.tree_confidence(usize::MAX), 1.0);
         assert_eq!(branches.num_drafted(), 1);
-        assert_eq!(branches.best_match(&[TokenId(4)]), Some((1, 1)));
+        assert_eq!(branches.best_match(&[TokenId(4)], 1), Some((1, 1)));
     }
 }

@@ -1,5 +1,5 @@
 //! When the draft model stops and the target verifies (EdgeLLM, section III-C, Eq. 3). In: how
-//! sure the likeliest branch is, and what verification found. Out: whether to go on drafting.
+//! sure the tree is, and what verification found. Out: whether to go on drafting.
 
 use crate::error::{Error, Result};
 
@@ -10,12 +10,8 @@ const ALL_RIGHT: f32 = 0.5;
 /// Least alpha: long before a tree falls below it, its rows are full.
 const LEAST_THRESHOLD: f32 = 1e-6;
 
-/// The self-adaptive threshold alpha on how sure the tree is.
-///
-/// In the paper that is the tree-cumulative confidence T_c, the largest C of any branch, and so it is
-/// in Eq. 3. Ours is that of the surest token that could be read next: a branch that has ended cannot
-/// grow, however sure it is, and the first token of a branch that has not begun yet may be surer than
-/// all that go on.
+/// The self-adaptive threshold alpha on how sure the tree is: in the paper its tree-cumulative
+/// confidence T_c, the largest C of any branch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fallback {
     threshold: f32,
@@ -46,8 +42,13 @@ impl Fallback {
     }
 
     /// Whether the target should verify now.
-    pub fn is_due(&self, tree_confidence: f32) -> bool {
-        tree_confidence < self.threshold.max(self.least_that_pays)
+    pub fn is_due(&self, confidence: f32) -> bool {
+        confidence < self.threshold
+    }
+
+    /// Whether a token of this confidence is worth its step.
+    pub fn pays(&self, confidence: f32) -> bool {
+        confidence >= self.least_that_pays
     }
 
     /// Learns from a verification (EdgeLLM, Eq. 3): in the branch that agreed furthest, N_correct,
@@ -97,8 +98,8 @@ mod tests {
     #[test]
     fn what_does_not_pay_is_not_drafted() {
         let fallback = Fallback::new(0.3).unwrap();
-        assert!(fallback.is_due(0.29));
-        assert!(!fallback.is_due(0.31));
+        assert!(!fallback.pays(0.29));
+        assert!(fallback.pays(0.31));
         assert!(!fallback.never_pays() && Fallback::new(1.0).unwrap().never_pays());
         assert!(Fallback::new(1.5).is_err());
         assert!(Fallback::new(f32::NAN).is_err());

@@ -1,18 +1,20 @@
 //! A draft model's tree (EdgeLLM III-B and III-C). In: the request's tokens, and what the draft
 //! model holds likely. Out: what it is to read next, and how its cache follows the request.
 //!
-//! [`pacer`] and [`branches`] say which token is read next, [`fallback`] when it is enough,
-//! [`source`] what of it is proposed. Runs no model.
+//! [`pacer`] and [`branches`] say which token is read next, [`fallback`] when it is enough, [`shape`]
+//! which of this a method does, [`source`] what of it is proposed. Runs no model.
 
 pub mod branches;
 pub mod fallback;
 pub mod pacer;
+pub mod shape;
 pub mod source;
 #[cfg(test)]
 mod tests;
 
 use self::branches::Branches;
 use self::fallback::Fallback;
+use self::shape::{Growth, ModelShape, Stop};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::top_k::TopK;
@@ -54,8 +56,7 @@ pub struct ReadStep<'a> {
 pub struct ModelDraft {
     end_tokens: Vec<TokenId>,
     fallback: Fallback,
-    /// Whether the tree may have more than one branch.
-    has_branches: bool,
+    shape: ModelShape,
     /// What is certain: the text, and the tokens carried behind it.
     context: Vec<TokenId>,
     /// Number of tokens of the context that are text.
@@ -66,6 +67,8 @@ pub struct ModelDraft {
     branches: Option<Branches>,
     /// Nodes whose rows are in their slots.
     num_read: usize,
+    /// Nodes, from the first on, that the target verifies; those behind were read while it did.
+    num_verified: usize,
     /// What the session has not done yet.
     realignment: Option<Realignment>,
 }
@@ -79,20 +82,20 @@ impl ModelDraft {
         Ok(Self {
             end_tokens,
             fallback: Fallback::new(least_that_pays)?,
-            has_branches: true,
+            shape: ModelShape::default(),
             context: Vec::new(),
             text_len: 0,
             base: 0,
             branches: None,
             num_read: 0,
+            num_verified: 0,
             realignment: None,
         })
     }
 
-    /// Without branches: a chain of what the model holds likeliest, as plain speculative decoding
-    /// has it, to compare with.
-    pub fn as_chain(self) -> Self {
-        Self { has_branches: false, ..self }
+    /// Drafting as `shape` says; ours without it.
+    pub fn shaped(self, shape: ModelShape) -> Self {
+        Self { shape, ..self }
     }
 
     /// Starts a request; the learned threshold stays.
@@ -144,11 +147,14 @@ impl ModelDraft {
         self.base += num_tokens.min(self.unread().len().saturating_sub(1));
     }
 
-    /// What the model is to read now; `None` when it is enough: the likeliest branch is unlikely,
-    /// `max_tokens` tokens are drafted, the realignment was not taken, or no token would pay.
+    /// What the model is to read now; `None` when it is enough: the fallback is due, `max_tokens`
+    /// tokens are drafted, the realignment was not taken, or no token would pay.
+    ///
+    /// While the target verifies what was drafted before, steps are `provisional` (EdgeLLM, section
+    /// III-D): they go on whatever the fallback says, since they take no time of the target's.
     ///
     /// A step that is never answered by [`read`](Self::read) is asked for again.
-    pub fn next_step(&mut self, max_tokens: usize) -> Option<ReadStep<'_>> {
+    pub fn next_step(&mut self, max_tokens: usize, provisional: bool) -> Option<ReadStep<'_>> {
         let cannot = self.realignment.is_some() || self.context.is_empty();
         if cannot || self.fallback.never_pays() {
             return None;
@@ -159,11 +165,14 @@ impl ModelDraft {
         }
         let branches = self.branches.as_mut()?;
         if self.num_read == branches.tree().num_nodes() {
-            let is_enough = branches.num_drafted() >= max_tokens;
-            if is_enough || self.fallback.is_due(branches.confidence()) {
+            if !provisional {
+                self.num_verified = self.num_read;
+            }
+            let is_full = branches.num_drafted() >= max_tokens;
+            if is_full || !provisional && is_due(&self.fallback, self.shape.stop, branches) {
                 return None;
             }
-            branches.grow()?;
+            branches.grow(self.shape.growth == Growth::Surest)?;
         }
         Some(ReadStep { tree: branches.tree(), first: self.num_read, base: self.base })
     }
@@ -173,7 +182,7 @@ impl ModelDraft {
         let Some(branches) = &mut self.branches else { return };
         let last = branches.tree().num_nodes();
         let mut likely = *likely;
-        if !self.has_branches {
+        if self.shape.growth == Growth::Chain {
             likely.probabilities[1..].fill(0.0);
         }
         if self.num_read < last {
@@ -196,24 +205,27 @@ impl ModelDraft {
     /// Starts again behind the slots that stay.
     fn realign(&mut self, realignment: Realignment) {
         self.base = realignment.base + realignment.rows.len();
-        (self.branches, self.num_read) = (None, 0);
+        (self.branches, self.num_read, self.num_verified) = (None, 0, 0);
         self.realignment = Some(realignment);
     }
 
     fn learn(&mut self, said: &[TokenId]) {
-        let Some(branches) = self.branches.as_ref().filter(|_| !said.is_empty()) else { return };
-        if let Some((num_right, num_drafted)) = branches.best_match(said) {
+        let learns = self.shape.stop != Stop::Fixed && !said.is_empty();
+        let Some(branches) = self.branches.as_ref().filter(|_| learns) else { return };
+        let num_nodes = self.num_verified;
+        if let Some((num_right, num_drafted)) = branches.best_match(said, num_nodes) {
             // Where all that was said was foretold, no error was found: what was drafted beyond it is
             // neither right nor wrong, which the paper, where all is verified, does not know.
             let num_drafted = if num_right == said.len() { num_right } else { num_drafted };
-            self.fallback.verified(num_right, num_drafted, branches.tree_confidence());
+            let confidence = branches.tree_confidence(num_nodes);
+            self.fallback.verified(num_right, num_drafted, confidence);
         }
     }
 
     /// Keeps the rows of what the context has become, of which `old_len` tokens were certain before.
     fn keep_what_was_said(&mut self, old_len: usize) {
         let Some(branches) = self.branches.take().filter(|_| self.num_read > 0) else {
-            (self.branches, self.num_read) = (None, 0);
+            (self.branches, self.num_read, self.num_verified) = (None, 0, 0);
             return;
         };
         let said = &self.context[old_len..];
@@ -228,9 +240,19 @@ impl ModelDraft {
         let root = rows.pop().unwrap_or(NodeId::ROOT);
         let (below, kept) = branches.below_node(root, &self.end_tokens);
         self.base = base + rows.len();
-        self.num_read = kept.len();
+        (self.num_read, self.num_verified) = (kept.len(), kept.len());
         rows.extend(kept);
         self.branches = Some(below);
         self.realignment = Some(Realignment { base, rows });
     }
+}
+
+/// Whether the target is to verify now: by the stop's own measure, or because no token would pay.
+fn is_due(fallback: &Fallback, stop: Stop, branches: &Branches) -> bool {
+    let next = branches.confidence();
+    let confidence = match stop {
+        Stop::Fixed | Stop::TreeConfidence => branches.tree_confidence(branches.tree().num_nodes()),
+        Stop::NextToken => next,
+    };
+    fallback.is_due(confidence) || !fallback.pays(next)
 }

@@ -38,7 +38,7 @@ fn draft_steps(draft: &mut ModelDraft, session: &mut FakeSession, rule: u32, max
     if let Some(realignment) = draft.take_realignment() {
         session.realign(&realignment);
     }
-    while let Some(step) = draft.next_step(max_tokens) {
+    while let Some(step) = draft.next_step(max_tokens, false) {
         session.read(&step);
         let last = step.tree.token_ids()[step.tree.num_nodes() - 1];
         draft.read(&likely(rule, last));
@@ -118,6 +118,11 @@ fn a_target_that_takes_back_what_it_said_is_followed() {
     assert_eq!(certain, tokens([1, 2, 3, 4, 1]));
 }
 
+fn chain() -> ModelDraft {
+    let shape = ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM };
+    ModelDraft::new(vec![], 0.0).unwrap().shaped(shape)
+}
+
 #[test]
 fn skipped_tokens_are_never_all() {
     let mut draft = ModelDraft::new(vec![], 0.0).unwrap();
@@ -129,7 +134,7 @@ fn skipped_tokens_are_never_all() {
 
 #[test]
 fn the_threshold_rises_by_the_share_of_the_whole_branch_that_was_wrong() {
-    let mut draft = ModelDraft::new(vec![], 0.0).unwrap().as_chain();
+    let mut draft = chain();
     draft.begin(&tokens([0]));
     draft_steps(&mut draft, &mut FakeSession::default(), 1, 6);
     let branches = draft.branches.clone().unwrap();
@@ -139,8 +144,8 @@ fn the_threshold_rises_by_the_share_of_the_whole_branch_that_was_wrong() {
         last = likely(1, last).token_ids[0];
         foretold.push(last);
     }
-    assert_eq!(branches.best_match(&foretold), Some((6, 6)));
-    let (before, confidence) = (draft.threshold(), branches.tree_confidence());
+    assert_eq!(branches.best_match(&foretold, usize::MAX), Some((6, 6)));
+    let (before, confidence) = (draft.threshold(), branches.tree_confidence(usize::MAX));
     let other = TokenId((foretold[3].0 + 1) % 5);
     draft.extend(&[&foretold[..3], &[other]].concat(), &[]);
     let expected = before / confidence.powf(0.5);
@@ -160,7 +165,7 @@ fn what_was_known_before_moves_no_threshold() {
 
 #[test]
 fn an_answer_that_was_foretold_as_far_as_it_goes_is_all_right() {
-    let mut draft = ModelDraft::new(vec![], 0.0).unwrap().as_chain();
+    let mut draft = chain();
     draft.begin(&tokens([0]));
     draft_steps(&mut draft, &mut FakeSession::default(), 1, 6);
     let before = draft.threshold();
@@ -174,5 +179,42 @@ fn a_model_that_never_pays_has_nothing_to_do() {
     draft.begin(&tokens([1, 2, 3]));
     assert_eq!(draft.take_realignment(), None);
     assert!(draft.unread().is_empty());
-    assert!(draft.next_step(9).is_none());
+    assert!(draft.next_step(9, false).is_none());
+}
+
+#[test]
+fn what_is_read_while_the_target_verifies_is_not_judged() {
+    let (mut judged, mut session) = (chain(), FakeSession::default());
+    judged.begin(&tokens([0]));
+    draft_steps(&mut judged, &mut session, 1, 6);
+    let mut provisional = judged.clone();
+    while let Some(step) = provisional.next_step(12, true) {
+        let last = step.tree.token_ids()[step.tree.num_nodes() - 1];
+        provisional.read(&likely(1, last));
+    }
+    assert!(provisional.num_read > judged.num_read);
+    let said = [likely(1, TokenId(0)).token_ids[0], TokenId(4), TokenId(4)];
+    judged.extend(&said, &[]);
+    provisional.extend(&said, &[]);
+    assert_eq!(provisional.threshold(), judged.threshold());
+}
+
+#[test]
+fn a_target_that_verifies_lets_drafting_go_on_below_the_threshold() {
+    let (mut draft, mut session) = (chain(), FakeSession::default());
+    draft.begin(&tokens([0]));
+    draft_steps(&mut draft, &mut session, 1, 100);
+    assert!(draft.next_step(100, false).is_none(), "T_c has fallen below alpha");
+    assert!(draft.next_step(100, true).is_some());
+}
+
+#[test]
+fn a_fixed_threshold_stays() {
+    let shape = ModelShape { stop: Stop::Fixed, ..ModelShape::EDGELLM };
+    let mut draft = ModelDraft::new(vec![], 0.0).unwrap().shaped(shape);
+    draft.begin(&tokens([0]));
+    draft_steps(&mut draft, &mut FakeSession::default(), 1, 6);
+    let before = draft.threshold();
+    draft.extend(&tokens([9, 9]), &[]);
+    assert_eq!(draft.threshold(), before);
 }
