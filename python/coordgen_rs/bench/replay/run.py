@@ -6,7 +6,7 @@ there. Drafting costs what it costs in generation, masks included; only the targ
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,11 @@ MOST_BUDGET = 4_095
 """Draft tokens a step. The mask of a step has a column for each token of the longest record."""
 
 HISTORIES = ("none", "earlier-requests")
+
+OnStep = Callable[
+    [TokenizedRecord, tuple[NDArray[np.uint32], NDArray[np.uint32]], NDArray[np.uint32]], None
+]
+"""Told of every step: the record, the tree (token ids and parents), what is left of the answer."""
 
 
 def _can_replay(name: str) -> bool:
@@ -93,6 +98,7 @@ def replay(
     history: str = "none",
     commit: str = "compact",
     vocab_size: int,
+    on_step: OnStep | None = None,
 ) -> ReplayResult:
     """Replay recorded answers through a drafter, one record after another.
 
@@ -104,6 +110,7 @@ def replay(
         commit: "compact" gives out every accepted token at once, as the literature counts;
             "canonical" feeds what was accepted on a side branch again.
         vocab_size: Number of ids of the tokenizer.
+        on_step: Called before each verification.
 
     Returns:
         Counts and times. Each record is asked for in one request of a drafter that keeps what it
@@ -121,11 +128,12 @@ def replay(
     sources = draft_method(drafter).sources(
         recorded=True, earlier_requests=history == "earlier-requests"
     )
-    timed = _TimedDrafter(Drafter(session.step_inputs, vocab_size, sources=sources, commit=commit))
+    core = Drafter(session.step_inputs, vocab_size, sources=sources, commit=commit)
+    timed = _TimedDrafter(core, on_step)
     result = ReplayResult(drafter, budget, propose_us=timed.propose_us, accept_us=timed.accept_us)
     per_task: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for record in records:
-        session.answer = record.answer
+        session.answer, timed.record = record.answer, record
         max_new_tokens = len(record.answer)
         steps = generate(session, record.prompt, max_new_tokens=max_new_tokens, drafter=timed)
         per_task[record.task][0] += max_new_tokens
@@ -141,8 +149,10 @@ def replay(
 class _TimedDrafter(RecordedDrafter):
     """A drafter that notes how long each `propose` and `accept` took, in microseconds."""
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, on_step: OnStep | None) -> None:
         super().__init__(drafter)
+        self.record: TokenizedRecord | None = None
+        self._on_step = on_step
         self.propose_us: list[float] = []
         self.accept_us: list[float] = []
 
@@ -153,6 +163,8 @@ class _TimedDrafter(RecordedDrafter):
         return inputs
 
     def accept(self, logits: NDArray[Any]) -> Accepted:
+        if self._on_step is not None and self.record is not None:
+            self._on_step(self.record, self.drafter.draft, logits)
         start = time.perf_counter()
         accepted = super().accept(logits)
         self.accept_us.append(1e6 * (time.perf_counter() - start))

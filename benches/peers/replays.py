@@ -1,0 +1,189 @@
+"""Recorded answers replayed: our drafter, SAM-Decoding and ArcticInference, under their ceiling.
+
+    python benches/peers/replays.py --data DIR --tokenizers DIR
+
+DIR holds files of records as `coordgen replay` takes them, and folders with a tokenizer.json. Which
+file goes with which tokenizer and template is in `SETS`, unless `--set` says otherwise. A file, a
+tokenizer or a package that is absent is named and left out.
+
+For each set and budget: tokens a step; ours over SAM-Decoding's; the tokens a step of an oracle
+that picks what turns out right among all that any source could have proposed (see `ceiling.py`);
+how much of the way from SAM-Decoding to it is gone; and how our steps ended.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import arctic
+from ceiling import Losses, ceiling
+from coordgen_rs.bench.replay.records import read_records
+from coordgen_rs.bench.replay.run import HISTORIES, replay
+from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.text.tables import show_table
+from rules import replay_rule
+
+
+class Set(NamedTuple):
+    """A file of records.
+
+    Attributes:
+        name: In the table.
+        file: Its name.
+        tokenizer: Folder of its model's tokenizer.
+        template: Its model's chat template.
+    """
+
+    name: str
+    file: str
+    tokenizer: str
+    template: str
+
+
+SETS = (
+    Set("spec-bench", "specbench_vicuna7b_v13.jsonl", "llama2", "vicuna"),
+    Set("vectara", "vectara_summ_qwen25_llama32.jsonl", "qwen2.5", "qwen2.5"),
+    Set("ui", "ui_droidtask_gold.jsonl", "qwen2.5", "qwen2.5"),
+    Set("replies", "reply_taubench_gpt4o.jsonl", "qwen2.5", "qwen2.5"),
+    Set("agents", "agent_sweagent_traj.jsonl", "qwen2.5", "qwen2.5"),
+)
+"""Files that are looked for."""
+
+COLUMNS = (
+    "budget",
+    "ours",
+    "SAM",
+    "Arctic",
+    "ours / SAM",
+    "ceiling",
+    "% of the way",
+    "never seen, % of steps",
+    "ranked low, tokens a step",
+    "cut, tokens a step",
+)
+
+
+def main(arguments=None):
+    """Print a table a set, or with `--json` one object; 2 where there is nothing to replay."""
+    options = _parser().parse_args(arguments)
+    try:
+        arctic.open_rule()
+        has_arctic = True
+    except ModuleNotFoundError:
+        print(f"skipped {arctic.NAME}: no package {arctic.PACKAGE}", file=sys.stderr)
+        has_arctic = False
+    report = {}
+    for one in options.set or SETS:
+        records, vocab_size = _records(one, options)
+        if records:
+            report[one.name] = _measured(one, records, vocab_size, options, has_arctic)
+            if not options.json:
+                _show(one.name, len(records), report[one.name])
+    if options.json:
+        print(json.dumps(report))
+    return 0 if report else 2
+
+
+def _parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="files of records")
+    parser.add_argument("--tokenizers", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--set",
+        type=_set,
+        action="append",
+        metavar="NAME=FILE:TOKENIZER:TEMPLATE",
+        help="in place of the known sets; may be repeated",
+    )
+    parser.add_argument("--budgets", type=int, nargs="+", default=[8, 16, 32, 64])
+    parser.add_argument("--history", choices=HISTORIES, default="none")
+    parser.add_argument("--half", type=int, choices=[0, 1], help="only every other record")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N records")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def _set(typed):
+    name, _, rest = typed.partition("=")
+    file, tokenizer, template = rest.split(":")
+    if template not in TEMPLATES:
+        raise argparse.ArgumentTypeError(f"no template {template!r}: {', '.join(TEMPLATES)}")
+    return Set(name, file, tokenizer, template)
+
+
+def _records(one, options):
+    """The tokenized records of a set, and the size of its vocabulary; none where it is absent."""
+    template = TEMPLATES[one.template]
+    try:
+        tokenizer = open_tokenizer(options.tokenizers / one.tokenizer, template)
+        records = read_records(options.data / one.file, limit=options.limit)
+    except (CoordgenError, OSError) as error:
+        print(f"skipped {one.name}: {error}", file=sys.stderr)
+        return [], 0
+    chosen = records if options.half is None else records[options.half :: 2]
+    return [tokenize(record, template, tokenizer) for record in chosen], tokenizer.vocab_size
+
+
+def _measured(one, records, vocab_size, options, has_arctic):
+    """The figures of a set, a dictionary a budget."""
+    remembering = options.history == "earlier-requests"
+    figures = []
+    with progress() as on_progress:
+        for done, budget in enumerate(options.budgets):
+            on_progress(f"{one.name}, {budget} draft tokens", done, len(options.budgets))
+            losses = Losses(budget, remembering=remembering)
+            common = {"budget": budget, "history": options.history, "vocab_size": vocab_size}
+            ours = replay(records, on_step=losses.step, **common)
+            sam = replay(records, drafter="sam", **common)
+            rule = arctic.Arctic(remembering) if has_arctic else None
+            of_arctic = rule and replay_rule("arctic", records, budget, rule).tokens_per_step
+            top = ceiling(records, budget, remembering=remembering)
+            figures.append(_figures(budget, ours, sam, of_arctic, top, losses))
+    return figures
+
+
+def _figures(budget, ours, sam, of_arctic, top, losses):
+    way = top - sam.tokens_per_step
+    return {
+        "budget": budget,
+        "ours": ours.tokens_per_step,
+        "sam": sam.tokens_per_step,
+        "arctic": of_arctic,
+        "ours_of_sam": ours.tokens_per_step / sam.tokens_per_step,
+        "ceiling": top,
+        "way_gone": (ours.tokens_per_step - sam.tokens_per_step) / way if way > 0 else None,
+        "steps_ended": losses.steps,
+        "tokens_lost": losses.tokens,
+        "steps": ours.steps,
+        "ours_per_task": ours.to_json()["per_task"],
+        "sam_per_task": sam.to_json()["per_task"],
+    }
+
+
+def _show(name, num_records, figures):
+    rows = []
+    for of in figures:
+        steps, ended, lost = of["steps"], of["steps_ended"], of["tokens_lost"]
+        rows.append(
+            [
+                str(of["budget"]),
+                f"{of['ours']:.3f}",
+                f"{of['sam']:.3f}",
+                "-" if of["arctic"] is None else f"{of['arctic']:.3f}",
+                f"{of['ours_of_sam']:.3f}",
+                f"{of['ceiling']:.3f}",
+                "-" if of["way_gone"] is None else f"{100 * of['way_gone']:.0f}",
+                f"{100 * ended['never seen'] / steps:.0f}",
+                f"{lost['ranked low'] / steps:.3f}",
+                f"{lost['cut'] / steps:.3f}",
+            ]
+        )
+    show_table(f"{name}, {num_records} records", list(COLUMNS), rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
