@@ -42,13 +42,15 @@ examples:
 _STDOUT = Path("-")
 
 _DRAFTING = ("methods", "graphs", "breakdown", "latency", "energy")
+_STREAMING = ("methods", "ablation", "breakdown", "latency", "energy")
 _READ_BY = {
     "methods": ("methods",),
     "draft_model": _DRAFTING,
     "lookup_table": (*_DRAFTING, "memory"),
     "profile": ("switching",),
     "strategies": ("switching",),
-    "load_delay": ("switching",),
+    "load_delay": ("switching", *_STREAMING),
+    "pin_loads": _STREAMING,
 }
 """Options and the sections that read them."""
 
@@ -192,7 +194,13 @@ def _add_switching(group: Any) -> None:
         "--load-delay",
         type=values.number("--load-delay", least=0, most=MOST_LOAD_DELAY_S),
         metavar="SECONDS",
-        help="delay added to each load in the section switching",
+        help="delay added to each load of a block, as by a slower disk: in the section switching, and "
+        "with --memory-budget in all that stream",
+    )
+    group.add_argument(
+        "--pin-loads",
+        action="store_true",
+        help="with --memory-budget: give loads a core of their own, and all else the others",
     )
 
 
@@ -267,6 +275,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         provider=provider_options.chosen(options),
         memory_budget=options.memory_budget,
         load_delay_s=options.load_delay or 0.0,
+        pin_loads=options.pin_loads,
         profile=None if options.profile is None else str(options.profile),
         **given,
     )
@@ -281,6 +290,11 @@ def _check_used(options: argparse.Namespace, settings: Settings, sections: Seque
     for name, readers in _READ_BY.items():
         if not set(readers) & set(sections):
             values.refuse(options, [name], f"is only for the sections {', '.join(readers)}")
+    if settings.memory_budget is None:
+        why = "is only for targets that are streamed: give --memory-budget"
+        values.refuse(options, ["pin_loads"], why)
+        if "switching" not in sections:
+            values.refuse(options, ["load_delay"], why)
     if settings.methods and not set(_DRAFTING) & set(sections) - {"methods"}:
         used = {source for name in settings.methods for source in _sources(name, settings)}
         asked = ", ".join(settings.methods)

@@ -46,7 +46,9 @@ class Settings:
             `switching` it binds the strategies.
         prompt_len: Tokens of the prompt of the sections that have one of their own.
         strategies: For the section `switching`.
-        load_delay_s: Seconds added to each load there.
+        load_delay_s: Seconds added to each load of a block: in the section `switching`, and
+            wherever the target is streamed.
+        pin_loads: Whether loads have a core of their own where the target is streamed.
         profile: What the blocks cost, for plans; None measures it.
         power_root: Where sysfs is mounted, which tells the power.
     """
@@ -69,6 +71,7 @@ class Settings:
     prompt_len: int = 512
     strategies: tuple[str, ...] = STRATEGIES
     load_delay_s: float = 0.0
+    pin_loads: bool = False
     profile: str | None = None
     power_root: Path = Path("/sys")
 

@@ -3,11 +3,10 @@
 In: a bundle, what its blocks cost, and a prompt. Out: for each strategy the time to the first
 token, what of the loads was hidden, and the memory held, beside what its plan said. The tokens of
 all strategies are compared on the way. On a machine whose loads are quick a delay can be added to
-each; it takes no core from compute, as a slower disk would not.
+each.
 """
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,36 +18,15 @@ from numpy.typing import NDArray
 from coordgen_rs._core import BlockCost, Switcher, SwitchReport
 from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.bench.measuring.answers import Answered, NotLosslessError, answer
+from coordgen_rs.bench.measuring.slow_loads import DelayedStore
 from coordgen_rs.bench.profiling.memory import peak_resident_bytes, reset_peak
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
-from coordgen_rs.target.blocks import Blocks, GraphName
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 
 STRATEGIES = (*(name for name in known_strategies() if name != "resident"), "resident")
 """In the order of a round; `resident`, which takes most memory, is the last."""
-
-
-class DelayedStore:
-    """Blocks whose loads take longer than they do.
-
-    Args:
-        blocks: What is loaded and released.
-        delay_s: Seconds added to each load.
-    """
-
-    def __init__(self, blocks: Blocks, delay_s: float) -> None:
-        self._blocks, self._delay_s = blocks, delay_s
-
-    def load(self, block: int, graph: GraphName) -> None:
-        """Load a graph after the delay; raises as the blocks do."""
-        time.sleep(self._delay_s)
-        self._blocks.load(block, graph)
-
-    def release(self, block: int, graph: GraphName) -> None:
-        """Drop a graph."""
-        self._blocks.release(block, graph)
 
 
 class Switched(NamedTuple):

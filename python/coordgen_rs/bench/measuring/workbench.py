@@ -16,6 +16,7 @@ from coordgen_rs.bench.measuring.answers import Answered, answer, check_same
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.measuring.repeats import rotated
 from coordgen_rs.bench.measuring.settings import METHODS, Settings, needs_draft_model
+from coordgen_rs.bench.measuring.slow_loads import keep_a_core, slow_loads
 from coordgen_rs.bench.reporting.section import How
 from coordgen_rs.draft_model import DraftModel, ModelDrafter
 from coordgen_rs.drafting import Drafting, make_drafter
@@ -92,6 +93,7 @@ class Workbench:
         """
         settings.check()
         prompts = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)
+        core = keep_a_core() if settings.pin_loads else None
         session = open_session(
             settings.bundle,
             threads=settings.threads,
@@ -100,6 +102,8 @@ class Workbench:
             provider=settings.provider,
             on_progress=on_progress,
         )
+        if session.switcher.is_streaming and (settings.load_delay_s or settings.pin_loads):
+            slow_loads(session, settings.load_delay_s, core)
         encoded = encode_prompts(session, prompts, settings.max_new_tokens)
         if prompts and not encoded:
             raise OptionError(
