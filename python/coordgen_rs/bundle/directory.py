@@ -20,6 +20,7 @@ from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes
 
 GENAI_CONFIG_NAME = "genai_config.json"
+GENIE_CONFIG_NAME = "genie_config.json"
 _CHUNK_BYTES = 1 << 20
 _MOST_MANIFEST_BYTES = 64 << 20
 
@@ -46,17 +47,23 @@ class Bundle:
     def open(cls, path: str | Path) -> "Bundle":
         """Read the manifest and check that every file is there with its right size.
 
-        A folder of ONNX Runtime GenAI is a bundle, too, which `genai/folder.py` describes.
+        A folder of ONNX Runtime GenAI is a bundle, too, which `genai/folder.py` describes, and so
+        is one of Genie (`genie/folder.py`).
 
         Args:
-            path: The bundle's directory, or a folder with genai_config.json, or that file.
+            path: The bundle's directory, or a folder with genai_config.json or genie_config.json,
+                or that file.
 
         Raises:
             BundleError: There is no bundle, or its manifest cannot be used.
             BundleDamagedError: A file is missing or of another size; the message names it.
         """
         directory = Path(path)
-        if _is_genai(directory):
+        if _is_of(directory, GENIE_CONFIG_NAME):
+            from coordgen_rs.bundle.genie.folder import GenieFolder
+
+            return GenieFolder.open(directory)
+        if _is_of(directory, GENAI_CONFIG_NAME):
             from coordgen_rs.bundle.genai.folder import GenaiFolder
 
             return GenaiFolder.open(directory)
@@ -172,8 +179,8 @@ def _lack(path: Path) -> str:
     return f"no {MANIFEST_NAME}" if path.exists() else "it does not exist"
 
 
-def _is_genai(path: Path) -> bool:
-    """Whether a path is a folder of ONNX Runtime GenAI, or the config of one."""
-    if path.name == GENAI_CONFIG_NAME:
+def _is_of(path: Path, config_name: str) -> bool:
+    """Whether a path is a folder with the config of another program, or that file."""
+    if path.name == config_name:
         return True
-    return not (path / MANIFEST_NAME).exists() and (path / GENAI_CONFIG_NAME).exists()
+    return not (path / MANIFEST_NAME).exists() and (path / config_name).exists()

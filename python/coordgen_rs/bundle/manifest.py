@@ -26,8 +26,9 @@ MOST_OF_A_SIZE = 1 << 24
 MOST_ROWS = 1 << 12
 _MOST_BYTES = 1 << 50
 
-WeightKind = Literal["fp32", "int8", "int4", "w8a8", "keep"]
-"""`w8a8`: weights and activations in 8 bits; `keep`: as a GGUF file holds them."""
+WeightKind = Literal["fp32", "int8", "int4", "w8a8", "keep", "compiled"]
+"""`w8a8`: weights and activations in 8 bits; `keep`: as a GGUF file holds them; `compiled`: in
+context binaries of others, which do not say it."""
 
 
 EMBEDDING_TYPES: dict[str, np.dtype[Any]] = {

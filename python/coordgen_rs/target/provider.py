@@ -13,6 +13,7 @@ import onnxruntime
 from coordgen_rs import arguments
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.genai.folder import GenaiFolder
+from coordgen_rs.bundle.genie.folder import GenieFolder
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.device import CpuDevice, Device
 
@@ -58,7 +59,8 @@ class ProviderChoice:
                 fit.
         """
         made_for = bundle.manifest.provider
-        if self.provider not in (None, made_for) and isinstance(bundle, GenaiFolder):
+        of_others = isinstance(bundle, GenaiFolder | GenieFolder)
+        if self.provider not in (None, made_for) and of_others:
             raise BundleError(f"{bundle.path} was made for {made_for}, not for {self.provider}")
         if self.provider not in (None, made_for):
             raise BundleError(
@@ -72,9 +74,24 @@ class ProviderChoice:
 
                 return GenaiDevice(bundle, share_graphs=share_graphs)
             return CpuDevice(bundle, share_graphs=share_graphs)
+        if isinstance(bundle, GenieFolder):
+            return self._genie_device(bundle)
         from coordgen_rs.target.qnn.device import QnnDevice
 
         return QnnDevice(bundle, soc=self.soc, options=self.options, recompile=self.recompile)
+
+    def _genie_device(self, bundle: GenieFolder) -> Device:
+        """The device of a bundle that comes compiled.
+
+        Raises:
+            BundleError: It is to be compiled again, or is for another chip.
+            ProviderError: QNN is not installed, cannot run here, or is too old.
+        """
+        from coordgen_rs.target.genie.device import GenieDevice
+
+        if self.recompile:
+            raise BundleError(f"{bundle.path} holds no graphs that could be compiled again")
+        return GenieDevice(bundle, soc=self.soc, options=self.options)
 
     def _check_nothing_for_qnn(self, bundle: Bundle) -> None:
         """Refuse what would be ignored.

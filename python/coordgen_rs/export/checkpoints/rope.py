@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.export.checkpoints.fields import number, positive
 
@@ -91,7 +92,7 @@ def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
     if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
         raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
     rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    frequencies = _unscaled(theta, head_dim)
+    frequencies = unscaled(theta, head_dim)
     if rope_type == "llama3":
         frequencies = _scale_llama3(frequencies, parameters)
     elif rope_type == "linear":
@@ -106,16 +107,10 @@ def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
     return Rope([float(frequency) for frequency in frequencies])
 
 
-def _unscaled(theta: float, head_dim: int) -> NDArray[np.float32]:
-    """`(head_dim / 2,)` radians per position without any scaling."""
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    return (1.0 / np.float32(theta) ** exponents).astype(np.float32)
-
-
 def _scale_llama3(
     frequencies: NDArray[np.float32], parameters: Mapping[str, Any]
 ) -> NDArray[np.float32]:
-    """Llama 3's scaling: long wavelengths are stretched, short ones kept, a ramp between.
+    """Llama 3's scaling, by the figures of config.json.
 
     Raises:
         CheckpointError: A figure is missing or out of range.
@@ -129,10 +124,7 @@ def _scale_llama3(
         raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
     if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
         raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
-    turns = original * frequencies / (2 * math.pi)
-    ramp = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    scaled = (1 - ramp) * frequencies / factor + ramp * frequencies
-    return np.asarray(scaled, np.float32)
+    return scaled_as_llama3(frequencies, factor, low, high, original)
 
 
 def _longrope(frequencies: NDArray[np.float32], parameters: Mapping[str, Any]) -> Rope:

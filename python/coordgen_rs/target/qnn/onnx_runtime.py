@@ -93,6 +93,7 @@ def qnn_session(
     soc: Soc,
     options: QnnOptions | None = None,
     entries: Mapping[str, str] | None = None,
+    content: bytes | None = None,
 ) -> onnxruntime.InferenceSession:
     """Load one graph on the HTP, compiling it if it is not compiled yet.
 
@@ -101,6 +102,7 @@ def qnn_session(
         soc: The chip to compile for.
         options: How to compile and run.
         entries: Further configuration entries of the session (`ep.context_enable`, ...).
+        content: The model itself, where it is not in a file; `model` then only names it.
 
     Raises:
         ProviderError: onnxruntime-qnn is missing or cannot run here, or it cannot load the graph;
@@ -117,7 +119,7 @@ def qnn_session(
     try:
         session.add_provider_for_devices(found, provider)
         with _stdout_kept_clean():
-            return onnxruntime.InferenceSession(str(model), session)
+            return onnxruntime.InferenceSession(content or str(model), session)
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
         refused = _refused_nodes(model, found, provider) if "fallback" in str(error) else []
         reason = f"the HTP cannot run {', '.join(refused)}" if refused else f"{error}"

@@ -1,0 +1,1 @@
+"""Bundles of Genie, as Qualcomm AI Hub makes them, read as they are."""

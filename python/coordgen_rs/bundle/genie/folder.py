@@ -1,0 +1,268 @@
+"""A bundle of Genie as a bundle of ours: its files stay as they are, nothing is written.
+
+In: a path with a genie_config.json. Out: a `GenieFolder`, whose manifest is made up from the config
+and what the binaries, or metadata.json, say of their graphs. What is run stands in `target/genie/`.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.directory import GENIE_CONFIG_NAME as CONFIG_NAME
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.genie.binary import can_read, read_binary
+from coordgen_rs.bundle.genie.config import GenieConfig, read_config
+from coordgen_rs.bundle.genie.described import compared, described
+from coordgen_rs.bundle.genie.lookup import read_lookup
+from coordgen_rs.bundle.genie.metadata import Metadata, check_one, read_metadata
+from coordgen_rs.bundle.genie.model import GenieModel, choose_model
+from coordgen_rs.bundle.genie.tensors import BinaryFacts, GraphFacts
+from coordgen_rs.bundle.manifest import (
+    MOST_OF_A_SIZE,
+    SCHEMA_VERSION,
+    BlockFiles,
+    EmbeddingFile,
+    FileRecord,
+    HeadFiles,
+    Manifest,
+    ModelShape,
+    QnnTarget,
+)
+from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.files.json_text import JsonTextError, read_bytes
+
+_MOST_TOKENIZER_BYTES = 1 << 30
+_LEAST_MASK = -1e9
+"""What Genie writes where a row does not see a slot; encodings clamp it to their least value."""
+
+
+@dataclass(frozen=True)
+class GenieFolder(Bundle):
+    """An opened bundle of Genie.
+
+    Attributes:
+        config: What genie_config.json says.
+        model: The graphs that are run.
+        made_by: Version of QAIRT that compiled the binaries; None if nothing says it.
+        num_graphs: Graphs in each binary; empty where binaries cannot be read here.
+    """
+
+    config: GenieConfig
+    model: GenieModel
+    made_by: str | None
+    num_graphs: dict[str, int]
+
+    has_checksums = False
+    tokenizer_config = "tokenizer_config.json"
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Read the config and what is known of the graphs, and check that they can be run.
+
+        Args:
+            path: The directory, or its genie_config.json.
+
+        Raises:
+            BundleError: The bundle is incomplete or malformed, its files disagree, or it cannot be
+                run here; the message names the file or what is not supported.
+            BundleDamagedError: A binary or the tokenizer is missing or damaged.
+        """
+        directory = Path(path)
+        if directory.name == CONFIG_NAME:
+            directory = directory.parent
+        directory = directory.absolute()
+        config = read_config(directory / CONFIG_NAME)
+        metadata = read_metadata(directory, config.extensions)
+        for name in config.binaries:
+            if not (directory / name).is_file():
+                raise BundleDamagedError(f"{directory / name} is missing")
+        binaries = _binaries(directory, config) if can_read() else {}
+        graphs = _graphs(directory, config, metadata, binaries)
+        model = choose_model(str(directory), graphs, config.context)
+        target = _target(directory, model, metadata, binaries)
+        made_by = next((item.build_id for item in binaries.values()), None) or metadata.qairt
+        manifest = _manifest(directory, config, model, target, metadata)
+        counts = {name: len(facts.graphs) for name, facts in binaries.items()}
+        return cls(directory, manifest, config, model, made_by, counts)
+
+    def identity(self) -> bytes:
+        """Same as in `Bundle`; hashes of config and tokenizer, and sizes of the binaries."""
+        return self.manifest.to_json().encode()
+
+    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Does nothing: the bundle says nothing of its files' contents."""
+
+    def shares(self, file: str) -> bool:
+        """Whether a binary holds several graphs, or nobody could look."""
+        return self.num_graphs.get(file, 2) > 1
+
+    def embedded_rows(self) -> Callable[[NDArray[np.int64]], NDArray[Any]]:
+        """A function from token ids to their rows of the embedding, as the first graph reads them.
+
+        Raises:
+            BundleDamagedError: The embedding's file cannot be mapped.
+            BundleError: It is of an unknown type, or there is none.
+        """
+        return read_lookup(self.path, self.config, self.model)
+
+    def rope_tables(self) -> dict[str, NDArray[np.float32]]:
+        """Same as in `Bundle`, for every position that a run can reach."""
+        positions = np.arange(self.model.context, dtype=np.float32)
+        angles = positions[:, None] * self.config.frequencies(self.model.head_dim)
+        return {"cos": np.cos(angles), "sin": np.sin(angles)}
+
+
+def _binaries(directory: Path, config: GenieConfig) -> dict[str, BinaryFacts]:
+    return {name: read_binary(directory / name) for name in config.binaries}
+
+
+def _graphs(
+    directory: Path,
+    config: GenieConfig,
+    metadata: Metadata,
+    binaries: dict[str, BinaryFacts],
+) -> dict[str, tuple[str, GraphFacts]]:
+    """File and facts of each graph: of the binaries themselves, or else of metadata.json.
+
+    Raises:
+        BundleError: Both tell of a graph, but not the same; or neither tells of any.
+    """
+    if not binaries:
+        return described(directory, config.binaries, metadata.graphs)
+    found: dict[str, tuple[str, GraphFacts]] = {}
+    for file, facts in binaries.items():
+        for name, graph in facts.graphs.items():
+            if name in found:
+                raise BundleError(f"{directory}: both {found[name][0]} and {file} have {name}")
+            found[name] = file, graph
+    compared(directory, metadata.graphs, found)
+    return found
+
+
+def _target(
+    directory: Path, model: GenieModel, metadata: Metadata, binaries: dict[str, BinaryFacts]
+) -> QnnTarget:
+    """The chip and the encodings.
+
+    Raises:
+        BundleError: The files disagree about the chip, or do not say which.
+    """
+    socs = dict(metadata.soc_models)
+    for file, facts in binaries.items():
+        if facts.soc_model is not None:
+            socs.setdefault(facts.soc_model, file)
+    check_one(directory, "soc_model", socs)
+    if not socs or not metadata.htp_archs:
+        lacking = "soc_model" if not socs else "HTP version"
+        raise BundleError(f"{directory}: neither its metadata nor its binaries say the {lacking}")
+    soc, arch = next(iter(socs)), next(iter(metadata.htp_archs))
+    unseen = model.mask.quantize(np.array([_LEAST_MASK], np.float32))
+    return QnnTarget(
+        soc=f"soc {soc}",
+        soc_model=soc,
+        htp_arch=arch,
+        mask_value=float(model.mask.dequantize(unseen)[0]),
+        mask=model.mask,
+        rotation=model.rotation,
+        hidden=[model.embedded or model.logits, *model.hidden, model.logits],
+        caches=model.caches,
+        logits=model.logits,
+    )
+
+
+def _manifest(
+    directory: Path, config: GenieConfig, model: GenieModel, target: QnnTarget, metadata: Metadata
+) -> Manifest:
+    """What a session has to know of a bundle.
+
+    Raises:
+        BundleError: A size is impossible, or config and graphs contradict each other.
+        BundleDamagedError: A file is missing.
+    """
+    widths = model.widths
+    context = min(config.context, model.context) - widths[-1]
+    shape = ModelShape(
+        family=metadata.model_id or "genie",
+        hidden_size=model.hidden_size or model.num_kv_heads * model.head_dim,
+        ffn_size=1,
+        num_layers=len(model.caches),
+        num_heads=model.num_kv_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        vocab_size=model.vocab_size,
+        rms_norm_eps=0.0,
+    )
+    _check_sizes(directory, config, shape, context)
+    names = [CONFIG_NAME, config.tokenizer]
+    files = {name: _record(directory / name) for name in names}
+    files |= {name: _size(directory / name) for name in config.binaries}
+    blocks = [
+        BlockFiles(
+            min(part[widths[0]].keys, default=0),
+            len(part[widths[0]].keys),
+            part[widths[0]].file,
+            {rows: graph.file for rows, graph in part.items()},
+        )
+        for part in model.parts
+    ]
+    last = blocks[-1]
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        tool="Qualcomm AI Hub (Genie)",
+        model=shape,
+        weights="compiled",
+        context=context,
+        slots=model.context,
+        widths=widths,
+        prefill_rows=widths[-1],
+        decode_rows=widths[-1],
+        bos_token_id=config.bos_token_id,
+        end_token_ids=config.end_token_ids,
+        inv_freq=[float(frequency) for frequency in config.frequencies(model.head_dim)],
+        blocks=blocks,
+        head=HeadFiles([last.weights], last.graphs),
+        embedding=EmbeddingFile(config.embedding.lut_path if config.embedding else "", "float32"),
+        tokenizer=config.tokenizer,
+        files=files,
+        qnn=target,
+    )
+
+
+def _check_sizes(directory: Path, config: GenieConfig, shape: ModelShape, context: int) -> None:
+    path = directory / CONFIG_NAME
+    sizes: dict[str, Any] = {k: v for k, v in vars(shape).items() if isinstance(v, int)}
+    for name, size in {**sizes, "context": context}.items():
+        if not 1 <= size <= MOST_OF_A_SIZE:
+            raise BundleError(f"{path}: {name} is {size}")
+    if config.vocab_size > shape.vocab_size:
+        raise BundleError(
+            f"{path}: n-vocab is {config.vocab_size}, the graphs give {shape.vocab_size} logits"
+        )
+    for token in [*config.end_token_ids, config.bos_token_id or 0]:
+        if not 0 <= token < shape.vocab_size:
+            raise BundleError(f"{path}: token {token} is not in the vocabulary")
+
+
+def _record(path: Path) -> FileRecord:
+    """Size and hash of a small file.
+
+    Raises:
+        BundleDamagedError: It is missing, or cannot be read.
+    """
+    try:
+        content = read_bytes(path, most_bytes=_MOST_TOKENIZER_BYTES)
+    except FileNotFoundError as error:
+        raise BundleDamagedError(f"{path} is missing") from error
+    except (JsonTextError, OSError) as error:
+        raise BundleDamagedError(f"{path} cannot be read: {error}") from error
+    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
+
+
+def _size(path: Path) -> FileRecord:
+    """Size of a binary, which is not hashed."""
+    return FileRecord(path.stat().st_size, "")

@@ -1,0 +1,352 @@
+"""Bundles in the form of Qualcomm AI Hub's, made from one of ours and compiled for the emulator.
+
+In: an opened bundle for QNN. Out: a directory as AI Hub Models 0.65 writes it for Genie and GenieX
+(`metadata.json` beside the config), or as 0.46 did. The graphs are the bundle's own: quantised the
+same, with the names, shapes and layouts of AI Hub's. One binary holds one graph, because the
+emulator cannot load more; on a device one holds all widths of a part.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from coordgen_rs import Bundle
+from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.genie.binary import read_binary
+from coordgen_rs.bundle.genie.tensors import GraphFacts
+from coordgen_rs.target.qnn.onnx_runtime import qnn_session, version
+from coordgen_rs.target.qnn.options import Soc
+
+CONFIG_NAME = "genie_config.json"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a bundle is to look.
+
+    Attributes:
+        widths: AR of its graphs.
+        context: CL of its graphs.
+        prefixes: What stands before a graph's name, by width.
+        has_metadata: Whether there is a metadata.json, as since 0.65.
+        is_native: Whether new rows are written in the graph, at `cache_index`.
+        by_head: Whether each head has tensors of its own.
+        has_lookup: Whether the embedding is a file.
+    """
+
+    widths: Sequence[int] = (1, 32)
+    context: int = 160
+    prefixes: Callable[[int], str] = lambda rows: ""
+    has_metadata: bool = True
+    is_native: bool = False
+    by_head: bool = False
+    has_lookup: bool = False
+
+
+def write_genie(bundle: Bundle, out: Path, form: Form) -> Path:
+    """Write a bundle of that form; its graphs are those of `bundle`."""
+    out.mkdir(parents=True)
+    num_parts, binaries, graphs = len(bundle.manifest.blocks), [], {}
+    for part in range(num_parts):
+        for rows in form.widths:
+            ending = f"ar{rows}_cl{form.context}_{part + 1}_of_{num_parts}"
+            name, file = form.prefixes(rows) + ending, f"part_{part + 1}_ar{rows}.bin"
+            _compile(bundle, part_model(bundle, part, rows, form), out / file, name)
+            graphs |= read_binary(out / file).graphs
+            binaries.append(file)
+    _write_texts(bundle, out, form, binaries, graphs)
+    return out
+
+
+def _compile(bundle: Bundle, model: onnx.ModelProto, out: Path, name: str) -> None:
+    """Compile a graph for the bundle's chip, as a binary whose graph has that name."""
+    target = bundle.manifest.qnn
+    assert target is not None
+    folder = out.parent / "compiling"
+    folder.mkdir()
+    path, made = folder / "graph.onnx", folder / "graph_context.onnx"
+    onnx.save(model, path)
+    entries = {
+        "ep.context_enable": "1",
+        "ep.context_embed_mode": "0",
+        "ep.context_file_path": str(made),
+    }
+    qnn_session(path, Soc(target.soc, target.soc_model, target.htp_arch, ""), None, entries)
+    (binary,) = folder.glob("*.bin")
+    (node,) = onnx.load(made).graph.node
+    out.write_bytes(renamed(binary.read_bytes(), node.name, name))
+    shutil.rmtree(folder)
+
+
+def renamed(binary: bytes, old: str, new: str) -> bytes:
+    """A context binary whose graph has another, shorter name: ONNX Runtime chooses its own."""
+    before, after = old.encode(), new.encode().ljust(len(old), b"\0")
+    length, shorter = (len(name).to_bytes(4, "little") for name in (old, new))
+    binary = binary.replace(length + before, shorter + after)
+    return binary.replace(before, after)
+
+
+class _Editor:
+    """A part's graph under construction."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model, self.graph = model, model.graph
+        self._front: list[onnx.NodeProto] = []
+
+    def constant(self, name: str, array: np.ndarray) -> str:
+        self.graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def encoding(self, name: str, encoding: Encoding) -> list[str]:
+        scale = self.constant(f"{name}.scale", np.array(encoding.scale, np.float32))
+        zero = self.constant(f"{name}.zero", np.array(encoding.zero_point, encoding.dtype))
+        return [scale, zero]
+
+    def rename(self, old: str, new: str) -> None:
+        for node in self.graph.node:
+            node.input[:] = [new if name == old else name for name in node.input]
+            node.output[:] = [new if name == old else name for name in node.output]
+
+    def quantized(
+        self, name: str, encoding: Encoding, inputs: list[str], node: Any
+    ) -> list[onnx.NodeProto]:
+        """`node(real inputs)` between the conversions that QNN folds into it."""
+        parameters = self.encoding(name, encoding)
+        reals = [f"{name}.real_{each}" for each in inputs]
+        before = [
+            helper.make_node("DequantizeLinear", [each, *parameters], [real])
+            for each, real in zip(inputs, reals, strict=True)
+        ]
+        after = helper.make_node("QuantizeLinear", [f"{name}.result", *parameters], [name])
+        return [*before, node(reals, f"{name}.result"), after]
+
+    def front(self, nodes: list[onnx.NodeProto]) -> None:
+        self._front += nodes
+
+    def finish(self) -> onnx.ModelProto:
+        nodes = [*self._front, *self.graph.node]
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+        return self.model
+
+
+def part_model(bundle: Bundle, part: int, rows: int, form: Form) -> onnx.ModelProto:
+    """The graph of a part at a width: a block, the first with the embedding, the last the head."""
+    manifest, target = bundle.manifest, bundle.manifest.qnn
+    assert target is not None
+    block, shape = manifest.blocks[part], manifest.model
+    edit = _Editor(onnx.load(bundle.file(block.graphs[manifest.prefill_rows])))
+    inputs: list[onnx.ValueInfoProto] = []
+    outputs: list[onnx.ValueInfoProto] = []
+
+    def info(name: str, dtype: str, *sizes: int) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, getattr(TensorProto, dtype.upper()), sizes)
+
+    hidden = (1, rows, shape.hidden_size)
+    if part == 0 and not form.has_lookup:
+        _embed(edit, bundle, target.hidden[0])
+        inputs.append(info("input_ids", "int32", 1, rows))
+    else:
+        edit.rename("hidden", "inputs_embeds" if part == 0 else f"_model_layers_{part}_in")
+        name = "inputs_embeds" if part == 0 else f"_model_layers_{part}_in"
+        inputs.append(info(name, "uint16", *hidden))
+    for old, new in (("mask", "attention_mask"), ("cos", COS), ("sin", SIN)):
+        edit.rename(old, new)
+    half = len(manifest.inv_freq)
+    inputs += [info("attention_mask", "uint16", 1, 1, rows, form.context)]
+    inputs += [info(name, "uint16", 1, 1, rows, half) for name in (COS, SIN)]
+    past = form.context - rows
+    heads, size = shape.num_kv_heads, shape.head_dim
+    for layer in block.layers:
+        cache = target.caches[layer]
+        pairs = (("key", cache.key, cache.key_new), ("value", cache.value, cache.value_new))
+        for kind, old_encoding, new_encoding in pairs:
+            is_key = kind == "key"
+            name = f"past_{kind}_{layer}"
+            perm = [1, 0, 3, 2] if is_key else [1, 0, 2, 3]
+
+            def transpose(reals: list[str], result: str, perm: Any = perm) -> onnx.NodeProto:
+                return helper.make_node("Transpose", reals, [result], perm=perm)
+
+            edit.front(edit.quantized(f"{kind}_{layer}", old_encoding, [f"{name}_in"], transpose))
+            edit.graph.node.extend(
+                edit.quantized(f"{name}_out", new_encoding, [f"{kind}_{layer}_new"], transpose)
+            )
+            for way, count, into, encoding in (
+                ("in", past, inputs, old_encoding),
+                ("out", rows, outputs, new_encoding),
+            ):
+                sizes = (heads, 1, size, count) if is_key else (heads, 1, count, size)
+                into.append(info(f"{name}_{way}", encoding.dtype, *sizes))
+    if part == len(manifest.blocks) - 1:
+        _add_head(edit, onnx.load(bundle.file(manifest.head.graphs[manifest.prefill_rows])))
+        outputs.append(info("logits", "uint16", 1, rows, shape.vocab_size))
+    else:
+        edit.rename("hidden_out", f"_model_layers_{part}_out")
+        outputs.append(info(f"_model_layers_{part}_out", "uint16", *hidden))
+    del edit.graph.input[:], edit.graph.output[:]
+    edit.graph.input.extend(inputs)
+    edit.graph.output.extend(outputs)
+    return edit.finish()
+
+
+COS, SIN = "position_ids_cos", "position_ids_sin"
+
+
+def _embed(edit: _Editor, bundle: Bundle, encoding: Encoding) -> None:
+    table = edit.constant("embedding", np.array(bundle.embedding()))
+    parameters = edit.encoding("hidden", encoding)
+    edit.front(
+        [
+            helper.make_node("DequantizeLinear", [table, *parameters], ["embedding.real"]),
+            helper.make_node("Gather", ["embedding.real", "input_ids"], ["hidden.real"], axis=0),
+            helper.make_node("QuantizeLinear", ["hidden.real", *parameters], ["hidden"]),
+        ]
+    )
+
+
+def _add_head(edit: _Editor, head: onnx.ModelProto) -> None:
+    """Put the head behind the last block."""
+    taken = {"hidden": "hidden_out", "logits": "logits"}
+
+    def name(each: str) -> str:
+        return taken.get(each, each and f"head.{each}")
+
+    for tensor in head.graph.initializer:
+        tensor.name = name(tensor.name)
+    for node in head.graph.node:
+        node.name = name(node.name)
+        node.input[:] = map(name, node.input)
+        node.output[:] = map(name, node.output)
+    edit.graph.initializer.extend(head.graph.initializer)
+    edit.graph.node.extend(head.graph.node)
+
+
+def _write_texts(
+    bundle: Bundle, out: Path, form: Form, binaries: list[str], graphs: dict[str, GraphFacts]
+) -> None:
+    """Everything but the binaries."""
+    manifest, target = bundle.manifest, bundle.manifest.qnn
+    assert target is not None
+    shutil.copy(bundle.file(manifest.tokenizer), out / "tokenizer.json")
+    ends = manifest.end_token_ids
+    dialog: dict[str, Any] = {
+        "version": 1,
+        "type": "basic",
+        "context": {
+            "version": 1,
+            "size": form.context,
+            "n-vocab": manifest.model.vocab_size,
+            "bos-token": -1 if manifest.bos_token_id is None else manifest.bos_token_id,
+            "eos-token": ends[0] if len(ends) == 1 else ends,
+        },
+        "sampler": {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95},
+        "tokenizer": {"version": 1, "path": "tokenizer.json"},
+        "engine": {
+            "version": 1,
+            "n-threads": 3,
+            "backend": {
+                "version": 1,
+                "type": "QnnHtp",
+                "QnnHtp": {
+                    "version": 1,
+                    "use-mmap": True,
+                    "spill-fill-bufsize": 0,
+                    "mmap-budget": 0,
+                    "poll": True,
+                    "cpu-mask": "0xe0",
+                    "kv-dim": manifest.model.head_dim,
+                    "allow-async-init": False,
+                },
+                "extensions": "htp_backend_ext_config.json",
+            },
+            "model": {
+                "version": 1,
+                "type": "binary",
+                "binary": {"version": 1, "ctx-bins": binaries},
+                "positional-encoding": {
+                    "type": "rope",
+                    "rope-dim": manifest.model.head_dim // 2,
+                    "rope-theta": round(manifest.inv_freq[1] ** (-manifest.model.head_dim / 2)),
+                },
+            },
+        },
+    }
+    if form.has_lookup:
+        dialog["embedding"] = {
+            "version": 1,
+            "type": "lut",
+            "lut-path": "embedding_weights.raw",
+            "size": manifest.model.hidden_size,
+            "datatype": "float32",
+        }
+        table = target.hidden[0].dequantize(bundle.embedding())
+        (out / "embedding_weights.raw").write_bytes(table.astype("<f4").tobytes())
+    _write(out / CONFIG_NAME, {"dialog": dialog})
+    device = {
+        "soc_model": target.soc_model,
+        "dsp_arch": f"v{target.htp_arch}",
+        "cores": [{"core_id": 0, "perf_profile": "burst", "rpc_control_latency": 100}],
+    }
+    extensions = {
+        "devices": [device],
+        "memory": {"mem_type": "shared_buffer"},
+        "context": {"weight_sharing_enabled": True},
+    }
+    _write(out / "htp_backend_ext_config.json", extensions)
+    (out / "tool-versions.yaml").write_text(
+        f"tool_versions:\n  qairt: {version().qnn.lstrip('v')}\n"
+    )
+    if form.has_metadata:
+        _write(out / "metadata.json", metadata_of(bundle, form, graphs))
+
+
+def metadata_of(bundle: Bundle, form: Form, graphs: dict[str, GraphFacts]) -> dict[str, Any]:
+    """metadata.json with the fields of AI Hub Models 0.65."""
+    target = bundle.manifest.qnn
+    assert target is not None
+
+    def tensors(facts: Any) -> dict[str, Any]:
+        said = {}
+        for name, each in facts.items():
+            said[name] = {"shape": list(each.shape), "dtype": each.dtype}
+            if each.scale is not None:
+                encoding = {"scale": each.scale, "zero_point": each.zero_point}
+                said[name]["quantization_parameters"] = encoding
+        return said
+
+    return {
+        "model_id": "embedded",
+        "model_name": "Embedded",
+        "runtime": "genie",
+        "precision": "w8a16",
+        "tool_versions": {"qairt": version().qnn.lstrip("v"), "ai_hub_models": "0.65.0"},
+        "model_files": {
+            name: {"inputs": tensors(facts.inputs), "outputs": tensors(facts.outputs)}
+            for name, facts in graphs.items()
+        },
+        "supplementary_files": {"genie_config.json": "Configuration for Genie"},
+        "genie": {
+            "chat_template": {"user_prefix": "", "assistant_prefix": ""},
+            "context_lengths": [form.context],
+            "supports_thinking": False,
+        },
+        "chipset_attributes": {
+            "name": target.soc,
+            "htp_version": target.htp_arch,
+            "soc_model": target.soc_model,
+            "supports_fp16": True,
+            "supports_weight_sharing": True,
+        },
+    }
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=4))
