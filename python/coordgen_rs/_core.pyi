@@ -537,6 +537,13 @@ class Drafter:
         """Token ids and parents of the last proposed tree, `(nodes,) u32` each, as copies."""
 
     @property
+    def node_sources(self) -> list[str]:
+        """Who put each node into the tree that `accept` is to verify next, `(nodes,)`.
+
+        Names as in `Accepted.sources`; the root's is "target". Empty where no tree waits.
+        """
+
+    @property
     def num_carried(self) -> int:
         """Tokens accepted on a side branch, which the next tree starts with."""
 

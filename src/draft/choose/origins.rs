@@ -59,6 +59,15 @@ impl Origins {
         self.carried.resize(num_carried + num_forced, Origin::Grammar);
     }
 
+    /// Who put each node into a tree that is yet to be verified; the root is the target's.
+    ///
+    /// `proposals` and `is_given` are those of [`Origins::follow`].
+    pub fn of_tree(&self, proposals: &[Option<Proposal>], is_given: bool) -> Vec<Origin> {
+        let below = (1..proposals.len() as u32).map(NodeId);
+        let below = below.map(|node| of_node(node, proposals, is_given, &self.carried));
+        std::iter::once(Origin::Target).chain(below).collect()
+    }
+
     /// Follows an accepted path and the target's own token after it: `commit` gives out the first
     /// of these tokens and carries the others.
     ///
@@ -72,14 +81,26 @@ impl Origins {
         commit: &Commit,
     ) {
         self.given_out.clear();
-        self.given_out.extend(path.iter().map(|node| match proposals[node.index()] {
-            Some(proposal) => Origin::Source(proposal.source),
-            None if is_given => Origin::Given,
-            None => self.carried[node.index() - 1],
-        }));
+        let carried = &self.carried;
+        let origin = |node: &NodeId| of_node(*node, proposals, is_given, carried);
+        self.given_out.extend(path.iter().map(origin));
         self.given_out.push(Origin::Target);
         self.carried.clear();
         let rest = self.given_out.drain(commit.token_ids.len()..);
         self.carried.extend(rest.take(commit.carried.len()));
+    }
+}
+
+/// Who put a node below the root into its tree.
+fn of_node(
+    node: NodeId,
+    proposals: &[Option<Proposal>],
+    is_given: bool,
+    carried: &[Origin],
+) -> Origin {
+    match proposals[node.index()] {
+        Some(proposal) => Origin::Source(proposal.source),
+        None if is_given => Origin::Given,
+        None => carried[node.index() - 1],
     }
 }

@@ -249,6 +249,12 @@ impl PyDrafter {
     }
 
     #[getter]
+    fn node_sources(&self) -> Vec<&'static str> {
+        let origins = self.core.node_origins().into_iter();
+        origins.map(|origin| self.core.origin_name(origin)).collect()
+    }
+
+    #[getter]
     fn finish_reason(&self) -> Option<&'static str> {
         self.core.finish_reason().map(FinishReason::name)
     }

@@ -9,7 +9,7 @@ use crate::commit::Commit;
 use crate::constraint::Constraint;
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
-use crate::draft::choose::origins::Origins;
+use crate::draft::choose::origins::{Origin, Origins};
 use crate::draft::choose::step_choice::{Prospect, StepChoice};
 use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
 use crate::draft::source::{DraftSource, Propose};
@@ -162,6 +162,11 @@ impl Draft {
     /// Who put the tokens given out last into their tree.
     pub fn origins(&self) -> &Origins {
         &self.origins
+    }
+
+    /// Who put each node into the tree; `is_given` where it is the caller's.
+    pub fn node_origins(&self, is_given: bool) -> Vec<Origin> {
+        self.origins.of_tree(&self.proposals, is_given)
     }
 
     /// Counts the nodes that the grammar forced, behind the `num_carried` fed again.

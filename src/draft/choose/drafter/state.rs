@@ -27,6 +27,13 @@ impl Drafter {
         self.draft.origins().given_out()
     }
 
+    /// Who put each node into the tree that `accept` is to verify next, the root being the target's;
+    /// none where no tree waits.
+    pub fn node_origins(&self) -> Vec<Origin> {
+        let proposed = self.request.as_ref().and_then(|request| request.proposed.as_ref());
+        proposed.map_or(Vec::new(), |proposed| self.draft.node_origins(proposed.is_given))
+    }
+
     /// The name of an origin in results.
     pub fn origin_name(&self, origin: Origin) -> &'static str {
         match origin {

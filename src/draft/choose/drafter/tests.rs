@@ -156,7 +156,11 @@ proptest! {
             let mut logits = run_step(&drafter, &text, [1, 3, 8][step]);
             let proposals = drafter.draft.proposals().to_vec();
             let tree = drafter.tree().clone();
+            let of_nodes = drafter.node_origins();
+            prop_assert_eq!(of_nodes.len(), tree.num_nodes());
+            prop_assert_eq!(of_nodes[0], Origin::Target);
             let accepted = drafter.accept(&mut logits).unwrap();
+            prop_assert!(drafter.node_origins().is_empty());
             let origins = drafter.origins();
             prop_assert_eq!(origins.len(), accepted.token_ids.len());
             let mut at = NodeId::ROOT;
@@ -166,6 +170,7 @@ proptest! {
                     continue;
                 }
                 at = tree.child(at, token).unwrap();
+                prop_assert_eq!(origin, of_nodes[at.index()]);
                 match proposals[at.index()] {
                     Some(proposal) => prop_assert_eq!(origin, Origin::Source(proposal.source)),
                     None => prop_assert_eq!(origin, carried[at.index() - 1]),
