@@ -223,7 +223,7 @@ def test_closing_lets_go_of_the_draft_model_too(bundle, bundle_of, monkeypatch):
     assert len(closed) == 2
     closed.clear()
     with pytest.raises(OptionError, match="guess"):  # refused after all was opened
-        Model.open(bundle, draft="guess", draft_model=smaller)
+        Model.open(bundle, draft=["guess"], draft_model=smaller)
     assert len(closed) == 2
 
 
@@ -272,7 +272,8 @@ def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, ans
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"namespace": "rag"}, "namespace needs a history"),
+        ({"remember": False, "history": "kept"}, "remember is False"),
+        ({"remember": False, "prefix_memory": 1}, "remember is False"),
         ({"history": "answers", "draft": "plain"}, "history needs drafts"),
         ({"draft_model": "smaller", "draft": "plain"}, "draft model needs drafts"),
         ({"lookup_table": "table", "draft": "plain"}, "look-up table needs drafts"),

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import OptionError, ShapeError, TokenOutOfRangeError
 
+DEFAULT_NAMESPACE = "default"
+"""Of requests for which no namespace is named."""
+
 _FIRST_ROWS = list(range(64))
 
 _SHOWN = 60

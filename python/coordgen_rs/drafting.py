@@ -62,6 +62,14 @@ class Drafting(Protocol):
         """Draft a little more while the target waits; False if there is nothing to do."""
 
     @property
+    def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Token ids and parents of the last proposed tree, `(nodes,) u32` each."""
+
+    @property
+    def node_sources(self) -> list[str]:
+        """Who put each node into it, as long as it is not verified."""
+
+    @property
     def accept_histogram(self) -> list[int]:
         """Entry `n` counts the steps that accepted `n` draft tokens."""
 

@@ -11,8 +11,9 @@ from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError
 from coordgen_rs.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.stats import Stats
+from coordgen_rs.step_tree import StepTree, tree_of
 from coordgen_rs.target.prefixes import PrefixPool, num_reusable
-from coordgen_rs.target.session import Session
+from coordgen_rs.target.session import OnRead, Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -30,6 +31,7 @@ class Step(NamedTuple):
         sources: Who drafted each token: the name of a source, or "target" if nobody did.
         num_drafted: Draft tokens that were verified, on all branches of the tree.
         num_rows: Rows of the graph that verified them.
+        tree: The draft tree, where trees were asked for.
     """
 
     token_ids: list[int]
@@ -38,6 +40,7 @@ class Step(NamedTuple):
     sources: Sequence[str] = ()
     num_drafted: int = 0
     num_rows: int = 1
+    tree: StepTree | None = None
 
 
 def generate(
@@ -54,6 +57,8 @@ def generate(
     prediction: ArrayLike | None = None,
     grammar: "Matcher | None" = None,
     provisional: bool = False,
+    trees: bool = False,
+    on_read: OnRead = None,
     stats: Stats | None = None,
 ) -> Generator[Step]:
     """Yield the tokens that `plain` would yield, several at a time.
@@ -86,6 +91,9 @@ def generate(
             grammar is complete.
         provisional: Also yield before each verification: a step without tokens, but with those that
             are about to be verified, to show early where the target is slow.
+        trees: Also give each step's draft tree.
+        on_read: Called behind each chunk of the prompt with how many tokens of it were computed. It
+            may end the request by an exception; what was computed stays, to be reused.
         stats: Filled during generation.
 
     Raises:
@@ -125,7 +133,9 @@ def generate(
         session.rewind(kept)
         # The last prompt token is the root of the first draft.
         on_logits = drafter.prefilled if drafter.reads_prefill else None
-        stats.switching = session.prefill(request.prompt[kept:-1], on_logits=on_logits)
+        stats.switching = session.prefill(
+            request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
+        )
     try:
         # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
         session.gap_work = drafter.draft_on
@@ -133,6 +143,7 @@ def generate(
             _check_owner(session, number, len(request.prompt) - 1 + len(answer))
             stats.begin("draft")
             inputs = drafter.propose(session.length)
+            tree = tree_of(drafter) if trees else None
             if provisional:
                 stats.pause()
                 yield Step([], 0, _first_path(inputs))
@@ -151,6 +162,7 @@ def generate(
                 sources=accepted.sources,
                 num_drafted=inputs.num_nodes - 1,
                 num_rows=inputs.rows,
+                tree=tree,
             )
     finally:
         if session.request == number:  # else they are another request's by now
@@ -170,6 +182,7 @@ def plain(
     reuse_prefix: bool = False,
     prefixes: PrefixPool | None = None,
     grammar: "Matcher | None" = None,
+    on_read: OnRead = None,
     stats: Stats | None = None,
 ) -> Generator[Step]:
     """Plain decoding, one token per run of the narrowest decode graph: no drafts, no tree mask.
@@ -186,7 +199,7 @@ def plain(
         kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
     with stats.prefill(request.prompt, kept):
         session.rewind(kept)
-        stats.switching = session.prefill(request.prompt[kept:-1])
+        stats.switching = session.prefill(request.prompt[kept:-1], on_read=on_read)
     end_token_ids = () if ignore_eos else session.end_token_ids
     inputs, root, first_row = session.step_inputs[0], request.prompt[-1:], np.zeros(1, np.uint32)
     while stats.finish_reason is None:

@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs import arguments
 from coordgen_rs._core import PLAIN
 from coordgen_rs.answer import Answer, Stream, whole
-from coordgen_rs.drafting import Drafting, make_drafter
+from coordgen_rs.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.drafters import Drafters
 from coordgen_rs.errors import (
     CallOrderError,
     OptionError,
@@ -46,7 +47,6 @@ from coordgen_rs.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.vocabulary import Vocabulary
-    from coordgen_rs.history.requests import History
 
 
 class Model:
@@ -59,10 +59,11 @@ class Model:
 
     Args:
         session: The target; nothing else may use it.
-        drafter: Made for this session; None decodes plainly.
-        history: Stores requests when they finish; closed with the model.
+        drafters: Made for this session; closed with the model. None decodes plainly.
         chat: The chat templates; None takes those of the session's bundle.
-        prefixes: Keeps what requests overwrite of each other; None keeps nothing.
+        prefix_memory: Same as in `open`.
+        namespace: Same as in `open`.
+        remember: Same as in `open`.
 
     Attributes:
         provider: What runs it, "cpu" or "qnn".
@@ -71,16 +72,20 @@ class Model:
     def __init__(
         self,
         session: OrtSession,
-        drafter: Drafting | None = None,
-        history: "History | None" = None,
+        drafters: Drafters | None = None,
         chat: ChatTemplates | None = None,
-        prefixes: PrefixPool | None = None,
+        *,
+        prefix_memory: int = 0,
+        namespace: str = DEFAULT_NAMESPACE,
+        remember: bool = True,
     ) -> None:
         self.provider = session.device.provider
-        self._session, self._drafter, self._history = session, drafter, history
+        self._session, self._drafters = session, drafters
         self._tokenizer = Tokenizer.of(session.bundle)
         self._given_chat = chat
-        self._prefixes = prefixes
+        self._remember, self._namespace = remember, namespace
+        self._held_by = namespace  # whose tokens the session holds
+        self._prefixes = PrefixPool(prefix_memory, namespace) if prefix_memory else None
         self._lock = Lock()
         self._owner: Thread | None = None  # who asked the request that holds the lock for a step
         self._running: list[ref[Generator[Step]]] = []  # that request
@@ -88,8 +93,8 @@ class Model:
         self._opened = OpenedHere()
         self._closing = ExitStack()
         self._closing.callback(session.close)
-        if history is not None:
-            self._closing.callback(history.close)
+        if drafters is not None:
+            self._closing.callback(drafters.close)
 
     @classmethod
     def open(
@@ -98,6 +103,7 @@ class Model:
         *,
         threads: int | None = None,
         width: int | None = None,
+        context: int | None = None,
         draft: str | Sequence[str] = "auto",
         commit: str = "canonical",
         history: Path | str | None = None,
@@ -120,18 +126,21 @@ class Model:
             path: A directory written by `coordgen export`, or a folder of ONNX Runtime GenAI.
             threads: Compute threads of the process; None for one per core.
             width: Use only decode graphs up to this width; None uses all.
+            context: Most tokens of prompt and answer together, but for the answer's last; None for
+                as many as the bundle was exported for.
             draft: Where drafts come from: the name of a method, the names of sources, or "plain".
             commit: "canonical" (exact everywhere) or "compact" (exact where `coordgen check` says).
             history: A directory of finished requests to draft from, and to keep these in.
             namespace: For example task and user; requests of other namespaces are not drafted from.
+                Requests that do not name another one are of this one, "default" by default.
             history_max_tokens: Most tokens that the history keeps; see `History`.
             draft_model: The directory of a smaller bundle with the same tokenizer, which also
                 drafts.
             lookup_table: A file written by `coordgen warm-up`.
-            remember: Whether methods may draft from earlier requests of this model, which then stay
-                in memory: the last half million tokens. A history takes their place, and keeps
-                namespaces apart. False where requests of different people must not meet: answers
-                are the same either way, but how fast they come tells what was asked before.
+            remember: Whether requests may draft from earlier ones of the same namespace, which then
+                stay in memory: the last half million tokens (a history takes their place), and
+                reuse what was read of them. With False nothing is kept from one request to the
+                next: answers are the same, but how fast they come tells nothing of others.
             switch: When to switch from the prefill graphs to the decode graphs: "auto" or another
                 strategy (`coordgen plan` compares them).
             memory_budget: Most bytes that the blocks' graphs may take; None for no limit.
@@ -157,12 +166,8 @@ class Model:
             ChatTemplateError: The chat template cannot be read.
         """
         _check_choices(commit, history, namespace, draft_model, lookup_table)
-        for what, chosen in (
-            ("a namespace", namespace),
-            ("history_max_tokens", history_max_tokens),
-        ):
-            if history is None and chosen is not None:
-                raise OptionError(f"{what} needs a history, but there is none")
+        if history is None and history_max_tokens is not None:
+            raise OptionError("history_max_tokens needs a history, but there is none")
         if history_max_tokens is not None:
             arguments.count("history_max_tokens", history_max_tokens)
         for what, given in (
@@ -173,7 +178,9 @@ class Model:
             if given is not None and draft == PLAIN:
                 raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
         arguments.count("prefix_memory", prefix_memory, least=0)
-        prefixes = PrefixPool(prefix_memory) if prefix_memory else None
+        for what, keeps in (("a history", history is not None), ("prefix_memory", prefix_memory)):
+            if keeps and not remember:
+                raise OptionError(f"{what} remembers requests, but remember is False")
         chat = _given_template(chat_template)
         measured = None
         if profile is not None:
@@ -190,41 +197,34 @@ class Model:
             provider=ProviderChoice(provider) if isinstance(provider, str) else provider,
             on_progress=on_progress,
         )
-        if draft == PLAIN:
-            return cls(session, chat=chat, prefixes=prefixes)
-        table = smaller = kept = None
+        namespace = namespace or DEFAULT_NAMESPACE
         with ExitStack() as opened:  # closes what was opened, should something fail
             opened.callback(session.close)
-            if lookup_table is not None:
-                from coordgen_rs.warm_up import open_table
-
-                table = open_table(Path(lookup_table), session.bundle)
-            if draft_model is not None:
-                from coordgen_rs.draft_model import DraftModel
-
-                smaller = DraftModel.open(draft_model, session)
-                opened.callback(smaller.close)
-            if history is not None:
-                from coordgen_rs.history.requests import DEFAULT_NAMESPACE, History
-
-                kept = History.of(
-                    history,
-                    session.bundle,
-                    namespace=namespace or DEFAULT_NAMESPACE,
-                    max_tokens=history_max_tokens,
+            if context is not None:
+                session.limit(context)
+            drafters = None
+            if draft != PLAIN:
+                drafters = Drafters(
+                    session,
+                    draft,
+                    commit,
+                    remember=remember,
+                    history=history,
+                    history_max_tokens=history_max_tokens,
+                    lookup_table=lookup_table,
+                    draft_model=draft_model,
                 )
-                opened.callback(kept.close)
-            drafter = make_drafter(
+                opened.callback(drafters.close)
+                drafters.of(namespace)  # what is wrong with a file is said now
+            model = cls(
                 session,
-                draft,
-                commit,
-                kept,
-                table,
-                smaller,
-                earlier_requests=remember and kept is None,
+                drafters,
+                chat,
+                prefix_memory=prefix_memory,
+                namespace=namespace,
+                remember=remember,
             )
-            model = cls(session, drafter, kept, chat, prefixes)
-            model._closing = opened.pop_all()
+            opened.pop_all()
         return model
 
     def generate(self, text: str, **options: Unpack[RequestOptions]) -> Answer:
@@ -364,6 +364,16 @@ class Model:
         self._template.check()
 
     @cached_property
+    def reads_tools(self) -> bool:
+        """Whether the chat template tells the model of tools.
+
+        Raises:
+            OptionError: jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it is malformed.
+        """
+        return self._template_for_tools.reads_tools
+
+    @cached_property
     def _template(self) -> ChatTemplate:
         return self._chat.template()
 
@@ -402,6 +412,9 @@ class Model:
         grammar: "JsonSchema | Regex | Lark | None" = None,
         prediction: str | None = None,
         drafts: bool = True,
+        trees: bool = False,
+        on_read: Callable[[int], None] | None = None,
+        namespace: str | None = None,
         reuse_prefix: bool = True,
     ) -> Stream:
         """The answer to a prompt, `(tokens,) u32`; options are those of `RequestOptions`.
@@ -417,19 +430,25 @@ class Model:
             "max_new_tokens": arguments.count("max_new_tokens", max_new_tokens),
             "sampling": chosen_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
             "ignore_eos": ignore_eos,
-            "reuse_prefix": reuse_prefix,
+            "reuse_prefix": reuse_prefix and self._remember,
             "prefixes": self._prefixes,
+            "on_read": on_read,
             "stats": stats,
         }
         if grammar is not None:
             request["grammar"] = self._vocabulary.matcher(grammar)
-        drafter = self._drafter if drafts else None
+        whose = self._namespace
+        if namespace is not None:
+            whose = arguments.text("namespace", namespace, may_be_empty=False)
+        drafters = self._drafters if drafts else None
         if prediction is not None:
             expected = arguments.text("the prediction", prediction)
-            if drafter is not None:
+            if drafters is not None:
                 request["prediction"] = self._tokenizer.encode(expected, special_tokens=False)
+        if drafters is not None:
+            request["trees"] = trees
         running: list[ref[Generator[Step]]] = []
-        steps = self._steps(request, drafter, running)
+        steps = self._steps(request, drafters, whose, running)
         running.append(ref(steps))
 
         def asked() -> None:
@@ -456,14 +475,16 @@ class Model:
     def _steps(
         self,
         request: dict[str, Any],
-        drafter: Drafting | None,
+        drafters: Drafters | None,
+        namespace: str,
         running: list[ref[Generator[Step]]],
     ) -> Generator[Step]:
         """The steps of a request, while no other request runs.
 
         Args:
             request: Arguments of `generate`.
-            drafter: None decodes plainly.
+            drafters: None decodes plainly.
+            namespace: Whose request it is.
             running: The generator itself, so that `close` can end it.
 
         Raises:
@@ -479,10 +500,12 @@ class Model:
         with self._lock:
             if self._is_closed:
                 raise SessionClosedError("the model is closed")
-            if drafter is None:
+            self._hand_over(namespace)
+            if drafters is None:
                 steps = plain(self._session, **request)
             else:
-                steps = generate(self._session, drafter=drafter, history=self._history, **request)
+                drafter, history = drafters.of(namespace)
+                steps = generate(self._session, drafter=drafter, history=history, **request)
             try:
                 self._running = running
                 while True:
@@ -494,6 +517,15 @@ class Model:
             finally:
                 self._owner = None
                 steps.close()
+
+    def _hand_over(self, namespace: str) -> None:
+        """See that the session holds nothing of another namespace."""
+        if namespace == self._held_by:
+            return
+        if self._prefixes is not None:
+            self._prefixes.hand_over(self._session, namespace)
+        self._session.rewind(0)
+        self._held_by = namespace
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@ In: keywords. Out: the same, checked by type checkers; and how the target's toke
 each means to the loop is `generate`'s to say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from coordgen_rs import arguments
@@ -47,6 +47,14 @@ class RequestOptions(TypedDict, total=False):
     """The answer as you expect it. Where the answer follows it, it drafts."""
     drafts: bool
     """False decodes without drafts, for comparison: the same answer, but later."""
+    trees: bool
+    """Whether each step of a stream also has its draft tree, see `Gain.step`."""
+    on_read: Callable[[int], None] | None
+    """Called behind each chunk of the prompt with how many tokens of it were computed. It may end
+    the request by an exception."""
+    namespace: str | None
+    """Whose request it is: nothing of it is drafted from, or reused, in other namespaces. None is
+    the namespace that the model was opened with."""
     reuse_prefix: bool
     """False computes the whole prompt. By default what the model has read of it in the request
     before is reused: the same answer, but sooner."""

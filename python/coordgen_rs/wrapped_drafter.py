@@ -47,6 +47,16 @@ class WrappedDrafter:
         return self.drafter.draft_on()
 
     @property
+    def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Same as in `Drafter`."""
+        return self.drafter.draft
+
+    @property
+    def node_sources(self) -> list[str]:
+        """Same as in `Drafter`."""
+        return self.drafter.node_sources
+
+    @property
     def accept_histogram(self) -> list[int]:
         """Same as in `Drafter`."""
         return self.drafter.accept_histogram

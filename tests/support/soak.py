@@ -23,11 +23,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from coordgen_rs import Model, make_drafter, open_session
+from coordgen_rs import Model, open_session
 from coordgen_rs.bench.profiling.memory import resident_bytes
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.drafters import Drafters
 from coordgen_rs.errors import CallOrderError, OptionError, PromptTooLongError, SessionClosedError
-from coordgen_rs.history.requests import History
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 WARM_UP = 500
@@ -190,8 +190,8 @@ def soak(
 
 def _with_history(bundle: Path, directory: Path) -> Model:
     session = open_session(bundle)
-    history = History.of(directory, session.bundle, max_tokens=_HISTORY_TOKENS)
-    return Model(session, make_drafter(session, history=history), history)
+    drafters = Drafters(session, history=directory, history_max_tokens=_HISTORY_TOKENS)
+    return Model(session, drafters)
 
 
 @cache

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.cli import text, values
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.history.exchange import FORMAT, Header, read_exported
 from coordgen_rs.history.indexes import remove_indexes
-from coordgen_rs.history.requests import DEFAULT_NAMESPACE
 from coordgen_rs.history.store import (
     DEFAULT_MAX_TOKENS,
     HistoryStore,

@@ -80,11 +80,18 @@ def check_opening(options: argparse.Namespace) -> None:
         )
 
 
-def opened(options: argparse.Namespace, *, prefix_memory: int = 0, remember: bool = True) -> Model:
+def opened(
+    options: argparse.Namespace,
+    *,
+    context: int | None = None,
+    prefix_memory: int = 0,
+    remember: bool = True,
+) -> Model:
     """The model, open.
 
     Args:
         options: Those of `add_model_arguments`.
+        context: Same as in `Model.open`.
         prefix_memory: Same as in `Model.open`.
         remember: Same as in `Model.open`.
 
@@ -97,6 +104,7 @@ def opened(options: argparse.Namespace, *, prefix_memory: int = 0, remember: boo
             options.model,
             threads=options.threads,
             width=None if options.budget is None else options.budget + 1,  # the root takes a row
+            context=context,
             draft=options.sources or options.draft,
             commit=options.commit,
             history=options.history,

@@ -20,14 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs._core import SharedHistory
+from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning
 from coordgen_rs.history.indexes import index_name, remove_unfinished
 from coordgen_rs.history.rows import MOST_VOCABULARY
 from coordgen_rs.history.store import HistoryStore, NoHistoryError, Request, told_evictions
 from coordgen_rs.process import OpenedHere
-
-DEFAULT_NAMESPACE = "default"
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536

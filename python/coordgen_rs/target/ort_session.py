@@ -16,7 +16,7 @@ from coordgen_rs.target.device import Device
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.session import GapWork, OnLogits, SavedPrefix, StepCost
+from coordgen_rs.target.session import GapWork, OnLogits, OnRead, SavedPrefix, StepCost
 from coordgen_rs.target.switching import reading
 
 
@@ -89,6 +89,7 @@ class OrtSession:
             memory_budget=memory_budget,
         )
         self._closed: SessionClosedError | DeviceLostError | None = None
+        self._capacity = manifest.context
         if preload and memory_budget is None:
             self.switcher.ensure("prefill", "decode")
         self.head: Head = self.load_head()
@@ -137,7 +138,22 @@ class OrtSession:
     @property
     def capacity(self) -> int:
         """Number of tokens that the cache can hold."""
-        return self.bundle.manifest.context
+        return self._capacity
+
+    def limit(self, capacity: int) -> None:
+        """Hold no more than so many tokens.
+
+        Raises:
+            OptionError: It is less than 1, or more than the bundle was exported for.
+        """
+        most, path = self.bundle.manifest.context, self.bundle.path
+        capacity = arguments.count("context", capacity)
+        if capacity > most:
+            raise OptionError(
+                f"context is {capacity}, but {path} was made for {most} tokens: export it with a "
+                "larger --context"
+            )
+        self._capacity = capacity
 
     @property
     def vocab_size(self) -> int:
@@ -160,6 +176,7 @@ class OrtSession:
         graphs: Literal["both", "prefill", "decode"] = "both",
         *,
         on_logits: OnLogits = None,
+        on_read: OnRead = None,
     ) -> SwitchReport | None:
         """Compute and commit tokens, chunk by chunk.
 
@@ -169,6 +186,7 @@ class OrtSession:
                 because on CPU every row costs time; the other values run everything at one of
                 them, unless there is a memory budget.
             on_logits: Same as in `Session`. An exception from it leaves its chunk uncommitted.
+            on_read: Same as in `Session`.
 
         Raises:
             OptionError: The tokens are not integers.
@@ -188,12 +206,12 @@ class OrtSession:
         has_budget = self.switcher.memory_budget is not None
         with self._open_device():
             if has_budget or (graphs == "both" and not self.switcher.keeps_both):
-                return self._prefill_switching(token_ids, on_logits)
-            self._prefill_resident(token_ids, graphs, on_logits)
+                return self._prefill_switching(token_ids, on_logits, on_read)
+            self._prefill_resident(token_ids, graphs, on_logits, on_read)
         return None
 
     def _prefill_switching(
-        self, token_ids: NDArray[np.uint32], on_logits: OnLogits
+        self, token_ids: NDArray[np.uint32], on_logits: OnLogits, on_read: OnRead
     ) -> SwitchReport | None:
         """Compute a prompt while blocks are loaded and released by a plan."""
         if len(token_ids) == 0:
@@ -205,10 +223,12 @@ class OrtSession:
                 part = token_ids[start : start + chunk.rows]
                 self.forward.run_chunk(part, self.switcher)
                 self._commit_chunk(chunk, part, on_logits)
+                if on_read is not None:
+                    on_read(start + len(part))
             return self.switcher.finish()
 
     def _prefill_resident(
-        self, token_ids: NDArray[np.uint32], graphs: str, on_logits: OnLogits
+        self, token_ids: NDArray[np.uint32], graphs: str, on_logits: OnLogits, on_read: OnRead
     ) -> None:
         """Compute a prompt with all blocks in memory."""
         self.switcher.ensure("prefill", "decode")
@@ -219,6 +239,8 @@ class OrtSession:
             self.forward.run_chain(buffers, part)
             self._commit_chunk(buffers, part, on_logits)
             done += len(part)
+            if on_read is not None:
+                on_read(done)
 
     def _commit_chunk(
         self, buffers: Buffers, token_ids: NDArray[np.uint32], on_logits: OnLogits

@@ -4,6 +4,8 @@ In: a session, and the prompt that is to be read next. Out: a session that holds
 prompt as it, or what is kept, ever had of it. It computes nothing, and changes no token.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,22 +21,30 @@ class PrefixPool:
 
     Args:
         most_bytes: Of all that are kept. While one is saved, its bytes are there in addition.
+        namespace: Whose tokens the session holds at first.
 
     Raises:
         OptionError: `most_bytes` is negative or no integer.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, namespace: str = "") -> None:
         self._most_bytes = arguments.count("most_bytes", most_bytes, least=0)
-        self._kept: list[SavedPrefix] = []  # the latest last
+        self._namespace = namespace
+        self._kept: list[_Kept] = []  # the latest last
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that are kept."""
-        return sum(prefix.nbytes for prefix in self._kept)
+        return sum(kept.prefix.nbytes for kept in self._kept)
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def hand_over(self, session: KeepsPrefixes, namespace: str) -> None:
+        """Keep what a session holds: it is to be rewound, and is another namespace's then."""
+        if len(session.reusable_ids) >= LEAST_TOKENS:
+            self._keep(session)
+        self._namespace = namespace
 
     def switch(self, session: KeepsPrefixes, prompt: NDArray[np.uint32]) -> None:
         """Save what a prompt is about to overwrite, and put back what is kept of it.
@@ -44,34 +54,48 @@ class PrefixPool:
             prompt: `(tokens,) u32`, at least one.
         """
         held = common_len(session.reusable_ids, prompt)
-        best = max(self._kept, key=lambda kept: common_len(kept.token_ids, prompt), default=None)
+        mine = (kept for kept in self._kept if kept.namespace == self._namespace)
+        best = max(mine, key=lambda kept: common_len(kept.token_ids, prompt), default=None)
         if len(session.reusable_ids) - held >= LEAST_TOKENS:
             self._keep(session)
         if best is None:
             return
         num_tokens = common_len(best.token_ids, prompt)
         if num_tokens - held >= LEAST_TOKENS:
-            session.restore_prefix(best, num_tokens)
+            session.restore_prefix(best.prefix, num_tokens)
             self._use(best)
 
-    def _use(self, prefix: SavedPrefix) -> None:
+    def _use(self, latest: "_Kept") -> None:
         """Make a prefix the last to go; the order of others stays."""
-        self._kept.sort(key=lambda kept: kept is prefix)
+        self._kept.sort(key=lambda kept: kept is latest)
 
     def _keep(self, session: KeepsPrefixes) -> None:
         """Keep what a session holds, in place of what that begins with."""
         ids = session.reusable_ids
-        same = next((kept for kept in self._kept if _begins_with(kept.token_ids, ids)), None)
+        mine = [kept for kept in self._kept if kept.namespace == self._namespace]
+        same = next((kept for kept in mine if _begins_with(kept.token_ids, ids)), None)
         if same is not None:
             self._use(same)
             return
         saved = session.saved_prefix()
         if saved.nbytes > self._most_bytes:  # it would only throw all others out
             return
-        self._kept = [kept for kept in self._kept if not _begins_with(ids, kept.token_ids)]
-        self._kept.append(saved)
+        covered = {id(kept) for kept in mine if _begins_with(ids, kept.token_ids)}
+        self._kept = [kept for kept in self._kept if id(kept) not in covered]
+        self._kept.append(_Kept(self._namespace, saved))
         while self.nbytes > self._most_bytes:
             del self._kept[0]
+
+
+class _Kept(NamedTuple):
+    """A saved prefix, and whose it is."""
+
+    namespace: str
+    prefix: SavedPrefix
+
+    @property
+    def token_ids(self) -> NDArray[np.uint32]:
+        return self.prefix.token_ids
 
 
 def _begins_with(token_ids: NDArray[np.uint32], others: NDArray[np.uint32]) -> bool:

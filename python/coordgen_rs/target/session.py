@@ -41,6 +41,9 @@ class SavedPrefix(NamedTuple):
 OnLogits = Callable[[NDArray[np.float32]], None] | None
 """Reads logits, which are only valid during the call."""
 
+OnRead = Callable[[int], None] | None
+"""Told how many tokens of a prompt have been read."""
+
 GapWork = Callable[[], bool] | None
 """Does a small part of the work for load gaps; returns whether there is more."""
 
@@ -90,6 +93,7 @@ class Session(Protocol):
         token_ids: NDArray[np.uint32],
         *,
         on_logits: OnLogits = None,
+        on_read: OnRead = None,
     ) -> SwitchReport | None:
         """Compute the given tokens after the committed ones, and commit them.
 
@@ -98,6 +102,8 @@ class Session(Protocol):
             on_logits: Called with the logits `(rows, vocab_size) f32` of the next tokens, several
                 times, until each token had its row; they are only valid during the call. With None,
                 no logits are computed.
+            on_read: Called behind each chunk with how many of the tokens are committed. It may end
+                the prefill by an exception: what is committed stays.
 
         Returns:
             How loading went; None if nothing had to be loaded.

@@ -71,6 +71,19 @@ class ChatTemplate:
             self.tokens | {"documents": None} | _variables(variables, given) | given
         )
 
+    @property
+    def reads_tools(self) -> bool:
+        """Whether what it renders can depend on `tools`.
+
+        Raises:
+            OptionError: jinja2 is missing or too old.
+            ChatTemplateError: The template is malformed.
+        """
+        sandbox, _ = self._compiled
+        from jinja2 import meta
+
+        return "tools" in meta.find_undeclared_variables(sandbox.parse(self.source))
+
     def check(self) -> None:
         """Compile the template.
 

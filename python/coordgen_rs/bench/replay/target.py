@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, StepInputs, SwitchReport
-from coordgen_rs.target.session import GapWork, OnLogits, StepCost
+from coordgen_rs.target.session import GapWork, OnLogits, OnRead, StepCost
 from coordgen_rs.wrapped_drafter import WrappedDrafter
 
 
@@ -40,9 +40,9 @@ class RecordedSession:
         self.answer: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
     def prefill(
-        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
-        """Commit the prompt but for its last token; `on_logits` is never called."""
+        """Commit the prompt but for its last token; nothing is called."""
         self.length += len(token_ids)
         self._prompt_len = self.length + 1
         return None
