@@ -5,17 +5,28 @@ import pytest
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+from argparse import ArgumentParser
+
 from coordgen_rs import Model
+from coordgen_rs.cli import serve, serve_access
 from coordgen_rs.cli.main import main
-from coordgen_rs.errors import BundleError
+from coordgen_rs.errors import BundleError, OptionError
+from coordgen_rs.server.keys import read_keys
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         (("--host", "0.0.0.0"), "--insecure"),
-        (("--host", "0.0.0.0", "--api-key", "k", "--history", "h"), "--share-requests"),
-        (("--host", "::", "--insecure", "--sources", "earlier-requests"), "--share-requests"),
+        (("--host", "0.0.0.0", "--insecure", "--history", "h"), "--history would let"),
+        (("--host", "::", "--insecure", "--sources", "earlier-requests"), "--sources"),
+        (("--host", "::", "--insecure", "--prefix-memory", "1M"), "--prefix-memory would let"),
+        (
+            ("--host", "::", "--api-key", "a", "--api-key", "b", "--namespace-by", "none"),
+            "--namespace-by none",
+        ),
+        (("--api-key", "a", "--api-key", "a"), "given twice"),
+        (("--api-key-file", "no-file"), "--api-key-file no-file cannot be read"),
         (("--api-key", "a b"), "without spaces"),
         (("--api-key", "ä"), "ASCII"),
         (("--namespace", "n"), "--namespace needs --history"),
@@ -37,10 +48,11 @@ def test_what_is_unsafe_or_impossible_is_refused(capsys, monkeypatch, options, t
     [
         ((), True),
         (("--host", "0.0.0.0", "--insecure"), False),
-        (("--host", "0.0.0.0", "--insecure", "--share-requests"), True),
+        (("--host", "0.0.0.0", "--api-key", "k", "--history", "h"), True),
     ],
 )
-def test_strangers_do_not_draft_from_each_other(monkeypatch, options, remembers):
+def test_nothing_is_remembered_where_clients_cannot_be_told_apart(monkeypatch, options, remembers):
+    monkeypatch.delenv("COORDGEN_API_KEY", raising=False)
     asked = []
 
     def opened(*_, **options):
@@ -48,33 +60,43 @@ def test_strangers_do_not_draft_from_each_other(monkeypatch, options, remembers)
         raise BundleError("this is enough")
 
     monkeypatch.setattr(Model, "open", opened)
-    assert main(["serve", "no-bundle", "--port", "0", *options]) == 2
+    assert main(["serve", "no-bundle", "--port", "0", "--context", "64", *options]) == 2
     assert [options["remember"] for options in asked] == [remembers]
+    assert [options["prefix_memory"] > 0 for options in asked] == [remembers]
+    assert [options["context"] for options in asked] == [64]
+
+
+@pytest.mark.parametrize(
+    ("host", "by", "is_by_key"),
+    [("127.0.0.1", "key", True), ("127.0.0.1", "none", False), ("0.0.0.0", "key", True)],
+)
+def test_keys_of_a_file_have_names_and_namespaces(tmp_path, host, by, is_by_key):
+    path = tmp_path / "keys"
+    path.write_text("# ours\nalice s3cret\n\nother\nalice s3cret-too\n")
+    parser = ArgumentParser()
+    serve.add_arguments(parser)
+    given = ("bundle", "--host", host, "--namespace-by", by, "--api-key-file", str(path))
+    access = serve_access.chosen_access(parser.parse_args(given))
+    alice, other, again = access.keys
+    assert (alice.name, alice.secret, again.name) == ("alice", b"s3cret", "alice")
+    assert other.name.startswith("key-")
+    assert "other" not in other.name
+    assert access.namespace_by_key is is_by_key
+    assert "s3cret" not in repr(access)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("", "holds no key"), ("a b c", "line 1"), ("\xff", "cannot be read"), ("ä", "ASCII")],
+)
+def test_a_file_that_holds_no_keys_is_refused(tmp_path, text, told):
+    path = tmp_path / "keys"
+    path.write_text(text, "latin-1" if text == "\xff" else "utf-8")
+    with pytest.raises(OptionError, match=told):
+        read_keys(path)
 
 
 def test_a_bundle_that_is_none_ends_the_server(capsys, tmp_path):
     assert main(["serve", str(tmp_path), "--port", "0"]) == 2
     *_, last = capsys.readouterr().err.splitlines()
     assert "is not a bundle" in last
-
-
-@pytest.mark.parametrize(
-    ("options", "is_shared"),
-    [
-        ((), True),
-        (("--host", "0.0.0.0", "--insecure"), False),
-        (("--host", "0.0.0.0", "--insecure", "--share-requests"), True),
-    ],
-)
-def test_requests_of_other_clients_are_drafted_from_on_this_machine_alone(
-    monkeypatch, options, is_shared
-):
-    opened = []
-
-    def fail(path, **chosen):
-        opened.append(chosen["remember"])
-        raise BundleError("enough")
-
-    monkeypatch.setattr(Model, "open", fail)
-    assert main(["serve", "bundle", "--port", "0", *options]) == 2
-    assert opened == [is_shared]

@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 
 from coordgen_rs import JsonSchema, Lark, Regex
 from coordgen_rs.errors import NonFiniteLogitsError
-from coordgen_rs.server import app as app_module
+from coordgen_rs.server import bodies
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.keys import api_key
 from coordgen_rs.server.worker import Worker
 from fake_model import STEPS, FakeModel, FakeTokenizer
 
@@ -177,6 +178,8 @@ def test_every_option_reaches_the_model(client, model):
         "reuse_prefix": False,
         "prediction": "so",
         "drafts": False,
+        "trees": False,
+        "namespace": None,
         "grammar": None,
     }
 
@@ -255,12 +258,21 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
         ("response_format", "json", "response_format"),
         ("coordgen", {"regex": "a", "lark": 'start: "a"'}, "response_format"),
         ("tool_choice", "required", "tool_choice"),
-        ("tools", ["f"], "tools"),
+        ("tools", ["f"], "tools[0]"),
+        ("tools", "f", "tools"),
+        ("tools", [{"type": "retrieval"}], "tools[0].type"),
+        ("tools", [{"function": {"name": "größe"}}], "tools[0].function.name"),
+        ("tools", [{"function": {"name": "f"}}] * 2, "tools"),
+        ("tools", [{"function": {"name": "f", "parameters": []}}], "tools[0].function.parameters"),
+        ("tool_choice", {"type": "function", "function": {"name": "g"}}, "tool_choice"),
+        ("tool_choice", {"type": "allowed_tools"}, "tool_choice.type"),
+        ("tool_choice", "any", "tool_choice"),
+        ("parallel_tool_calls", 1, "parallel_tool_calls"),
         ("prediction", {"type": "content", "content": 5}, "prediction.content"),
         ("prediction", "so", "prediction"),
         ("reasoning_effort", "low", "reasoning_effort"),
         ("tempreature", 1, "tempreature"),
-        ("coordgen", {"trees": True}, "coordgen.trees"),
+        ("coordgen", {"trees": 1}, "coordgen.trees"),
         ("messages", [], "messages"),
         ("messages", "hello", "messages"),
         ("messages", [{"content": "x"}], "messages[0]"),
@@ -285,14 +297,7 @@ def test_two_limits_that_disagree_are_refused(client):
 
 
 @pytest.mark.parametrize("prompt", [None, 5, ["a", "b"], [[1], [2]], {}, [1.5], [True], [-1]])
-def test_a_prompt_that_is_none_is_refused(client, prompt, monkeypatch):
-    from coordgen_rs import arguments
-
-    monkeypatch.setattr(
-        FakeModel,
-        "stream_tokens",
-        lambda self, ids, **options: arguments.token_ids("the prompt", ids, self.vocab_size),
-    )
+def test_a_prompt_that_is_none_is_refused(client, prompt):
     error = refused(client.post(COMPLETIONS, json={"prompt": prompt}))
     assert "prompt" in error["message"]
 
@@ -303,7 +308,7 @@ def test_a_body_that_is_no_json_object_is_refused(client, body):
 
 
 def test_a_body_has_a_limit(client, monkeypatch):
-    monkeypatch.setattr(app_module, "MOST_BODY_BYTES", 100)
+    monkeypatch.setattr(bodies, "MOST_BODY_BYTES", 100)
     assert refused(client.post(CHAT, content=b" " * 101), 413)["code"] == "body_too_large"
 
 
@@ -401,14 +406,19 @@ def test_a_page_from_elsewhere_may_not_ask_unless_it_is_allowed(client, model):
     assert "access-control-allow-origin" not in answered.headers
     for origin in ("null", "", "http://[", "http://localhost:8081", "http://localhost:8080.evil"):
         refused(client.get("/health", headers={"Origin": origin}), 403)
-    with serving(model, origins=("https://chat.example",), key="k", hosts=("box",)) as other:
+    allowed = {"origins": ("https://chat.example",), "keys": (api_key("k"),), "hosts": ("box",)}
+    with serving(model, **allowed) as other:
         asked = there | {"Access-Control-Request-Method": "POST", "Host": "box"}
         told = other.options(CHAT, headers=asked)
         assert told.headers["access-control-allow-origin"] == "https://chat.example"
+        for status, headers in ((401, {}), (403, {"Host": "evil.example"})):
+            told = other.get("/v1/models", headers=there | headers)
+            assert told.status_code == status
+            assert told.headers["access-control-allow-origin"] == "https://chat.example"
 
 
 def test_a_key_is_asked_for_everywhere_but_for_health(model):
-    with serving(model, key="right") as client:
+    with serving(model, keys=(api_key("right"),)) as client:
         assert client.get("/health").status_code == 200
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}):
             for path in ("/v1/models", "/metrics", "/nope"):
@@ -420,8 +430,84 @@ def test_a_key_is_asked_for_everywhere_but_for_health(model):
         assert client.post(CHAT, json=HELLO, headers=right).status_code == 200
 
 
+def test_each_name_of_a_key_is_a_namespace(model):
+    keys = (api_key("one", "a"), api_key("two", "a"), api_key("three"))
+    with serving(model, keys=keys, namespace_by_key=True, namespace="base") as client:
+        for key in ("one", "two", "three"):
+            headers = {"Authorization": f"Bearer {key}"}
+            assert client.post(CHAT, json=HELLO, headers=headers).status_code == 200
+        two_headers = [("Authorization", "Bearer one"), ("Authorization", "Bearer three")]
+        refused(client.post(CHAT, json=HELLO, headers=two_headers), 401)
+    namespaces = [options["namespace"] for _, options in model.asked]
+    assert namespaces == ["base/a", "base/a", f"base/{keys[2].name}"]
+    with serving(model, keys=keys) as client:
+        client.post(CHAT, json=HELLO, headers={"Authorization": "Bearer one"})
+    assert model.asked[-1][1]["namespace"] is None
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_call_is_given_as_openai_gives_it(is_streamed):
+    said = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
+    model = FakeModel(steps=[(text, ("target",) * len(text)) for text in ("So", "... ", said)])
+    model.ends = "stop"
+    body = HELLO | {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    with serving(model) as client:
+        answered = client.post(CHAT, json=body | {"stream": is_streamed})
+        plain = client.post(CHAT, json=HELLO).json()["choices"][0]
+    assert plain["message"]["content"] == f"So... {said}"
+    assert plain["finish_reason"] == "stop"
+    if is_streamed:
+        choices = [json.loads(event)["choices"][0] for event in events_of(answered)[:-1]]
+        deltas = [choice["delta"] for choice in choices]
+        content = "".join(delta.get("content", "") for delta in deltas)
+        [calls] = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
+        assert calls[0].pop("index") == 0
+        reason = choices[-1]["finish_reason"]
+    else:
+        [choice] = answered.json()["choices"]
+        content, calls = choice["message"]["content"], choice["message"]["tool_calls"]
+        reason = choice["finish_reason"]
+    assert (content, reason) == ("So... ", "tool_calls")
+    assert calls[0].pop("id").startswith("call_")
+    assert calls == [{"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}]
+
+
+def test_a_template_that_knows_no_tools_gets_them_as_text(client, model):
+    model.reads_tools = False
+    body = HELLO | {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    prompt = client.post("/apply-template", json=body).json()["prompt"]
+    assert prompt.startswith("You may call functions")
+    assert client.post("/apply-template", json=HELLO).json()["prompt"] == "hello"
+
+
+def test_calls_and_results_are_part_of_a_dialogue(client, model):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "five"}
+    body = {"messages": [*HELLO["messages"], asked, result]}
+    assert client.post(CHAT, json=body).status_code == 200
+    for arguments in ("{", "[]", 5):
+        call["function"]["arguments"] = arguments
+        param = refused(client.post(CHAT, json=body))["param"]
+        assert param == "messages[1].tool_calls[0].function.arguments"
+
+
+def test_trees_are_given_where_they_are_asked_for(client):
+    body = HELLO | {"coordgen": {"trees": True}}
+    steps = client.post(CHAT, json=body).json()["coordgen"]["steps"]
+    events = events_of(client.post(CHAT, json=body | {"stream": True}))[1:-2]
+    assert [json.loads(event)["coordgen"]["step"] for event in events] == steps
+    assert steps[1]["tree"] == {
+        "token_ids": [1, ord("b"), 2],
+        "texts": ["\x01", "b", "\x02"],
+        "parents": [0, 0, 0],
+        "sources": ["target", "prediction", "target"],
+        "accepted": [1],
+    }
+
+
 def test_the_page_is_one_file_that_asks_nobody_else(model):
-    with serving(model, key="secret") as client:
+    with serving(model, keys=(api_key("secret"),)) as client:
         page = client.get("/")
     assert page.status_code == 200
     assert "secret" not in page.text

@@ -8,21 +8,24 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.answer import Answer, Gain
 from coordgen_rs.errors import BundleError, DeviceLostError
+from coordgen_rs.server import answering
 from coordgen_rs.server.answering import Answering
 from coordgen_rs.server.asked import asked_completion
 from coordgen_rs.server.fields import Fields
+from coordgen_rs.server.forms import Form
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.worker import Worker
-from fake_model import STEPS, FakeModel
+from fake_model import STEPS, FakeModel, FakeTokenizer
 
 
 def asked(prompt, **fields):
     return asked_completion(Fields({"prompt": prompt, **fields}))
 
 
-def job(prompt, client="one"):
-    return Job(asked(prompt, stream=True), client)
+def job(prompt, client="one", **fields):
+    ids = FakeTokenizer().encode(prompt)
+    return Job(asked(prompt, **({"stream": True} | fields)), ids, client)
 
 
 async def all_news(job):
@@ -127,7 +130,7 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
         if not is_running:
             worker.submit(job("before"))
             await in_thread(model.at_step.acquire)
-        mine = Job(asked("mine", stream=is_streamed), "one")
+        mine = job("mine", stream=is_streamed)
         worker.submit(mine)
         gone, sent = asyncio.Event(), []
 
@@ -138,7 +141,8 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
         async def send(message):
             sent.append(message)
 
-        response = asyncio.create_task(Answering(mine, worker, "fake")({}, receive, send))
+        answered = Answering(mine, worker, Form(mine.asked, "fake", chr))
+        response = asyncio.create_task(answered({}, receive, send))
         if is_running:
             await in_thread(model.at_step.acquire)
         gone.set()
@@ -149,6 +153,57 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
 
     with_worker(test, model)
     assert "before" not in model.ended or "mine" not in model.ended
+
+
+def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt():
+    model = FakeModel(chunks=50)
+
+    async def test(worker):
+        running = job("running")
+        worker.submit(running)
+        await in_thread(model.at_step.acquire)
+        worker.withdraw(running)
+        model.may_step.release()
+        follower = job("next")
+        worker.submit(follower)
+        await in_thread(model.at_step.acquire)
+        assert model.ended == ["running"]
+        assert worker.figures.given_up == 1
+        assert worker.figures.failed == 0
+        model.may_step.release(1000)
+        assert isinstance((await all_news(follower))[-1], Answer)
+
+    with_worker(test, model)
+
+
+def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
+    monkeypatch.setattr(answering, "PING_S", 0.001)
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        mine = job("mine")
+        worker.submit(mine)
+        sent, pinged = [], asyncio.Event()
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+            if sum(m.get("body") == b": waiting\n\n" for m in sent) > 2:
+                pinged.set()
+
+        form = Form(mine.asked, "fake", chr)
+        response = asyncio.create_task(Answering(mine, worker, form)({}, receive, send))
+        await asyncio.wait_for(pinged.wait(), 60)
+        model.may_step.release(1000)
+        await asyncio.wait_for(response, 60)
+        assert sent[0]["status"] == 200
+        bodies = [m["body"] for m in sent[1:] if m["body"] != b": waiting\n\n"]
+        assert bodies[-2:] == [b"data: [DONE]\n\n", b""]
+        assert len(bodies) == len(STEPS) + 3
+
+    with_worker(test, model)
 
 
 def test_a_lost_device_ends_the_worker_and_tells_everyone():

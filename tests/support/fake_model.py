@@ -10,7 +10,8 @@ import numpy as np
 
 from coordgen_rs import Stats, Step
 from coordgen_rs.answer import Stream
-from coordgen_rs.errors import ChatTemplateError, PromptTooLongError
+from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.step_tree import StepTree
 from coordgen_rs.text.stop import StopStrings
 
 STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
@@ -35,28 +36,28 @@ class FakeModel:
     Attributes:
         asked: The prompt and options of each request, in order.
         may_step: Released by a test once for each step, where `is_gated`.
-        at_step: Released by the model before each step.
+        at_step: Released by the model before each step, and before each chunk of a prompt.
+        chunks: Chunks in which prompts are read.
+        reads_tools: Whether the chat template knows tools.
+        ends: Why answers end.
         fails_at: Prompts whose answer fails after its first step, and how.
     """
 
     provider, context, vocab_size = "cpu", 200, 0x110000
     tokenizer = FakeTokenizer()
 
-    def __init__(self, *, is_gated=False, steps=STEPS):
+    reads_tools, ends = True, "length"
+
+    def __init__(self, *, is_gated=False, steps=STEPS, chunks=0):
+        self.chunks = chunks
         self.steps, self.is_gated = steps, is_gated
         self.asked, self.ended, self.fails_at = [], [], {}
         self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
         self.is_closed = False
 
-    def stream(self, text, **options):
-        return self._answered(text, options)
-
     def stream_tokens(self, token_ids, **options):
-        return self._answered(self.tokenizer.decode(token_ids), options)
-
-    def stream_chat(self, messages, *, tools=None, template_variables=None, **options):
-        prompt = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
-        return self._answered(prompt, options)
+        prompt = self.tokenizer.decode(token_ids).removeprefix("\x01")
+        return self._answered(prompt, options, options.pop("on_read"))
 
     def chat_prompt(self, messages, *, tools=None, template_variables=None):
         if messages[0]["role"] == "nobody":
@@ -64,17 +65,18 @@ class FakeModel:
         texts = [str(message.get("content")) for message in messages]
         return "|".join([*texts, *map(str, tools or []), *map(str, template_variables or {})])
 
-    def _answered(self, prompt, options):
+    def _answered(self, prompt, options, on_read):
         self.asked.append((prompt, options))
         stats = Stats(prompt_tokens=len(prompt))
-        return Stream(self._steps(prompt, stats), stats, chr, StopStrings(options["stop"]))
+        steps = self._steps(prompt, stats, on_read, options["trees"])
+        return Stream(steps, stats, chr, StopStrings(options["stop"]))
 
-    def _steps(self, prompt, stats):
-        if len(prompt) > self.context:
-            raise PromptTooLongError(
-                f"the prompt has {len(prompt)} tokens, the cache holds {self.context}"
-            )
+    def _steps(self, prompt, stats, on_read, trees):
         try:
+            for number in range(self.chunks):
+                self.at_step.release()
+                self.may_step.acquire()
+                on_read(number + 1)
             for number, (text, sources) in enumerate(self.steps):
                 self.at_step.release()
                 if self.is_gated:
@@ -82,8 +84,10 @@ class FakeModel:
                 if number and prompt in self.fails_at:
                     raise self.fails_at[prompt]
                 is_last = number + 1 == len(self.steps)
-                stats.end_step(len(text), "length" if is_last else None)
-                yield Step([*map(ord, text)], len(text) - 1, (), sources, 3, 4)
+                stats.end_step(len(text), self.ends if is_last else None)
+                ids = [*map(ord, text)]
+                tree = StepTree([1, *ids[:-1], 2], [0] * (len(ids) + 1), ["target", *sources])
+                yield Step(ids, len(text) - 1, (), sources, 3, 4, tree if trees else None)
         finally:
             stats.per_source = {"prediction": {"proposed": 3, "accepted": 1}}
             self.ended.append(prompt)

@@ -6,18 +6,19 @@ queued or running. An error before the first event has its own status; after it,
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from coordgen_rs.answer import Answer
-from coordgen_rs.errors import PromptTooLongError
+from coordgen_rs.answer import Answer, Gain
 from coordgen_rs.server.forms import Form
-from coordgen_rs.server.job import Job
+from coordgen_rs.server.job import Job, News
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
+
+PING_S = 15.0
+"""A stream on which nothing comes for so long gets a comment, which clients leave out."""
 
 _EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -32,12 +33,12 @@ class Answering(Response):
     Args:
         job: Submitted to the worker.
         worker: Told when the client has gone.
-        model: The model's name.
+        form: Its objects.
     """
 
-    def __init__(self, job: Job, worker: Worker, model: str) -> None:
+    def __init__(self, job: Job, worker: Worker, form: Form) -> None:
         self.background = None
-        self._job, self._worker, self._form = job, worker, Form(job.asked, model)
+        self._job, self._worker, self._form = job, worker, form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer; see ASGI."""
@@ -60,26 +61,33 @@ class Answering(Response):
         self._worker.withdraw(self._job)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        news = await self._job.news()
+        gains: list[Gain] = []
+        while isinstance(news := await self._job.news(), Gain):
+            gains.append(news)
         if isinstance(news, Exception):
             await self._refuse(news, scope, receive, send)
         elif isinstance(news, Answer):
-            told = self._form.whole(news, self._job.queued_s)
+            told = self._form.whole(news, self._job.queued_s, gains)
             await JSONResponse(told)(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        news = await self._job.news()
-        if news is None:
-            return
-        if isinstance(news, Exception):
-            await self._refuse(news, scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+        try:
+            news = await self._job.news(PING_S)
+            if news is None:
+                return
+            if isinstance(news, Exception):
+                await self._refuse(news, scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+        except TimeoutError:  # a proxy would cut a connection on which nothing comes
+            await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+            await _send(send, ": waiting\n\n")
+            news = await self._news(send)
         for opening in self._form.opening():
             await _send_event(send, opening)
         while True:
             if isinstance(news, Exception):
-                await _send_event(send, self._refusal(news).to_json())
+                await _send_event(send, refusal(news).to_json())
                 break
             if news is None:
                 return
@@ -90,17 +98,19 @@ class Answering(Response):
                 break
             for chunk in self._form.step(news):
                 await _send_event(send, chunk)
-            news = await self._job.news()
+            news = await self._news(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        await refused(self._refusal(error))(scope, receive, send)
+    async def _news(self, send: Send) -> News:
+        """The next news, and comments as long as there is none."""
+        while True:
+            try:
+                return await self._job.news(PING_S)
+            except TimeoutError:
+                await _send(send, ": waiting\n\n")
 
-    def _refusal(self, error: Exception) -> RefusalError:
-        told = refusal(error)
-        if isinstance(error, PromptTooLongError):
-            told.param = self._job.asked.prompt_field
-        return told
+    async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+        await refused(refusal(error))(scope, receive, send)
 
 
 def refused(error: RefusalError) -> JSONResponse:
@@ -108,26 +118,13 @@ def refused(error: RefusalError) -> JSONResponse:
     return JSONResponse(error.to_json(), status_code=error.status, headers=error.headers)
 
 
-async def read_body(receive: AsyncIterator[bytes], most_bytes: int) -> bytes:
-    """A request's body.
-
-    Raises:
-        RefusalError: It is too long.
-    """
-    body = bytearray()
-    async for piece in receive:
-        body += piece
-        if len(body) > most_bytes:
-            raise RefusalError(
-                f"the body is longer than {most_bytes:,} bytes", status=413, code="body_too_large"
-            )
-    return bytes(body)
-
-
 async def _send_event(send: Send, event: dict[str, Any]) -> None:
     await _send_text(send, json.dumps(event, ensure_ascii=False, separators=(",", ":")))
 
 
 async def _send_text(send: Send, text: str) -> None:
-    body = f"data: {text}\n\n".encode()
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await _send(send, f"data: {text}\n\n")
+
+
+async def _send(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})

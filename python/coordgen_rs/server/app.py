@@ -14,26 +14,27 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from coordgen_rs import arguments
+from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.files.json_text import JsonTextError, parse_json
-from coordgen_rs.server.answering import Answering, read_body, refused
+from coordgen_rs.server.answering import Answering, refused
 from coordgen_rs.server.asked import Asked, asked_chat, asked_completion, asked_prompt
+from coordgen_rs.server.asked_tokens import asked_text, asked_tokens
+from coordgen_rs.server.bodies import read
 from coordgen_rs.server.fields import Fields
 from coordgen_rs.server.figures import CONTENT_TYPE
-from coordgen_rs.server.guard import Guard
+from coordgen_rs.server.forms import Form
+from coordgen_rs.server.guard import KEY_NAME, Guard
 from coordgen_rs.server.job import Job
+from coordgen_rs.server.keys import ApiKey
 from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
-
-MOST_BODY_BYTES = 8 << 20
-"""Of a request: far more text than any context holds."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,18 @@ class Access:
 
     Attributes:
         model: The model's name.
-        key: The API key; None asks for none.
+        keys: The API keys; none asks for none.
+        namespace_by_key: Whether each name of a key has a namespace of its own.
+        namespace: What those begin with.
         hosts: Names of this server, beside localhost and IP addresses.
         origins: Origins of other web pages that may ask.
         with_metrics: Whether there is `/metrics`.
     """
 
     model: str
-    key: str | None = None
+    keys: tuple[ApiKey, ...] = ()
+    namespace_by_key: bool = False
+    namespace: str = DEFAULT_NAMESPACE
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     with_metrics: bool = False
@@ -88,9 +93,13 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
     )
     if access.origins:
         app = CORSMiddleware(
-            app, allow_origins=access.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+            app,
+            allow_origins=access.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
         )
-    return Guard(app, key=access.key, hosts=access.hosts, origins=access.origins)
+    return Guard(app, keys=access.keys, hosts=access.hosts, origins=access.origins)
 
 
 class Endpoints:
@@ -102,7 +111,7 @@ class Endpoints:
     """
 
     def __init__(self, worker: Worker, access: Access) -> None:
-        self._worker, self._name = worker, access.model
+        self._worker, self._access, self._name = worker, access, access.model
         self._created = int(time.time())
         self._page = page()
 
@@ -125,24 +134,41 @@ class Endpoints:
         return JSONResponse(self._described())
 
     async def answer(self, asked_by: Callable[[Fields], Asked], request: Request) -> Response:
-        """Answer a prompt."""
-        fields = await _fields(request)
-        name = fields.text("model")
-        if name is not None:
-            self._check_name(name)
-        asked = asked_by(fields)
-        job = Job(asked, request.client.host if request.client else "")
+        """Answer a prompt.
+
+        Raises:
+            RefusalError: It does not fit, or the queue is full.
+        """
+
+        def check(fields: Fields) -> Asked:
+            name = fields.text("model")
+            if name is not None:
+                self._check_name(name)
+            return asked_by(fields)
+
+        asked = await read(request, check)
+        self._worker.check_room()
+        model = self._worker.model
+        prompt_ids = await asyncio.to_thread(asked.prompt, model)
+        if len(prompt_ids) > model.context:
+            raise RefusalError(
+                f"the prompt has {len(prompt_ids)} tokens, the model's context {model.context}",
+                param=asked.prompt_field,
+                code="context_length_exceeded",
+            )
+        host = request.client.host if request.client else ""
+        key_name = request.scope[KEY_NAME]
+        namespace = None
+        if self._access.namespace_by_key and key_name is not None:
+            namespace = f"{self._access.namespace}/{key_name}"
+        job = Job(asked, prompt_ids, f"{key_name} {host}", namespace)
+        form = Form(asked, self._name, lambda token: model.tokenizer.decode([token]))
         self._worker.submit(job)
-        return Answering(job, self._worker, self._name)
+        return Answering(job, self._worker, form)
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text, as llama.cpp's server gives them."""
-        fields = await _fields(request)
-        content = fields.text("content")
-        if content is None:
-            raise fields.wrong("content", "must be the text")
-        special, with_pieces = fields.flag("add_special"), fields.flag("with_pieces")
-        fields.end()
+        content, special, with_pieces = await read(request, asked_tokens)
         tokenizer = self._worker.model.tokenizer
         ids = (await asyncio.to_thread(tokenizer.encode, content, special_tokens=special)).tolist()
         if not with_pieces:
@@ -152,26 +178,14 @@ class Endpoints:
         )
 
     async def detokenize(self, request: Request) -> Response:
-        """The text of tokens.
-
-        Raises:
-            RefusalError: They are not tokens of the model.
-        """
-        fields = await _fields(request)
-        given = fields.take("tokens")
-        fields.end()
+        """The text of tokens."""
         model = self._worker.model
-        if not isinstance(given, list):
-            raise fields.wrong("tokens", "must be a list of token ids")
-        try:
-            ids = arguments.token_ids("tokens", given, model.vocab_size).tolist()
-        except CoordgenError as error:
-            raise RefusalError(str(error), param="tokens", code="invalid_value") from error
+        ids = await read(request, partial(asked_text, model.vocab_size))
         return JSONResponse({"content": await asyncio.to_thread(model.tokenizer.decode, ids)})
 
     async def apply_template(self, request: Request) -> Response:
         """The text that the model reads for a dialogue."""
-        render = asked_prompt(await _fields(request))
+        render = await read(request, asked_prompt)
         model = self._worker.model
         return JSONResponse({"prompt": await asyncio.to_thread(render, model)})
 
@@ -203,22 +217,6 @@ class Endpoints:
             model = self._worker.model
             described |= {"context_length": model.context, "provider": model.provider}
         return described
-
-
-async def _fields(request: Request) -> Fields:
-    """The fields of a body.
-
-    Raises:
-        RefusalError: It is too long, cut short, or no JSON object.
-    """
-    try:
-        body = await read_body(request.stream(), MOST_BODY_BYTES)
-    except ClientDisconnect as error:
-        raise RefusalError("the client went away while it sent the body") from error
-    try:
-        return Fields(parse_json(body, "the body"))
-    except JsonTextError as error:
-        raise RefusalError(str(error), code="invalid_json") from error
 
 
 async def _refused(request: Request, error: Exception) -> Response:

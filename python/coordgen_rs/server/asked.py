@@ -8,17 +8,17 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs import arguments
 from coordgen_rs.answer import Stream
 from coordgen_rs.model import Model
 from coordgen_rs.request_options import RequestOptions
-from coordgen_rs.server.content import (
-    grammar_of,
-    messages_of,
-    prediction_of,
-    stop_strings_of,
-    tools_of,
-)
+from coordgen_rs.server.content import grammar_of, prediction_of, stop_strings_of
+from coordgen_rs.server.dialogue import dialogue_of
 from coordgen_rs.server.fields import Fields
+from coordgen_rs.server.tools import Tools
 
 _LARGEST = 2**64 - 1
 _COMPLETION_TOKENS = 16
@@ -49,24 +49,51 @@ class Asked:
     """A request for an answer.
 
     Attributes:
-        begin: Begins it.
+        prompt: Makes the prompt's tokens, `(tokens,) u32`, of what was asked; from any thread.
         prompt_field: The field that holds the prompt, for messages.
+        options: How the answer is made.
+        limit: Most tokens of it; None for as many as fit.
         is_chat: Whether it came by the chat endpoint.
         is_streamed: Whether the answer is sent as it is made.
         with_usage: Whether a stream ends with a chunk of usage.
         with_spans: Whether to tell the source of each part of the answer.
+        with_trees: Whether to show the draft tree of each step.
         with_token_ids: Whether to give the answer's tokens, too.
         seed: Of sampling; None where nothing is sampled.
+        tools: What the model may call.
     """
 
-    begin: Callable[[Model], Stream]
+    prompt: Callable[[Model], NDArray[np.uint32]]
     prompt_field: str
+    options: RequestOptions
+    limit: int | None
     is_chat: bool
     is_streamed: bool
     with_usage: bool
     with_spans: bool
+    with_trees: bool
     with_token_ids: bool
     seed: int | None
+    tools: Tools | None
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the steps are told, too, and not the whole answer alone."""
+        return self.is_streamed or self.with_trees
+
+    def begin(
+        self,
+        model: Model,
+        prompt_ids: NDArray[np.uint32],
+        *,
+        namespace: str | None = None,
+        on_read: Callable[[int], None] | None = None,
+    ) -> Stream:
+        """Begin the answer; the arguments are those of `RequestOptions`."""
+        options = self.options.copy()
+        options["max_new_tokens"] = self.limit or model.context
+        options["namespace"], options["on_read"] = namespace, on_read
+        return model.stream_tokens(prompt_ids, **options)
 
 
 def asked_chat(fields: Fields) -> Asked:
@@ -75,23 +102,16 @@ def asked_chat(fields: Fields) -> Asked:
     Raises:
         RefusalError: It cannot be answered.
     """
-    messages = messages_of(fields)
-    tools = tools_of(fields)
-    variables = fields.take("chat_template_kwargs")
-    if variables is not None and not isinstance(variables, dict):
-        raise fields.wrong("chat_template_kwargs", "must be an object")
+    dialogue = dialogue_of(fields)
     limit = _chat_limit(fields)
     fields.only("logprobs", False, why="the server gives no probabilities")
     fields.only("modalities", ["text"], why="the server answers with text only")
     fields.only("store", False, why="the server stores no answers for later retrieval")
-    fields.only("parallel_tool_calls", True, False, why="it must be true or false")
-    options = _options(fields)
 
-    def begin(model: Model) -> Stream:
-        options["max_new_tokens"] = limit or model.context
-        return model.stream_chat(messages, tools=tools, template_variables=variables, **options)
+    def prompt(model: Model) -> NDArray[np.uint32]:
+        return model.tokenizer.encode(dialogue.text(model), special_tokens=False)
 
-    return _asked(fields, begin, options, "messages")
+    return _asked(fields, prompt, "messages", limit, dialogue.tools)
 
 
 def asked_completion(fields: Fields) -> Asked:
@@ -100,27 +120,25 @@ def asked_completion(fields: Fields) -> Asked:
     Raises:
         RefusalError: It cannot be answered.
     """
-    prompt = fields.take("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if isinstance(prompt, list) and any(isinstance(item, str | list) for item in prompt):
+    given = fields.take("prompt")
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
+        given = given[0]
+    if isinstance(given, list) and any(isinstance(item, str | list) for item in given):
         raise fields.wrong("prompt", "must be one prompt: several need several requests")
-    if not isinstance(prompt, str | list):
+    if not isinstance(given, str | list):
         raise fields.wrong("prompt", "must be a string or a list of token ids")
     fields.only("best_of", 1, why="the server gives one answer to a request")
     fields.only("echo", False, why="the answer comes without the prompt")
     fields.only("suffix", "", why="nothing can be inserted before a suffix")
     fields.only("logprobs", why="the server gives no probabilities")
     limit = fields.count("max_tokens", least=1) or _COMPLETION_TOKENS
-    options = _options(fields)
-    options["max_new_tokens"] = limit
 
-    def begin(model: Model) -> Stream:
-        if isinstance(prompt, str):
-            return model.stream(prompt, **options)
-        return model.stream_tokens(prompt, **options)
+    def prompt(model: Model) -> NDArray[np.uint32]:
+        if isinstance(given, str):
+            return model.tokenizer.encode(given)
+        return arguments.token_ids("the prompt", given, model.vocab_size)
 
-    return _asked(fields, begin, options, "prompt")
+    return _asked(fields, prompt, "prompt", limit, None)
 
 
 def asked_prompt(fields: Fields) -> Callable[[Model], str]:
@@ -129,21 +147,25 @@ def asked_prompt(fields: Fields) -> Callable[[Model], str]:
     Raises:
         RefusalError: It cannot be rendered.
     """
-    messages, tools = messages_of(fields), tools_of(fields)
-    variables = fields.take("chat_template_kwargs")
+    dialogue = dialogue_of(fields)
     fields.ignore("model")
     fields.end()
-    return lambda model: model.chat_prompt(messages, tools=tools, template_variables=variables)
+    return dialogue.text
 
 
 def _asked(
-    fields: Fields, begin: Callable[[Model], Stream], options: RequestOptions, prompt_field: str
+    fields: Fields,
+    prompt: Callable[[Model], NDArray[np.uint32]],
+    prompt_field: str,
+    limit: int | None,
+    tools: Tools | None,
 ) -> Asked:
     """The rest of a body.
 
     Raises:
         RefusalError: It cannot be answered, or a field is left over.
     """
+    options = _options(fields)
     is_streamed = fields.flag("stream")
     if fields.has("stream_options") and not is_streamed:
         raise fields.wrong("stream_options", "needs stream: true")
@@ -152,22 +174,31 @@ def _asked(
     stream_options.only("include_obfuscation", False, why="the server does not pad its events")
     stream_options.end()
     own = fields.nested("coordgen")
-    with_spans = own.flag("spans")
+    with_spans, with_trees = own.flag("spans"), own.flag("trees")
     options["drafts"] = own.flag("drafts", default=True)
+    options["trees"] = with_trees
     options["grammar"] = grammar_of(fields, own)
+    if tools is not None and (of_call := tools.grammar()) is not None:
+        if options["grammar"] is not None:
+            raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
+        options["grammar"] = of_call
     own.end()
     with_token_ids = fields.flag("return_token_ids")
     fields.ignore(*_ABOUT_CLIENT)
     fields.end(_ELSEWHERE)
     return Asked(
-        begin,
-        prompt_field,
-        prompt_field == "messages",
-        is_streamed,
-        with_usage,
-        with_spans,
-        with_token_ids,
-        options["seed"] if options["temperature"] else None,
+        prompt=prompt,
+        prompt_field=prompt_field,
+        options=options,
+        limit=limit,
+        is_chat=prompt_field == "messages",
+        is_streamed=is_streamed,
+        with_usage=with_usage,
+        with_spans=with_spans,
+        with_trees=with_trees,
+        with_token_ids=with_token_ids,
+        seed=options["seed"] if options["temperature"] else None,
+        tools=tools,
     )
 
 

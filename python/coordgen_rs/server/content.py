@@ -1,4 +1,4 @@
-"""What a request says in words: messages, tools, an expected answer, and where to stop.
+"""What a request says in words: messages, an expected answer, a grammar, and where to stop.
 
 In: fields of a body. Out: texts, lists and objects as `Model` takes them, or a refusal that names
 the field or the part at fault. The text is not looked at.
@@ -8,6 +8,7 @@ from typing import Any
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import OptionError
+from coordgen_rs.files.json_text import JsonTextError, parse_json
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.server.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
@@ -118,7 +119,45 @@ def _message(message: object, where: str) -> dict[str, Any]:
         raise RefusalError(
             f"{where} has no content", param=f"{where}.content", code="invalid_value"
         )
+    if "tool_calls" in plain:
+        calls = plain["tool_calls"]
+        if not isinstance(calls, list) or not calls:
+            raise RefusalError(
+                f"{where}.tool_calls must be a list of calls",
+                param=f"{where}.tool_calls",
+                code="invalid_value",
+            )
+        plain["tool_calls"] = [
+            _call(Fields(call, f"{where}.tool_calls[{i}]")) for i, call in enumerate(calls)
+        ]
     return plain
+
+
+def _call(call: Fields) -> dict[str, Any]:
+    """A call that the model has made, its arguments as an object: so templates expect it.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    call.only("type", "function", why='its type must be "function"')
+    identity, function = call.text("id"), call.nested("function")
+    name, given = function.text("name"), function.take("arguments")
+    if name is None:
+        raise function.wrong("name", "must be the function's name")
+    if isinstance(given, str):
+        try:
+            given = parse_json(given or "{}", function.name("arguments"))
+        except JsonTextError as error:
+            raise RefusalError(
+                str(error), param=function.name("arguments"), code="invalid_value"
+            ) from error
+    if not isinstance(given, dict):
+        raise function.wrong("arguments", "must be a JSON object, written as a string")
+    function.end()
+    call.ignore("index")
+    call.end()
+    told = {"type": "function", "function": {"name": name, "arguments": given}}
+    return told if identity is None else {"id": identity} | told
 
 
 def _text(content: object, where: str) -> str:
@@ -147,20 +186,3 @@ def _part(part: object, where: str) -> str:
         param=where,
         code="unsupported_value",
     )
-
-
-def tools_of(fields: Fields) -> list[Any] | None:
-    """The tools for the template to describe.
-
-    Raises:
-        RefusalError: They are malformed, or the model must use one.
-    """
-    tools = fields.take("tools")
-    choice = fields.take("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise fields.wrong("tool_choice", 'must be "auto" or "none": no model is made to call one')
-    if tools is None:
-        return None
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise fields.wrong("tools", "must be a list of objects")
-    return tools if tools and choice != "none" else None

@@ -1,19 +1,20 @@
-"""The shapes of answers: OpenAI's objects, the figures that tools read, and our own `coordgen`.
+"""The shapes of answers: OpenAI's objects, whole or as the chunks of a stream.
 
-In: steps and answers. Out: objects for JSON, whole or as the chunks of a stream. `timings` is in
-the form of llama.cpp's server, `metrics` in that of vLLM. It sends nothing.
+In: steps and answers. Out: objects for JSON, with the figures of `timings.py` and our own
+`coordgen`. Calls of functions are told apart by `tool_calls.py`. It sends nothing.
 """
 
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
 from coordgen_rs.answer import Answer, Gain
 from coordgen_rs.server.asked import Asked
-from coordgen_rs.stats import Stats
+from coordgen_rs.server.timings import metrics, timings, usage
+from coordgen_rs.server.tool_calls import Call, CallReader, Content, Said
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
@@ -24,10 +25,11 @@ class Form:
     Args:
         asked: What was asked for.
         model: The model's name.
+        text_of: The text of a token, for trees.
     """
 
-    def __init__(self, asked: Asked, model: str) -> None:
-        self._asked = asked
+    def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
+        self._asked, self._text_of = asked, text_of
         prefix, kind = ("chatcmpl", "chat.completion") if asked.is_chat else ("cmpl", "")
         self._whole_kind = kind or "text_completion"
         self._chunk_kind = f"{kind}.chunk" if kind else "text_completion"
@@ -37,15 +39,16 @@ class Form:
             "model": model,
         }
         self._num_chars = self._num_tokens = 0
+        self._calls = CallReader(asked.tools)
 
-    def whole(self, answer: Answer, queued_s: float) -> dict[str, Any]:
-        """The answer as one object."""
+    def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
+        """The answer as one object; `gains` are its steps, where trees were asked for."""
+        found = [*self._calls.read(answer.text), *self._calls.end()]
         if self._asked.is_chat:
-            said: dict[str, Any] = {"message": {"role": "assistant", "content": answer.text}}
-            said["message"]["refusal"] = None
+            said: dict[str, Any] = {"message": _message(found)}
         else:
             said = {"text": answer.text}
-        choice = self._choice(said, _FINISH.get(answer.finish_reason or "", "stop"))
+        choice = self._choice(said, self._reason(answer))
         if self._asked.with_token_ids:
             choice["token_ids"] = answer.token_ids
         figures = self._figures(answer, queued_s)
@@ -54,6 +57,8 @@ class Form:
                 "spans": [[*span] for span in answer.spans],
                 "token_spans": _runs(answer.sources, 0),
             }
+        if self._asked.with_trees:
+            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
         return (
             {"object": self._whole_kind}
             | self._head
@@ -70,37 +75,73 @@ class Form:
     def step(self, gain: Gain) -> list[dict[str, Any]]:
         """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
         text = "".join(piece.text for piece in gain.pieces)
-        is_wanted = self._asked.with_spans or self._asked.with_token_ids
-        if not text and not (is_wanted and gain.token_ids):
+        asked, said = self._asked, self._said(self._calls.read(text))
+        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids
+        if said is None and not (is_wanted and gain.token_ids):
             return []
-        said = {"delta": {"content": text}} if self._asked.is_chat else {"text": text}
-        chunk = self._chunk(said, None)
-        if self._asked.with_token_ids:
+        chunk = self._chunk(said or self._nothing(), None)
+        if asked.with_token_ids:
             chunk["choices"][0]["token_ids"] = gain.token_ids
-        if self._asked.with_spans:
+        own: dict[str, Any] = {}
+        if asked.with_spans:
             by_char = [piece.source for piece in gain.pieces for _ in piece.text]
-            chunk["coordgen"] = {
-                "spans": _runs(by_char, self._num_chars),
-                "token_spans": _runs(gain.sources, self._num_tokens),
-            }
-            if gain.step is not None:
-                chunk["coordgen"]["step"] = {
-                    "rows": gain.step.num_rows,
-                    "drafted": gain.step.num_drafted,
-                    "accepted": gain.step.accept_len,
-                }
+            own["spans"] = _runs(by_char, self._num_chars)
+            own["token_spans"] = _runs(gain.sources, self._num_tokens)
+        if (asked.with_spans or asked.with_trees) and gain.step is not None:
+            own["step"] = self._step(gain)
+        if own:
+            chunk["coordgen"] = own
         self._num_chars += len(text)
         self._num_tokens += len(gain.token_ids)
         return [chunk]
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: why the answer ends, figures, usage if asked for."""
-        reason = _FINISH.get(answer.finish_reason or "", "stop")
-        said: dict[str, Any] = {"delta": {}} if self._asked.is_chat else {"text": ""}
-        last = self._chunk(said, reason) | self._figures(answer, queued_s)
+        said = self._said(self._calls.end())
+        held = [] if said is None else [self._chunk(said, None)]
+        last = self._chunk(self._nothing(), self._reason(answer))
+        last |= self._figures(answer, queued_s)
         if not self._asked.with_usage:
-            return [last]
-        return [last, self._chunk(None, None) | {"usage": usage(answer)}]
+            return [*held, last]
+        return [*held, last, self._chunk(None, None) | {"usage": usage(answer)}]
+
+    def _said(self, found: Sequence[Said]) -> dict[str, Any] | None:
+        """What a chunk's choice holds of it; None for nothing."""
+        text = "".join(one.text for one in found if isinstance(one, Content))
+        if not self._asked.is_chat:
+            return {"text": text} if text else None
+        delta: dict[str, Any] = {"content": text} if text else {}
+        calls = [_call(one) | {"index": one.number} for one in found if isinstance(one, Call)]
+        if calls:
+            delta["tool_calls"] = calls
+        return {"delta": delta} if delta else None
+
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}} if self._asked.is_chat else {"text": ""}
+
+    def _step(self, gain: Gain) -> dict[str, Any]:
+        step = gain.step
+        if step is None:
+            return {}
+        told: dict[str, Any] = {
+            "rows": step.num_rows,
+            "drafted": step.num_drafted,
+            "accepted": step.accept_len,
+        }
+        if self._asked.with_trees and step.tree is not None:
+            tree = step.tree
+            told["tree"] = {
+                "token_ids": tree.token_ids,
+                "texts": [self._text_of(token) for token in tree.token_ids],
+                "parents": tree.parents,
+                "sources": tree.sources,
+                "accepted": tree.path(step.token_ids),
+            }
+        return told
+
+    def _reason(self, answer: Answer) -> str:
+        reason = _FINISH.get(answer.finish_reason or "", "stop")
+        return "tool_calls" if self._calls.num_calls and reason == "stop" else reason
 
     def _chunk(self, said: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
         choices = [] if said is None else [self._choice(said, reason)]
@@ -121,72 +162,23 @@ class Form:
             "finish_reason": answer.finish_reason,
             "seed": self._asked.seed,
         }
-        metrics = _latency(answer, queued_s) | {"speculative_decoding": _drafting(stats)}
-        return {"timings": timings(answer), "metrics": metrics, "coordgen": own}
+        return {"timings": timings(answer), "metrics": metrics(answer, queued_s), "coordgen": own}
 
 
-def usage(answer: Answer) -> dict[str, Any]:
-    """Tokens, as OpenAI counts them."""
-    stats, num_new = answer.stats, len(answer.token_ids)
-    predicted = stats.per_source.get("prediction", {"proposed": 0, "accepted": 0})
-    return {
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": num_new,
-        "total_tokens": stats.prompt_tokens + num_new,
-        "prompt_tokens_details": {"cached_tokens": stats.reused_tokens},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": predicted["accepted"],
-            "rejected_prediction_tokens": predicted["proposed"] - predicted["accepted"],
-        },
-    }
+def _message(found: Sequence[Said]) -> dict[str, Any]:
+    """What a model said, with the parts of each call put together."""
+    text = "".join(one.text for one in found if isinstance(one, Content))
+    calls = [_call(one) for one in found if isinstance(one, Call)]
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    return message | {"content": text or None, "tool_calls": calls} if calls else message
 
 
-def timings(answer: Answer) -> dict[str, Any]:
-    """Times, as llama.cpp's server gives them; milliseconds."""
-    stats = answer.stats
-    num_read, num_new = stats.prompt_tokens - stats.reused_tokens, stats.new_tokens
-    told = {
-        "cache_n": stats.reused_tokens,
-        "prompt_n": num_read,
-        "prompt_ms": _ms(stats.prefill_s),
-        "prompt_per_token_ms": _ms(_per(stats.prefill_s, num_read)),
-        "prompt_per_second": round(_per(num_read, stats.prefill_s), 2),
-        "predicted_n": num_new,
-        "predicted_ms": _ms(stats.decode_s),
-        "predicted_per_token_ms": _ms(_per(stats.decode_s, num_new)),
-        "predicted_per_second": round(stats.tokens_per_s, 2),
-    }
-    drafted = _drafting(stats)
-    if drafted["num_draft_tokens"]:
-        told["draft_n"] = drafted["num_draft_tokens"]
-        told["draft_n_accepted"] = drafted["num_accepted_draft_tokens"]
-    return told
-
-
-def _drafting(stats: Stats) -> dict[str, Any]:
-    """Drafts, as vLLM's per-request metrics have them; a tree counts with all its nodes."""
-    drafted = sum(counts["proposed"] for counts in stats.per_source.values())
-    accepted = sum(n * count for n, count in enumerate(stats.accept_histogram))
-    return {
-        "num_spec_steps": stats.steps,
-        "num_draft_tokens": drafted,
-        "num_accepted_draft_tokens": accepted,
-        "mean_acceptance_length": round(stats.tokens_per_step, 4),
-        "draft_acceptance_rate": round(_per(accepted, drafted), 4),
-        "acceptance_histogram": stats.accept_histogram,
-    }
-
-
-def _latency(answer: Answer, queued_s: float) -> dict[str, Any]:
-    stats = answer.stats
-    after_first = stats.prefill_s + stats.decode_s - stats.first_token_s
-    return {
-        "time_to_first_token_ms": _ms(stats.first_token_s),
-        "generation_time_ms": _ms(stats.prefill_s + stats.decode_s),
-        "queue_time_ms": _ms(queued_s),
-        "mean_itl_ms": _ms(_per(after_first, stats.new_tokens - 1)),
-        "tokens_per_second": round(stats.tokens_per_s, 2),
-    }
+def _call(call: Call) -> dict[str, Any]:
+    """A call as OpenAI writes it; of one that goes on, what is new."""
+    if call.name is None:
+        return {"function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def _runs(sources: Iterable[str], start: int) -> list[list[Any]]:
@@ -197,11 +189,3 @@ def _runs(sources: Iterable[str], start: int) -> list[list[Any]]:
         runs.append([start, end, source])
         start = end
     return runs
-
-
-def _ms(seconds: float) -> float:
-    return round(1000 * seconds, 3)
-
-
-def _per(amount: float, unit: float) -> float:
-    return amount / unit if unit > 0 else 0.0

@@ -5,7 +5,6 @@ was made to point at this machine (DNS rebinding) asks for its own name as host,
 are known are served; a page elsewhere names itself as origin, and is refused.
 """
 
-import hmac
 import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
@@ -14,10 +13,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordgen_rs.server.answering import refused
+from coordgen_rs.server.keys import ApiKey, found_key
 from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
 
 PUBLIC = ("/", "/health", "/v1/health")
 """Paths that need no key: a page that has nothing to tell, and whether the server is up."""
+
+KEY_NAME = "coordgen.key_name"
+"""Where in a request's scope the name behind its key stands."""
 
 
 class Guard:
@@ -25,15 +28,20 @@ class Guard:
 
     Args:
         app: The application.
-        key: What `Authorization: Bearer` must hold; None asks for none.
+        keys: What `Authorization: Bearer` may hold; none asks for none.
         hosts: Names of this server, beside localhost and IP addresses.
         origins: Origins of other web pages that may ask, such as `https://chat.example`.
     """
 
     def __init__(
-        self, app: ASGIApp, *, key: str | None, hosts: Collection[str], origins: Collection[str]
+        self,
+        app: ASGIApp,
+        *,
+        keys: Collection[ApiKey],
+        hosts: Collection[str],
+        origins: Collection[str],
     ) -> None:
-        self._app, self._key = app, None if key is None else key.encode()
+        self._app, self._keys = app, tuple(keys)
         self._hosts = frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origins)
 
@@ -41,7 +49,7 @@ class Guard:
         """Check a request and pass it on; see ASGI."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        is_begun = False
+        is_begun, headers = False, Headers(scope=scope)
 
         async def sent(message: Message) -> None:
             nonlocal is_begun
@@ -49,23 +57,31 @@ class Guard:
             await send(message)
 
         try:
-            self._check(Headers(scope=scope), scope["path"], scope["method"])
+            scope[KEY_NAME] = self._check(headers, scope["path"], scope["method"])
             await self._app(scope, receive, sent)
         except Exception as error:
             told = refusal(error)
             if told.status == 500:
                 log_unexpected(error)
             if not is_begun:
+                told.headers |= self._for_page(headers.get("origin"))
                 await refused(told)(scope, receive, send)
         return None
 
-    def _check(self, headers: Headers, path: str, method: str) -> None:
-        """Check where a request comes from.
+    def _for_page(self, origin: str | None) -> dict[str, str]:
+        """Headers that let an allowed page from elsewhere read why it is refused."""
+        if origin not in self._origins or origin is None:
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+
+    def _check(self, headers: Headers, path: str, method: str) -> str | None:
+        """Check where a request comes from; the name behind its key.
 
         Raises:
             RefusalError: It may not be answered.
         """
-        host = headers.get("host", "")
+        hosts = headers.getlist("host")
+        host = hosts[0] if len(hosts) == 1 else ""
         if not self._is_known(host):
             raise RefusalError(
                 "the Host of the request is not a name of this server: --allow-host adds one",
@@ -80,8 +96,9 @@ class Guard:
                 status=403,
                 code="origin_not_allowed",
             )
-        if self._key is not None and path not in PUBLIC and method != "OPTIONS":
-            self._check_key(headers.get("authorization", ""), self._key)
+        if not self._keys or path in PUBLIC or method == "OPTIONS":
+            return None
+        return self._checked_key(headers.getlist("authorization")).name
 
     def _is_known(self, host: str) -> bool:
         try:
@@ -96,10 +113,15 @@ class Guard:
             return False
         return True
 
-    def _check_key(self, authorization: str, key: bytes) -> None:
-        scheme, _, given = authorization.partition(" ")
-        is_right = hmac.compare_digest(given.strip().encode(), key)
-        if scheme.lower() != "bearer" or not is_right:
+    def _checked_key(self, authorizations: list[str]) -> ApiKey:
+        """The key that a request was sent with.
+
+        Raises:
+            RefusalError: There is none, or no known one, or more than one header for it.
+        """
+        scheme, _, given = (authorizations or [""])[0].partition(" ")
+        found = found_key(self._keys, given.strip().encode("latin-1", "replace"))
+        if found is None or scheme.lower() != "bearer" or len(authorizations) > 1:
             raise RefusalError(
                 "the API key is missing or wrong: send Authorization: Bearer KEY",
                 status=401,
@@ -107,3 +129,4 @@ class Guard:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        return found

@@ -8,7 +8,11 @@ import asyncio
 import time
 from contextlib import suppress
 
-from coordgen_rs.answer import Answer, Gain
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.answer import Answer, Gain, Stream
+from coordgen_rs.model import Model
 from coordgen_rs.server.asked import Asked
 
 News = Gain | Answer | Exception | None
@@ -16,12 +20,18 @@ News = Gain | Answer | Exception | None
 more."""
 
 
+class GivenUpError(Exception):
+    """Nobody listens any more: what is left of the prompt need not be read."""
+
+
 class Job:
     """One request. Made in the event loop that will await its news.
 
     Args:
         asked: What it asks for.
+        prompt_ids: `(tokens,) u32`, made of it.
         client: Whose turn it takes.
+        namespace: Same as in `RequestOptions`.
 
     Attributes:
         asked: As given.
@@ -30,17 +40,36 @@ class Job:
         queued_s: Seconds that it waited for its turn.
     """
 
-    def __init__(self, asked: Asked, client: str) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        prompt_ids: NDArray[np.uint32],
+        client: str,
+        namespace: str | None = None,
+    ) -> None:
         self.asked, self.client = asked, client
+        self._prompt_ids, self._namespace = prompt_ids, namespace
         self.is_ended = False
         self.queued_s = 0.0
         self._since = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Queue[News]()
 
-    def begun(self) -> None:
+    def begin(self, model: Model) -> Stream:
         """Its turn has come."""
         self.queued_s = time.monotonic() - self._since
+        return self.asked.begin(
+            model, self._prompt_ids, namespace=self._namespace, on_read=self._check
+        )
+
+    def _check(self, num_read: int) -> None:
+        """Between two chunks of the prompt.
+
+        Raises:
+            GivenUpError: The job has ended.
+        """
+        if self.is_ended:
+            raise GivenUpError(f"given up after {num_read} tokens of the prompt")
 
     def tell(self, news: News) -> None:
         """Hand on news, from any thread; what follows the last is dropped."""
@@ -52,6 +81,14 @@ class Job:
         self.is_ended = True
         self.tell(why)
 
-    async def news(self) -> News:
-        """The next news."""
-        return await self._news.get()
+    async def news(self, within_s: float | None = None) -> News:
+        """The next news.
+
+        Args:
+            within_s: How long to wait for it; None for as long as it takes.
+
+        Raises:
+            TimeoutError: There was none.
+        """
+        async with asyncio.timeout(within_s):
+            return await self._news.get()

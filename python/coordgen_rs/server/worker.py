@@ -15,7 +15,7 @@ from typing import Literal
 from coordgen_rs.errors import DeviceLostError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.server.figures import Figures
-from coordgen_rs.server.job import Job
+from coordgen_rs.server.job import GivenUpError, Job
 from coordgen_rs.server.refusal import RefusalError, UnavailableError, log_unexpected
 
 State = Literal["loading", "ready", "closing", "failed"]
@@ -89,6 +89,17 @@ class Worker:
             RefusalError: The queue is full, or the model cannot be used now.
         """
         with self._changed:
+            self.check_room()
+            self._waiting.setdefault(job.client, deque()).append(job)
+            self._changed.notify()
+
+    def check_room(self) -> None:
+        """Check that another job can be submitted.
+
+        Raises:
+            RefusalError: Same as in `submit`.
+        """
+        with self._changed:
             _ = self.model
             waiting = self.num_waiting
             if waiting + self.num_running > self._max_queue:
@@ -102,8 +113,6 @@ class Worker:
                     code="queue_full",
                     headers={"Retry-After": str(after)},
                 )
-            self._waiting.setdefault(job.client, deque()).append(job)
-            self._changed.notify()
 
     def withdraw(self, job: Job) -> None:
         """End a job that nobody waits for: at once if it is queued, else within a step."""
@@ -178,15 +187,16 @@ class Worker:
             SessionClosedError: The same.
         """
         begun = monotonic()
-        job.begun()
         try:
-            with job.asked.begin(model) as stream:
+            with job.begin(model) as stream:
                 while not job.is_ended and (gain := stream.step()) is not None:
-                    if job.asked.is_streamed:  # else waking the event loop is for nothing
+                    if job.asked.wants_steps:  # else waking the event loop is for nothing
                         job.tell(gain)
             answer = stream.answer
             self.figures.add(answer, job.queued_s, is_given_up=job.is_ended)
             job.tell(answer)
+        except GivenUpError:
+            self.figures.given_up += 1
         except (DeviceLostError, SessionClosedError) as error:
             job.tell(error)
             raise
