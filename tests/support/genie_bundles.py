@@ -21,6 +21,7 @@ from coordgen_rs import Bundle
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.genie.binary import read_binary
 from coordgen_rs.bundle.genie.tensors import GraphFacts
+from coordgen_rs.bundle.manifest import CacheEncodings
 from coordgen_rs.target.qnn.onnx_runtime import qnn_session, version
 from coordgen_rs.target.qnn.options import Soc
 
@@ -119,13 +120,13 @@ class _Editor:
     ) -> list[onnx.NodeProto]:
         """`node(real inputs)` between the conversions that QNN folds into it."""
         parameters = self.encoding(name, encoding)
-        reals = [f"{name}.real_{each}" for each in inputs]
+        reals = [f"{name}.real.{each}" for each in inputs]
         before = [
             helper.make_node("DequantizeLinear", [each, *parameters], [real])
             for each, real in zip(inputs, reals, strict=True)
         ]
         after = helper.make_node("QuantizeLinear", [f"{name}.result", *parameters], [name])
-        return [*before, node(reals, f"{name}.result"), after]
+        return [*before, *node(reals, f"{name}.result"), after]
 
     def front(self, nodes: list[onnx.NodeProto]) -> None:
         self._front += nodes
@@ -146,51 +147,32 @@ def part_model(bundle: Bundle, part: int, rows: int, form: Form) -> onnx.ModelPr
     inputs: list[onnx.ValueInfoProto] = []
     outputs: list[onnx.ValueInfoProto] = []
 
-    def info(name: str, dtype: str, *sizes: int) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, getattr(TensorProto, dtype.upper()), sizes)
-
     hidden = (1, rows, shape.hidden_size)
     if part == 0 and not form.has_lookup:
         _embed(edit, bundle, target.hidden[0])
-        inputs.append(info("input_ids", "int32", 1, rows))
+        inputs.append(_info("input_ids", "int32", 1, rows))
     else:
         edit.rename("hidden", "inputs_embeds" if part == 0 else f"_model_layers_{part}_in")
         name = "inputs_embeds" if part == 0 else f"_model_layers_{part}_in"
-        inputs.append(info(name, "uint16", *hidden))
+        inputs.append(_info(name, "uint16", *hidden))
     for old, new in (("mask", "attention_mask"), ("cos", COS), ("sin", SIN)):
         edit.rename(old, new)
     half = len(manifest.inv_freq)
-    inputs += [info("attention_mask", "uint16", 1, 1, rows, form.context)]
-    inputs += [info(name, "uint16", 1, 1, rows, half) for name in (COS, SIN)]
-    past = form.context - rows
-    heads, size = shape.num_kv_heads, shape.head_dim
+    inputs += [_info("attention_mask", "uint16", 1, 1, rows, form.context)]
+    inputs += [_info(name, "uint16", 1, 1, rows, half) for name in (COS, SIN)]
     for layer in block.layers:
-        cache = target.caches[layer]
-        pairs = (("key", cache.key, cache.key_new), ("value", cache.value, cache.value_new))
-        for kind, old_encoding, new_encoding in pairs:
-            is_key = kind == "key"
-            name = f"past_{kind}_{layer}"
-            perm = [1, 0, 3, 2] if is_key else [1, 0, 2, 3]
-
-            def transpose(reals: list[str], result: str, perm: Any = perm) -> onnx.NodeProto:
-                return helper.make_node("Transpose", reals, [result], perm=perm)
-
-            edit.front(edit.quantized(f"{kind}_{layer}", old_encoding, [f"{name}_in"], transpose))
-            edit.graph.node.extend(
-                edit.quantized(f"{name}_out", new_encoding, [f"{kind}_{layer}_new"], transpose)
-            )
-            for way, count, into, encoding in (
-                ("in", past, inputs, old_encoding),
-                ("out", rows, outputs, new_encoding),
-            ):
-                sizes = (heads, 1, size, count) if is_key else (heads, 1, count, size)
-                into.append(info(f"{name}_{way}", encoding.dtype, *sizes))
+        for kind in ("key", "value"):
+            cache = _CacheEditor(edit, form, target.caches[layer], layer, kind, rows)
+            cache.edit(shape.num_kv_heads, shape.head_dim, inputs, outputs)
+    if form.is_native:
+        _index(edit, form.context, rows)
+        inputs.append(_info("cache_index", "int32", 1))
     if part == len(manifest.blocks) - 1:
         _add_head(edit, onnx.load(bundle.file(manifest.head.graphs[manifest.prefill_rows])))
-        outputs.append(info("logits", "uint16", 1, rows, shape.vocab_size))
+        outputs.append(_info("logits", "uint16", 1, rows, shape.vocab_size))
     else:
         edit.rename("hidden_out", f"_model_layers_{part}_out")
-        outputs.append(info(f"_model_layers_{part}_out", "uint16", *hidden))
+        outputs.append(_info(f"_model_layers_{part}_out", "uint16", *hidden))
     del edit.graph.input[:], edit.graph.output[:]
     edit.graph.input.extend(inputs)
     edit.graph.output.extend(outputs)
@@ -198,6 +180,131 @@ def part_model(bundle: Bundle, part: int, rows: int, form: Form) -> onnx.ModelPr
 
 
 COS, SIN = "position_ids_cos", "position_ids_sin"
+
+
+def _info(name: str, dtype: str, *sizes: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, getattr(TensorProto, dtype.upper()), sizes)
+
+
+@dataclass
+class _CacheEditor:
+    """Gives the keys or values of a layer the names and layouts of AI Hub's."""
+
+    graph: "_Editor"
+    form: Form
+    encodings: CacheEncodings
+    layer: int
+    kind: str
+    rows: int
+
+    def edit(self, heads: int, size: int, inputs: list[Any], outputs: list[Any]) -> None:
+        """Change the graph, and add to what it reads and gives."""
+        is_key, ours = self.kind == "key", f"{self.kind}_{self.layer}"
+        old = self.encodings.key if is_key else self.encodings.value
+        new = self.encodings.key_new if is_key else self.encodings.value_new
+        perm = [1, 0, 3, 2] if is_key else [1, 0, 2, 3]
+        count = len(self._names("in", heads))
+        past = self.form.context - (0 if self.form.is_native else self.rows)
+        for way, slots, into, encoding in (
+            ("in", past, inputs, old),
+            ("out", self.rows, outputs, new),
+        ):
+            sizes = (size, slots) if is_key else (slots, size)
+            for name in self._names(way, heads):
+                into.append(_info(name, encoding.dtype, heads // count, 1, *sizes))
+        self.graph.front(
+            self.graph.quantized(ours, old, self._names("in", heads), self._joined(perm, ours))
+        )
+        after = self.graph.quantized(
+            f"{ours}.out",
+            new,
+            [f"{ours}_new"],
+            lambda reals, result: _transpose(reals, result, perm),
+        )
+        self.graph.graph.node.extend(after)
+        for head, name in enumerate(self._names("out", heads)):
+            self.graph.graph.node.extend(self._slice(f"{ours}.out", name, new, head, count))
+        if self.form.is_native:
+            self._write_in_place(f"{ours}_all", old)
+
+    def _names(self, way: str, heads: int) -> list[str]:
+        stem = "past_nativekvcache__" if self.form.is_native else "past_"
+        name = f"{stem}{self.kind}_{self.layer}"
+        if not self.form.by_head:
+            return [f"{name}_{way}"]
+        return [f"{name}_head_{head}_{way}" for head in range(heads)]
+
+    def _joined(self, perm: list[int], name: str) -> Any:
+        """Nodes from the inputs of all heads to our layout."""
+
+        def nodes(reals: list[str], result: str) -> list[onnx.NodeProto]:
+            if len(reals) == 1:
+                return _transpose(reals, result, perm)
+            turned = [f"{real}.turned" for real in reals]
+            pairs = zip(reals, turned, strict=True)
+            turns = [_transpose([real], turn, perm)[0] for real, turn in pairs]
+            return [*turns, helper.make_node("Concat", turned, [result], axis=1)]
+
+        return nodes
+
+    def _slice(
+        self, source: str, name: str, encoding: Encoding, head: int, count: int
+    ) -> list[onnx.NodeProto]:
+        """One head of what is given out, under its name; all of them if there is one tensor."""
+        if count == 1:
+            self.graph.rename(source, name)
+            return []
+        starts = self.graph.constant(f"{name}.starts", np.array([head], np.int64))
+        ends = self.graph.constant(f"{name}.ends", np.array([head + 1], np.int64))
+        axes = self.graph.constant(f"{name}.axes", np.array([0], np.int64))
+        return self.graph.quantized(
+            name,
+            encoding,
+            [source],
+            lambda reals, result: [
+                helper.make_node("Slice", [*reals, starts, ends, axes], [result])
+            ],
+        )
+
+    def _write_in_place(self, joined: str, encoding: Encoding) -> None:
+        """Take new rows from behind the past, where our graph has them, to their slots."""
+        (concat,) = (
+            node
+            for node in self.graph.graph.node
+            if node.op_type == "Concat" and node.output[0].startswith(joined)
+        )
+        result, concat.output[0] = concat.output[0], f"{joined}.behind"
+        parameters = self.graph.encoding(f"{joined}.behind", encoding)
+        place = list(self.graph.graph.node).index(concat) + 1
+        nodes = [
+            helper.make_node("QuantizeLinear", [f"{joined}.behind", *parameters], [f"{joined}.q"]),
+            helper.make_node("DequantizeLinear", [f"{joined}.q", *parameters], [f"{joined}.dq"]),
+            helper.make_node("Gather", [f"{joined}.dq", "slot_sources"], [result], axis=2),
+        ]
+        for offset, node in enumerate(nodes):
+            self.graph.graph.node.insert(place + offset, node)
+
+
+def _transpose(reals: list[str], result: str, perm: list[int]) -> list[onnx.NodeProto]:
+    return [helper.make_node("Transpose", reals, [result], perm=perm)]
+
+
+def _index(edit: "_Editor", context: int, rows: int) -> None:
+    """Where each slot's row stands: behind all slots if this run wrote it, else in its place."""
+    slots = edit.constant("slots", np.arange(context, dtype=np.int32))
+    behind = edit.constant("behind", np.arange(context, 2 * context, dtype=np.int32))
+    count = edit.constant("count", np.array([rows], np.int32))
+    zero = edit.constant("none", np.array([0], np.int32))
+    edit.front(
+        [
+            helper.make_node("Sub", [slots, "cache_index"], ["from_index"]),
+            helper.make_node("Sub", [behind, "cache_index"], ["new_sources"]),
+            helper.make_node("GreaterOrEqual", ["from_index", zero], ["is_behind_first"]),
+            helper.make_node("Less", ["from_index", count], ["is_before_end"]),
+            helper.make_node("And", ["is_behind_first", "is_before_end"], ["is_new"]),
+            helper.make_node("Where", ["is_new", "new_sources", slots], ["slot_sources"]),
+        ]
+    )
 
 
 def _embed(edit: _Editor, bundle: Bundle, encoding: Encoding) -> None:

@@ -105,7 +105,7 @@ class GenieBuffers(Buffers):
         self._fill_mask(read[MASK], start)
 
     def _fill_mask(self, mask: NDArray[Any], start: int) -> None:
-        """Every row sees all slots before the run's; new rows stand behind all slots, or in them."""
+        """Every row sees the slots before the run's; new rows are behind all slots, or in them."""
         forms = self._forms
         mask[..., self._past_len : start] = forms.seen
         mask[..., start : self._past_len] = forms.unseen

@@ -1,8 +1,8 @@
 """Keys and values of the committed tokens, in the layouts that graphs of Genie read.
 
 Keys are (kv_heads, 1, head_dim, slots) and values (kv_heads, 1, slots, head_dim). Slot `s` holds
-the token at position `s`: the graphs know positions and mask as inputs, so that tokens may stand at the
-left end, where none has to move. Graphs of different widths read caches of different lengths,
+the token at position `s`: positions and mask are inputs of the graphs, so that tokens may stand at
+the left end, where none has to move. Graphs of different widths read caches of different lengths,
 so each length has arrays of its own, and tokens are committed to all of them. With `cache_index`
 (native) all widths read the same arrays.
 """
