@@ -19,7 +19,7 @@ const CRATE: &[&[&str]] = &[
 ];
 
 /// Those of `draft`.
-const DRAFT: &[&[&str]] = &[&["source"], &["sources"], &["choose"], &["methods"]];
+const DRAFT: &[&[&str]] = &[&["source"], &["sources"], &["choose"], &["methods"], &["host"]];
 
 fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

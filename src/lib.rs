@@ -61,6 +61,7 @@
 //! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer, with `n` the rows of steps that may pay; whatever the text is and however long, but for cache misses |
 //! | [`StepInputs::fill`] | `rows * (rows + tokens committed since the last fill)` mask entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, a scan of the tree for each, each source's `extend` over the new tokens |
+//! | [`HostDrafter::rewind`](draft::host::HostDrafter::rewind) | a new request over what stays, and a proposal for each of its steps |
 //! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 129 suffix levels; `successors` O(1) |
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
@@ -119,6 +120,8 @@
 //!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's,
 //!   [`static_tree`](draft::choose::tree_shape::static_tree), Token Recycling's;
 //!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
+//! - [`host`](draft::host): [`HostDrafter`](draft::host::HostDrafter), which drafts for an engine that
+//!   runs the model itself and tells what it has committed.
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
 //!   registry of strategies (`strategy`) and the paper's k* (`k_star`); [`load::simulate`], what it

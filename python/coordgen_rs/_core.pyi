@@ -23,6 +23,7 @@ __all__ = [
     "ForkedError",
     "GrammarError",
     "HistoryIndexError",
+    "HostDrafter",
     "InvalidDraftError",
     "LookupTable",
     "LookupTableError",
@@ -364,8 +365,9 @@ class Drafter:
             "recent" (what the index does not cover yet).
         lookup_table: The table that "lookup-table" reads and updates; a new one by default.
         model_draft: What "draft-model" proposes: a draft model's tree.
-        tree: "best-first", the default, blends all sources. Other trees use only the first source,
-            and no costs: "static" is Token Recycling's, a `DynamicTree` is DIAA's.
+        tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
+            targets that verify no branches. Other trees use only the first source, and no costs:
+            "static" is Token Recycling's, a `DynamicTree` is DIAA's.
 
     Raises:
         OptionError: A source, commit or tree is unknown, steps or costs are unusable, or the
@@ -718,10 +720,153 @@ class Sampling:
         """
 
 @final
+class HostDrafter:
+    """Drafts for an engine that runs the model itself: `begin`, then propose and `observe` in turn.
+
+    Needs no logits: what came true of a draft is found in what the engine reports. Costs 0.2 us per
+    token of prompt to begin, so an engine with many requests has a drafter for each; they share a
+    history. A failed call changes nothing.
+
+    Args:
+        vocab_size: Number of ids in the engine's vocabulary.
+        rows: Numbers of tokens that a run of the engine may take, ascending: the last committed
+            token and the draft tokens. 1 to 17 by default.
+        costs: What a run of each costs, as in `Drafter`; drafts are only as long as pays. Without
+            costs rows are free.
+        method: A method from `draft_methods`; its sources that read logits are left out.
+        end_token_ids: Tokens that end an answer: nothing is drafted behind them.
+        history: Finished requests to draft from, as in `Drafter`.
+
+    Raises:
+        OptionError: The method is unknown, has nothing to draft from here or a tree of its own; rows
+            or costs are unusable; or the history is of another vocabulary.
+    """
+
+    def __new__(
+        cls,
+        vocab_size: int,
+        *,
+        rows: Sequence[int] = ...,
+        costs: Sequence[float | tuple[float, float]] | None = None,
+        method: str = "auto",
+        end_token_ids: Sequence[int] = ...,
+        history: SharedHistory | None = None,
+    ) -> HostDrafter: ...
+    def begin(
+        self, prompt_ids: NDArray[np.uint32], prediction: NDArray[np.uint32] | None = None
+    ) -> None:
+        """Start a request, and drop the one before; the learned trust in the sources stays.
+
+        Args:
+            prompt_ids: `(tokens,) u32`.
+            prediction: `(tokens,) u32`, the answer as the caller expects it.
+
+        Raises:
+            EmptyPromptError: The prompt has no token.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+            ShapeError: An array has another dtype or shape, or is not C-contiguous.
+        """
+
+    def propose_chain(self, max_tokens: int = ...) -> NDArray[np.uint32]:
+        """Draft the likeliest continuation.
+
+        Args:
+            max_tokens: Most draft tokens; those that fit into `rows` by default.
+
+        Returns:
+            `(tokens,) u32`; none where nothing is known or nothing pays.
+
+        Raises:
+            CallOrderError: No request is running.
+        """
+
+    def propose_tree(
+        self, max_tokens: int = ...
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Draft a tree.
+
+        Args:
+            max_tokens: Most draft tokens; those that fit into `rows` by default.
+
+        Returns:
+            Token ids and parents, `(nodes,) u32` each; node 0 is the last committed token and its
+            own parent, and every other parent comes before its children.
+
+        Raises:
+            CallOrderError: No request is running.
+        """
+
+    def observe(self, token_ids: NDArray[np.uint32]) -> None:
+        """Learn what the engine has committed since the last call.
+
+        Args:
+            token_ids: `(tokens,) u32`: the draft tokens that it accepted and the one that it says
+                next, or any others if it was not asked about the draft.
+
+        Raises:
+            CallOrderError: No request is running.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+        """
+
+    def rewind(self, num_tokens: int) -> None:
+        """Forget all but the first tokens of the request, and what was learned from the others.
+
+        Proposals are then those of a drafter that has never seen them. Costs as much as observing
+        all that stays.
+
+        Args:
+            num_tokens: How many stay, prompt included; a prompt that is cut is a shorter prompt.
+
+        Raises:
+            EmptyPromptError: It is 0.
+            ShapeError: The request has fewer tokens.
+            CallOrderError: No request is running.
+        """
+
+    def follow(self, token_ids: NDArray[np.uint32]) -> bool:
+        """Catch up with an engine that tells its whole text each time.
+
+        Observes what is new; rewinds where the text differs behind the prompt; begins a request where
+        it differs in the prompt.
+
+        Args:
+            token_ids: `(tokens,) u32`, prompt and answer so far.
+
+        Returns:
+            Whether a request began.
+
+        Raises:
+            EmptyPromptError: There is no token.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+        """
+
+    @property
+    def token_ids(self) -> NDArray[np.uint32]:
+        """Prompt and committed tokens of the request, `(tokens,) u32`, as a copy."""
+
+    @property
+    def prompt_len(self) -> int:
+        """How many of them are the prompt."""
+
+    @property
+    def accept_histogram(self) -> list[int]:
+        """Entry `n` counts the proposals of the request of which `n` draft tokens came true."""
+
+    @property
+    def per_source(self) -> dict[str, dict[str, int]]:
+        """Draft tokens proposed and accepted in the request, by source."""
+
+    def memory_bytes(self) -> int:
+        """Bytes held on the heap, shared history included."""
+
+@final
 class SharedHistory:
     """Finished requests of one namespace, shared by the drafters of a process.
 
-    Without an index it is a history in memory. A request drafts from what was there when it began.
+    Without an index it is a history in memory. A request drafts from the index that was there when it
+    began, and from what was remembered before any request began.
 
     Args:
         vocab_size: Number of ids in the vocabulary.

@@ -22,9 +22,21 @@ use crate::py::convert::{integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::sampling::PySampling;
 use crate::py::step_inputs::PyStepInputs;
+use crate::tree::draft_tree::DraftTree;
 
 /// Two `(n,) uint32` arrays: token ids and parents.
-type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);
+pub(super) type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);
+
+/// Token ids and parents of a tree.
+pub(super) fn tree_arrays(py: Python<'_>, tree: &DraftTree) -> TreeArrays {
+    let token_ids = to_array(py, tree.token_ids().iter().map(|token| token.0));
+    (token_ids, to_array(py, tree.parents().iter().map(|parent| parent.0)))
+}
+
+/// Counts by their names.
+pub(super) fn by_kind(counts: &SourceStatistics) -> BTreeMap<&'static str, usize> {
+    [("proposed", counts.proposed), ("accepted", counts.accepted)].into()
+}
 
 /// What one verification gave out.
 #[pyclass(name = "Accepted", module = "coordgen_rs._core", frozen)]
@@ -243,9 +255,7 @@ impl PyDrafter {
 
     #[getter]
     fn draft(&self, py: Python<'_>) -> TreeArrays {
-        let tree = self.core.tree();
-        let token_ids = to_array(py, tree.token_ids().iter().map(|token| token.0));
-        (token_ids, to_array(py, tree.parents().iter().map(|parent| parent.0)))
+        tree_arrays(py, self.core.tree())
     }
 
     #[getter]
@@ -272,9 +282,6 @@ impl PyDrafter {
     #[getter]
     fn per_source(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, usize>> {
         let counts = self.core.statistics().sources.iter();
-        let by_kind = |counts: &SourceStatistics| {
-            [("proposed", counts.proposed), ("accepted", counts.accepted)].into()
-        };
         let forced = self.core.is_constrained().then_some(&self.core.statistics().forced);
         let forced = forced.map(|counts| (Origin::GRAMMAR, by_kind(counts)));
         self.core.source_names().zip(counts.map(by_kind)).chain(forced).collect()

@@ -17,6 +17,11 @@ pub struct PySharedHistory {
 }
 
 impl PySharedHistory {
+    /// The history itself.
+    pub(super) fn core(&self) -> &History {
+        &self.core
+    }
+
     /// Sources for a drafter over `vocab_size` tokens.
     pub(super) fn sources(&self, vocab_size: usize) -> PyResult<[Box<dyn DraftSource>; 2]> {
         if vocab_size != self.core.vocab_size() as usize {

@@ -7,7 +7,7 @@ use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::methods::{METHODS, Method, PLAIN, SOURCES, Situation, Source};
 use crate::error::Error;
 
-/// "best-first", "static", or a `DynamicTree`.
+/// "best-first", "chain", "static", or a `DynamicTree`.
 #[derive(FromPyObject, IntoPyObject)]
 pub enum TreeOption {
     Dynamic(PyDynamicTree),
@@ -25,6 +25,7 @@ impl TreeOption {
     fn of(shape: TreeShape) -> Self {
         match shape {
             TreeShape::BestFirst => Self::Name("best-first".into()),
+            TreeShape::Chain => Self::Name("chain".into()),
             TreeShape::Static => Self::Name("static".into()),
             TreeShape::Dynamic(core) => Self::Dynamic(PyDynamicTree { core }),
         }
@@ -38,11 +39,12 @@ impl TreeOption {
         };
         match &name[..] {
             "best-first" => Ok(TreeShape::BestFirst),
+            "chain" => Ok(TreeShape::Chain),
             "static" => Ok(TreeShape::Static),
             _ => Err(Error::BadOption {
                 what: "tree",
                 got: format!("{name:?}"),
-                must: "best-first, static or a DynamicTree",
+                must: "best-first, chain, static or a DynamicTree",
             }),
         }
     }

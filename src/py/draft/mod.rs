@@ -3,6 +3,7 @@
 
 mod drafter;
 mod history;
+mod host;
 mod lookup_table;
 mod methods;
 mod model;
@@ -20,5 +21,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lookup_table::PyDynamicTree>()?;
     model::register(module)?;
     module.add_class::<drafter::PyDrafter>()?;
+    module.add_class::<host::PyHostDrafter>()?;
     module.add_class::<drafter::PyAccepted>()
 }

@@ -58,6 +58,16 @@ impl Draft {
         self.origins.clear();
     }
 
+    /// The learned trust in the sources.
+    pub fn acceptance(&self) -> &Acceptance {
+        &self.acceptance
+    }
+
+    /// Replaces the learned trust, which is of as many sources or fewer.
+    pub fn set_acceptance(&mut self, acceptance: Acceptance) {
+        self.acceptance = acceptance;
+    }
+
     /// Whether the method has a shape of its own, whatever rows cost.
     pub fn is_shaped(&self) -> bool {
         self.shaped.is_some()

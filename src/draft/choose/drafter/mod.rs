@@ -7,6 +7,7 @@
 mod answer;
 mod constrained;
 mod draft;
+mod hosted;
 mod request;
 mod source_list;
 mod state;
@@ -15,6 +16,7 @@ mod statistics;
 use self::answer::Answer;
 use self::constrained::PathState;
 use self::draft::Draft;
+pub use self::hosted::Learned;
 use self::request::{Proposed, Request};
 use self::source_list::SourceList;
 pub use self::statistics::{SourceStatistics, Statistics};
@@ -173,7 +175,8 @@ impl Drafter {
         if self.draft.is_shaped() || steps.cost(0, past_len).is_none() {
             return Ok(true);
         }
-        let limits = request.limits(steps.rows(widest), self.options.commit);
+        let branches = self.options.shape != TreeShape::Chain;
+        let limits = request.limits(steps.rows(widest), self.options.commit, branches);
         self.draft.grow(self.sources.all(), request, limits, (steps, widest, past_len));
         if let Some(grammar) = &mut self.constraint {
             self.draft.prune_grown(&mut **grammar)?;
@@ -205,12 +208,23 @@ impl Drafter {
     /// A method with a shape of its own has it in the narrowest step that holds it.
     /// Fails without a request, when no step fits, or when the grammar does.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
+        self.propose_within(past_len, usize::MAX, self.options.shape != TreeShape::Chain)
+    }
+
+    /// [`Drafter::propose`] with at most `most_nodes` nodes, at least 1, with or without `branches`.
+    fn propose_within(
+        &mut self,
+        past_len: usize,
+        most_nodes: usize,
+        branches: bool,
+    ) -> Result<usize> {
         self.force()?;
         let steps = &self.options.steps;
-        let widest = steps.widest(past_len)?;
+        let widest = steps.widest(past_len)?.min(steps.narrowest(most_nodes));
+        let num_nodes = steps.rows(widest).min(most_nodes);
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         let sources = self.sources.all();
-        let limits = request.limits(steps.rows(widest), self.options.commit);
+        let limits = request.limits(num_nodes, self.options.commit, branches);
         let step = if self.draft.is_shaped() {
             self.draft.build_shaped(sources, request, limits);
             if let Some(grammar) = &mut self.constraint {
@@ -223,7 +237,7 @@ impl Drafter {
                 self.draft.prune_grown(&mut **grammar)?;
             }
             let step = steps.best(widest, past_len, self.draft.prospects());
-            self.draft.cut(steps.rows(step));
+            self.draft.cut(steps.rows(step).min(most_nodes));
             step
         };
         request.proposed = Some(Proposed { step, past_len, is_given: false });
@@ -352,7 +366,7 @@ impl Drafter {
         Ok(decided)
     }
 
-    fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
+    pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
         let vocab_size = self.options.vocab_size;
         match tokens.iter().find(|token| token.0 as usize >= vocab_size) {
             Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }),

@@ -94,13 +94,25 @@ impl Request {
         if self.forced.is_empty() { &self.carried } else { &self.forced }
     }
 
-    /// How large the next tree may grow, in a step of `num_nodes` rows.
-    pub fn limits(&self, num_nodes: usize, commit: CommitPolicy) -> GrowthLimits {
+    /// How large the next tree may grow, in a step of `num_nodes` rows, with or without `branches`.
+    pub fn limits(&self, num_nodes: usize, commit: CommitPolicy, branches: bool) -> GrowthLimits {
         let side_worth = match commit {
             CommitPolicy::Canonical => CANONICAL_SIDE_WORTH,
             CommitPolicy::Compact => 1.0,
         };
-        GrowthLimits { num_nodes, depth: self.remaining - 1, side_worth }
+        GrowthLimits { num_nodes, depth: self.remaining - 1, side_worth, branches }
+    }
+
+    /// Takes in tokens that were given out without a tree of the drafter's; at least one, and fewer
+    /// than may still be given out.
+    pub fn take_in(&mut self, tokens: &[TokenId]) {
+        self.num_given += tokens.len();
+        self.remaining -= tokens.len();
+        self.root = tokens[tokens.len() - 1];
+        self.carried.clear();
+        self.forced.clear();
+        self.proposed = None;
+        self.model_cost = None;
     }
 
     /// The request after a step; `None` where it has ended.

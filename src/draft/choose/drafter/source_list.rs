@@ -83,6 +83,11 @@ impl SourceList {
         }
     }
 
+    /// Tells them of tokens that no verification gave out.
+    pub fn extend(&mut self, tokens: &[TokenId]) {
+        self.sources.iter_mut().for_each(|source| source.extend(tokens));
+    }
+
     /// The sources, to be asked.
     pub fn all(&self) -> &[Box<dyn DraftSource>] {
         &self.sources

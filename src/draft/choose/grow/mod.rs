@@ -30,6 +30,8 @@ pub struct GrowthLimits {
     /// Worth of a node beside the first path, relative to one on it: 1 where every accepted node
     /// is committed, less where only those on the first path are.
     pub side_worth: f32,
+    /// Whether a node may have several children; without, the tree is a chain of the likeliest.
+    pub branches: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +231,8 @@ impl TreeGrower {
         let cursors = &self.cursors[self.nodes[parent].first_cursor..];
         self.guesses.ask(sources, acceptance, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();
-        for (rank, &guess) in self.guesses.all().iter().enumerate() {
+        let num_children = if limits.branches { usize::MAX } else { 1 };
+        for (rank, &guess) in self.guesses.all().iter().take(num_children).enumerate() {
             let scale = if rank == 0 { of_first } else { of_others };
             let path_probability = path_probability * guess.probability * scale;
             let on_first_path = on_first_path && rank == 0;

@@ -85,7 +85,7 @@ mod tests {
             kept in prop::collection::vec(prop::bool::weighted(0.7), 20),
         ) {
             let sources = Scripted::sources(&rules);
-            let limits = GrowthLimits { num_nodes, depth: 9, side_worth };
+            let limits = GrowthLimits { num_nodes, depth: 9, side_worth, branches: true };
             let mut grower = TreeGrower::default();
             let acceptance = Acceptance::new(sources.len());
             grower.grow(&sources, &acceptance, TokenId(0), &carried, limits);

@@ -59,7 +59,7 @@ proptest! {
         side_worth in prop::sample::select(vec![0.25_f32, 1.0]),
     ) {
         let sources = Scripted::sources(&rules);
-        let limits = GrowthLimits { num_nodes, depth, side_worth };
+        let limits = GrowthLimits { num_nodes, depth, side_worth, branches: true };
         let acceptance = Acceptance::new(sources.len());
         let mut grower = TreeGrower::default();
         grower.grow(&sources, &acceptance, TokenId(0), &carried, limits);
@@ -90,7 +90,7 @@ proptest! {
     ) {
         let sources = Scripted::sources(&rules);
         let acceptance = Acceptance::new(sources.len());
-        let limits = GrowthLimits { num_nodes, depth: 9, side_worth: 0.25 };
+        let limits = GrowthLimits { num_nodes, depth: 9, side_worth: 0.25, branches: true };
         let mut grower = TreeGrower::default();
         grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
         let (mut tree, mut proposals) = (DraftTree::new(TokenId(9)), vec![]);
@@ -152,7 +152,7 @@ proptest! {
         let scripted = Scripted::sources(&[rule]).pop().unwrap();
         let sources: Vec<Box<dyn DraftSource>> =
             vec![Box::new(Counted(scripted, Arc::clone(&asked)))];
-        let limits = GrowthLimits { num_nodes, depth: 99, side_worth: 1.0 };
+        let limits = GrowthLimits { num_nodes, depth: 99, side_worth: 1.0, branches: true };
         let mut grower = TreeGrower::default();
         grower.grow(&sources, &Acceptance::new(1), TokenId(0), &[], limits);
         prop_assert!(asked.load(Ordering::Relaxed) <= 2 * num_nodes);
@@ -216,7 +216,7 @@ proptest! {
             let proposal = Proposal { source, match_len, probability: 0.5, contested: false };
             acceptance.observe(proposal, came_true);
         }
-        let limits = GrowthLimits { num_nodes, depth: 9, side_worth };
+        let limits = GrowthLimits { num_nodes, depth: 9, side_worth, branches: true };
         let grown = |leaves_out| {
             let sources: Vec<Box<dyn DraftSource>> = texts.iter().map(|text| {
                 let mut source = Discreet(SuffixAutomaton::new(), leaves_out);
@@ -277,7 +277,7 @@ fn first_path_beside(is_model: bool, acceptance: &Acceptance) -> Vec<f32> {
     let copy = Says { token: TokenId(1), probability: 0.9, is_model: false };
     let other = Says { token: TokenId(2), probability: 0.8, is_model };
     let sources: Vec<Box<dyn DraftSource>> = vec![Box::new(copy), Box::new(other)];
-    let limits = GrowthLimits { num_nodes: 12, depth: 9, side_worth: 0.25 };
+    let limits = GrowthLimits { num_nodes: 12, depth: 9, side_worth: 0.25, branches: true };
     let mut grower = TreeGrower::default();
     grower.grow(&sources, acceptance, TokenId(0), &[], limits);
     let on_first_path = grower.nodes.iter().skip(1).filter(|node| node.on_first_path);
@@ -311,7 +311,7 @@ fn a_copy_that_is_right_against_the_model_comes_first() {
 fn nothing_is_grown_below_an_end_token() {
     let end = TokenId(1);
     let (acceptance, sources) = (Acceptance::new(1), Scripted::sources(&[3]));
-    let limits = GrowthLimits { num_nodes: 40, depth: 6, side_worth: 1.0 };
+    let limits = GrowthLimits { num_nodes: 40, depth: 6, side_worth: 1.0, branches: true };
     let mut grower = TreeGrower::new(vec![end]);
     grower.grow(&sources, &acceptance, end, &[], limits);
     assert!(grower.nodes.len() > 1, "the root is no part of the answer");

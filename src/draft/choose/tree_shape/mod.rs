@@ -21,6 +21,8 @@ pub enum TreeShape {
     /// Best first from all sources, as wide as it pays.
     #[default]
     BestFirst,
+    /// The likeliest path of the same, for targets that verify chains alone.
+    Chain,
     /// DIAA, from the first source alone.
     Dynamic(DynamicTreeOptions),
     /// Token Recycling, from the first source alone.
@@ -41,7 +43,7 @@ impl ShapedTrees {
     /// For trees of `shape`; `None` where they are blended. Fails when an option is out of range.
     pub fn new(shape: TreeShape) -> Result<Option<Self>> {
         let (dynamic, shape) = match shape {
-            TreeShape::BestFirst => return Ok(None),
+            TreeShape::BestFirst | TreeShape::Chain => return Ok(None),
             TreeShape::Dynamic(options) => (Some(options.checked()?), RankedTree::default()),
             TreeShape::Static => (None, static_tree()),
         };

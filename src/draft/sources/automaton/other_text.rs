@@ -20,8 +20,7 @@ pub struct OtherText {
 impl OtherText {
     /// Appends a part, which is not matched across its border to the next.
     pub fn add_part(&mut self, tokens: &[TokenId]) {
-        self.automaton.extend(tokens);
-        self.automaton.extend(&[BORDER]);
+        add_part(&mut self.automaton, tokens);
     }
 
     /// Forgets the text, and the place in it.
@@ -55,15 +54,31 @@ impl OtherText {
 
     /// What came next in the text, as in `Propose`; never a border.
     pub fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
-        let start = out.len();
-        self.automaton.successors_above(cursor, at_least, out);
-        if let Some(border) = out[start..].iter().position(|next| next.token == BORDER) {
-            out.remove(start + border);
-        }
+        successors_above(&self.automaton, cursor, at_least, out);
     }
 
     /// Bytes held on the heap.
     pub fn memory_bytes(&self) -> usize {
         self.automaton.memory_bytes()
+    }
+}
+
+/// Appends a part to a text of parts, with a border behind it.
+pub fn add_part(automaton: &mut SuffixAutomaton, tokens: &[TokenId]) {
+    automaton.extend(tokens);
+    automaton.extend(&[BORDER]);
+}
+
+/// What came next in a text of parts, as in `Propose`; never a border.
+pub fn successors_above(
+    automaton: &SuffixAutomaton,
+    cursor: Cursor,
+    at_least: f32,
+    out: &mut Vec<Successor>,
+) {
+    let start = out.len();
+    automaton.successors_above(cursor, at_least, out);
+    if let Some(border) = out[start..].iter().position(|next| next.token == BORDER) {
+        out.remove(start + border);
     }
 }

@@ -182,6 +182,29 @@ impl SuffixAutomaton {
         weight * (1.0 - known)
     }
 
+    /// Where a match is by now that was found before the text had its last tokens: they may have
+    /// split its class.
+    ///
+    /// ```
+    /// # use coordgen_rs::ids::TokenId;
+    /// # use coordgen_rs::draft::source::Propose;
+    /// # use coordgen_rs::SuffixAutomaton;
+    /// let mut automaton = SuffixAutomaton::new();
+    /// automaton.extend(&[1, 2, 3].map(TokenId));
+    /// let found = automaton.advance(SuffixAutomaton::START, TokenId(2)).unwrap();
+    /// automaton.extend(&[4, 2, 5].map(TokenId)); // now 2 is not always behind 1
+    /// let mut successors = vec![];
+    /// automaton.successors(automaton.still_at(found), &mut successors);
+    /// assert_eq!(successors[..2].iter().map(|next| next.token.0).sum::<u32>(), 3 + 5);
+    /// ```
+    pub fn still_at(&self, found: Cursor) -> Cursor {
+        let mut place = state_at(found);
+        while place != ROOT && self.states.len(self.states.get(place).link) >= found.match_len {
+            place = self.states.get(place).link;
+        }
+        Cursor { place: place.0.into(), ..found }
+    }
+
     /// The place once a token joined a match of that length and led to `target`.
     fn after(&self, match_len: u32, target: StateId) -> Cursor {
         if match_len < self.max_match {
@@ -247,6 +270,31 @@ mod tests {
             weight *= 1.0 - known;
         }
         blend
+    }
+
+    proptest! {
+        #[test]
+        fn a_match_is_found_again_after_the_text_has_grown(
+            text in texts(),
+            query in texts(),
+            more in texts(),
+        ) {
+            for mut automaton in automata() {
+                automaton.extend(&text);
+                let mut found = Some(SuffixAutomaton::START);
+                for &token in &query {
+                    found = automaton.advance(found.unwrap_or(SuffixAutomaton::START), token);
+                }
+                let Some(found) = found else { continue };
+                automaton.extend(&more);
+                let matched = &query[query.len() - found.match_len as usize..];
+                let mut anew = SuffixAutomaton::START;
+                for &token in matched {
+                    anew = automaton.advance(anew, token).unwrap();
+                }
+                prop_assert_eq!(automaton.still_at(found), anew);
+            }
+        }
     }
 
     fn successors(automaton: &SuffixAutomaton, cursor: Cursor) -> Vec<Successor> {

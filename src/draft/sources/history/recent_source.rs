@@ -1,37 +1,43 @@
-//! The documents newer than the index as a draft source: a suffix automaton over all of them.
+//! The documents newer than the index as a draft source: a suffix automaton over all of them, which
+//! the drafters of a process share. In: a request's text. Out: what followed it in a document.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
-use super::{Document, History, Shared, lock};
+use super::{History, Shared, lock};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
-use crate::draft::sources::automaton::other_text::OtherText;
+use crate::draft::sources::automaton::other_text::{add_part, successors_above};
+use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::ids::TokenId;
+
+/// An automaton over documents. It grows while drafters stand in it: what they found in it before
+/// is looked up anew, see [`SuffixAutomaton::still_at`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedText(Arc<RwLock<SuffixAutomaton>>);
+
+impl SharedText {
+    /// Appends documents.
+    pub fn extend<'a>(&self, documents: impl Iterator<Item = &'a [TokenId]>) {
+        let mut automaton = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        documents.for_each(|document| add_part(&mut automaton, document));
+    }
+
+    /// To be asked; nothing is appended meanwhile.
+    fn read(&self) -> RwLockReadGuard<'_, SuffixAutomaton> {
+        self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// Drafts for one drafter from the documents that the index does not cover.
 pub(super) struct RecentSource {
     shared: Arc<Mutex<Shared>>,
-    generation: u64,
-    /// How many of the recent documents `documents` holds.
-    num_taken: usize,
-    documents: OtherText,
+    documents: SharedText,
+    /// Where the request's text ends in them.
+    place: Option<Cursor>,
 }
 
 impl RecentSource {
     pub(super) fn new(shared: Arc<Mutex<Shared>>) -> Self {
-        Self { shared, generation: 0, num_taken: 0, documents: OtherText::default() }
-    }
-
-    /// The documents that came since the last call; after another change all of them.
-    fn news(&mut self) -> Vec<Document> {
-        let shared = lock(&self.shared);
-        if self.generation != shared.generation {
-            self.generation = shared.generation;
-            self.num_taken = 0;
-            self.documents = OtherText::default();
-        }
-        let news = shared.recent[self.num_taken..].to_vec();
-        self.num_taken = shared.recent.len();
-        news
+        Self { shared, documents: SharedText::default(), place: None }
     }
 }
 
@@ -41,11 +47,12 @@ impl Propose for RecentSource {
     }
 
     fn cursor(&self) -> Option<Cursor> {
-        self.documents.cursor()
+        self.place
     }
 
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
-        self.documents.advance(cursor, token)
+        let automaton = self.documents.read();
+        automaton.advance(automaton.still_at(cursor), token)
     }
 
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
@@ -53,7 +60,8 @@ impl Propose for RecentSource {
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
-        self.documents.successors_above(cursor, at_least, out);
+        let automaton = self.documents.read();
+        successors_above(&automaton, automaton.still_at(cursor), at_least, out);
     }
 
     fn leaves_out_the_unlikely(&self) -> bool {
@@ -63,18 +71,21 @@ impl Propose for RecentSource {
 
 impl Learn for RecentSource {
     fn extend(&mut self, tokens: &[TokenId]) {
-        self.documents.follow(tokens);
-    }
-
-    /// Takes in what was remembered since.
-    fn clear(&mut self) {
-        self.documents.set_place(None);
-        for document in self.news() {
-            self.documents.add_part(&document.tokens);
+        let automaton = self.documents.read();
+        for &token in tokens {
+            let from = self.place.map_or(SuffixAutomaton::START, |place| automaton.still_at(place));
+            self.place = automaton.advance(from, token);
         }
     }
 
+    /// Takes in what was remembered since a request of any drafter began.
+    fn clear(&mut self) {
+        self.place = None;
+        self.documents = lock(&self.shared).recent_text();
+    }
+
+    /// Of the text that it shares with other drafters.
     fn memory_bytes(&self) -> usize {
-        self.documents.memory_bytes()
+        self.documents.read().memory_bytes()
     }
 }

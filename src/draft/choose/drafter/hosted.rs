@@ -1,0 +1,77 @@
+//! What a drafter does for a target that another engine runs. In: tokens that the engine has
+//! committed, in place of its logits. Out: trees for it to verify, by the same rules as `propose`.
+
+use super::Drafter;
+use crate::draft::choose::acceptance::Acceptance;
+use crate::draft::choose::step_choice::StepChoice;
+use crate::error::{Error, Result};
+use crate::ids::{NodeId, TokenId};
+use crate::tree::draft_tree::DraftTree;
+
+/// What a drafter has learned from verifications: the trust in its sources, and how steps paid.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    acceptance: Acceptance,
+    steps: StepChoice,
+}
+
+impl Drafter {
+    /// Drafts a tree of at most `most_nodes` nodes, the root included, whatever rows a step has;
+    /// without `branches` it is a chain.
+    ///
+    /// Fails as [`Drafter::propose`] does.
+    pub(crate) fn propose_hosted(
+        &mut self,
+        past_len: usize,
+        most_nodes: usize,
+        branches: bool,
+    ) -> Result<&DraftTree> {
+        self.propose_within(past_len, most_nodes, branches)?;
+        Ok(self.draft.tree())
+    }
+
+    /// Learns what the target has said since the last call: what the proposed tree, if there is one,
+    /// got right of it, and all of the tokens.
+    ///
+    /// Where they end within the tree, its deeper nodes count as not verified. Fails without a
+    /// request, or when a token is unknown; then nothing is learned.
+    pub(crate) fn told(&mut self, tokens: &[TokenId]) -> Result<()> {
+        self.check_tokens(tokens)?;
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        let Some(last_depth) = tokens.len().checked_sub(1) else { return Ok(()) };
+        let mut num_verified = 0;
+        if let Some(proposed) = &mut request.proposed {
+            if is_path(self.draft.tree(), tokens) {
+                let verified = self.draft.tree().trimmed(usize::MAX, last_depth);
+                self.draft.take(verified);
+                proposed.is_given = true;
+            }
+            num_verified = self.accept_recorded(tokens)?.token_ids.len();
+        }
+        let rest = &tokens[num_verified..];
+        if let (Some(request), false) = (&mut self.request, rest.is_empty()) {
+            self.sources.extend(rest);
+            self.seen.extend(rest);
+            request.take_in(rest);
+        }
+        Ok(())
+    }
+
+    /// What was learned until now, to be put back later.
+    pub(crate) fn learned(&self) -> Learned {
+        let acceptance = self.draft.acceptance().clone();
+        Learned { acceptance, steps: self.options.steps.clone() }
+    }
+
+    /// Puts back what was learned up to some time.
+    pub(crate) fn set_learned(&mut self, learned: &Learned) {
+        self.draft.set_acceptance(learned.acceptance.clone());
+        self.options.steps = learned.steps.clone();
+    }
+}
+
+/// Whether the tokens are those of a path down from the root.
+fn is_path(tree: &DraftTree, tokens: &[TokenId]) -> bool {
+    let down = |node: NodeId, token: &TokenId| tree.child(node, *token);
+    tokens.iter().try_fold(NodeId::ROOT, down).is_some()
+}
