@@ -101,7 +101,8 @@
 //!   comparison.
 //! - [`history`]: [`History`], finished requests as two sources;
 //!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
-//!   [`format`](draft::sources::history::format), its file, and
+//!   [`format`](draft::sources::history::format), its file,
+//!   [`gather`](draft::sources::history::gather), an index of documents that lie in files, and
 //!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
 //! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;
 //!   [`source`](draft::sources::lookup_table::source) and

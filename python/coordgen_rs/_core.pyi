@@ -361,8 +361,8 @@ class Drafter:
         commit: "canonical" (only the tree's first path is committed; exact wherever equal
             slots give equal bits) or "compact" (all accepted rows are).
         end_token_ids: Tokens that end an answer.
-        history: Finished requests to draft from; adds the sources "history" (its index) and
-            "recent" (what the index does not cover yet).
+        history: Finished requests to draft from; adds the sources "history" (its index),
+            "recent" (what the index does not cover yet) and, above one, "fleet" (its index).
         lookup_table: The table that "lookup-table" reads and updates; a new one by default.
         model_draft: What "draft-model" proposes: a draft model's tree.
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
@@ -870,12 +870,13 @@ class SharedHistory:
 
     Args:
         vocab_size: Number of ids in the vocabulary.
+        fleet: Whether it stands above a fleet's index, which may be opened later, and again.
     """
 
     TERMINATOR: ClassVar[int]
     """Closes each document of an index; no vocabulary holds it."""
 
-    def __new__(cls, vocab_size: int) -> SharedHistory: ...
+    def __new__(cls, vocab_size: int, *, fleet: bool = False) -> SharedHistory: ...
     def remember(self, token_ids: NDArray[np.uint32], number: int | None = None) -> None:
         """Append a finished request.
 
@@ -897,6 +898,47 @@ class SharedHistory:
         Raises:
             HistoryIndexError: It is absent, damaged, or of another version, key or vocabulary.
             OptionError: `key` has not 32 bytes.
+        """
+
+    def open_fleet_index(self, path: str | PathLike[str], key: bytes) -> None:
+        """Open a fleet's index in place of the one before.
+
+        A request that runs drafts on from the one before. Costs a thousandth of the file.
+
+        Raises:
+            HistoryIndexError: It is absent, damaged, or of another version, key or vocabulary.
+            OptionError: `key` has not 32 bytes.
+        """
+
+    @staticmethod
+    def write_gathered_index(
+        path: str | PathLike[str],
+        files: Sequence[str | PathLike[str]],
+        places: Sequence[tuple[int, int, int]],
+        vocab_size: int,
+        key: bytes,
+    ) -> int:
+        """Sort documents that lie in files, and replace the index at `path` by theirs.
+
+        Linear time, without the interpreter's lock; 16 bytes of memory per token. Others than its
+        owner may read the file, as far as the process's mask lets them.
+
+        Args:
+            path: The file.
+            files: Where the documents lie, as `u32` in little-endian order.
+            places: Of each document the index of its file, its first byte there, and its tokens.
+            vocab_size: Number of ids in the vocabulary.
+            key: 32 bytes that opening must name again.
+
+        Returns:
+            The byte of the file at which the documents begin, in their order, a terminator of 4
+            bytes behind each.
+
+        Raises:
+            HistoryIndexError: A file cannot be read or written; the one before is still there.
+            TokenOutOfRangeError: A token is not in the vocabulary.
+            OptionError: There are 2^31 tokens or more, a place names no file, or `key` has not 32
+                bytes.
         """
 
     @staticmethod
@@ -932,7 +974,7 @@ class SharedHistory:
         """
 
     def clear(self) -> None:
-        """Forget the index and all documents."""
+        """Forget the index and all documents; a fleet's index stays."""
 
     @property
     def vocab_size(self) -> int:
@@ -945,6 +987,14 @@ class SharedHistory:
     @property
     def num_indexed_tokens(self) -> int:
         """Tokens of the index, one more for each document."""
+
+    @property
+    def is_fleet_damaged(self) -> bool:
+        """Whether a damaged part of the fleet's index was read; it drafts nothing any more."""
+
+    @property
+    def num_fleet_tokens(self) -> int:
+        """Tokens of the fleet's index, one more for each document; 0 without one."""
 
     @property
     def num_recent_tokens(self) -> int:

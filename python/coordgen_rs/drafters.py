@@ -49,6 +49,8 @@ class Drafters:
         remember: Whether a drafter lives longer than its request.
         history: A directory of finished requests; None keeps none on disk.
         history_max_tokens: Same as in `History`.
+        fleet_history: A directory of a fleet's indexes; None for none.
+        fleet_namespace: Whose index of the fleet all draft from; None for each its own.
         lookup_table: A file written by `coordgen warm-up`; each namespace begins with a copy.
         draft_model: The directory of a smaller bundle. All namespaces share its cache.
 
@@ -67,12 +69,15 @@ class Drafters:
         remember: bool = True,
         history: Path | str | None = None,
         history_max_tokens: int | None = None,
+        fleet_history: Path | str | None = None,
+        fleet_namespace: str | None = None,
         lookup_table: Path | str | None = None,
         draft_model: Path | str | None = None,
     ) -> None:
         self._session, self._draft, self._commit = session, draft, commit
         self._remember, self._directory = remember, history
         self._history_max_tokens, self._lookup_table = history_max_tokens, lookup_table
+        self._fleet, self._fleet_namespace = fleet_history, fleet_namespace
         self._kept: OrderedDict[str, Memory] = OrderedDict()  # the latest last
         method = draft_method(draft) if isinstance(draft, str) else None
         self._closing = ExitStack()
@@ -117,7 +122,7 @@ class Drafters:
                 from coordgen_rs.warm_up import open_table
 
                 table = open_table(Path(self._lookup_table), session.bundle)
-            if self._directory is not None:
+            if self._directory is not None or self._fleet is not None:
                 from coordgen_rs.history.requests import History
 
                 kept = History.of(
@@ -125,6 +130,9 @@ class Drafters:
                     session.bundle,
                     namespace=namespace,
                     max_tokens=self._history_max_tokens,
+                    fleet=self._fleet,
+                    fleet_namespace=self._fleet_namespace,
+                    keep=self._directory is not None,
                 )
                 opened.callback(kept.close)
             drafter = make_drafter(
@@ -134,7 +142,7 @@ class Drafters:
                 kept,
                 table,
                 self._model,
-                earlier_requests=self._remember and kept is None,
+                earlier_requests=self._remember and self._directory is None,
             )
             opened.pop_all()
         return Memory(drafter, kept)

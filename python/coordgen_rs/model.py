@@ -109,6 +109,8 @@ class Model:
         history: Path | str | None = None,
         namespace: str | None = None,
         history_max_tokens: int | None = None,
+        fleet_history: Path | str | None = None,
+        fleet_namespace: str | None = None,
         draft_model: Path | str | None = None,
         lookup_table: Path | str | None = None,
         remember: bool = True,
@@ -134,6 +136,9 @@ class Model:
             namespace: For example task and user; requests of other namespaces are not drafted from.
                 Requests that do not name another one are of this one, "default" by default.
             history_max_tokens: Most tokens that the history keeps; see `History`.
+            fleet_history: A directory written by `coordgen history build`, or a copy, to draft
+                from as well. An index that is replaced there is taken up by the next request.
+            fleet_namespace: Whose index of the fleet is drafted from; None for `namespace`.
             draft_model: The directory of a smaller bundle with the same tokenizer, which also
                 drafts.
             lookup_table: A file written by `coordgen warm-up`.
@@ -166,12 +171,15 @@ class Model:
             ChatTemplateError: The chat template cannot be read.
         """
         _check_choices(commit, history, namespace, draft_model, lookup_table)
+        if fleet_history is None and fleet_namespace is not None:
+            raise OptionError("a fleet_namespace needs a fleet_history, but there is none")
         if history is None and history_max_tokens is not None:
             raise OptionError("history_max_tokens needs a history, but there is none")
         if history_max_tokens is not None:
             arguments.count("history_max_tokens", history_max_tokens)
         for what, given in (
             ("history", history),
+            ("fleet's history", fleet_history),
             ("draft model", draft_model),
             ("look-up table", lookup_table),
         ):
@@ -211,6 +219,8 @@ class Model:
                     remember=remember,
                     history=history,
                     history_max_tokens=history_max_tokens,
+                    fleet_history=fleet_history,
+                    fleet_namespace=fleet_namespace,
                     lookup_table=lookup_table,
                     draft_model=draft_model,
                 )

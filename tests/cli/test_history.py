@@ -244,3 +244,24 @@ def test_generate_goes_on_without_a_place_for_the_history(coordgen, bundle_of, t
     assert json.loads(done.out)["new_tokens"] > 0
     assert done.err.startswith("coordgen: warning: the history in ")
     assert done.err.count("\n") == 1
+
+
+def test_build_tells_what_it_built_and_generate_drafts_from_it(coordgen, bundle_of, tmp_path):
+    bundle = bundle_of("embedded-draft", "fp32")
+    generate = ("generate", "--model", bundle, "--prompt-file", PROMPT, "--max-new-tokens", 20)
+    plain = json.loads(coordgen(*generate, "--draft", "plain", "--json").out)
+    record = {"prompt": PROMPT.read_text(), "answer": plain["text"], "namespace": "rag"}
+    log = tmp_path / "log.jsonl"
+    log.write_text(f"{json.dumps(record)}\n{json.dumps(record)}\n{{}}\n")
+    build = ("history", "build", tmp_path / "fleet", "--from", log, "--tokenizer", bundle)
+    told = coordgen(*build)
+    assert f"{log}:3: it has neither token_ids nor answer" in told.err
+    assert "1 records are no requests and were left out" in told.err
+    assert "fleet: 1 requests, " in told.err
+    assert json.loads(coordgen(*build, "--json").out)["left_out"] == 1
+    fleet = ("--fleet-history", tmp_path / "fleet", "--fleet-namespace", "rag")
+    drafted = json.loads(coordgen(*generate, *fleet, "--json").out)
+    assert drafted["text"] == plain["text"]
+    assert drafted["per_source"]["fleet"]["accepted"] > 0
+    assert "log.jsonl:3: " in coordgen(*build, "--strict", code=2).err
+    assert "needs --fleet-history" in coordgen(*generate, *fleet[2:], code=2).err

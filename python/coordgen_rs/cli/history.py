@@ -1,4 +1,4 @@
-"""`coordgen history`: list, export, import and clear finished requests.
+"""`coordgen history`: list, export, import and clear finished requests; `build` is elsewhere.
 
 Also the options of `coordgen generate` that concern the history.
 """
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from coordgen_rs.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.cli import text, values
+from coordgen_rs.cli import history_build, text, values
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.history.exchange import FORMAT, Header, read_exported
@@ -28,13 +28,14 @@ from coordgen_rs.history.store import (
 )
 from coordgen_rs.text.printable import printable
 
-ABOUT = "list, export, import and clear finished requests"
+ABOUT = "list, export, import and clear finished requests, build a fleet's index"
 EXAMPLES = """\
 examples:
   coordgen history ls answers
   coordgen history export answers --namespace mail/alice > alice.jsonl
   coordgen history import answers alice.jsonl
   coordgen history clear answers --namespace mail/alice
+  coordgen history build fleet --from 'logs/*.jsonl' --tokenizer bundle
 """
 
 
@@ -54,6 +55,18 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
         f"default: {DEFAULT_NAMESPACE}",
     )
     _add_max_tokens(parser, "--history-max-tokens")
+    parser.add_argument(
+        "--fleet-history",
+        type=values.path("--fleet-history"),
+        metavar="DIR",
+        help="also draft from a directory written by `coordgen history build`; only read",
+    )
+    parser.add_argument(
+        "--fleet-namespace",
+        type=values.text("--fleet-namespace", may_be_empty=False),
+        metavar="NAME",
+        help="the namespace of --fleet-history; default: that of --namespace",
+    )
 
 
 def _add_max_tokens(parser: argparse.ArgumentParser, name: str) -> None:
@@ -67,7 +80,7 @@ def _add_max_tokens(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the four commands; each sets `run_history`."""
+    """Declare the five commands; each sets `run_history`."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = _command(commands, "ls", _ls, "list namespaces")
     listing.add_argument("--json", action="store_true", help="print one JSON array instead")
@@ -82,6 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_max_tokens(importing, "--max-tokens")
     clear = _command(commands, "clear", _clear, "erase requests")
+    building = _command(commands, "build", history_build.run, history_build.ABOUT)
+    history_build.add_arguments(building)
     for narrowed in (export, clear):
         narrowed.add_argument(
             "--namespace",

@@ -72,10 +72,12 @@ def check_opening(options: argparse.Namespace) -> None:
         raise OptionError(f"--budget is for drafts, but --draft is {PLAIN}")
     if options.history is None:
         values.refuse(options, ("namespace", "history_max_tokens"), "needs --history")
+    if options.fleet_history is None:
+        values.refuse(options, ("fleet_namespace",), "needs --fleet-history")
     if options.draft == PLAIN:
         values.refuse(
             options,
-            ("history", "draft_model", "lookup_table"),
+            ("history", "fleet_history", "draft_model", "lookup_table"),
             f"is for drafts, but --draft is {PLAIN}",
         )
 
@@ -110,6 +112,8 @@ def opened(
             history=options.history,
             namespace=options.namespace,
             history_max_tokens=options.history_max_tokens,
+            fleet_history=options.fleet_history,
+            fleet_namespace=options.fleet_namespace,
             draft_model=options.draft_model,
             lookup_table=options.lookup_table,
             remember=remember,

@@ -22,7 +22,8 @@ from coordgen_rs import arguments
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning
+from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning, OptionError
+from coordgen_rs.history.fleet.layer import FleetLayer
 from coordgen_rs.history.indexes import index_name, remove_unfinished
 from coordgen_rs.history.rows import MOST_VOCABULARY
 from coordgen_rs.history.store import HistoryStore, NoHistoryError, Request, told_evictions
@@ -54,15 +55,22 @@ class History:
         max_tokens: Of all namespaces of the directory together; beyond this, the oldest requests
             are evicted, those of other namespaces with a `HistoryWarning`. The directory keeps the
             number for whoever opens it next; None leaves it as it is, ten million at first.
+        fleet: A directory that `coordgen history build` writes, or a copy of it, to draft from as
+            well. Read only; the next request takes up an index that was replaced there.
+        fleet_namespace: Whose index of the fleet is drafted from; None for `namespace`.
+        keep: Whether finished requests are kept and drafted from; False leaves the fleet's alone.
 
     Attributes:
         shared: What drafters read from.
 
     Raises:
-        HistoryMismatchError: The history was written with another tokenizer or vocabulary.
-        HistoryError: The database is damaged, or of another version.
+        HistoryMismatchError: The history, or the fleet's, was written with another tokenizer or
+            vocabulary.
+        HistoryError: The database is damaged, or of another version, or the fleet's directory is
+            missing.
         OptionError: The namespace is empty or no valid text, nor is the fingerprint, the directory
-            is no path, `vocab_size` is not 1 to 2^31 - 1, or `max_tokens` is below 1.
+            is no path, `keep` is False but there is a directory, or no fleet, `vocab_size` is
+            not 1 to 2^31 - 1, or `max_tokens` is below 1.
     """
 
     def __init__(
@@ -73,9 +81,17 @@ class History:
         fingerprint: str = "",
         vocab_size: int,
         max_tokens: int | None = None,
+        fleet: str | Path | None = None,
+        fleet_namespace: str | None = None,
+        keep: bool = True,
     ) -> None:
         vocab_size = arguments.count("vocab_size", vocab_size, most=MOST_VOCABULARY)
-        self.shared = SharedHistory(vocab_size)
+        if not keep and (directory is not None or fleet is None):
+            raise OptionError("keep=False needs a fleet, and no directory")
+        if fleet_namespace is not None and fleet is None:
+            raise OptionError("a fleet_namespace needs a fleet, but there is none")
+        self.shared = SharedHistory(vocab_size, fleet=fleet is not None)
+        self._keeps = keep
         self.namespace = arguments.text("namespace", namespace, may_be_empty=False)
         self._fingerprint = arguments.text("fingerprint", fingerprint) or "unknown"
         self._opened = OpenedHere()
@@ -85,6 +101,11 @@ class History:
         self._epoch, self._seen = "", 0
         if max_tokens is not None:
             max_tokens = arguments.count("max_tokens", max_tokens)
+        self._fleet = None
+        if fleet is not None:
+            layer = arguments.text("fleet_namespace", fleet_namespace or self.namespace)
+            place = arguments.path("fleet", fleet)
+            self._fleet = FleetLayer(place, layer, self._fingerprint, self.shared)
         path = None if directory is None else arguments.path("directory", directory)
         self._store = None if path is None else self._open_store(path)
         if self._store is not None and max_tokens is not None and not self._store.read_only:
@@ -100,6 +121,9 @@ class History:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         max_tokens: int | None = None,
+        fleet: str | Path | None = None,
+        fleet_namespace: str | None = None,
+        keep: bool = True,
     ) -> Self:
         """Open a history for a bundle's tokenizer.
 
@@ -108,11 +132,14 @@ class History:
             bundle: Its tokenizer and vocabulary are those of the history.
             namespace: Same as in the class.
             max_tokens: Same as in the class.
+            fleet: Same as in the class.
+            fleet_namespace: Same as in the class.
+            keep: Same as in the class.
 
         Raises:
-            HistoryMismatchError: The history was written with another tokenizer or vocabulary.
-            HistoryError: The database is damaged, or of another version.
-            OptionError: `max_tokens` is below 1.
+            HistoryMismatchError: Same as in the class.
+            HistoryError: Same as in the class.
+            OptionError: Same as in the class.
         """
         return cls(
             directory,
@@ -120,18 +147,24 @@ class History:
             fingerprint=fingerprint_of(bundle),
             vocab_size=bundle.manifest.model.vocab_size,
             max_tokens=max_tokens,
+            fleet=fleet,
+            fleet_namespace=fleet_namespace,
+            keep=keep,
         )
 
     def refresh(self) -> None:
         """Load what other processes stored, and rebuild the index if it is damaged.
 
-        `generate` calls it when a request begins. Costs a query, and a copy of what is new.
+        Also take up the fleet's index, if another one took its place. `generate` calls it when a
+        request begins. Costs a query, and a copy of what is new.
 
         Raises:
             ForkedError: This process is a fork of the one that opened the history.
         """
         self._opened.check("history")
         with self._lock, self._going_on("read"):
+            if self._fleet is not None and (wrong := self._fleet.refresh()) is not None:
+                self._warn(f"the fleet's history: {wrong}")
             if self._store is None:
                 return
             epoch, is_damaged = self._store.epoch(self.namespace), self.shared.is_damaged
@@ -144,7 +177,7 @@ class History:
                 self._seen = request.number
 
     def add(self, prompt_ids: ArrayLike, answer_ids: ArrayLike) -> None:
-        """Store a finished request; `generate` calls it.
+        """Store a finished request, if requests are kept; `generate` calls it.
 
         Args:
             prompt_ids: `(tokens,)` integers.
@@ -160,6 +193,8 @@ class History:
         vocab_size = self.shared.vocab_size
         prompt = arguments.token_ids("the prompt", prompt_ids, vocab_size)
         answer = arguments.token_ids("the answer", answer_ids, vocab_size)
+        if not self._keeps:
+            return
         tokens = np.concatenate([prompt, answer])
         with self._lock:
             is_stored = False

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use crate::draft::source::DraftSource;
 use crate::draft::sources::history::History;
 use crate::draft::sources::history::format::{Key, TERMINATOR, write_index};
+use crate::draft::sources::history::gather::{Belongs, Place, write_gathered_index};
 use crate::py::convert::token_ids;
 use crate::py::errors::OptionError;
 
@@ -23,7 +24,7 @@ impl PySharedHistory {
     }
 
     /// Sources for a drafter over `vocab_size` tokens.
-    pub(super) fn sources(&self, vocab_size: usize) -> PyResult<[Box<dyn DraftSource>; 2]> {
+    pub(super) fn sources(&self, vocab_size: usize) -> PyResult<Vec<Box<dyn DraftSource>>> {
         if vocab_size != self.core.vocab_size() as usize {
             let message = format!(
                 "the history is of a vocabulary of {}, the drafter of {vocab_size}",
@@ -31,7 +32,7 @@ impl PySharedHistory {
             );
             return Err(OptionError::new_err(message));
         }
-        Ok(self.core.sources())
+        Ok(self.core.sources().into_iter().chain(self.core.fleet_source()).collect())
     }
 }
 
@@ -44,8 +45,10 @@ fn key(bytes: &[u8]) -> PyResult<Key> {
 #[pymethods]
 impl PySharedHistory {
     #[new]
-    fn new(vocab_size: u32) -> Self {
-        Self { core: History::new(vocab_size) }
+    #[pyo3(signature = (vocab_size, *, fleet=false))]
+    fn new(vocab_size: u32, fleet: bool) -> Self {
+        let new = if fleet { History::above_fleet } else { History::new };
+        Self { core: new(vocab_size) }
     }
 
     #[pyo3(signature = (token_ids, number=None))]
@@ -61,6 +64,26 @@ impl PySharedHistory {
     fn open_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
         let key = self::key(key)?;
         Ok(py.detach(|| self.core.open_index(&path, &key))?)
+    }
+
+    fn open_fleet_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
+        let key = self::key(key)?;
+        Ok(py.detach(|| self.core.open_fleet_index(&path, &key))?)
+    }
+
+    #[staticmethod]
+    fn write_gathered_index(
+        py: Python<'_>,
+        path: PathBuf,
+        files: Vec<PathBuf>,
+        places: Vec<(usize, u64, usize)>,
+        vocab_size: u32,
+        key: &[u8],
+    ) -> PyResult<u64> {
+        let belongs = Belongs { vocab_size, key: self::key(key)? };
+        let place = |(file, start, num_tokens)| Place { file, start, num_tokens };
+        let places: Vec<Place> = places.into_iter().map(place).collect();
+        Ok(py.detach(|| write_gathered_index(&path, &files, &places, belongs))?)
     }
 
     #[staticmethod]
@@ -102,6 +125,16 @@ impl PySharedHistory {
     #[getter]
     fn num_indexed_tokens(&self) -> usize {
         self.core.num_indexed_tokens()
+    }
+
+    #[getter]
+    fn is_fleet_damaged(&self) -> bool {
+        self.core.is_fleet_damaged()
+    }
+
+    #[getter]
+    fn num_fleet_tokens(&self) -> usize {
+        self.core.num_fleet_tokens()
     }
 
     #[getter]

@@ -185,19 +185,33 @@ pub fn write_index(
     covers: u64,
     key: Key,
 ) -> Result<()> {
-    check(documents, vocab_size)?;
+    write_own_index(path, documents.to_vec(), vocab_size, covers, key, Readers::Owner)?;
+    Ok(())
+}
+
+/// As [`write_index`], of documents that need not be kept, for `readers`. Returns the byte of the file
+/// at which the text begins.
+pub(super) fn write_own_index(
+    path: &Path,
+    documents: Vec<TokenId>,
+    vocab_size: u32,
+    covers: u64,
+    key: Key,
+    readers: Readers,
+) -> Result<u64> {
+    check(&documents, vocab_size)?;
     let header = Header::new(documents.len() as u32, vocab_size, covers, key);
-    let mut symbols: Vec<u32> = documents.iter().map(|&token| symbol(token)).collect();
+    // The same memory is used again: tokens and symbols are both words.
+    let symbols: Vec<u32> = documents.into_iter().map(symbol).collect();
     let suffixes = suffix_array(&symbols);
     let fences = fences(&symbols, &suffixes);
     let starts = if header.has_starts { starts(&symbols, vocab_size) } else { Vec::new() };
-    symbols.clear();
-    symbols.shrink_to_fit();
-    let text = documents.iter().map(|token| token.0);
+    let text = symbols.iter().map(|symbol| symbol.wrapping_sub(1));
     let words = text.chain(suffixes).chain(fences).chain(starts);
 
-    replace_file(path, Readers::Owner, |file| write_words(file, header, words))
-        .map_err(|error| Error::IndexNotWritten { reason: error.to_string() })
+    replace_file(path, readers, |file| write_words(file, header, words))
+        .map_err(|error| Error::IndexNotWritten { reason: error.to_string() })?;
+    Ok(header.words_start() as u64)
 }
 
 fn check(documents: &[TokenId], vocab_size: u32) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The index as a draft source. In: the request's text. Out: what followed its longest suffixes in
+//! An index as a draft source. In: the request's text. Out: what followed its longest suffixes in
 //! earlier requests.
 
 use std::sync::{Arc, Mutex};
@@ -24,6 +24,15 @@ const LOWER_LEVEL: f32 = 0.7;
 /// Levels that could add less probability than this are not looked at.
 const MIN_WEIGHT: f32 = 1.0 / 64.0;
 
+/// Which of a history's two indexes a source reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layer {
+    /// That of its own documents.
+    Own,
+    /// That of a fleet's.
+    Fleet,
+}
+
 /// A suffix of the text that occurs in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
@@ -37,6 +46,7 @@ struct Level {
 /// so they are followed along with the text, each its own range; a draft node follows one of them.
 pub(super) struct IndexSource {
     shared: Arc<Mutex<Shared>>,
+    layer: Layer,
     index: Option<Arc<HistoryIndex>>,
     /// The longest suffix first, each occurring more often than the one before it.
     levels: Vec<Level>,
@@ -44,8 +54,8 @@ pub(super) struct IndexSource {
 }
 
 impl IndexSource {
-    pub(super) fn new(shared: Arc<Mutex<Shared>>) -> Self {
-        Self { shared, index: None, levels: Vec::new(), next_levels: Vec::new() }
+    pub(super) fn new(shared: Arc<Mutex<Shared>>, layer: Layer) -> Self {
+        Self { shared, layer, index: None, levels: Vec::new(), next_levels: Vec::new() }
     }
 
     /// Follows every level by one token, and adds the level of that token alone if it `starts` one
@@ -94,7 +104,10 @@ impl From<Level> for Cursor {
 
 impl Propose for IndexSource {
     fn name(&self) -> &'static str {
-        History::INDEX
+        match self.layer {
+            Layer::Own => History::INDEX,
+            Layer::Fleet => History::FLEET,
+        }
     }
 
     fn cursor(&self) -> Option<Cursor> {
@@ -146,7 +159,13 @@ impl Learn for IndexSource {
 
     /// Takes up the index as it is now; one that was found damaged is left alone.
     fn clear(&mut self) {
-        self.index = lock(&self.shared).index.clone().filter(|index| !index.is_damaged());
+        let shared = lock(&self.shared);
+        let index = match self.layer {
+            Layer::Own => &shared.index,
+            Layer::Fleet => &shared.fleet,
+        };
+        self.index = index.clone().filter(|index| !index.is_damaged());
+        drop(shared);
         self.levels.clear();
     }
 

@@ -1,9 +1,10 @@
-//! What was said before: finished requests as a draft source. In: documents, and an index of
-//! older ones. Out: two sources for each drafter, one over the index, one over what is newer.
+//! What was said before: finished requests as a draft source. In: documents, an index of older ones,
+//! and one that was built of many machines' requests. Out: a source for each, for each drafter.
 //!
 //! It stores nothing: the database from which an index can always be rebuilt is the caller's.
 
 pub mod format;
+pub mod gather;
 pub mod index;
 mod index_source;
 mod read_file;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::format::Key;
 use self::index::HistoryIndex;
-use self::index_source::IndexSource;
+use self::index_source::{IndexSource, Layer};
 use self::recent_source::{RecentSource, SharedText};
 use crate::draft::source::DraftSource;
 use crate::error::{Error, Result};
@@ -41,6 +42,8 @@ struct Document {
 #[derive(Debug, Default)]
 struct Shared {
     index: Option<Arc<HistoryIndex>>,
+    /// The fleet's, below the history's own documents.
+    fleet: Option<Arc<HistoryIndex>>,
     /// Documents that the index does not cover, the oldest first.
     recent: Vec<Document>,
     num_recent_tokens: usize,
@@ -84,6 +87,7 @@ struct Shared {
 pub struct History {
     shared: Arc<Mutex<Shared>>,
     vocab_size: u32,
+    has_fleet: bool,
 }
 
 impl History {
@@ -91,10 +95,17 @@ impl History {
     pub const INDEX: &'static str = "history";
     /// The name of the source over what the index does not cover yet.
     pub const RECENT: &'static str = "recent";
+    /// The name of the source over the fleet's index.
+    pub const FLEET: &'static str = "fleet";
 
     /// An empty history of tokens below `vocab_size`.
     pub fn new(vocab_size: u32) -> Self {
-        Self { shared: Arc::default(), vocab_size }
+        Self { shared: Arc::default(), vocab_size, has_fleet: false }
+    }
+
+    /// An empty history that stands above a fleet's index, which may be opened later, and again.
+    pub fn above_fleet(vocab_size: u32) -> Self {
+        Self { has_fleet: true, ..Self::new(vocab_size) }
     }
 
     /// Number of ids in the vocabulary.
@@ -104,9 +115,15 @@ impl History {
 
     /// Sources for one drafter: "history", over the index, and "recent", over what is newer.
     pub fn sources(&self) -> [Box<dyn DraftSource>; 2] {
-        let index = IndexSource::new(Arc::clone(&self.shared));
+        let index = IndexSource::new(Arc::clone(&self.shared), Layer::Own);
         let recent = RecentSource::new(Arc::clone(&self.shared));
         [Box::new(index), Box::new(recent)]
+    }
+
+    /// A further source for one drafter, "fleet", where the history stands above a fleet's index.
+    pub fn fleet_source(&self) -> Option<Box<dyn DraftSource>> {
+        let source = IndexSource::new(Arc::clone(&self.shared), Layer::Fleet);
+        self.has_fleet.then(|| Box::new(source) as Box<dyn DraftSource>)
     }
 
     /// Appends a finished request, prompt and answer together. Fails when a token is unknown.
@@ -141,10 +158,7 @@ impl History {
     ///
     /// Fails when the index cannot be used; then everything stays as it is.
     pub fn open_index(&self, path: &Path, key: &Key) -> Result<()> {
-        let index = HistoryIndex::open(path, key)?;
-        if index.header().vocab_size != self.vocab_size {
-            return Err(Error::UnusableIndex { reason: "it belongs to another vocabulary" });
-        }
+        let index = self.opened(path, key)?;
         let covers = index.header().covers;
         let mut shared = lock(&self.shared);
         shared.index = Some(Arc::new(index));
@@ -152,7 +166,25 @@ impl History {
         Ok(())
     }
 
-    /// Forgets the index and all documents.
+    /// Opens the fleet's index at `path` in place of the one before.
+    ///
+    /// A request that runs drafts on from the one before, whose file may be gone by then. Fails when
+    /// the index cannot be used; then everything stays as it is.
+    pub fn open_fleet_index(&self, path: &Path, key: &Key) -> Result<()> {
+        let index = self.opened(path, key)?;
+        lock(&self.shared).fleet = Some(Arc::new(index));
+        Ok(())
+    }
+
+    fn opened(&self, path: &Path, key: &Key) -> Result<HistoryIndex> {
+        let index = HistoryIndex::open(path, key)?;
+        if index.header().vocab_size != self.vocab_size {
+            return Err(Error::UnusableIndex { reason: "it belongs to another vocabulary" });
+        }
+        Ok(index)
+    }
+
+    /// Forgets the index and all documents; the fleet's index stays.
     pub fn clear(&self) {
         let mut shared = lock(&self.shared);
         shared.index = None;
@@ -174,6 +206,16 @@ impl History {
     /// Tokens of the index, a terminator a document included.
     pub fn num_indexed_tokens(&self) -> usize {
         lock(&self.shared).index.as_ref().map_or(0, |index| index.header().num_tokens as usize)
+    }
+
+    /// Whether a damaged block of the fleet's index was read; it drafts nothing any more.
+    pub fn is_fleet_damaged(&self) -> bool {
+        lock(&self.shared).fleet.as_ref().is_some_and(|index| index.is_damaged())
+    }
+
+    /// Tokens of the fleet's index, a terminator a document included.
+    pub fn num_fleet_tokens(&self) -> usize {
+        lock(&self.shared).fleet.as_ref().map_or(0, |index| index.header().num_tokens as usize)
     }
 
     /// Tokens of the documents that the index does not cover.

@@ -1,0 +1,1 @@
+"""Finished requests of many machines, as indexes that each machine reads beside its own history."""

@@ -1,0 +1,78 @@
+"""A fleet's index below a history, as it is replaced under running processes.
+
+In: the directory that `build` writes, or a copy of it. Out: the newest whole index of a namespace,
+opened in a `SharedHistory`. It only reads.
+"""
+
+from pathlib import Path
+
+from coordgen_rs._core import SharedHistory
+from coordgen_rs.errors import HistoryError, HistoryIndexError, HistoryMismatchError
+from coordgen_rs.history.fleet.directory import LIST_NAME, fleet_key, index_path, read_list
+
+
+class FleetLayer:
+    """The index of one namespace.
+
+    Args:
+        directory: Of the indexes; none need be there yet.
+        namespace: Whose index is read.
+        fingerprint: Of the tokenizer.
+        shared: Above which the index is opened.
+
+    Raises:
+        HistoryError: There is no such directory.
+        HistoryMismatchError: The indexes were built for another tokenizer or vocabulary.
+    """
+
+    def __init__(
+        self, directory: Path, namespace: str, fingerprint: str, shared: SharedHistory
+    ) -> None:
+        if not directory.is_dir():
+            raise HistoryError(f"{directory} holds no fleet's history: it is not a directory")
+        if (directory / LIST_NAME).exists():
+            listed = read_list(directory)
+            if (listed.fingerprint, listed.vocab_size) != (fingerprint, shared.vocab_size):
+                raise HistoryMismatchError(
+                    f"{directory} was built for another tokenizer: its fingerprint is "
+                    f"{listed.fingerprint}, not {fingerprint}, or its vocabulary size "
+                    f"{listed.vocab_size}, not {shared.vocab_size}"
+                )
+        self._path = index_path(directory, namespace)
+        self._key = fleet_key(fingerprint, shared.vocab_size, namespace)
+        self._namespace, self._shared = namespace, shared
+        self._seen: tuple[int, ...] | None = ()
+        self._has_told_damage = False
+
+    def refresh(self) -> str | None:
+        """Open the index if another one took its place. Costs a look at the file's status.
+
+        Returns:
+            What is wrong with the index, if that is news; then the one before is used on.
+        """
+        found = self._status()
+        if found != self._seen:
+            self._seen = found
+            return self._open()
+        if self._shared.is_fleet_damaged and not self._has_told_damage:
+            self._has_told_damage = True
+            return f"{self._path}: a block is damaged; it is not used until it is replaced"
+        return None
+
+    def _open(self) -> str | None:
+        if self._seen is None:
+            return f"{self._path.parent} has no index for the namespace {self._namespace!r}"
+        try:
+            self._shared.open_fleet_index(self._path, self._key)
+        except HistoryIndexError as error:
+            return f"{self._path}: {error}; it is not used"
+        self._has_told_damage = False
+        return None
+
+    def _status(self) -> tuple[int, ...] | None:
+        """What tells files at one path apart; None where there is none."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,99 @@
+"""A shard: the documents of one file of records, by namespace, on disk until all are merged.
+
+In: documents one by one. Out: a file of token ids and a table of what lies where. Writing holds a
+row for each document in memory, and never the tokens of more than one.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.history.fleet.documents import (
+    ROW,
+    Table,
+    count_tokens,
+    digest,
+    newest_of_each,
+    newest_within,
+)
+
+_TOKENS, _TABLE, _SPANS = "tokens.u32", "documents.npy", "namespaces.json"
+
+
+class Document(NamedTuple):
+    """A finished request.
+
+    Attributes:
+        namespace: The namespace it belongs to.
+        finished_at: Seconds since 1970; 0 where that is not known.
+        token_ids: `(tokens,) u32`, prompt and answer together.
+    """
+
+    namespace: str
+    finished_at: float
+    token_ids: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard on disk.
+
+    Attributes:
+        directory: Where it is.
+        num_tokens: Tokens by namespace, terminators included, of what is within the limit.
+        num_requests: Documents that were read, duplicates and those beyond the limit included.
+    """
+
+    directory: Path
+    num_tokens: dict[str, int]
+    num_requests: int
+
+    @property
+    def tokens(self) -> Path:
+        """The file that holds its documents, `u32` in little-endian order."""
+        return self.directory / _TOKENS
+
+    def tables(self, namespaces: Iterable[str]) -> dict[str, Table]:
+        """The documents of some namespaces, each as a table; of no others."""
+        spans: dict[str, list[int]] = json.loads((self.directory / _SPANS).read_text("utf-8"))
+        table = np.load(self.directory / _TABLE, mmap_mode="r")
+        return {name: np.array(table[slice(*spans[name])]) for name in namespaces if name in spans}
+
+
+def write_shard(directory: Path, documents: Iterable[Document], max_tokens: int) -> Shard:
+    """Write documents as a shard; one that a killed run left there is replaced.
+
+    Args:
+        directory: Of the shard; created.
+        documents: In any order.
+        max_tokens: Of each namespace, the newest so many are kept.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, list[tuple[float, tuple[int, int], int, int, int]]] = defaultdict(list)
+    start = num_requests = 0
+    with replacing(directory / _TOKENS) as stream:
+        for namespace, finished_at, token_ids in documents:
+            data = token_ids.astype("<u4", copy=False).tobytes()
+            rows[namespace].append((finished_at, digest(data), start, len(token_ids), 0))
+            stream.write(data)
+            start += len(data)
+            num_requests += 1
+    spans, tables, at = {}, [], 0
+    for namespace in sorted(rows):
+        table = np.array(rows.pop(namespace), ROW)
+        tables.append(newest_within(newest_of_each(table), max_tokens))
+        spans[namespace] = (at, at + len(tables[-1]))
+        at = spans[namespace][1]
+    with replacing(directory / _TABLE) as stream:
+        np.save(stream, np.concatenate([np.zeros(0, ROW), *tables]))
+    with replacing(directory / _SPANS) as stream:
+        stream.write(json.dumps(spans).encode())
+    num_tokens = {name: count_tokens(table) for name, table in zip(spans, tables, strict=True)}
+    return Shard(directory, num_tokens, num_requests)

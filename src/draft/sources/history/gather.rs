@@ -1,0 +1,115 @@
+//! An index of documents that lie in files, such as the shards of a fleet's requests. In: files, and
+//! where in them each document is. Out: an index file.
+//!
+//! Which documents, and in which order, is the caller's choice: the same choice gives the same bytes.
+
+use std::path::{Path, PathBuf};
+
+use super::format::{Key, TERMINATOR, write_own_index};
+use super::read_file::ReadFile;
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+use crate::replace_file::Readers;
+
+/// Where a document is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of its file.
+    pub file: usize,
+    /// Byte of its first token.
+    pub start: u64,
+    /// Number of its tokens, 4 bytes each, little-endian.
+    pub num_tokens: usize,
+}
+
+/// What an index file is written for.
+#[derive(Clone, Copy, Debug)]
+pub struct Belongs {
+    /// Number of ids in the vocabulary.
+    pub vocab_size: u32,
+    /// What opening it must name again.
+    pub key: Key,
+}
+
+/// Sorts the documents at `places` and writes their index to `path`, for whom the process's mask lets
+/// read it. Returns the byte of that file at which the documents begin, one after the other as in
+/// `places`, a terminator behind each.
+///
+/// Cost: as [`write_index`](super::format::write_index), 16 bytes of memory a token, of which the
+/// documents themselves are 4. Fails as that does, and when a file cannot be read.
+pub fn write_gathered_index(
+    path: &Path,
+    files: &[PathBuf],
+    places: &[Place],
+    belongs: Belongs,
+) -> Result<u64> {
+    let documents = gather(files, places)?;
+    let Belongs { vocab_size, key } = belongs;
+    let covers = places.len() as u64;
+    write_own_index(path, documents, vocab_size, covers, key, Readers::AsUsual)
+}
+
+fn gather(files: &[PathBuf], places: &[Place]) -> Result<Vec<TokenId>> {
+    let open = |path: &PathBuf| ReadFile::open(path).map_err(|error| not_read(path, &error));
+    let opened = files.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let num_tokens = places.iter().map(|place| place.num_tokens + 1).sum();
+    let mut documents = Vec::with_capacity(num_tokens);
+    for place in places {
+        let (Some(file), Some(path)) = (opened.get(place.file), files.get(place.file)) else {
+            let (got, must) = (place.file.to_string(), "the index of a file");
+            return Err(Error::BadOption { what: "places", got, must });
+        };
+        let bytes =
+            file.read(place.start, 4 * place.num_tokens).map_err(|error| not_read(path, &error))?;
+        let words = bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
+        documents.extend(words.map(|word| TokenId(u32::from_le_bytes(word))));
+        documents.push(TERMINATOR);
+    }
+    Ok(documents)
+}
+
+fn not_read(path: &Path, error: &std::io::Error) -> Error {
+    Error::IndexNotWritten { reason: format!("{}: {error}", path.display()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::format::write_index;
+    use super::*;
+
+    #[test]
+    fn gathered_documents_give_the_bytes_of_joined_ones() {
+        let folder = std::env::temp_dir().join(format!("coordgen-{}-gather", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let documents: [&[u32]; 4] = [&[1, 2, 3, 1, 2], &[], &[3, 1, 2], &[2]];
+        let files = [folder.join("one"), folder.join("two")];
+        let write = |path: &Path, words: &[u32]| {
+            fs::write(path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+        };
+        write(&files[0], &[9, 3, 1, 2, 2]).unwrap();
+        write(&files[1], &[1, 2, 3, 1, 2]).unwrap();
+        let place = |file, start, num_tokens| Place { file, start, num_tokens };
+        let places = [place(1, 0, 5), place(0, 8, 0), place(0, 4, 3), place(0, 16, 1)];
+        let joined: Vec<TokenId> = documents
+            .iter()
+            .flat_map(|document| document.iter().map(|&id| TokenId(id)).chain([TERMINATOR]))
+            .collect();
+
+        let key = [3; 32];
+        let (expected, got) = (folder.join("expected.index"), folder.join("got.index"));
+        write_index(&expected, &joined, 5, 4, key).unwrap();
+        let belongs = Belongs { vocab_size: 5, key };
+        let start = write_gathered_index(&got, &files, &places, belongs).unwrap() as usize;
+        let text = [1u32, 2, 3, 1, 2, TERMINATOR.0].map(u32::to_le_bytes).concat();
+        assert_eq!(fs::read(&got).unwrap()[start..][..text.len()], text);
+        assert_eq!(fs::read(&got).unwrap(), fs::read(&expected).unwrap());
+
+        let beyond = [place(0, 16, 2)];
+        let failed = write_gathered_index(&got, &files, &beyond, belongs);
+        assert!(failed.unwrap_err().to_string().contains("one"));
+        assert_eq!(fs::read(&got).unwrap(), fs::read(&expected).unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

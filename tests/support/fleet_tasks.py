@@ -1,0 +1,56 @@
+"""Calls for tests of tasks: one that kills its worker the first time."""
+
+import os
+import signal
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from coordgen_rs.errors import HistoryError
+from coordgen_rs.tasks import Tasks
+
+
+class KilledOnce:
+    """A call that does its work and then dies before it can say so, the first time.
+
+    Args:
+        call: What to do.
+        folder: Where it is noted which arguments were called before.
+    """
+
+    def __init__(self, call: Callable[[Any], Any], folder: Path) -> None:
+        self.call, self.folder = call, folder
+
+    def __call__(self, argument: Any) -> Any:
+        result = self.call(argument)
+        note = self.folder / f"{self.call.__name__}-{zlib.crc32(repr(argument).encode())}"
+        if not note.exists():
+            note.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+
+class Killing:
+    """Tasks of which each loses its worker once."""
+
+    def __init__(self, tasks: Tasks, folder: Path) -> None:
+        self.tasks, self.folder = tasks, folder
+
+    def run(
+        self, call: Callable[[Any], Any], arguments: Sequence[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        return self.tasks.run(KilledOnce(call, self.folder), arguments)
+
+
+def die(argument: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return argument
+
+
+def refuse(argument: int) -> int:
+    raise HistoryError(f"number {argument} is wrong")
+
+
+def square(argument: int) -> int:
+    return argument * argument
