@@ -91,7 +91,7 @@ def test_the_models_cache_holds_the_text_as_if_read_from_the_start(session_of, m
     for step in generate(session, prompt, max_new_tokens=30, drafter=drafter):
         text += step.token_ids
         if len(text) < len(prompt) + 30:
-            drafter.model.draft(1)  # moves the rows that were accepted together, and reads the last token
+            drafter.model.draft(1)  # moves the rows accepted together, and reads the last token
     model.session.rewind(len(text) - len(step.token_ids) - 1)
     held = next_row(model.session, text[: len(text) - len(step.token_ids)])
     model.session.rewind(0)
@@ -247,7 +247,7 @@ def test_a_model_that_would_read_too_much_is_not_opened_for_an_answer(session_of
 
 
 def test_unknown_shapes_are_refused_by_name(model):
-    with pytest.raises(OptionError, match="growth is \"bush\""):
+    with pytest.raises(OptionError, match='growth is "bush"'):
         DraftModel(model.session, growth="bush")
-    with pytest.raises(OptionError, match="stop is \"never\""):
+    with pytest.raises(OptionError, match='stop is "never"'):
         DraftModel(model.session, stop="never")

@@ -79,7 +79,7 @@ class Seen:
 
 
 def ceiling(records, budget, *, remembering=False):
-    """Tokens a step of the oracle over records, as `TokenizedRecord`, with `budget` drafts a step."""
+    """Tokens a step of the oracle over records, as `TokenizedRecord`, with a budget of drafts."""
     seen = Seen(remembering=remembering)
     tokens = steps = 0
     for record in records:

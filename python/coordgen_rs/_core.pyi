@@ -439,9 +439,7 @@ class Drafter:
             NonFiniteLogitsError: A row has no usable maximum; the message names its position.
         """
 
-    def model_pays(
-        self, past_len: int, *, a_token: float = 0.0, catching_up: float = 0.0
-    ) -> bool:
+    def model_pays(self, past_len: int, *, a_token: float = 0.0, catching_up: float = 0.0) -> bool:
         """Whether a draft model is to run before the next step.
 
         Always where rows are free; else where it has lately been worth more than what is known now,
@@ -738,8 +736,8 @@ class HostDrafter:
         history: Finished requests to draft from, as in `Drafter`.
 
     Raises:
-        OptionError: The method is unknown, has nothing to draft from here or a tree of its own; rows
-            or costs are unusable; or the history is of another vocabulary.
+        OptionError: The method is unknown, has nothing to draft from here or a tree of its own;
+            rows or costs are unusable; or the history is of another vocabulary.
     """
 
     def __new__(
@@ -780,9 +778,7 @@ class HostDrafter:
             CallOrderError: No request is running.
         """
 
-    def propose_tree(
-        self, max_tokens: int = ...
-    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    def propose_tree(self, max_tokens: int = ...) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Draft a tree.
 
         Args:
@@ -827,8 +823,8 @@ class HostDrafter:
     def follow(self, token_ids: NDArray[np.uint32]) -> bool:
         """Catch up with an engine that tells its whole text each time.
 
-        Observes what is new; rewinds where the text differs behind the prompt; begins a request where
-        it differs in the prompt.
+        Observes what is new; rewinds where the text differs behind the prompt; begins a request
+        where it differs in the prompt.
 
         Args:
             token_ids: `(tokens,) u32`, prompt and answer so far.
@@ -865,8 +861,8 @@ class HostDrafter:
 class SharedHistory:
     """Finished requests of one namespace, shared by the drafters of a process.
 
-    Without an index it is a history in memory. A request drafts from the index that was there when it
-    began, and from what was remembered before any request began.
+    Without an index it is a history in memory. A request drafts from the index that was there when
+    it began, and from what was remembered before any request began.
 
     Args:
         vocab_size: Number of ids in the vocabulary.

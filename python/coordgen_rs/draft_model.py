@@ -49,6 +49,7 @@ class DraftModel:
         stop: str = "next-token",
     ) -> None:
         self.session, self.least_that_pays = session, least_that_pays
+        self._shape = (least_that_pays, growth, stop)
         self.core = ModelDraft(
             session.step_inputs,
             session.vocab_size,
@@ -83,8 +84,10 @@ class DraftModel:
         self.session.close()
 
     def shaped(self, method: DraftMethod) -> "DraftModel":
-        """The same model, drafting as a method does; with a tree and a threshold of its own."""
+        """The same model, drafting as a method does; with a new tree if that differs."""
         least = self.least_that_pays if method.weighs_model else 0.0
+        if (least, method.growth, method.stop) == self._shape:
+            return self
         return DraftModel(
             self.session, least_that_pays=least, growth=method.growth, stop=method.stop
         )

@@ -84,7 +84,7 @@ class Drafters:
         self._model = None if draft_model is None else self._opened(draft_model)
         if self._model is not None and method is not None:
             # Once: two of them over one cache would disturb each other.
-            self._model = self._model.shaped(branches=method.branches)
+            self._model = self._model.shaped(method)
 
     def of(self, namespace: str) -> Memory:
         """What drafts for a namespace.

@@ -194,8 +194,8 @@ def _add_switching(group: Any) -> None:
         "--load-delay",
         type=values.number("--load-delay", least=0, most=MOST_LOAD_DELAY_S),
         metavar="SECONDS",
-        help="delay added to each load of a block, as by a slower disk: in the section switching, and "
-        "with --memory-budget in all that stream",
+        help="delay added to each load of a block, as by a slower disk: in the section switching, "
+        "and with --memory-budget in all that stream",
     )
     group.add_argument(
         "--pin-loads",

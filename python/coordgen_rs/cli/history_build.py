@@ -3,10 +3,10 @@
 import argparse
 import json
 
+from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import ray_option, text, values
 from coordgen_rs.cli.progress import progress
-from coordgen_rs.history.requests import DEFAULT_NAMESPACE
 from coordgen_rs.history.store import DEFAULT_MAX_TOKENS
 
 ABOUT = "build the indexes of a fleet from records of many machines"

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs._core import SharedHistory
+from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, HistoryMismatchError, OptionError
 from coordgen_rs.files.unfinished import held, replacing, unfinished_directory
@@ -28,7 +29,7 @@ from coordgen_rs.history.fleet.documents import (
 )
 from coordgen_rs.history.fleet.records import FieldNames, Reading, read_documents
 from coordgen_rs.history.fleet.shard import Shard, write_shard
-from coordgen_rs.history.requests import DEFAULT_NAMESPACE, fingerprint_of
+from coordgen_rs.history.requests import fingerprint_of
 from coordgen_rs.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
 from coordgen_rs.tasks import Sequential, Tasks
 from coordgen_rs.text.tokenizer import Tokenizer
