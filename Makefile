@@ -58,9 +58,9 @@ test-real-full: build/.core ## 40 answers of SmolLM2 by weights and threads, in 
 		COORDGEN_THREADS=$$threads $(BIN)/python -m pytest -q -m real_full tests/test_real_model.py || exit 1; \
 	done
 
-page-shots: build/.core ## pictures of the chat page, in build/page (needs chromium and chromium-driver)
-	@mkdir -p build/page
-	PAGE_SHOTS=$(CURDIR)/build/page $(BIN)/python -m pytest -q tests/server/test_page.py
+page-shots: build/.core $(EMBEDDED) ## pictures of the chat page, in build/page (needs chromium-driver; BUNDLES=..)
+	PYTHONPATH=tests/support:models $(BIN)/python tests/support/page_shots.py build/page $(EMBEDDED) \
+		$(or $(BUNDLES),$(wildcard build/smollm2))
 
 families: build/.core ## logits of each family beside those of transformers (make setup-train first)
 	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py

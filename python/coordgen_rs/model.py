@@ -34,6 +34,7 @@ from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.provider import ProviderChoice
+from coordgen_rs.target.session import StepCost
 from coordgen_rs.text.chat_files import (
     DEFAULT,
     ChatTemplates,
@@ -358,6 +359,14 @@ class Model:
     def context(self) -> int:
         """Most tokens of prompt and answer together, but for the answer's last."""
         return self._session.capacity
+
+    @property
+    def step_costs(self) -> dict[int, StepCost] | None:
+        """What a step took when the bundle was tested, by its rows; None if all take the same."""
+        session = self._session
+        if session.step_costs is None:
+            return None
+        return dict(zip(session.widths, session.step_costs, strict=True))
 
     @property
     def vocab_size(self) -> int:

@@ -355,6 +355,7 @@ def test_models_and_health(client):
     [listed] = client.get("/v1/models").json()["data"]
     assert listed == client.get("/v1/models/fake").json()
     assert (listed["id"], listed["object"], listed["context_length"]) == ("fake", "model", 200)
+    assert listed["step_us"]["4"] == {"base": 1500.0, "per_token": 0.5}
     assert client.get("/health").json() == client.get("/v1/health").json() == {"status": "ok"}
     assert refused(client.get("/v1/models/gpt"), 404)["code"] == "model_not_found"
     assert refused(client.post(CHAT, json=HELLO | {"model": "gpt"}), 404)["param"] == "model"
@@ -503,6 +504,7 @@ def test_trees_are_given_where_they_are_asked_for(client):
         "parents": [0, 0, 0],
         "sources": ["target", "prediction", "target"],
         "accepted": [1],
+        "target": {"token_id": ord("c"), "text": "c"},
     }
 
 

@@ -1,11 +1,10 @@
 """The chat page in headless Chromium, driven by selenium, with the embedded model.
 
-With PAGE_SHOTS=folder, pictures are kept there.
+`make page-shots` makes pictures, to be looked at.
 """
 
 import json
-import os
-import shutil
+import re
 import urllib.request
 
 import pytest
@@ -14,12 +13,14 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 pytest.importorskip("jinja2", reason="the extra server is not installed")
-if not (shutil.which("chromium") and shutil.which("chromedriver")):
-    pytest.skip("chromium or chromedriver is not here", allow_module_level=True)
 
-from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
+
+import browser as chromium
+from browser import all_of, answered, ask, found, in_page, until
+
+if not chromium.is_here():
+    pytest.skip("chromium or chromedriver is not here", allow_module_level=True)
 
 from checkpoints import ROOT
 from served import served
@@ -41,12 +42,7 @@ def url(bundle_of, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    for option in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
-        options.add_argument(f"--{option}")
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    browser = chromium.opened(tmp_path_factory.mktemp("browser"))
     yield browser
     browser.quit()
 
@@ -59,49 +55,11 @@ def page(browser, url):
     browser.get(url)
     until(browser, lambda: found(browser, "#model").text == "embedded")
     yield browser
-    shot(browser)
     assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
     messages = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
     sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     asked = {one["request"]["url"] for one in sent}
     assert all(one.startswith((url, "data:")) for one in asked if "chrome" not in one), asked
-
-
-def shot(browser, kind="wide"):
-    """Keep a picture, where someone wants to look."""
-    folder = os.environ.get("PAGE_SHOTS")
-    if folder:
-        name = os.environ["PYTEST_CURRENT_TEST"].split("::")[1].split(" ")[0]
-        browser.save_screenshot(f"{folder}/{name}-{kind}.png")
-
-
-def until(browser, condition):
-    return WebDriverWait(browser, 60, poll_frequency=0.05).until(lambda _: condition())
-
-
-def found(browser, selector):
-    return browser.find_element("css selector", selector)
-
-
-def all_of(browser, selector):
-    return browser.find_elements("css selector", selector)
-
-
-def ask(browser, text, **settings):
-    for name, value in settings.items():
-        browser.execute_script(
-            "document.getElementById(arguments[0]).value = arguments[1]", name, value
-        )
-    browser.execute_script("document.getElementById('text').value = arguments[0]", text)
-    found(browser, "#text").send_keys(Keys.ENTER)
-
-
-def answered(browser):
-    until(browser, lambda: all_of(browser, ".assistant:last-child .legend"))
-
-
-def in_page(browser, script):
-    return browser.execute_script(f"return {script}")
 
 
 def test_an_answer_comes_tinted_and_its_counts_are_those_of_the_api(page, url):
@@ -172,14 +130,52 @@ def test_it_fits_into_360_pixels_in_both_themes(page, theme):
     found(page, "#theme").click()
     assert in_page(page, "getComputedStyle(document.body).backgroundColor") != before
     page.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": False},
-    )
+    chromium.resize(page, 360, 740)
     try:
+        chromium.show_tree(page)
         assert in_page(page, "innerWidth") == 360
         assert in_page(page, "document.documentElement.scrollWidth") <= 360
         page.execute_script("document.getElementById('log').scrollTop = 1e6")
-        shot(page, "narrow")
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_step_shows_its_tree_by_mouse_and_by_keys(page, url):
+    ask(page, TEXT, limit="60")
+    answered(page)
+    number = chromium.show_tree(page)
+    picture = found(page, ".tree svg")
+    label = picture.get_attribute("aria-label")
+    assert label == found(page, ".tree figcaption").get_attribute("textContent")
+    assert label.startswith(f"Step {number}: ")
+    step = all_of(page, ".step")[number - 1]
+    accepted, drafted = map(
+        int, re.search(r"(\d+) of (\d+) drafted", step.accessible_name).groups()
+    )
+    assert drafted == len(all_of(page, ".tree .accepted rect, .tree .rejected rect"))
+    assert accepted <= len(all_of(page, ".tree .accepted rect"))
+    assert len(all_of(page, ".tree .own rect")) <= 1
+    assert len(all_of(page, ".step[tabindex='0']")) == 1
+    step.send_keys(Keys.HOME)
+    assert found(page, ".tree figcaption").text.startswith("Step 1: ")
+    all_of(page, ".step")[0].send_keys(Keys.ARROW_RIGHT)
+    assert found(page, ".tree figcaption").text.startswith("Step 2: ")
+    all_of(page, ".step")[0].click()
+    assert found(page, ".tree figcaption").text.startswith("Step 1: ")
+
+
+def test_an_answer_that_breaks_off_is_not_shown_as_whole(page):
+    event = {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": None}]}
+    event["coordgen"] = {"spans": [[0, 4, "target"]], "token_spans": [[0, 1, "target"]]}
+    page.execute_script(
+        "const bytes = new TextEncoder().encode(arguments[0]);"
+        "window.fetch = async () => new Response(new ReadableStream({start(control) {"
+        " control.enqueue(bytes); control.close(); }}))",
+        f": waiting\n\ndata: {json.dumps(event)}\n\n",
+    )
+    ask(page, "Hello")
+    until(page, lambda: all_of(page, ".error"))
+    assert found(page, ".assistant .said").text == "Half"
+    assert "broke off" in found(page, ".error").text
+    assert "broke off" in in_page(page, "document.getElementById('spoken').textContent")
+    assert all_of(page, ".legend") == []

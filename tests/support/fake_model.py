@@ -12,6 +12,7 @@ from coordgen_rs import Stats, Step
 from coordgen_rs.answer import Stream
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.step_tree import StepTree
+from coordgen_rs.target.session import StepCost
 from coordgen_rs.text.stop import StopStrings
 
 STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
@@ -46,6 +47,7 @@ class FakeModel:
     provider, context, vocab_size = "cpu", 200, 0x110000
     tokenizer = FakeTokenizer()
 
+    step_costs = {1: StepCost(1000.0, 0.5), 4: StepCost(1500.0, 0.5)}  # noqa: RUF012
     reads_tools, ends = True, "length"
 
     def __init__(self, *, is_gated=False, steps=STEPS, chunks=0):

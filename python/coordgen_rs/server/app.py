@@ -162,7 +162,12 @@ class Endpoints:
         if self._access.namespace_by_key and key_name is not None:
             namespace = f"{self._access.namespace}/{key_name}"
         job = Job(asked, prompt_ids, f"{key_name} {host}", namespace)
-        form = Form(asked, self._name, lambda token: model.tokenizer.decode([token]))
+        tokenizer = model.tokenizer
+        form = Form(
+            asked,
+            self._name,
+            lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
+        )
         self._worker.submit(job)
         return Answering(job, self._worker, form)
 
@@ -216,6 +221,8 @@ class Endpoints:
         if self._worker.state == "ready":
             model = self._worker.model
             described |= {"context_length": model.context, "provider": model.provider}
+            if (costs := model.step_costs) is not None:
+                described["step_us"] = {rows: cost._asdict() for rows, cost in costs.items()}
         return described
 
 

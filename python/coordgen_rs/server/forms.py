@@ -129,13 +129,15 @@ class Form:
             "accepted": step.accept_len,
         }
         if self._asked.with_trees and step.tree is not None:
-            tree = step.tree
+            tree, path = step.tree, step.tree.path(step.token_ids)
+            own = step.token_ids[len(path) : len(path) + 1]
             told["tree"] = {
                 "token_ids": tree.token_ids,
                 "texts": [self._text_of(token) for token in tree.token_ids],
                 "parents": tree.parents,
                 "sources": tree.sources,
-                "accepted": tree.path(step.token_ids),
+                "accepted": path,
+                "target": {"token_id": own[0], "text": self._text_of(own[0])} if own else None,
             }
         return told
 

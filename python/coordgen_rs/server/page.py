@@ -1,29 +1,32 @@
-"""The chat page: one static file, and headers that let it do nothing but talk to this server.
+"""The chat page: one static document, and headers that let it do nothing but talk to this server.
 
-In: nothing. Out: the response. What the page does is in `page.html`.
+In: the parts in `page_parts`, put together once. Out: the response. What the page does is in its
+scripts: `chat.js` asks, `answer.js` shows an answer, `tree.js` draws the draft of a step.
 """
 
 import base64
 import hashlib
-import re
 from importlib.resources import files
 
 from starlette.responses import HTMLResponse
 
-_INLINE = re.compile("<(script|style)>(.*?)</", re.DOTALL)
+_STYLES, _SCRIPTS = ("style.css",), ("elements.js", "tree.js", "answer.js", "chat.js")
 
 
 def page() -> HTMLResponse:
     """The page. Only its own script and style run: the policy names them by their hashes."""
-    text = files("coordgen_rs.server").joinpath("page.html").read_text("utf-8")
-    hashes = {kind: _hash(content) for kind, content in _INLINE.findall(text)}
+    style = "".join(map(_part, _STYLES))
+    script = "".join(map(_part, _SCRIPTS))
+    document = _part("page.html")
+    document = document.replace("<style></style>", f"<style>{style}</style>")
+    document = document.replace("<script></script>", f"<script>{script}</script>")
     policy = (
-        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     )
     return HTMLResponse(
-        text,
+        document,
         headers={
             "Content-Security-Policy": policy,
             "Cache-Control": "no-cache",
@@ -31,6 +34,10 @@ def page() -> HTMLResponse:
             "X-Content-Type-Options": "nosniff",
         },
     )
+
+
+def _part(name: str) -> str:
+    return files("coordgen_rs.server").joinpath("page_parts", name).read_text("utf-8")
 
 
 def _hash(content: str) -> str:

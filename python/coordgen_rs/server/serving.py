@@ -23,6 +23,10 @@ from coordgen_rs.server.worker import Worker
 _SLOWEST_READER_S = 2
 """What clients get to read the end of their answers, once the server is told to end."""
 
+_KEEP_ALIVE_S = 75
+"""How long an idle connection stays open: longer than clients keep theirs (httpx 5 s, proxies 60),
+or they would send the next request into a connection that is just being closed."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -82,6 +86,7 @@ def serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
     )
     server = _Server(config, worker, place.grace_s)
     tell(f"loading {access.model}; {url} answers 503 until then")

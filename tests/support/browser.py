@@ -1,0 +1,74 @@
+"""Headless Chromium with the chat page, driven by selenium: Debian's chromium-driver."""
+
+import shutil
+
+from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+
+def is_here():
+    """Whether the browser and its driver are installed."""
+    return bool(shutil.which("chromium") and shutil.which("chromedriver"))
+
+
+def opened(profile):
+    """A browser with a profile of its own, in a new folder; `quit` ends it."""
+    options = webdriver.ChromeOptions()
+    for option in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
+        options.add_argument(f"--{option}")
+    options.add_argument(f"--user-data-dir={profile}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+
+
+def until(browser, condition, seconds=60):
+    """Wait for what the page is about to do."""
+    return WebDriverWait(browser, seconds, poll_frequency=0.05).until(lambda _: condition())
+
+
+def found(browser, selector):
+    return browser.find_element("css selector", selector)
+
+
+def all_of(browser, selector):
+    return browser.find_elements("css selector", selector)
+
+
+def in_page(browser, script, *arguments):
+    """The value of an expression in the page."""
+    return browser.execute_script(f"return {script}", *arguments)
+
+
+def ask(browser, text, **settings):
+    """Send a message, with settings by the ids of their fields."""
+    for name, value in settings.items():
+        in_page(browser, "document.getElementById(arguments[0]).value = arguments[1]", name, value)
+    in_page(browser, "document.getElementById('text').value = arguments[0]", text)
+    found(browser, "#text").send_keys(Keys.ENTER)
+
+
+def answered(browser, seconds=60):
+    """Wait for the figures behind the last answer."""
+    until(browser, lambda: all_of(browser, ".assistant:last-child .legend"), seconds)
+
+
+def resize(browser, width, height):
+    """Show the page as on a screen of that size, also below a window's least width."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def show_tree(browser):
+    """Draw the widest tree of the last answer; its step."""
+    return in_page(
+        browser,
+        """(() => {
+        const steps = [...document.querySelectorAll('.assistant:last-child .step')];
+        const drafted = (step) => Number(/of (\\d+) drafted/.exec(step.title)?.[1] ?? 0);
+        const widest = steps.reduce((a, b) => drafted(b) > drafted(a) ? b : a);
+        widest.focus();
+        document.getElementById('log').scrollTop = 1e6;
+        return steps.indexOf(widest) + 1;
+    })()""",
+    )
