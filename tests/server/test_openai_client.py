@@ -171,6 +171,78 @@ def test_a_kill_loses_no_finished_answer_and_the_next_server_goes_on(bundle_of, 
     assert texts[0] == texts[1]
 
 
+def test_a_disk_that_is_full_costs_no_answer_and_is_told_once(bundle_of, tmp_path, model):
+    resource = pytest.importorskip("resource", reason="no limits of processes here")
+    prompts = [f"{number}. {TEXT}" for number in range(12)]
+    expected = [model.generate(prompt, max_new_tokens=4).text for prompt in prompts]
+    options = ("--history", str(tmp_path / "history"), "--name", "embedded")
+    most = 100 << 10  # of any file
+
+    def begin():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    with served(bundle_of("embedded", "fp32"), *options, begin=begin) as (process, url):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=100)
+        ask = partial(client.completions.create, model="embedded", max_tokens=4)
+        assert [ask(prompt=prompt).choices[0].text for prompt in prompts] == expected
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        told = process.stderr.read()
+    assert told.count("the history cannot be written") == 1
+    assert "Traceback" not in told
+    with closing(HistoryStore(tmp_path / "history", read_only=True)) as store:
+        [kept] = store.namespaces()
+        assert 0 < kept.num_requests < len(prompts)
+
+
+def test_each_key_has_a_history_of_its_own(bundle_of, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("alice one\nbob two\n")
+    options = ("--history", str(tmp_path / "history"), "--api-key-file", str(keys))
+    with served(bundle_of("embedded", "fp32"), *options, "--name", "embedded") as (process, url):
+        cached, steps = {}, {}
+        for key in ("one", "one", "two"):
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=100)
+            answer = client.completions.create(model="embedded", prompt=TEXT, max_tokens=20)
+            cached.setdefault(key, []).append(answer.usage.prompt_tokens_details.cached_tokens)
+            steps.setdefault(key, []).append(answer.model_extra["coordgen"]["per_source"])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert cached["one"][1] > 0
+    assert cached["two"] == [0]
+    assert steps["two"][0]["recent"] == {"proposed": 0, "accepted": 0}
+    with closing(HistoryStore(tmp_path / "history", read_only=True)) as store:
+        found = {kept.namespace: kept.num_requests for kept in store.namespaces()}
+    assert found == {"default/alice": 2, "default/bob": 1}
+
+
+def test_a_function_is_called_as_it_is_asked_for_streamed_or_not(client):
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    lamp = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}}
+    lamp["required"] = ["colour"]
+    function = {"name": "paint", "description": "Paint the lamp", "parameters": lamp}
+    tools = [{"type": "function", "function": function}]
+    for choice in ("required", {"type": "function", "function": {"name": "paint"}}):
+        asked = {"tools": tools, "tool_choice": choice, "max_tokens": 60}
+        asked["parallel_tool_calls"] = False
+        [call] = chat(client, **asked).choices[0].message.tool_calls
+        assert call.function.name == "paint"
+        assert json.loads(call.function.arguments)["colour"] in ("red", "green")
+        with client.chat.completions.stream(model="embedded", messages=MESSAGES, **asked) as stream:
+            for _ in stream:
+                pass
+            [choice_made] = stream.get_final_completion().choices
+        assert choice_made.finish_reason == "tool_calls"
+        assert choice_made.message.tool_calls[0].function.arguments == call.function.arguments
+        result = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+        asked_by = {"role": "assistant", "tool_calls": [call.model_dump()]}
+        messages = [*MESSAGES, asked_by, result]
+        answer = client.chat.completions.create(
+            model="embedded", messages=messages, tools=tools, max_tokens=4
+        )
+        assert answer.choices[0].finish_reason in ("stop", "length")
+
+
 def test_sigterm_does_not_wait_for_a_client_that_sends_half_a_request(bundle_of):
     with served(bundle_of("embedded", "fp32"), "--grace", "0") as (process, url):
         with socket.create_connection(url.removeprefix("http://").split(":")) as stalled:

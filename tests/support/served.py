@@ -8,10 +8,13 @@ from command_line import MODULE
 
 
 @contextmanager
-def served(bundle, *options):
-    """A server in a process of its own, once it is ready, and its address."""
+def served(bundle, *options, begin=None):
+    """A server in a process of its own, once it is ready, and its address.
+
+    `begin` is called in that process before anything else.
+    """
     command = [*MODULE, "serve", str(bundle), "--port", "0", "--threads", "1", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=begin) as process:
         try:
             told = ""
             while not (ready := re.search(r"serving .* on (\S+) ", told)):

@@ -133,7 +133,10 @@ def _function(tool: Fields) -> tuple[str, dict[str, Any]]:
         raise function.wrong("parameters", "must be a JSON schema, an object")
     function.end()
     tool.end()
-    return name, parameters or _NO_PARAMETERS
+    if not parameters:
+        return name, _NO_PARAMETERS
+    # Arguments that the function does not name are of no use to anybody.
+    return name, {"additionalProperties": False} | parameters
 
 
 def _chosen(choice: Fields) -> str:
