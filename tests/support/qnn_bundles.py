@@ -6,11 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Bundle, Step
+from coordgen_rs.export.bundle import cut_layers, model_shape
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.layers import first_hidden_tensor
+from coordgen_rs.export.qnn.calibration import WatchedGraph
 from coordgen_rs.export.qnn.exporter import export_qnn
+from coordgen_rs.export.qnn.graph import block_graph, head_graph
+from coordgen_rs.export.qnn.text_inputs import text_inputs
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 
@@ -30,6 +37,16 @@ def qnn_bundle(folder: Path, name: str, soc: str, **options: Any) -> Path:
     out = folder / f"{name}-{soc}"
     export_qnn(CHECKPOINTS[name], out, soc=soc, **(SMALL | options))
     return out
+
+
+def float_logits(source: Checkpoint, token_ids: np.ndarray, num_blocks: int) -> np.ndarray:
+    """What the float graphs of a checkpoint make of a text: `(tokens, vocab_size)`."""
+    config, model = source.config, model_shape(source.config)
+    hidden = first_hidden_tensor(source).load()[token_ids][np.newaxis]
+    for layers in cut_layers(model.num_layers, num_blocks):
+        inputs = {"hidden": hidden, **text_inputs(config, layers, len(token_ids))}
+        hidden = WatchedGraph(block_graph(source, model, layers)).run(inputs)["hidden_out"]
+    return WatchedGraph(head_graph(source, model)).run({"hidden": hidden})["logits"][0]
 
 
 def tokens_of(steps: Iterator[Step]) -> list[int]:

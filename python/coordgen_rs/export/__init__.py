@@ -4,9 +4,10 @@ Data flow: `checkpoints/` opens a checkpoint as a `ModelConfig` and `Tensor`s th
 piece -> for CPU, `cpu/exporter.py` lays them out by `layers.py` and `stored.py`
 (`cpu/quantize.py`, `cpu/int4.py`) and builds one graph per block (`cpu/graph.py`); where a text
 decides how weights are rounded, the float model reads it first (`calibration/`), for
-`cpu/equalisation.py` or `cpu/compensation.py`; for Qualcomm's HTP, `qnn/exporter.py` goes through
-`qnn/graph.py` (floats), `calibration/texts.py`, `text_model.py` and `calibration.py` (ranges on
-real text), `encodings.py` and `quantize.py` (fixed point), and ends with a `report.py` ->
+`cpu/equalisation.py` or `cpu/compensation.py`; for Qualcomm's HTP, `qnn/exporter.py` turns the
+residual stream (`rotation.py`), prepares layer after layer (`qnn/preparation.py`: `graph.py`,
+`calibration.py`, `channels.py`, `rounding.py`; kept by `work.py`), then chooses bits and encodings
+(`mixture.py`, `encodings.py`, `quantize.py`), and ends with a `report.py` ->
 `bundle.py` adds the manifest, and `writer.py` makes the directory appear at once.
 """
 

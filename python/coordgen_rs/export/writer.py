@@ -44,10 +44,10 @@ class HashedFile:
 
 
 class Staging:
-    """The hidden directory and the records of the files in it."""
+    """The hidden directory, `directory`, and the records of the files in it."""
 
     def __init__(self, directory: Path, out: Path) -> None:
-        self._directory, self._out = directory, out
+        self.directory, self._out = directory, out
         self.records: dict[str, FileRecord] = {}
 
     def check_space(self, num_bytes: int) -> None:
@@ -59,7 +59,7 @@ class Staging:
         Raises:
             ExportError: The disk has less left.
         """
-        free = shutil.disk_usage(self._directory).free
+        free = shutil.disk_usage(self.directory).free
         if free < num_bytes:
             raise ExportError(
                 f"{self._out} cannot be written: it takes at least {num_bytes / 1e9:.2f} GB, and "
@@ -73,7 +73,7 @@ class Staging:
         Raises:
             ExportError: It cannot be written; the message names the file where it was to be.
         """
-        path = self._directory / name
+        path = self.directory / name
         try:
             with path.open("xb") as stream:
                 file = HashedFile(stream)

@@ -6,17 +6,13 @@ import pytest
 from coordgen_rs.bench.exactness import check
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import UnsupportedModelError
-from coordgen_rs.export import layers
-from coordgen_rs.export.bundle import cut_layers, model_shape
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
-from coordgen_rs.export.qnn.calibration import WatchedGraph
 from coordgen_rs.export.qnn.exporter import export_qnn
-from coordgen_rs.export.qnn.graph import block_graph, head_graph
-from coordgen_rs.export.qnn.text_model import TextModel
+from coordgen_rs.export.rotation import rotated
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 from families import needs_transformers, random_model, tokens, write_safetensors
-from qnn_bundles import SMALL, needs_emulator
+from qnn_bundles import SMALL, float_logits, needs_emulator
 
 pytestmark = needs_transformers
 
@@ -34,29 +30,16 @@ def checkpoint_of(tmp_path_factory):
     return write
 
 
+@pytest.mark.parametrize("change", [lambda source: source, rotated], ids=["as it is", "rotated"])
 @pytest.mark.parametrize("name", ON_HTP)
-def test_float_graphs_compute_what_transformers_does(checkpoint_of, name):
+def test_float_graphs_compute_what_transformers_does(checkpoint_of, name, change):
     import torch
 
     model, path = checkpoint_of(name)
-    source = open_checkpoint(path)
-    shape, config = model_shape(source.config), source.config
-    blocks = [
-        (numbers, WatchedGraph(block_graph(source, shape, numbers)))
-        for numbers in cut_layers(config.num_layers, 4)
-    ]
-    text_model = TextModel(
-        shape,
-        blocks,
-        WatchedGraph(head_graph(source, shape)),
-        layers.first_hidden_tensor(source).load(),
-        config.inv_freq,
-        config.rope_factor or 1.0,
-    )
     ids = tokens(100).astype(np.int64)
     with torch.no_grad():
         expected = model(torch.from_numpy(ids)[None]).logits[0].numpy()
-    got = np.concatenate([logits for _, logits in text_model.run(ids.tolist())])
+    got = float_logits(change(open_checkpoint(path)), ids, 4)
     assert np.abs(got - expected).max() < 1e-4
 
 

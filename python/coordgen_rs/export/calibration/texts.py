@@ -10,9 +10,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import ChatTemplateError, OptionError
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json_lines
+from coordgen_rs.text.chat_template import ChatTemplate, Message
 
 _MOST_PIECES = 64
 _MOST_BYTES = 64 << 20
@@ -48,10 +49,17 @@ class CalibrationTexts:
     """Not used for calibration, but where there is a single piece it is both."""
 
 
-def texts_for(source: Checkpoint, path: Path | None) -> CalibrationTexts:
+def texts_for(source: Checkpoint, path: Path | None, *, is_chat: bool = False) -> CalibrationTexts:
     """A calibration file, or some texts of our own, as a checkpoint's tokens.
 
     Pieces have at most 256 tokens.
+
+    Args:
+        source: The checkpoint.
+        path: The file; see `read_texts`.
+        is_chat: Whether messages, and prompts with what answers them, go through the checkpoint's
+            chat template, as they do when the model is used; also the texts of our own, as
+            prompts. Without a template, or without jinja2, they are plain text.
 
     Raises:
         OptionError: The file cannot be used, see `read_texts`.
@@ -61,11 +69,33 @@ def texts_for(source: Checkpoint, path: Path | None) -> CalibrationTexts:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     piece_len = min(_PIECE_LEN, source.config.max_positions)
-    return read_texts(path, lambda text: tokenizer.encode(text).ids, piece_len)
+    template = _template(source) if is_chat else None
+    return read_texts(
+        path,
+        lambda text: tokenizer.encode(text, add_special_tokens=not isinstance(text, _Rendered)).ids,
+        piece_len,
+        template,
+    )
+
+
+class _Rendered(str):
+    """A text that holds all its special tokens."""
+
+
+def _template(source: Checkpoint) -> ChatTemplate | None:
+    try:
+        template = source.read_chat().template()
+        template.check()
+    except (ChatTemplateError, OptionError):  # it has none, or jinja2 is missing
+        return None
+    return template
 
 
 def read_texts(
-    path: Path | None, encode: Callable[[str], Sequence[int]], piece_len: int
+    path: Path | None,
+    encode: Callable[[str], Sequence[int]],
+    piece_len: int,
+    template: ChatTemplate | None = None,
 ) -> CalibrationTexts:
     """Read a calibration file, or take some texts of our own.
 
@@ -75,11 +105,16 @@ def read_texts(
             `content` each; or any other UTF-8 text. None takes four short English texts.
         encode: From text to token ids.
         piece_len: Most tokens that are read at a stretch.
+        template: What messages, prompts and answers go through.
 
     Raises:
         OptionError: The file cannot be read, is malformed, or holds no text.
     """
-    texts = _DEFAULT if path is None else _read(path)
+    texts: Sequence[str] = _DEFAULT
+    if path is not None:
+        texts = _read(path, template)
+    elif template is not None:
+        texts = [_rendered([{"role": "user", "content": text}], template) for text in _DEFAULT]
     pieces: list[list[int]] = []
     for text in texts:
         ids = list(encode(text))
@@ -94,25 +129,47 @@ def read_texts(
     return CalibrationTexts([piece for piece in pieces if piece not in held_out], held_out)
 
 
-def _read(path: Path) -> list[str]:
+def _read(path: Path, template: ChatTemplate | None) -> list[str]:
     try:
         if path.suffix != ".jsonl":
             return [read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")]
         lines = read_json_lines(path, most_line_bytes=_MOST_BYTES)
-        return [_text(item, f"{path}, line {number}") for number, item in lines]
+        return [_text(item, f"{path}, line {number}", template) for number, item in lines]
     except JsonTextError as error:
         raise OptionError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"calibration file {path} cannot be read: {error}") from error
 
 
-def _text(item: Any, where: str) -> str:
+def _text(item: Any, where: str, template: ChatTemplate | None) -> str:
+    messages = None if template is None else _messages(item)
+    if template is not None and messages:
+        return _rendered(messages, template)
     parts = [item.get(name) for name in _FIELDS] if isinstance(item, dict) else [item]
     strings = [part for part in parts if isinstance(part, str)]
     text = "".join(strings) or "\n".join(_contents(item))
     if not text and not strings:
         raise OptionError(f"{where} holds no text")
     return text
+
+
+def _rendered(messages: list[Message], template: ChatTemplate) -> str:
+    """A dialogue as the model reads it; as plain text where the template refuses it."""
+    try:
+        return _Rendered(template.render(messages, add_generation_prompt=False))
+    except (ChatTemplateError, OptionError):
+        return "\n".join(str(message["content"]) for message in messages)
+
+
+def _messages(item: Any) -> list[Message]:
+    """A dialogue: `messages`, or `prompt` with `answer` or `output`; empty if it is none."""
+    if not isinstance(item, dict):
+        return []
+    messages = item.get("messages")
+    if isinstance(messages, list):
+        return messages if len(_contents(item)) == len(messages) else []
+    said = [("user", item.get("prompt")), ("assistant", item.get("answer", item.get("output")))]
+    return [{"role": who, "content": what} for who, what in said if isinstance(what, str)]
 
 
 def _contents(item: Any) -> list[str]:

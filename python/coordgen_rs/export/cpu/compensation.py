@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
+from coordgen_rs.export.calibration.spreading import spreading as spreading_of
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.checkpoints.tensor import (
     IntegerFormat,
@@ -32,8 +33,6 @@ from coordgen_rs.export.cpu.quantize import BLOCK_SIZE, num_blocks
 _Array = NDArray[np.float32]
 
 _FORMAT = IntegerFormat(4, BLOCK_SIZE, has_zero_points=True)
-_DAMPING = 0.01
-"""Added to the diagonal, in units of its mean, so that few texts suffice."""
 _PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention_out": ("self_attn.o_proj",),
@@ -83,7 +82,7 @@ def compensated_rows(weight: _Array, entering: LinearInput) -> IntegerRows:
     importance = np.ones(left.shape[1], np.float32)
     importance[:features] = np.square(entering.rows).mean(0)
     spreading = np.eye(left.shape[1], dtype=np.float32)
-    spreading[:features, :features] = _spreading(entering.rows)
+    spreading[:features, :features] = spreading_of(entering.rows.T @ entering.rows)
     values, scales, zeros = np.empty_like(left), np.empty((n, blocks)), np.empty((n, blocks))
     for block in range(blocks):
         columns = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
@@ -108,20 +107,6 @@ def _rounded(left: _Array, grids: Grids, spreading: _Array) -> tuple[_Array, _Ar
         errors[number] = lost / spreading[number, number]
         columns[number + 1 :] -= np.outer(spreading[number, number + 1 :], errors[number])
     return values.T, errors.T
-
-
-def _spreading(rows: _Array) -> _Array:
-    """How an error of each column spreads to those behind it: `(in_features, in_features)`.
-
-    The upper Cholesky factor of the inverse of the inputs' products.
-    """
-    products = (rows.T @ rows).astype(np.float64)
-    diagonal = np.einsum("ii->i", products)
-    # A column that is always zero has nothing to make good, and nothing goes with it.
-    diagonal[diagonal == 0] = 1
-    diagonal += _DAMPING * diagonal.mean()
-    spreading: _Array = np.linalg.cholesky(np.linalg.inv(products)).T.astype(np.float32)
-    return spreading
 
 
 def _with_integers(tensor: Tensor, rows: IntegerRows, start: int) -> Tensor:

@@ -3,7 +3,8 @@
 In: the path of a checkpoint, a chip, and what the bundle is to be. Out: a directory for
 `Bundle.open`, and a report on what quantisation cost. Needs no QNN provider: nothing is compiled
 here (`target/qnn/compile.py`).
-Memory: all float graphs at once, and their quantised forms.
+Memory: one layer as float32, then one block in fixed point. What is done stays in a folder beside
+the bundle until that is there, so that an export that was interrupted goes on (`work.py`).
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import onnx
+from onnx import numpy_helper
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import (
@@ -36,7 +38,7 @@ from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.layers import first_hidden_tensor
-from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
+from coordgen_rs.export.qnn.calibration import Ranges
 from coordgen_rs.export.qnn.encodings import (
     CacheType,
     SharedEncodings,
@@ -45,18 +47,22 @@ from coordgen_rs.export.qnn.encodings import (
     head_encodings,
 )
 from coordgen_rs.export.qnn.graph import block_graph, head_graph
-from coordgen_rs.export.qnn.quantize import fix_shape, quantize_graph
-from coordgen_rs.export.qnn.report import QuantizationReport, QuantizedGraph, compare
-from coordgen_rs.export.qnn.text_model import GraphRunner, TextModel
+from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
+from coordgen_rs.export.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
+from coordgen_rs.export.qnn.quantize import fix_shape, matrix_tensors, quantize_graph
+from coordgen_rs.export.qnn.report import Comparison, FloatHead, QuantizationReport, QuantizedGraph
+from coordgen_rs.export.qnn.work import PreparedGraph, WorkFolder, work_key
+from coordgen_rs.export.rotation import rotated
 from coordgen_rs.export.stored import WeightWriter
 from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
 from coordgen_rs.target.qnn.options import Soc, soc_named
 
 _DEFAULT_CONTEXT = 1024
 _MOST_ROWS = 1024
-_BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
-_HEAD_BITS: Literal[8] = 8
-"""The head is more sensitive."""
+_BITS = {"int8": (8,), "int4": (4, 8)}
+"""That the matrices of blocks may get."""
+_MOST_BITS = 5.0
+"""A weight of the blocks takes in the mean, steps included, with `int4`."""
 _LEAST_EXTERNAL_BYTES = 1024
 """Smaller initializers stay in the graph."""
 
@@ -107,10 +113,16 @@ def export_qnn(
             context = min(source.config.max_positions, _DEFAULT_CONTEXT)
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
         options.check(source.config)
-        texts = texts_for(source, None if calibration is None else Path(calibration))
+        source, bits = rotated(source), _BITS[weights]
+        path = None if calibration is None else Path(calibration)
+        texts = texts_for(source, path, is_chat=True)
         with staged_directory(Path(out)) as staging:
-            on_progress = on_progress or no_progress
-            return _QnnExporter(source, staging, options, texts, chat, on_progress).run()
+            key = work_key(source, [*texts.calibration, *texts.held_out], bits, blocks)
+            work = WorkFolder(Path(out), key)
+            report = on_progress or no_progress
+            finished = _QnnExporter(source, staging, options, texts, chat, work, report).run()
+        work.remove()
+        return finished
 
 
 @dataclass(frozen=True)
@@ -155,7 +167,7 @@ def _refuse_switches(config: ModelConfig) -> None:
 
 
 class _QnnExporter:
-    """One export: calibrate, quantise, write, compare."""
+    """One export: prepare layers, choose encodings, write, compare."""
 
     def __init__(
         self,
@@ -164,101 +176,174 @@ class _QnnExporter:
         options: _Options,
         texts: CalibrationTexts,
         chat_template: Path | None,
+        work: WorkFolder,
         on_progress: Progress,
     ) -> None:
         self._source, self._staging, self._options = source, staging, options
-        self._texts, self._on_progress = texts, on_progress
+        self._texts, self._work, self._on_progress = texts, work, on_progress
         self._chat_template = chat_template
         self._model = model_shape(source.config)
         self._layers = list(cut_layers(source.config.num_layers, options.blocks))
-        self._embedding = first_hidden_tensor(source).load()
-        self._steps = len(texts.calibration) + len(self._layers) + 2
+        self._steps = self._model.num_layers + len(self._layers) + 3
+        self._bits: dict[str, int] = {}
 
     def run(self) -> QuantizationReport:
         """Write all files, the manifest last."""
-        floats = [block_graph(self._source, self._model, layers) for layers in self._layers]
-        floats.append(head_graph(self._source, self._model))
-        watched = [WatchedGraph(graph) for graph in floats]
-        expected = self._text_model(watched)
-        for number, text in enumerate(self._texts.calibration):
-            self._on_progress("calibrating", number, self._steps)
-            for _ in expected.run(text):
-                pass
-        ranges = [graph.ranges for graph in watched]
+        ends = frozenset(layers[-1] for layers in self._layers)
+        bits = _BITS[self._options.weights]
+        preparation = Preparation(
+            self._source, self._texts, bits, self._work, ends, self._on_progress
+        )
+        preparation.run(self._steps)
+        layers = [self._work.load(layer_name(it)) for it in range(self._model.num_layers)]
+        self._bits = _chosen_bits(layers) if len(bits) > 1 else {}
+        ranges = [_block_ranges(it, layers) for it in self._layers]
+        ranges.append(self._work.load(HEAD).ranges)
         most_rotation = max(1.0, self._source.config.rope_factor or 1.0)
         shared = choose_encodings(ranges, self._layers, self._options.cache_type, most_rotation)
-        graphs = []
-        for index, graph in enumerate(floats):
-            self._on_progress("quantising", len(self._texts.calibration) + index, self._steps)
-            graphs.append(self._quantize(index, graph, ranges[index], shared))
-        got = self._text_model([QuantizedGraph(*pair) for pair in graphs])
-        self._write([graph for graph, _ in graphs], shared)
+        graphs = self._write(ranges, shared)
         self._on_progress("comparing", self._steps - 1, self._steps)
-        records = self._staging.records.items()
-        sizes = {name: record.num_bytes for name, record in records if name != MANIFEST_NAME}
-        report = compare(expected, got, self._texts.held_out, sizes)
+        report = self._compare(preparation, graphs)
         self._on_progress("done", self._steps, self._steps)
         return report
 
-    def _quantize(
-        self, index: int, graph: onnx.ModelProto, ranges: Ranges, shared: SharedEncodings
-    ) -> tuple[onnx.ModelProto, dict[str, Encoding]]:
-        """Block `index`, or the head behind the last of them, with the encodings it was given."""
-        if index == len(self._layers):
-            encodings = head_encodings(shared)
-            return quantize_graph(graph, ranges, encodings, _HEAD_BITS), encodings
-        config = self._source.config
-        bare_keys = () if config.qk_norm else config.unrotated_layers
-        encodings = block_encodings(index, self._layers[index], ranges, shared, bare_keys)
-        bits = _BITS[self._options.weights]
-        return quantize_graph(graph, ranges, encodings, bits), encodings
-
-    def _text_model(self, graphs: Sequence[GraphRunner]) -> TextModel:
-        *blocks, head = graphs
-        pairs = list(zip(self._layers, blocks, strict=True))
-        config = self._source.config
-        rope_factor = config.rope_factor or 1.0
-        return TextModel(self._model, pairs, head, self._embedding, config.inv_freq, rope_factor)
-
-    def _write(self, graphs: Sequence[onnx.ModelProto], shared: SharedEncodings) -> None:
-        options = self._options
-        *blocks, head = graphs
-        self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
-        chat = write_chat(self._staging, self._source, self._chat_template)
-        self._staging.write("embedding.bin", shared.hidden[0].quantize(self._embedding).tobytes())
-        block_files = []
-        for index, (layers, graph) in enumerate(zip(self._layers, blocks, strict=True)):
+    def _write(
+        self, ranges: Sequence[Ranges], shared: SharedEncodings
+    ) -> list[tuple[onnx.ModelProto, dict[str, Encoding]]]:
+        """All files; the graphs, whose weights are in them, with their encodings."""
+        options, staging = self._options, self._staging
+        staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
+        chat = write_chat(staging, self._source, self._chat_template)
+        with staging.create("embedding.bin") as file:
+            for piece in first_hidden_tensor(self._source).pieces():
+                file.write(shared.hidden[0].quantize(piece))
+        graphs, block_files = [], []
+        for index, layers in enumerate(self._layers):
             name = f"block_{index:02}"
-            files = self._write_graph(name, graph, options.context)
+            self._on_progress(name, self._model.num_layers + 1 + index, self._steps)
+            encodings = self._block_encodings(index, ranges[index], shared)
+            float_graph = block_graph(self._source, self._model, layers, has_matrices=False)
+            parts = [layer_name(number) for number in layers]
+            graph, files = self._write_graph(name, float_graph, parts, ranges[index], encodings)
+            graphs.append((graph, encodings))
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
-        head_files = HeadFiles(["head.weights"], self._write_graph("head", head, None))
+        encodings = head_encodings(shared)
+        float_graph = head_graph(self._source, self._model, has_matrices=False)
+        graph, files = self._write_graph(HEAD, float_graph, [HEAD], ranges[-1], encodings)
+        graphs.append((graph, encodings))
         write_manifest(
-            self._staging,
+            staging,
             self._source.config,
             options,
             slots=options.context,
             blocks=block_files,
-            head=head_files,
+            head=HeadFiles(["head.weights"], files),
             embedding=EmbeddingFile("embedding.bin", "uint16"),
             chat=chat,
             qnn=_target(soc_named(options.soc), shared),
         )
+        return graphs
 
-    def _write_graph(self, name: str, graph: onnx.ModelProto, past: int | None) -> dict[int, str]:
-        """The weights in a file, and a small graph of every width that refers to it."""
+    def _block_encodings(
+        self, index: int, ranges: Ranges, shared: SharedEncodings
+    ) -> dict[str, Encoding]:
+        config = self._source.config
+        bare_keys = () if config.qk_norm else config.unrotated_layers
+        return block_encodings(index, self._layers[index], ranges, shared, bare_keys)
+
+    def _write_graph(
+        self,
+        name: str,
+        float_graph: onnx.ModelProto,
+        parts: Sequence[str],
+        ranges: Ranges,
+        encodings: dict[str, Encoding],
+    ) -> tuple[onnx.ModelProto, dict[int, str]]:
+        """The weights in a file, and a small graph of every width that refers to it.
+
+        `parts` are the prepared layers, or the head. One of them is in memory at a time.
+        """
+        is_head = name == HEAD
+        prepared = [self._work.load(part) for part in parts]
+        constants = {key: it for part in prepared for key, it in part.constants.items()}
+        for tensor in float_graph.graph.initializer:
+            if tensor.name in constants:
+                tensor.CopyFrom(numpy_helper.from_array(constants[tensor.name], tensor.name))
+        matrices = [matrix for part in prepared for matrix in part.matrices]
+        graph = quantize_graph(float_graph, ranges, encodings, matrices)
         with self._staging.create(f"{name}.weights") as file:
             writer = WeightWriter(f"{name}.weights", file)
+            for part in parts:
+                bits = self._work.load(part, self._bits_of).matrices
+                for matrix, forms in bits.items():
+                    (integers,) = forms.forms.values()
+                    graph.graph.initializer.extend(
+                        _external(tensor, writer) for tensor in matrix_tensors(matrix, integers)
+                    )
             for tensor in graph.graph.initializer:
-                if len(tensor.raw_data) >= _LEAST_EXTERNAL_BYTES:
-                    stored = writer.raw(tensor)
-                    tensor.ClearField("raw_data")
-                    stored.refer(tensor)
+                _external(tensor, writer)
         files = {}
         for rows in self._options.widths:
             files[rows] = f"{name}.{rows}.onnx"
-            content = fix_shape(graph, rows, past).SerializeToString()
-            self._staging.write(files[rows], content)
-        return files
+            content = fix_shape(graph, rows, None if is_head else self._options.context)
+            self._staging.write(files[rows], content.SerializeToString())
+        return graph, files
+
+    def _bits_of(self, matrix: str) -> int:
+        return self._bits.get(matrix, HEAD_BITS)
+
+    def _compare(
+        self,
+        preparation: Preparation,
+        graphs: Sequence[tuple[onnx.ModelProto, dict[str, Encoding]]],
+    ) -> QuantizationReport:
+        """Read the held-out texts with the quantised graphs, one block in memory at a time."""
+        directory = self._staging.directory
+        comparison = Comparison(
+            self._source.config,
+            self._texts.held_out,
+            preparation.held_out(preparation.first_states()),
+        )
+        for layers, (graph, encodings) in zip(self._layers, graphs, strict=False):
+            expected = preparation.held_out(self._work.states(layer_name(layers[-1])))
+            comparison.block(layers, QuantizedGraph(graph, encodings, directory), expected)
+        records = self._staging.records.items()
+        sizes = {name: record.num_bytes for name, record in records if name != MANIFEST_NAME}
+        head = QuantizedGraph(*graphs[-1], directory)
+        return comparison.head(head, FloatHead.of(self._source), sizes, self._bits)
+
+
+def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:
+    """Those of a block, from those of its layers."""
+    joined = Ranges()
+    for number in layers:
+        names = {}
+        if number != layers[0]:
+            names["hidden"] = f"layer_{number - 1}.after_ffn"
+        if number != layers[-1]:
+            names["hidden_out"] = f"layer_{number}.after_ffn"
+        joined.join(prepared[number].ranges, names)
+    return joined
+
+
+def _chosen_bits(layers: Sequence[PreparedGraph]) -> dict[str, int]:
+    """Of each matrix of the blocks that may have 4 or 8 bits."""
+    costs = {
+        name: MatrixCosts(matrix.num_bits, matrix.losses)
+        for layer in layers
+        for name, matrix in layer.matrices.items()
+    }
+    num_weights = sum(matrix.size for layer in layers for matrix in layer.matrices.values())
+    return mixed_bits(costs, num_weights, _MOST_BITS)
+
+
+def _external(tensor: onnx.TensorProto, writer: WeightWriter) -> onnx.TensorProto:
+    """The tensor with its values in the file, unless they are few."""
+    if len(tensor.raw_data) >= _LEAST_EXTERNAL_BYTES:
+        stored = writer.raw(tensor)
+        tensor.ClearField("raw_data")
+        stored.refer(tensor)
+    return tensor
 
 
 def _target(soc: Soc, shared: SharedEncodings) -> QnnTarget:

@@ -8,6 +8,8 @@ A block's inputs, all float32 (D hidden size):
 Its outputs: hidden_out (1, M, D); key_i_new, value_i_new (1, num_kv_heads, M, head_dim), the new
 rows only, which stand behind the past where they are attended to: the host commits some of them.
 The head: hidden (1, M, D) to logits (1, M, vocab_size).
+Matrices may also be further inputs (in, out), under the names of the constants that they would be:
+so no weight is in memory while encodings are chosen.
 
 Why these operators: HTP runs each of them in fixed point (measured on its emulator, for HTP
 versions 73 to 81). ScatterND, RotaryEmbedding and Where do not finalise in a quantised block,
@@ -45,7 +47,6 @@ _ANY = -1
 """The rows in a Reshape, which infers them."""
 
 Array = NDArray[np.float32]
-_ONE = np.float32(1)
 
 
 def scores_name(layer: int) -> str:
@@ -63,8 +64,10 @@ def key_value_names(layer: int, kind: str) -> tuple[str, str, str]:
     return f"{kind}_{layer}", f"{kind}_{layer}_new", f"{kind}_{layer}_all"
 
 
-def block_graph(source: Checkpoint, model: ModelShape, layers: range) -> onnx.ModelProto:
-    """The graph of some consecutive layers.
+def block_graph(
+    source: Checkpoint, model: ModelShape, layers: range, *, has_matrices: bool = True
+) -> onnx.ModelProto:
+    """The graph of some consecutive layers, whose matrices are constants or inputs.
 
     Raises CheckpointError for a tensor that is missing, misshaped or damaged.
     """
@@ -76,7 +79,7 @@ def block_graph(source: Checkpoint, model: ModelShape, layers: range) -> onnx.Mo
     if not config.unrotated_layers.issuperset(layers):
         inputs += [float_info(angle, 1, 1, ROWS, len(config.inv_freq)) for angle in ("cos", "sin")]
     outputs = [float_info("hidden_out", 1, ROWS, model.hidden_size)]
-    graph, x = _QnnGraph(source, model), "hidden"
+    graph, x = _QnnGraph(source, model, has_matrices), "hidden"
     for number in layers:
         for kind in ("key", "value"):
             past, new, _ = key_value_names(number, kind)
@@ -84,17 +87,19 @@ def block_graph(source: Checkpoint, model: ModelShape, layers: range) -> onnx.Mo
             outputs.append(float_info(new, 1, model.num_kv_heads, ROWS, model.head_dim))
         x = graph.attention(number, x)
         x = graph.feed_forward(number, x, "hidden_out" if number == layers[-1] else None)
-    return graph.model("block", inputs, outputs, _OPSET)
+    return graph.model("block", [*inputs, *graph.matrices], outputs, _OPSET)
 
 
-def head_graph(source: Checkpoint, model: ModelShape) -> onnx.ModelProto:
-    """The graph from the last hidden rows to logits; raises as `block_graph` does."""
-    graph = _QnnGraph(source, model)
+def head_graph(
+    source: Checkpoint, model: ModelShape, *, has_matrices: bool = True
+) -> onnx.ModelProto:
+    """The graph from the last hidden rows to logits; as `block_graph`."""
+    graph = _QnnGraph(source, model, has_matrices)
     normed = graph.norm("norm", "hidden", final_norm_tensor(source, is_shared=False))
-    graph.linear("logits", normed, output_tensor(source).load())
+    graph.linear("logits", normed, output_tensor(source))
     return graph.model(
         "head",
-        [float_info("hidden", 1, ROWS, model.hidden_size)],
+        [float_info("hidden", 1, ROWS, model.hidden_size), *graph.matrices],
         [float_info("logits", 1, ROWS, model.vocab_size)],
         _OPSET,
     )
@@ -103,17 +108,23 @@ def head_graph(source: Checkpoint, model: ModelShape) -> onnx.ModelProto:
 class _QnnGraph(GraphBuilder):
     """A graph under construction that reads its weights from a checkpoint."""
 
-    def __init__(self, source: Checkpoint, model: ModelShape) -> None:
+    def __init__(self, source: Checkpoint, model: ModelShape, has_matrices: bool) -> None:
         super().__init__()
         self._source, self._model = source, model
-        self._residual_scale = np.float32(source.config.residual_scale)
-        self._has_repeated_mask = False
+        self._residual_scale = source.config.residual_scale
+        self._has_matrices, self._has_repeated_mask = has_matrices, False
+        self.matrices: list[onnx.ValueInfoProto] = []
+        """Inputs that stand for them."""
 
-    def linear(self, name: str, x: str, weight: Array, bias: Array | None = None) -> str:
+    def linear(self, name: str, x: str, weight: Tensor, bias: Array | None = None) -> str:
         """`x (1, M, in)` times `weight (out, in)`, plus `bias (out,)`: `(1, M, out)`."""
         product = name if bias is None else f"{name}.product"
-        weights = self._constant(f"{name}.weight", np.ascontiguousarray(weight.T))
-        self.node("MatMul", [x, weights], product)
+        matrix = f"{name}.weight"
+        if self._has_matrices:
+            self._constant(matrix, np.ascontiguousarray(weight.load().T))
+        else:
+            self.matrices.append(float_info(matrix, *weight.shape[::-1]))
+        self.node("MatMul", [x, matrix], product)
         if bias is None:
             return product
         return self.node("Add", [product, self._constant(f"{name}.bias", bias)], name)
@@ -138,7 +149,7 @@ class _QnnGraph(GraphBuilder):
         attended = self.node("Transpose", [attended], f"{name}.by_row", perm=[0, 2, 1, 3])
         rows = self.integers(1, _ANY, width)
         attended = self.node("Reshape", [attended, rows], f"{name}.attended_rows")
-        weight = self._weight(number, "self_attn.o_proj") * self._residual_scale
+        weight = self._weight(number, "self_attn.o_proj", self._residual_scale)
         out = self.linear(f"{name}.attention_out", attended, weight)
         return self.node("Add", [x, out], f"{name}.after_attention")
 
@@ -151,7 +162,7 @@ class _QnnGraph(GraphBuilder):
         sigmoid = self.node("Sigmoid", [gate], f"{name}.sigmoid")
         silu = self.node("Mul", [gate, sigmoid], f"{name}.silu")
         activated = self.node("Mul", [silu, up], f"{name}.activated")
-        down = self._weight(number, "mlp.down_proj") * self._residual_scale
+        down = self._weight(number, "mlp.down_proj", self._residual_scale)
         out = self.linear(f"{name}.down", activated, down)
         return self.node("Add", [x, out], output or f"{name}.after_ffn")
 
@@ -161,7 +172,7 @@ class _QnnGraph(GraphBuilder):
         part: str,
         x: str,
         output: str,
-        scale: np.float32 = _ONE,
+        scale: float = 1.0,
         norm: Tensor | None = None,
     ) -> str:
         """A linear layer of attention, its weights times `scale`: `(1, heads, M, head_dim)`.
@@ -173,16 +184,16 @@ class _QnnGraph(GraphBuilder):
         model = self._model
         heads = model.num_heads if part == "q_proj" else model.num_kv_heads
         width = heads * model.head_dim
-        weight = self._weight(number, f"self_attn.{part}") * scale
+        weight = self._weight(number, f"self_attn.{part}", scale)
         bias = None
         if self._source.config.qkv_bias:
             bias_name = f"model.layers.{number}.self_attn.{part}.bias"
-            bias = self._source.tensor(bias_name, width).load() * scale
+            bias = self._source.tensor(bias_name, width).times(scale).load()
         rows = self.linear(f"layer_{number}.{part}", x, weight, bias)
         if norm is not None:
             one_by_one = self.integers(1, _ANY, model.head_dim)
             rows = self.node("Reshape", [rows, one_by_one], f"{output}.one_by_one")
-            rows = self.norm(f"{output}.normed", rows, norm)
+            rows = self.norm(f"layer_{number}.{part}.normed", rows, norm)
         split = self.integers(1, _ANY, heads, model.head_dim)
         rows = self.node("Reshape", [rows, split], f"{output}.by_row")
         return self.node("Transpose", [rows], output, perm=[0, 2, 1, 3])
@@ -202,7 +213,7 @@ class _QnnGraph(GraphBuilder):
             norm = self._norm(number, f"{kind}_norm", scale)
             heads = self._by_head(number, part, x, by_head, norm=norm)
         else:
-            heads = self._by_head(number, part, x, by_head, np.float32(scale))
+            heads = self._by_head(number, part, x, by_head, scale)
         return self._rotate(f"{name}_rotary", heads, finished) if is_rotated else heads
 
     def _rotate(self, name: str, x: str, output: str) -> str:
@@ -268,8 +279,8 @@ class _QnnGraph(GraphBuilder):
         past, new, both = key_value_names(number, kind)
         return self.node("Concat", [past, new], both, axis=2)
 
-    def _weight(self, number: int, part: str) -> Array:
-        return weight_tensor(self._source, number, part).load()
+    def _weight(self, number: int, part: str, scale: float = 1.0) -> Tensor:
+        return weight_tensor(self._source, number, part).times(scale)
 
     def _norm(self, number: int, field: str, scale: float = 1.0) -> Tensor:
         """What a norm of a layer multiplies by, times `scale`; `field` as in `StoredLayer`."""

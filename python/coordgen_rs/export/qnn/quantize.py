@@ -1,8 +1,9 @@
 """Fixed-point forms of the float graphs, for Qualcomm's HTP.
 
-In: a float graph, the ranges of its tensors, and encodings that it shares with other graphs. Out: a
-graph with integer inputs and outputs, rows and past still symbolic, and from it graphs of any fixed
-width. Since a graph is quantised once, all its widths have the same encodings.
+In: a float graph whose matrices are inputs, the ranges of its tensors, and encodings that it shares
+with other graphs. Out: a graph with integer inputs and outputs that lacks its matrices, rows and
+past still symbolic; what is to be added for each matrix; and from both graphs of any fixed width.
+Since a graph is quantised once, all its widths have the same encodings.
 
 Measured on the emulator, for HTP versions 73 to 81, and why the rules below are as they are:
 - A row's bits are the same at every width, and in every slot of the cache, if a layer's past, new
@@ -14,25 +15,25 @@ Measured on the emulator, for HTP versions 73 to 81, and why the rules below are
 - Integer inputs and outputs run 2 to 4 times faster than float ones, converted in every run.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+from onnxruntime.quantization.quant_utils import add_infer_metadata
 from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.errors import ExportError
 from coordgen_rs.export.qnn.calibration import Ranges
+from coordgen_rs.export.qnn.rounding import ColumnIntegers
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
-_WEIGHT_TYPES = {8: QuantType.QInt8, 4: QuantType.QInt4}
-_INT4_TYPES = (TensorProto.INT4, TensorProto.UINT4)
 
 Overrides = dict[str, list[dict[str, Any]]]
 
@@ -41,28 +42,28 @@ def quantize_graph(
     graph: onnx.ModelProto,
     ranges: Ranges,
     encodings: Mapping[str, Encoding],
-    weight_bits: Literal[8, 4],
+    matrices: Collection[str],
 ) -> onnx.ModelProto:
-    """A16W8 or A16W4 form of a float graph.
+    """The form of a float graph with 16-bit activations; `matrix_tensors` has yet to be added.
 
     Args:
-        graph: As `graph.py` builds it.
+        graph: As `graph.py` builds it, without matrices.
         ranges: Of every tensor that `encodings` lacks.
         encodings: Those that are given, inputs and outputs of the graph among them.
-        weight_bits: Of the matrices, which have a scale for each output feature.
-
-    Raises:
-        ExportError: onnxruntime's quantiser left what the HTP gets wrong.
+        matrices: Names of the inputs that stand for matrices.
     """
+    graph = _with_stand_ins(graph, matrices)
+    per_column = {"quant_type": QuantType.QInt8, "symmetric": True, "axis": 1}
+    overrides = _activations(encodings) | {name: [per_column] for name in matrices}
     config = get_qnn_qdq_config(
         graph,
         None,
         activation_type=QuantType.QUInt16,
         weight_type=QuantType.QInt8,
-        init_overrides=_activations(encodings) | _weights(graph, weight_bits),
+        init_overrides=overrides,
     )
     quantizer = QDQQuantizer(
-        onnx.shape_inference.infer_shapes(graph),
+        graph,
         config.per_channel,
         config.reduce_range,
         config.weight_type,
@@ -75,9 +76,29 @@ def quantize_graph(
     )
     quantizer.quantize_model()
     quantized: onnx.ModelProto = quantizer.model.model
-    check_int4(quantized)
+    for name in matrices:
+        _await_matrix(quantized.graph, name)
     _strip_boundary(quantized, encodings)
     return quantized
+
+
+def matrix_tensors(name: str, integers: ColumnIntegers) -> list[onnx.TensorProto]:
+    """The constants that a quantised graph reads for a matrix: integers, steps and zero points."""
+    values, steps, zeros = _matrix_names(name)
+    num_columns = integers.values.shape[1]
+    data_type = TensorProto.INT8 if integers.bits == 8 else TensorProto.INT4
+    packed = _packed(integers.values, integers.bits)
+    no_zeros = _packed(np.zeros(num_columns, np.int8), integers.bits)
+    return [
+        TensorProto(
+            name=values, data_type=data_type, dims=integers.values.shape, raw_data=packed.tobytes()
+        ),
+        numpy_helper.from_array(np.asarray(integers.steps, np.float32), steps),
+        # Without a tensor of zero points, int4 weights give wrong results.
+        TensorProto(
+            name=zeros, data_type=data_type, dims=[num_columns], raw_data=no_zeros.tobytes()
+        ),
+    ]
 
 
 def fix_shape(graph: onnx.ModelProto, rows: int, past: int | None) -> onnx.ModelProto:
@@ -88,22 +109,6 @@ def fix_shape(graph: onnx.ModelProto, rows: int, past: int | None) -> onnx.Model
     for name, size in sizes.items():
         make_dim_param_fixed(fixed.graph, name, size)
     return fixed
-
-
-def check_int4(graph: onnx.ModelProto) -> None:
-    """Refuse int4 weights without zero points.
-
-    Raises:
-        ExportError: A node reads such weights; the message names it.
-    """
-    types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
-    for node in graph.graph.node:
-        is_int4 = node.op_type == "DequantizeLinear" and types.get(node.input[0]) in _INT4_TYPES
-        if is_int4 and (len(node.input) < 3 or not node.input[2]):
-            raise ExportError(
-                f"{node.name} reads the int4 weight {node.input[0]} without zero points, which the "
-                "HTP gets wrong"
-            )
 
 
 def _activations(encodings: Mapping[str, Encoding]) -> Overrides:
@@ -119,17 +124,41 @@ def _activations(encodings: Mapping[str, Encoding]) -> Overrides:
     }
 
 
-def _weights(graph: onnx.ModelProto, bits: Literal[8, 4]) -> Overrides:
-    """A scale per column of each matrix.
+def _matrix_names(name: str) -> tuple[str, str, str]:
+    return f"{name}.values", f"{name}.steps", f"{name}.zeros"
 
-    At 4 bits, clipping the largest weights for a smaller squared error was tried and dropped: it
-    takes the embedded model from 83 to 79 % of float's choices, TinyStories-656K from 72 to 75 %.
+
+def _packed(values: NDArray[np.int8], bits: int) -> NDArray[np.int8]:
+    """Integers in row order; two of 4 bits share a byte, the first in its low half."""
+    if bits == 8:
+        return np.ascontiguousarray(values)
+    flat = values.ravel()
+    packed = flat[0::2] & np.int8(15)
+    packed[: flat.size // 2] |= flat[1::2] << np.int8(4)
+    return packed
+
+
+def _with_stand_ins(graph: onnx.ModelProto, matrices: Collection[str]) -> onnx.ModelProto:
+    """The graph with all types told, and matrices of a single number instead of inputs.
+
+    The quantiser treats only constants as weights, and would hold all of them twice.
     """
-    return {
-        tensor.name: [{"quant_type": _WEIGHT_TYPES[bits], "symmetric": True, "axis": 1}]
-        for tensor in graph.graph.initializer
-        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
-    }
+    inferred = onnx.shape_inference.infer_shapes(graph)
+    add_infer_metadata(inferred)  # or the quantiser would infer again
+    for item in [item for item in inferred.graph.input if item.name in matrices]:
+        inferred.graph.input.remove(item)
+    inferred.graph.initializer.extend(
+        numpy_helper.from_array(np.zeros((1, 1), np.float32), name) for name in matrices
+    )
+    return inferred
+
+
+def _await_matrix(graph: onnx.GraphProto, name: str) -> None:
+    """Makes what is read for a stand-in the constants that are to come."""
+    (dequantize,) = (node for node in graph.node if f"{name}_quantized" in node.input)
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in dequantize.input]:
+        graph.initializer.remove(tensor)
+    dequantize.input[:] = _matrix_names(name)
 
 
 def _tensors_data(ranges: Ranges) -> TensorsData:

@@ -6,6 +6,7 @@ the very encodings; what the HTP itself makes of them is `coordgen check`'s to t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,17 @@ import onnx
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.export.qnn.text_model import Array, TextModel
+from coordgen_rs.export.calibration.likeness import Likeness
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.checkpoints.config import ModelConfig
+from coordgen_rs.export.layers import final_norm_tensor, output_tensor
+from coordgen_rs.export.qnn.text_inputs import text_inputs
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
-_QUANTILES = (0.5, 0.9, 1.0)
+Array = NDArray[np.float32]
+
+_ROWS = 64
+"""Rows whose logits are in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +35,21 @@ class QuantizationReport:
         tokens: Number of held-out tokens.
         block_cosine: Cosine of the hidden states behind each block, over all tokens.
         argmax_agreement: Share of tokens after which both choose the same next one.
-        margins: Where they differ, the float model's lead of its first choice over its second:
-            median, 90 % quantile and maximum; empty where they never differ.
+        divergence: Kullback-Leibler divergence of its distribution from the float model's, nats a
+            token, in the mean.
+        perplexity: Of the held-out tokens.
+        float_perplexity: Of the same by the float model.
+        matrices_of_8_bits: With `int4`, those that got 8 bits.
         file_bytes: Size of every file of the bundle.
     """
 
     tokens: int
     block_cosine: tuple[float, ...]
     argmax_agreement: float
-    margins: tuple[float, ...]
+    divergence: float
+    perplexity: float
+    float_perplexity: float
+    matrices_of_8_bits: tuple[str, ...]
     file_bytes: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -50,12 +64,14 @@ class QuantizationReport:
         ]
         agreement = f"{100 * self.argmax_agreement:.1f} % of {self.tokens} held-out tokens"
         lines.append(f"same next token as float: {agreement}")
-        if self.margins:
-            median, most, maximum = self.margins
-            lines.append(
-                f"where it differs, float's lead was {median:.3f} (median), {most:.3f} (90 %), "
-                f"{maximum:.3f} (most)"
-            )
+        lines.append(f"divergence from float: {self.divergence:.4f} nats a token")
+        rise = 100 * (self.perplexity / self.float_perplexity - 1)
+        lines.append(
+            f"perplexity: {self.perplexity:.3f}, of float {self.float_perplexity:.3f} "
+            f"({rise:+.1f} %)"
+        )
+        if self.matrices_of_8_bits:
+            lines.append(f"matrices of 8 bits: {', '.join(self.matrices_of_8_bits)}")
         lines += [f"{name}: {size} bytes" for name, size in sorted(self.file_bytes.items())]
         return lines
 
@@ -66,11 +82,14 @@ class QuantizedGraph:
     Args:
         graph: With integer inputs and outputs.
         encodings: Of both.
+        weights: The directory of the files that hold its weights.
     """
 
-    def __init__(self, graph: onnx.ModelProto, encodings: Mapping[str, Encoding]) -> None:
+    def __init__(
+        self, graph: onnx.ModelProto, encodings: Mapping[str, Encoding], weights: Path
+    ) -> None:
         set_threads(None)
-        self._session = cpu_session(graph.SerializeToString())
+        self._session = cpu_session(graph.SerializeToString(), weights)
         self._inputs = [item.name for item in self._session.get_inputs()]
         self._outputs = [item.name for item in self._session.get_outputs()]
         self._encodings = encodings
@@ -85,35 +104,82 @@ class QuantizedGraph:
         }
 
 
-def compare(
-    expected: TextModel,
-    got: TextModel,
-    texts: Sequence[Sequence[int]],
-    file_bytes: dict[str, int],
-) -> QuantizationReport:
-    """Run both models over the texts (token ids), at least one of which is not empty."""
-    products: list[NDArray[np.float64]] = []
-    agreed: list[NDArray[np.bool_]] = []
-    margins: list[Array] = []
-    for text in texts:
-        for (states, logits), (other_states, other_logits) in zip(
-            expected.run(text), got.run(text), strict=True
-        ):
-            pairs = zip(states, other_states, strict=True)
-            products.append(np.array([_products(one, other) for one, other in pairs]))
-            same = logits.argmax(-1) == other_logits.argmax(-1)
-            agreed.append(same)
-            best = np.partition(logits[~same], -2, axis=-1)[:, -2:]
-            margins.append(best[:, 1] - best[:, 0])
-    product, square, other_square = np.sum(products, axis=0).T
-    every, differing = np.concatenate(agreed), np.concatenate(margins)
-    return QuantizationReport(
-        tokens=len(every),
-        block_cosine=tuple(map(float, product / np.sqrt(square * other_square))),
-        argmax_agreement=float(every.mean()),
-        margins=tuple(map(float, np.quantile(differing, _QUANTILES))) if len(differing) else (),
-        file_bytes=file_bytes,
-    )
+@dataclass(frozen=True)
+class FloatHead:
+    """The head of the float model, held in memory."""
+
+    norm: Array
+    """`(D,)`"""
+    weight: Array
+    """`(vocab_size, D)`"""
+    epsilon: float
+
+    @classmethod
+    def of(cls, source: Checkpoint) -> "FloatHead":
+        """The head of a checkpoint; raises CheckpointError if it is not there."""
+        norm = final_norm_tensor(source, is_shared=False).load()
+        return cls(norm, output_tensor(source).load(), source.config.rms_norm_eps)
+
+    def logits(self, hidden: Array) -> Array:
+        """Of `hidden (rows, D)`: `(rows, vocab_size)`."""
+        squares = np.square(hidden).mean(-1, keepdims=True)
+        normed = hidden / np.sqrt(squares + np.float32(self.epsilon)) * self.norm
+        logits: Array = normed @ self.weight.T
+        return logits
+
+
+class Comparison:
+    """Quantised graphs that read some texts, one after the other, beside the float model.
+
+    Args:
+        config: Of the model.
+        texts: Token ids.
+        first: The float embedding of each text, `(tokens, D)`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, texts: Sequence[Sequence[int]], first: Sequence[Array]
+    ) -> None:
+        self._config, self._texts = config, texts
+        self._states, self._expected = list(first), list(first)
+        self._cosines: list[float] = []
+
+    def block(self, layers: range, graph: QuantizedGraph, expected: Sequence[Array]) -> None:
+        """Run the next block; `expected` are the float model's states behind it."""
+        sums = np.zeros(3)
+        for index, states in enumerate(self._states):
+            inputs = {"hidden": states[np.newaxis]}
+            inputs |= text_inputs(self._config, layers, len(states))
+            self._states[index] = graph.run(inputs)["hidden_out"][0]
+            sums += _products(self._states[index], expected[index])
+        self._expected = list(expected)
+        self._cosines.append(float(sums[0] / np.sqrt(sums[1] * sums[2])))
+
+    def head(
+        self,
+        graph: QuantizedGraph,
+        exact: FloatHead,
+        file_bytes: dict[str, int],
+        bits: Mapping[str, int],
+    ) -> QuantizationReport:
+        """Run the head and tell how like the model is."""
+        likeness = Likeness()
+        for text, states, expected in zip(self._texts, self._states, self._expected, strict=True):
+            following = np.asarray([*text[1:], -1])
+            for start in range(0, len(text), _ROWS):
+                rows = slice(start, start + _ROWS)
+                logits = graph.run({"hidden": states[np.newaxis, rows]})["logits"][0]
+                likeness.add(exact.logits(expected[rows]), logits, following[rows])
+        return QuantizationReport(
+            tokens=likeness.num_rows,
+            block_cosine=tuple(self._cosines),
+            argmax_agreement=likeness.agreement,
+            divergence=likeness.divergence,
+            perplexity=likeness.perplexity,
+            float_perplexity=likeness.expected_perplexity,
+            matrices_of_8_bits=tuple(name for name, number in bits.items() if number == 8),
+            file_bytes=file_bytes,
+        )
 
 
 def _products(one: Array, other: Array) -> tuple[float, float, float]:

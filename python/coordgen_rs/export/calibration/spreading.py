@@ -1,0 +1,30 @@
+"""How the error of one column of a matrix is made good by those behind it.
+
+In: products of what enters a linear layer. Out: a triangular matrix, as GPTQ uses it
+(https://arxiv.org/abs/2210.17323, algorithm 1). It rounds nothing: which grid the weights get is
+each processor's own (`cpu/compensation.py`, `qnn/rounding.py`).
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DAMPING = 0.01
+"""Added to the diagonal, in units of its mean, so that few texts suffice."""
+
+
+def spreading(products: NDArray[Any]) -> NDArray[np.float32]:
+    """How an error of each column spreads to those behind it: `(in_features, in_features)`.
+
+    The upper Cholesky factor of the inverse of the inputs' products.
+
+    Args:
+        products: Of each input with each, summed over all rows, `(in_features, in_features)`.
+    """
+    products = products.astype(np.float64)
+    diagonal = np.einsum("ii->i", products)
+    # A column that is always zero has nothing to make good, and nothing goes with it.
+    diagonal[diagonal == 0] = 1
+    diagonal += _DAMPING * diagonal.mean()
+    return np.asarray(np.linalg.cholesky(np.linalg.inv(products)).T, np.float32)

@@ -1,0 +1,194 @@
+"""Layer after layer of a float model, run on texts and rounded.
+
+In: a checkpoint and texts. Out: what `work.py` keeps of each layer and of the head. One layer is in
+memory at a time, as float32, with the hidden states of all texts; of the head some rows are. It
+chooses no encodings, and not how many bits a matrix gets.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from coordgen_rs.errors import CheckpointError
+from coordgen_rs.export.bundle import Progress, model_shape
+from coordgen_rs.export.calibration.texts import CalibrationTexts
+from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.layers import final_norm_tensor, first_hidden_tensor, output_tensor
+from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
+from coordgen_rs.export.qnn.channels import equalised_channels, largest_channels
+from coordgen_rs.export.qnn.graph import block_graph
+from coordgen_rs.export.qnn.rounding import ColumnIntegers, output_error, rounded
+from coordgen_rs.export.qnn.text_inputs import text_inputs
+from coordgen_rs.export.qnn.work import Matrix, PreparedGraph, WorkFolder
+
+Array = NDArray[np.float32]
+
+HEAD = "head"
+HEAD_MATRIX = "logits.weight"
+HEAD_BITS = 8
+"""The head is more sensitive."""
+_SAMPLE = 4
+"""Texts that tell the sizes of keys' and values' channels."""
+_HEAD_ROWS = 1024
+"""Rows on which the range of the logits is found."""
+_MARGIN = 1.1
+"""By how much that is widened, for rows that were not looked at."""
+
+
+def layer_name(number: int) -> str:
+    """What a layer is called in the work folder."""
+    return f"layer_{number:03}"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a checkpoint is prepared.
+
+    Attributes:
+        source: The checkpoint.
+        texts: Token ids of the texts.
+        bits: That the matrices of layers may get.
+        work: Where results are kept.
+        ends: The last layer of each block, behind which held-out states are kept.
+        on_progress: Called with what comes next, steps done, and steps in all.
+    """
+
+    source: Checkpoint
+    texts: CalibrationTexts
+    bits: Sequence[int]
+    work: WorkFolder
+    ends: frozenset[int]
+    on_progress: Progress
+
+    def run(self, num_steps: int) -> None:
+        """Prepare what is not yet prepared; `num_steps` are those of the whole export.
+
+        Raises:
+            CheckpointError: A tensor is missing, misshaped or damaged, or a layer gives what is not
+                finite.
+            ExportError: The work folder cannot be written.
+        """
+        num_layers = self.source.config.num_layers
+        for number in range(num_layers):
+            if not self.work.has(layer_name(number)):
+                self.on_progress(f"layer {number}", number, num_steps)
+                self._prepare_layer(number)
+        if not self.work.has(HEAD):
+            self.on_progress("head", num_layers, num_steps)
+            self._prepare_head()
+
+    def first_states(self) -> Array:
+        """The embedding of all tokens of all texts, `(tokens, D)`."""
+        tensor = first_hidden_tensor(self.source)
+        tokens = np.concatenate([*self.texts.calibration, *self.texts.held_out]).astype(np.int64)
+        unique, places = np.unique(tokens, return_inverse=True)
+        rows = np.concatenate([tensor.read_rows(token, token + 1) for token in unique.tolist()])
+        states: Array = rows[places]
+        return states
+
+    def by_text(self, states: Array) -> list[Array]:
+        """The states of each text, calibration first: `(tokens, D)` each."""
+        lengths = [len(text) for text in (*self.texts.calibration, *self.texts.held_out)]
+        return np.split(states, np.cumsum(lengths)[:-1])
+
+    def held_out(self, states: Array) -> list[Array]:
+        """The states of each text that was not calibrated on."""
+        return self.by_text(states)[len(self.texts.calibration) :]
+
+    def _prepare_layer(self, number: int) -> None:
+        name = layer_name(number)
+        states = self.work.states(layer_name(number - 1)) if number else self.first_states()
+        texts = self.by_text(states)
+        graph = self._equalised_graph(number, texts[:_SAMPLE])
+        streams = {
+            f"layer_{number}.attended_rows": f"layer_{number}.after_attention",
+            f"layer_{number}.activated": "hidden_out",
+        }
+        watched, num_calibrated = WatchedGraph(graph, streams), len(self.texts.calibration)
+        after = []
+        for index, text in enumerate(texts):
+            run = watched.watch if index < num_calibrated else watched.run
+            after.append(run(self._inputs(number, text))["hidden_out"][0])
+        joined = np.concatenate(after)
+        if not np.isfinite(joined).all():
+            raise CheckpointError(
+                f"layer {number} gives NaN or infinite values on the calibration text"
+            )
+        self.work.save(name, _prepared(graph, watched, self.bits), joined)
+        if number and number - 1 not in self.ends:
+            self.work.forget_states(layer_name(number - 1))
+
+    def _inputs(self, number: int, text: Array) -> dict[str, Array]:
+        layers = range(number, number + 1)
+        return {"hidden": text[np.newaxis], **text_inputs(self.source.config, layers, len(text))}
+
+    def _equalised_graph(self, number: int, sample: Sequence[Array]) -> onnx.ModelProto:
+        """The float graph of a layer whose keys and values have channels of like size."""
+        config = self.source.config
+        graph = block_graph(self.source, model_shape(config), range(number, number + 1))
+        watched = WatchedGraph(graph)
+        largest = [
+            largest_channels(config, number, watched.run(self._inputs(number, text)))
+            for text in sample
+        ]
+        del watched
+        both = [np.max(arrays, 0) for arrays in zip(*largest, strict=True)]
+        equalised_channels(config, number, graph, both)
+        return graph
+
+    def _prepare_head(self) -> None:
+        config, ranges = self.source.config, Ranges()
+        num_rows = sum(map(len, self.texts.calibration))
+        states = self.work.states(layer_name(config.num_layers - 1))[:num_rows]
+        scale = final_norm_tensor(self.source, is_shared=False).load()
+        squares = np.square(states).mean(-1, keepdims=True)
+        normed = states / np.sqrt(squares + np.float32(config.rms_norm_eps)) * scale
+        for name, values in (("hidden", states), ("norm", normed)):
+            ranges.add(name, float(values.min()), float(values.max()))
+        products, few = normed.T @ normed, normed[:: max(1, num_rows // _HEAD_ROWS)]
+        parts = []
+        for piece in output_tensor(self.source).pieces():
+            weight = np.ascontiguousarray(piece.T)
+            logits = few @ weight * np.float32(_MARGIN)
+            ranges.add("logits", float(logits.min()), float(logits.max()))
+            parts.append(rounded(weight, products, HEAD_BITS))
+        integers = ColumnIntegers(
+            np.concatenate([part.values for part in parts], 1),
+            np.concatenate([part.steps for part in parts]),
+            HEAD_BITS,
+        )
+        matrix = Matrix({HEAD_BITS: integers}, {HEAD_BITS: 0.0}, integers.values.shape)
+        constants = {"norm.weight": scale}
+        self.work.save(HEAD, PreparedGraph(ranges, {HEAD_MATRIX: matrix}, constants))
+
+
+def _prepared(graph: onnx.ModelProto, watched: WatchedGraph, bits: Sequence[int]) -> PreparedGraph:
+    """The constants of a layer's graph, its matrices rounded."""
+    constants = {it.name: numpy_helper.to_array(it) for it in graph.graph.initializer}
+    matrices = {
+        name: _rounded(constants.pop(name), watched.products[entering], bits)
+        for name, entering in _matrices(graph, constants)
+    }
+    floats = {name: it for name, it in constants.items() if it.dtype == np.float32}
+    return PreparedGraph(watched.ranges, matrices, floats)
+
+
+def _matrices(graph: onnx.ModelProto, constants: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """The names of all matrices, and of what enters them."""
+    for node in list(graph.graph.node):
+        if node.op_type == "MatMul" and node.input[1] in constants:
+            yield node.input[1], node.input[0]
+
+
+def _rounded(weight: Array, products: Array, bits: Sequence[int]) -> Matrix:
+    forms = {number: rounded(weight, products, number) for number in bits}
+    whole = float(np.einsum("io,io->", products @ weight, weight, dtype=np.float64)) or 1.0
+    losses = {
+        number: output_error(weight, products, integers) / whole
+        for number, integers in forms.items()
+    }
+    return Matrix(forms, losses, weight.shape)

@@ -1,0 +1,89 @@
+"""Rotation, channels of like size, rounding with compensation, and mixed bits."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from checkpoints import write_checkpoint
+from coordgen_rs.export.bundle import model_shape
+from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.export.qnn.calibration import WatchedGraph
+from coordgen_rs.export.qnn.channels import equalised_channels, largest_channels
+from coordgen_rs.export.qnn.graph import block_graph
+from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
+from coordgen_rs.export.qnn.quantize import matrix_tensors
+from coordgen_rs.export.qnn.rounding import ColumnIntegers, output_error, rounded
+from coordgen_rs.export.qnn.text_inputs import text_inputs
+from coordgen_rs.export.rotation import orthogonal_matrix
+
+
+@pytest.mark.parametrize("size", [3, 64, 576, 896])
+def test_turns_are_orthogonal_and_spread_a_single_channel(size):
+    turn = orthogonal_matrix(size).astype(np.float64)
+    assert np.abs(turn @ turn.T - np.eye(size)).max() < 1e-6
+    assert np.abs(turn).max() < max(4 / np.sqrt(size), 0.95)
+    assert (turn == orthogonal_matrix(size)).all()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_equalised_channels_change_no_output_and_are_of_like_size(tmp_path, family):
+    source = open_checkpoint(write_checkpoint(tmp_path / "model", family=family, kv_heads=2))
+    config, layers = source.config, range(1, 2)
+    hidden = np.random.default_rng(2).standard_normal((1, 40, config.hidden_size))
+    inputs = {"hidden": hidden.astype(np.float32), **text_inputs(config, layers, 40)}
+    graph = block_graph(source, model_shape(config), layers)
+    before = WatchedGraph(graph).run(inputs)
+    equalised_channels(config, 1, graph, largest_channels(config, 1, before))
+    after = WatchedGraph(graph).run(inputs)
+    assert np.abs(after["hidden_out"] - before["hidden_out"]).max() < 1e-4
+    for channels in largest_channels(config, 1, after):
+        assert np.allclose(channels, channels.mean(), rtol=1e-3)
+
+
+def entering(num_rows=400, features=96):
+    """Rows whose channels go together, and some of which are large."""
+    generator = np.random.default_rng(3)
+    rows = generator.standard_normal((num_rows, features // 4))
+    rows = rows @ generator.standard_normal((features // 4, features))
+    rows *= generator.lognormal(0, 1, features)
+    return rows.astype(np.float32), generator.standard_normal((features, 40)).astype(np.float32)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_compensated_rounding_loses_less_than_the_nearest_integers(bits):
+    rows, weight = entering()
+    products = rows.T @ rows
+    got = rounded(weight, products, bits)
+    nearest = np.rint(weight / got.steps).clip(-(1 << bits - 1), (1 << bits - 1) - 1)
+    plain = ColumnIntegers(nearest.astype(np.int8), got.steps, bits)
+    assert np.abs(got.values.astype(int)).max() <= 1 << bits - 1
+    assert output_error(weight, products, got) < 0.5 * output_error(weight, products, plain)
+    exact = np.square(rows @ (weight - got.values * got.steps)).sum()
+    assert output_error(weight, products, got) == pytest.approx(exact, rel=1e-2)
+
+
+def test_an_input_that_is_always_zero_and_a_column_of_zeros_are_rounded():
+    rows, weight = entering()
+    rows[:, 5], weight[:, 7] = 0, 0
+    got = rounded(weight, rows.T @ rows, 4)
+    assert np.isfinite(got.steps).all()
+    assert not got.values[:, 7].any()
+
+
+def test_integers_of_4_bits_are_packed_as_onnx_reads_them():
+    values = np.arange(-8, 7, dtype=np.int8).reshape(3, 5)
+    tensors = matrix_tensors("m", ColumnIntegers(values, np.ones(5, np.float32), 4))
+    assert (numpy_helper.to_array(tensors[0]).astype(np.int8) == values).all()
+    assert tensors[2].data_type == onnx.TensorProto.INT4
+    assert not numpy_helper.to_array(tensors[2]).astype(np.int8).any()
+
+
+def test_the_most_sensitive_matrices_get_8_bits_as_far_as_they_go():
+    losses = {"a": 0.3, "b": 0.1, "c": 0.2}
+    costs = {
+        name: MatrixCosts({4: 400, 8: 800}, {4: loss, 8: 0.0}) for name, loss in losses.items()
+    }
+    assert mixed_bits(costs, 300, 4.0) == {"a": 4, "b": 4, "c": 4}
+    assert mixed_bits(costs, 300, 7.0) == {"a": 8, "b": 4, "c": 8}
+    assert mixed_bits(costs, 300, 8.0) == {"a": 8, "b": 8, "c": 8}
