@@ -276,11 +276,21 @@ class _CacheEditor:
         result, concat.output[0] = concat.output[0], f"{joined}.behind"
         parameters = self.graph.encoding(f"{joined}.behind", encoding)
         place = list(self.graph.graph.node).index(concat) + 1
-        nodes = [
-            helper.make_node("QuantizeLinear", [f"{joined}.behind", *parameters], [f"{joined}.q"]),
-            helper.make_node("DequantizeLinear", [f"{joined}.q", *parameters], [f"{joined}.dq"]),
-            helper.make_node("Gather", [f"{joined}.dq", "slot_sources"], [result], axis=2),
-        ]
+        forth, back = {"perm": [2, 0, 1, 3]}, {"perm": [1, 2, 0, 3]}
+        nodes, value = [], f"{joined}.behind"
+        for operator, more, attributes in (
+            ("Transpose", [], forth),
+            ("Gather", ["slot_sources"], {"axis": 0}),
+            ("Transpose", [], back),
+        ):
+            at = f"{value}.{operator.lower()}"
+            nodes += [
+                helper.make_node("QuantizeLinear", [value, *parameters], [f"{at}.q"]),
+                helper.make_node("DequantizeLinear", [f"{at}.q", *parameters], [f"{at}.dq"]),
+                helper.make_node(operator, [f"{at}.dq", *more], [at], **attributes),
+            ]
+            value = at
+        nodes[-1].output[0] = result
         for offset, node in enumerate(nodes):
             self.graph.graph.node.insert(place + offset, node)
 

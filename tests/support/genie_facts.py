@@ -1,0 +1,130 @@
+"""A small bundle of Genie without contents: its texts alone, for tests that load no graph.
+
+In: a directory. Out: a bundle of two parts with graphs for 1 and 8 tokens, as metadata.json of AI
+Hub Models 0.65 describes it; the binaries are empty. A test then changes one thing.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CONFIG_NAME, METADATA_NAME = "genie_config.json", "metadata.json"
+WIDTHS, CONTEXT, PARTS = (1, 8), 32, 2
+HEADS, SIZE, HIDDEN, VOCAB = 2, 4, 16, 24
+HIDDEN_NAMES = ("_model_layers_0_add_output_0", "_model_layers_0_add_output_0")
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def write_described(out: Path) -> Path:
+    """Write the bundle."""
+    out.mkdir(parents=True)
+    graphs = {
+        f"ar{rows}_cl{CONTEXT}_{part}_of_{PARTS}": graph(rows, part)
+        for part in range(1, PARTS + 1)
+        for rows in WIDTHS
+    }
+    binaries = [f"part_{part}_of_{PARTS}.bin" for part in range(1, PARTS + 1)]
+    for name in binaries:
+        (out / name).write_bytes(b"")
+    documents = {
+        CONFIG_NAME: {"dialog": dialog(binaries)},
+        METADATA_NAME: {
+            "model_id": "small",
+            "runtime": "genie",
+            "precision": "w4a16",
+            "tool_versions": {"qairt": "2.45.0.260326", "ai_hub_models": "0.65.0"},
+            "model_files": graphs,
+            "genie": {"chat_template": {}, "context_lengths": [CONTEXT]},
+            "chipset_attributes": {
+                "name": "qualcomm-snapdragon-8-elite",
+                "htp_version": 79,
+                "soc_model": 69,
+                "supports_weight_sharing": True,
+            },
+        },
+        "htp_backend_ext_config.json": {
+            "devices": [{"soc_model": 69, "dsp_arch": "v79", "cores": [{"core_id": 0}]}],
+            "memory": {"mem_type": "shared_buffer"},
+            "context": {"weight_sharing_enabled": True},
+        },
+        "tokenizer.json": {},
+    }
+    for name, document in documents.items():
+        (out / name).write_text(json.dumps(document))
+    return out
+
+
+def dialog(binaries: list[str]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "type": "basic",
+        "context": {"size": CONTEXT, "n-vocab": VOCAB, "bos-token": -1, "eos-token": [2, 3]},
+        "tokenizer": {"version": 1, "path": "tokenizer.json"},
+        "engine": {
+            "version": 1,
+            "n-threads": 3,
+            "backend": {
+                "version": 1,
+                "type": "QnnHtp",
+                "QnnHtp": {"version": 1, "use-mmap": True, "kv-dim": SIZE},
+                "extensions": "htp_backend_ext_config.json",
+            },
+            "model": {
+                "version": 1,
+                "type": "binary",
+                "binary": {"version": 1, "ctx-bins": binaries},
+                "positional-encoding": {
+                    "type": "rope",
+                    "rope-dim": SIZE // 2,
+                    "rope-theta": 500000,
+                    "rope-scaling": {
+                        "rope-type": "llama3",
+                        "factor": 8.0,
+                        "low-freq-factor": 1.0,
+                        "high-freq-factor": 4.0,
+                        "original-max-position-embeddings": 8192,
+                    },
+                },
+            },
+        },
+    }
+
+
+def tensor(dtype: str, *shape: int, scale: float = 0.5, zero_point: int = 0) -> dict[str, Any]:
+    said: dict[str, Any] = {"shape": list(shape), "dtype": dtype}
+    if dtype != "int32":
+        said["quantization_parameters"] = {"scale": scale, "zero_point": zero_point}
+    return said
+
+
+def graph(rows: int, part: int, context: int = CONTEXT) -> dict[str, Any]:
+    """Inputs and outputs of a part with one layer."""
+    past, layer = context - rows, part - 1
+    inputs = {
+        "attention_mask": tensor("uint16", 1, 1, rows, context, zero_point=65535),
+        "position_ids_cos": tensor("uint16", 1, 1, rows, SIZE // 2, zero_point=32768),
+        "position_ids_sin": tensor("uint16", 1, 1, rows, SIZE // 2, zero_point=32768),
+        f"past_key_{layer}_in": tensor("uint8", HEADS, 1, SIZE, past, zero_point=128),
+        f"past_value_{layer}_in": tensor("uint8", HEADS, 1, past, SIZE, zero_point=128),
+    }
+    outputs = {
+        f"past_key_{layer}_out": tensor("uint8", HEADS, 1, SIZE, rows, zero_point=128),
+        f"past_value_{layer}_out": tensor("uint8", HEADS, 1, rows, SIZE, zero_point=128),
+    }
+    if part == 1:
+        inputs["input_ids"] = tensor("int32", 1, rows)
+        outputs[HIDDEN_NAMES[0]] = tensor("uint16", 1, rows, HIDDEN)
+    else:
+        inputs[HIDDEN_NAMES[1]] = tensor("uint16", 1, rows, HIDDEN)
+        outputs["logits"] = tensor("uint16", 1, rows, VOCAB)
+    return {"inputs": inputs, "outputs": outputs}
+
+
+def edit(folder: Path, name: str, change: Edit) -> Path:
+    """Change one of the bundle's documents."""
+    document = json.loads((folder / name).read_text())
+    change(document)
+    (folder / name).write_text(json.dumps(document))
+    return folder

@@ -1,0 +1,57 @@
+"""Every form of Genie's bundles on the HTP emulator, with the embedded model."""
+
+import pytest
+
+from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs.bench.exactness import check
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.qnn.device import QnnDevice
+from genie_bundles import Form, write_genie
+from qnn_bundles import PROMPT, needs_emulator, qnn_bundle, tokens_of
+
+pytestmark = [needs_emulator, pytest.mark.qnn_full]
+
+NEW_TOKENS = 16
+FORMS = {
+    "Genie of AI Hub Models 0.65": Form(widths=(1, 32), context=160),
+    "Genie of AI Hub Models 0.46": Form(
+        widths=(1, 16),
+        context=144,
+        has_metadata=False,
+        prefixes=lambda rows: "token_" if rows == 1 else "prompt_",
+    ),
+    "ssd of AI Hub Models 0.65": Form(widths=(8, 32), context=160, is_native=True, by_head=True),
+    "GenieX of AI Hub Models 0.65, embedding as a file": Form(
+        widths=(8, 16), context=144, has_lookup=True
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    return Bundle.open(qnn_bundle(folder, "embedded", "8-gen-2", blocks=2))
+
+
+@pytest.fixture(scope="module")
+def expected(own):
+    session = OrtSession(QnnDevice(own))
+    prompt = Tokenizer.of(own).encode(PROMPT)
+    return tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_tokens_are_those_of_our_own_bundle(own, expected, tmp_path, name):
+    path = write_genie(own, tmp_path / "bundle", FORMS[name])
+    session = open_session(path / "genie_config.json")
+    assert session.widths == FORMS[name].widths
+    assert session.is_exact_after_prefill
+    prompt = Tokenizer.of(session.bundle).encode(PROMPT)
+    assert tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS)) == expected
+    for commit in ("canonical", "compact"):
+        drafter = make_drafter(session, "auto", commit)
+        steps = generate(session, prompt, max_new_tokens=NEW_TOKENS, drafter=drafter)
+        assert tokens_of(steps) == expected, commit
+    report = check(session, prompt, max_new_tokens=8)
+    assert report.exact_commits == ("canonical", "compact")
+    assert all(item.identical for item in report.comparisons), report.comparisons
