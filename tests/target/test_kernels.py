@@ -12,6 +12,7 @@ from coordgen_rs.export.cpu import w8a8
 from coordgen_rs.export.graph_builder import GraphBuilder, float_info
 from coordgen_rs.target import onnx_runtime
 from coordgen_rs.target import open as opening
+from coordgen_rs.target.costs import device_facts
 from coordgen_rs.target.onnx_runtime import cpu_session, kernel_library, set_threads
 from graph_runner import GraphRunner, tokens
 
@@ -169,14 +170,21 @@ def test_a_library_that_does_not_load_leaves_the_functions_and_is_tested_apart(
     kernel_library.cache_clear()
 
 
-def test_another_build_of_the_kernels_is_tested_anew(monkeypatch, tmp_path, bundle):
+def test_another_build_of_the_kernels_is_tested_anew_and_makes_profiles_stale(
+    monkeypatch, tmp_path, bundle
+):
     cache, other = tmp_path / "cache", tmp_path / "other.so"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     other.write_bytes(b"another build")
-    for library in (kernel_library(), other, other):
-        monkeypatch.setattr(opening, "kernel_library", lambda library=library: library)
+    builds = []
+    for library in (kernel_library(), other, None):
+        with monkeypatch.context() as patch:
+            patch.setattr(onnx_runtime, "kernel_library", lambda library=library: library)
+            builds.append(device_facts(bundle, 1)["kernels"])
+    for build in (*builds, *builds):
+        monkeypatch.setattr(opening, "kernel_build", lambda build=build: build)
         assert len(open_session(bundle.path).widths) > 1
-    assert len(list(cache.rglob("*.json"))) == 2
+    assert len(set(builds)) == len(list(cache.rglob("*.json"))) == 3
 
 
 def test_weights_in_the_form_for_processors_without_vnni_give_the_same_bits(monkeypatch, bundle):

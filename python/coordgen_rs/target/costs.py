@@ -15,7 +15,7 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
 from coordgen_rs.profile.file import Profile
-from coordgen_rs.target.onnx_runtime import kernel_library, usable_cores
+from coordgen_rs.target.onnx_runtime import kernel_build, usable_cores
 
 
 def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCost]:
@@ -71,7 +71,7 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
         "onnxruntime": onnxruntime.__version__,
     }
     if bundle.manifest.weights == "w8a8":
-        facts["kernels"] = kernel_library() is not None
+        facts["kernels"] = kernel_build()
     if bundle.manifest.qnn is not None:
         from coordgen_rs.target.qnn import onnx_runtime as qnn
 

@@ -139,6 +139,15 @@ def kernel_library() -> Path | None:
     return library
 
 
+def kernel_build() -> str:
+    """Which kernels compute the functions in graphs: another build's may round otherwise."""
+    library = kernel_library()
+    if library is None:
+        return "functions"
+    found = library.stat()
+    return f"kernels {found.st_size} {found.st_mtime_ns}"
+
+
 def cpu_session(model: Path | bytes, weights: Path | None = None) -> onnxruntime.InferenceSession:
     """Load one graph on the CPU provider, on the shared pool and arena.
 

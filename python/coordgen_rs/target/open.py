@@ -16,7 +16,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
-from coordgen_rs.target.onnx_runtime import kernel_library, set_threads
+from coordgen_rs.target.onnx_runtime import kernel_build, set_threads
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.self_test import SelfTest, run_self_test
@@ -157,19 +157,10 @@ def _record_path(
         *provider.conditions(bundle),
         str(threads),
         "" if memory_budget is None else f"{switch} within {memory_budget}",
-        *_kernels(),
+        kernel_build(),
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return records / f"{name}.json"
-
-
-def _kernels() -> list[str]:
-    """Which kernels compute the functions in graphs: another build's may round otherwise."""
-    library = kernel_library()
-    if library is None:
-        return ["functions"]
-    found = library.stat()
-    return ["kernels", str(found.st_size), str(found.st_mtime_ns)]
 
 
 def records_directory() -> Path | None:
