@@ -2,6 +2,7 @@
 //!
 //! In: rows of float32. Out: rows of uint8 around 128 and the scale of each, as in
 //! `python/coordgen_rs/export/cpu/w8a8.py`: `round(x * (127 / max|x|)) + 128`, and `max|x| / 127`.
+//! A fine row has a second row of what rounding left, in 254 steps to one of the first.
 //! ONNX Runtime calls them through `src/py/kernels`.
 //!
 //! The same lines are compiled for vectors of several widths. No sum is reordered and no product
@@ -78,18 +79,25 @@ for_vectors! {
     round(x: &[f32], rows: &mut [u8]) -> f32
 }
 for_vectors! {
-    /// Rounds the RMSNorm of `stream (K,)`, times `weight (K,)`; `normed (K,)` is overwritten;
-    /// returns the scale.
-    norm(stream: &[f32], weight: &[f32], epsilon: f32, normed: &mut [f32], rows: &mut [u8]) -> f32
+    /// Rounds `x (K,)` to `rows (K,)`, and what that leaves to `rests (K,)`; returns the scale.
+    round_fine(x: &[f32], rows: &mut [u8], rests: &mut [u8]) -> f32
 }
 for_vectors! {
-    /// Writes `before (K,)` plus `product (K,)` times its scale to `stream (K,)`.
-    add(before: &[f32], product: &[f32], product_scale: f32, stream: &mut [f32]) -> ()
+    /// Writes the RMSNorm of `stream (K,)`, times `weight (K,)`, to `normed (K,)`.
+    norm(stream: &[f32], weight: &[f32], epsilon: f32, normed: &mut [f32]) -> ()
 }
 for_vectors! {
-    /// Rounds `silu(gate) * up`, where `both (2 * K,)` times its scale is gate and up;
-    /// `gated (K,)` is overwritten; returns the scale.
-    gate(both: &[f32], both_scale: f32, gated: &mut [f32], rows: &mut [u8]) -> f32
+    /// Writes to `joined (K,)` what the products of a fine row and of its rests are together.
+    join(product: &[f32], of_rests: &[f32], scale: f32, joined: &mut [f32]) -> ()
+}
+for_vectors! {
+    /// Adds `before (K,)` to `stream (K,)`.
+    add(before: &[f32], stream: &mut [f32]) -> ()
+}
+for_vectors! {
+    /// Writes `silu(gate) * up` to `gated (K,)`, where `both (2 * K,)` times its scale is gate
+    /// and up.
+    gate(both: &[f32], both_scale: f32, gated: &mut [f32]) -> ()
 }
 
 /// Whether ONNX Runtime's products of uint8 and int8 may overflow here: x86 without VNNI adds

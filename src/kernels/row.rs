@@ -1,11 +1,14 @@
 //! The arithmetic of one row, in loops that compilers turn into vectors of any width.
 //!
-//! In: slices of equal length. Out: rounded rows and their scale. Which vectors are used is not
+//! In: slices of equal length. Out: numbers, or rounded rows and their scale. Which vectors are used is not
 //! known here: `mod.rs` compiles these lines for each.
 
 use super::LANES;
 
 const LARGEST: f32 = 127.0;
+
+/// Steps in which the rest of a number counts for one step of its row: half a step is 127 of them.
+const REST_STEPS: f32 = 254.0;
 
 /// 1.5 * 2^23: a float32 this large has no fraction, so adding it rounds, ties to even.
 const ROUNDER: f32 = 12_582_912.0;
@@ -24,38 +27,53 @@ pub fn round(x: &[f32], rows: &mut [u8]) -> f32 {
 
 /// As in the parent.
 #[inline(always)]
-pub fn norm(
-    stream: &[f32],
-    weight: &[f32],
-    epsilon: f32,
-    normed: &mut [f32],
-    rows: &mut [u8],
-) -> f32 {
+pub fn round_fine(x: &[f32], rows: &mut [u8], rests: &mut [u8]) -> f32 {
+    let largest = largest_magnitude(x);
+    let factor = LARGEST / largest;
+    for ((row, rest), &value) in rows.iter_mut().zip(rests).zip(x) {
+        let number = value * factor;
+        let shifted = number + (ROUNDER + 128.0);
+        *row = shifted.to_bits() as u8;
+        let left = (number - (shifted - (ROUNDER + 128.0))) * REST_STEPS;
+        *rest = (left + (ROUNDER + 128.0)).to_bits() as u8;
+    }
+    largest / LARGEST
+}
+
+/// As in the parent.
+#[inline(always)]
+pub fn norm(stream: &[f32], weight: &[f32], epsilon: f32, normed: &mut [f32]) {
     let mean = sum_of_squares(stream) / stream.len() as f32;
     let factor = 1.0 / (mean + epsilon).sqrt();
     for ((out, &value), &weight) in normed.iter_mut().zip(stream).zip(weight) {
         *out = value * factor * weight;
     }
-    round(normed, rows)
 }
 
 /// As in the parent.
 #[inline(always)]
-pub fn add(before: &[f32], product: &[f32], product_scale: f32, stream: &mut [f32]) {
-    for ((out, &value), &product) in stream.iter_mut().zip(before).zip(product) {
-        *out = value + product * product_scale;
+pub fn join(product: &[f32], of_rests: &[f32], scale: f32, joined: &mut [f32]) {
+    for ((out, &product), &rest) in joined.iter_mut().zip(product).zip(of_rests) {
+        *out = (product + rest * (1.0 / REST_STEPS)) * scale;
     }
 }
 
 /// As in the parent.
 #[inline(always)]
-pub fn gate(both: &[f32], both_scale: f32, gated: &mut [f32], rows: &mut [u8]) -> f32 {
+pub fn add(before: &[f32], stream: &mut [f32]) {
+    for (out, &value) in stream.iter_mut().zip(before) {
+        *out += value;
+    }
+}
+
+/// As in the parent.
+#[inline(always)]
+pub fn gate(both: &[f32], both_scale: f32, gated: &mut [f32]) {
     let (gates, ups) = both.split_at(gated.len());
     for ((out, &gate), &up) in gated.iter_mut().zip(gates).zip(ups) {
         let gate = gate * both_scale;
         *out = gate / (1.0 + exp(-gate)) * (up * both_scale);
     }
-    round(gated, rows)
 }
 
 /// The largest magnitude; NaN where there is one, whose bits are above those of any number.

@@ -11,22 +11,22 @@ fn bits(x: &[f32]) -> Vec<u32> {
 /// All functions on one input: every number that they write.
 fn all_of(vectors: Vectors, x: &[f32], other: &[f32], scale: f32) -> Vec<u32> {
     let size = x.len();
-    let (mut rows, mut room, mut stream) = (vec![0; size], vec![0.0; size], vec![0.0; size]);
+    let (mut rows, mut rests, mut floats) = (vec![0; size], vec![0; size], vec![0.0; size]);
     let mut all = Vec::new();
-    let mut keep = |scale: f32, rows: &[u8], floats: &[f32]| {
+    let mut keep = |scale: f32, rows: &[u8]| {
         all.push(scale.to_bits());
         all.extend(rows.iter().map(|&row| u32::from(row)));
-        all.extend(bits(floats));
     };
-    let given = round(vectors, x, &mut rows);
-    keep(given, &rows, &[]);
-    let given = norm(vectors, x, other, 1e-5, &mut room, &mut rows);
-    keep(given, &rows, &room);
-    add(vectors, x, other, scale, &mut stream);
-    keep(0.0, &[], &stream);
-    let both = [x, other].concat();
-    let given = gate(vectors, &both, scale, &mut room, &mut rows);
-    keep(given, &rows, &room);
+    keep(round(vectors, x, &mut rows), &rows);
+    keep(round_fine(vectors, x, &mut rows, &mut rests), &[rows.as_slice(), &rests].concat());
+    norm(vectors, x, other, 1e-5, &mut floats);
+    all.extend(bits(&floats));
+    join(vectors, x, other, scale, &mut floats);
+    all.extend(bits(&floats));
+    add(vectors, x, &mut floats);
+    all.extend(bits(&floats));
+    gate(vectors, &[x, other].concat(), scale, &mut floats);
+    all.extend(bits(&floats));
     all
 }
 
@@ -64,18 +64,41 @@ proptest! {
     }
 
     #[test]
+    fn a_fine_row_is_the_rounded_one_and_with_its_rests_254_times_as_near(pairs in numbers()) {
+        let x: Vec<f32> = pairs.into_iter().map(|pair| pair.0).collect();
+        prop_assume!(x.iter().any(|value| value.abs() > 1e-30));
+        for vectors in Vectors::all() {
+            let (mut rows, mut rests, mut alone) = (vec![0; x.len()], vec![0; x.len()], vec![0; x.len()]);
+            let scale = round_fine(vectors, &x, &mut rows, &mut rests);
+            prop_assert_eq!(round(vectors, &x, &mut alone), scale);
+            prop_assert_eq!(&rows, &alone);
+            let parts: Vec<[f32; 2]> = rows
+                .iter()
+                .zip(&rests)
+                .map(|(&row, &rest)| [f32::from(row) - 128.0, f32::from(rest) - 128.0])
+                .collect();
+            let (coarse, fine): (Vec<f32>, Vec<f32>) = parts.iter().map(|&[a, b]| (a, b)).unzip();
+            let mut joined = vec![0.0; x.len()];
+            join(vectors, &coarse, &fine, scale, &mut joined);
+            for (&got, &wanted) in joined.iter().zip(&x) {
+                prop_assert!((got - wanted).abs() <= scale * (0.5 / 254.0 + 5e-5));
+            }
+        }
+    }
+
+    #[test]
     fn norms_and_gates_are_near_those_in_float64(pairs in numbers(), scale in 0.01f32..2.0) {
         let (x, other): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
         let vectors = Vectors::all().pop().unwrap();
-        let (mut room, mut rows) = (vec![0.0; x.len()], vec![0; x.len()]);
-        norm(vectors, &x, &other, 1e-5, &mut room, &mut rows);
+        let mut floats = vec![0.0; x.len()];
+        norm(vectors, &x, &other, 1e-5, &mut floats);
         let mean = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / x.len() as f64;
-        for ((&got, &x), &other) in room.iter().zip(&x).zip(&other) {
+        for ((&got, &x), &other) in floats.iter().zip(&x).zip(&other) {
             let wanted = f64::from(x) / (mean + 1e-5).sqrt() * f64::from(other);
             prop_assert!((f64::from(got) - wanted).abs() <= 2e-6 * wanted.abs() + 1e-30);
         }
-        gate(vectors, &[x.as_slice(), &other].concat(), scale, &mut room, &mut rows);
-        for ((&got, &x), &other) in room.iter().zip(&x).zip(&other) {
+        gate(vectors, &[x.as_slice(), &other].concat(), scale, &mut floats);
+        for ((&got, &x), &other) in floats.iter().zip(&x).zip(&other) {
             let (gate, up) = (f64::from(x * scale), f64::from(other * scale));
             let wanted = gate / (1.0 + (-gate).exp()) * up;
             prop_assert!((f64::from(got) - wanted).abs() <= 2e-6 * wanted.abs() + 1e-30);
@@ -87,6 +110,7 @@ proptest! {
 fn a_row_of_zeros_has_scale_zero() {
     for vectors in Vectors::all() {
         assert_eq!(round(vectors, &[0.0; 40], &mut [0; 40]), 0.0);
+        assert_eq!(round_fine(vectors, &[0.0; 40], &mut [0; 40], &mut [0; 40]), 0.0);
     }
 }
 
@@ -97,11 +121,16 @@ fn nan_and_infinity_reach_the_scale() {
             for place in [0, 15, 16, 38] {
                 let mut x = [1.0; 39];
                 x[place] = bad;
-                assert!(!round(vectors, &x, &mut [0; 39]).is_finite());
-                let (mut normed, mut rows) = ([0.0; 39], [0; 39]);
-                assert!(!norm(vectors, &x, &[1.0; 39], 1e-5, &mut normed, &mut rows).is_finite());
-                let both = [x, [1.0; 39]].concat();
-                assert!(!gate(vectors, &both, 1.0, &mut normed, &mut rows).is_finite());
+                let finite = |x: &[f32]| {
+                    let fine = round_fine(vectors, x, &mut [0; 39], &mut [0; 39]);
+                    round(vectors, x, &mut [0; 39]).is_finite() || fine.is_finite()
+                };
+                assert!(!finite(&x));
+                let mut floats = [0.0; 39];
+                norm(vectors, &x, &[1.0; 39], 1e-5, &mut floats);
+                assert!(!finite(&floats));
+                gate(vectors, &[x, [1.0; 39]].concat(), 1.0, &mut floats);
+                assert!(!finite(&floats));
             }
         }
     }

@@ -46,11 +46,11 @@ def forward(
     config: Mapping[str, Any],
     weights: Mapping[str, Array],
     token_ids: Any,
-    round_inputs: Callable[[Array], Array] = lambda x: x,
+    round_inputs: Callable[[Array, str], Array] = lambda x, _: x,
 ) -> Array:
     """The logits `(tokens, vocab)` of a whole sequence.
 
-    `round_inputs` is applied to what goes into each linear layer.
+    `round_inputs` is applied to what goes into each linear layer, and its name.
     """
     heads = config["num_attention_heads"]
     size = config.get("head_dim") or config["hidden_size"] // heads
@@ -60,7 +60,7 @@ def forward(
     mask = np.where(np.tri(n, dtype=bool), np.float32(0), np.float32(-np.inf))
 
     def linear(x: Array, name: str) -> Array:
-        return round_inputs(x) @ weights[f"{name}.weight"].T + weights.get(
+        return round_inputs(x, name) @ weights[f"{name}.weight"].T + weights.get(
             f"{name}.bias", np.float32(0)
         )
 

@@ -24,10 +24,40 @@ const NUMBERS_PER_TASK: usize = 1 << 15;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    Rows,
+    FineRows,
     NormRows,
-    AddNormRows,
-    GateRows,
+    FineNormRows,
+    JoinNormRows,
+    FineGateRows,
+    Joined,
+}
+
+impl Kind {
+    const fn num_inputs(self) -> usize {
+        match self {
+            Self::FineRows => 1,
+            Self::JoinNormRows => 4,
+            _ => 2,
+        }
+    }
+
+    /// Rows, and the scale of each; before them what is not rounded, or that alone.
+    const fn outputs(self) -> &'static [ElementType] {
+        match self {
+            Self::JoinNormRows => &[FLOAT, BYTE, FLOAT],
+            Self::Joined => &[FLOAT],
+            _ => &[BYTE, FLOAT],
+        }
+    }
+
+    const fn is_normed(self) -> bool {
+        matches!(self, Self::NormRows | Self::FineNormRows | Self::JoinNormRows)
+    }
+
+    /// Whether its rows are followed by the rests of all.
+    const fn is_fine(self) -> bool {
+        matches!(self, Self::FineRows | Self::FineNormRows | Self::FineGateRows)
+    }
 }
 
 /// An operator; ONNX Runtime sees its table alone, which is why that comes first.
@@ -36,28 +66,23 @@ pub struct Operator {
     table: OrtCustomOp,
     name: &'static CStr,
     kind: Kind,
-    num_inputs: usize,
-    outputs: &'static [ElementType],
 }
 
 // SAFETY: nothing in it changes.
 unsafe impl Sync for Operator {}
 
 /// All operators.
-pub static OPERATORS: [Operator; 4] = [
-    Operator::new(c"Rows", Kind::Rows, 1, &[BYTE, FLOAT]),
-    Operator::new(c"NormRows", Kind::NormRows, 2, &[BYTE, FLOAT]),
-    Operator::new(c"AddNormRows", Kind::AddNormRows, 4, &[FLOAT, BYTE, FLOAT]),
-    Operator::new(c"GateRows", Kind::GateRows, 2, &[BYTE, FLOAT]),
+pub static OPERATORS: [Operator; 6] = [
+    Operator::new(c"FineRows", Kind::FineRows),
+    Operator::new(c"NormRows", Kind::NormRows),
+    Operator::new(c"FineNormRows", Kind::FineNormRows),
+    Operator::new(c"JoinNormRows", Kind::JoinNormRows),
+    Operator::new(c"FineGateRows", Kind::FineGateRows),
+    Operator::new(c"Joined", Kind::Joined),
 ];
 
 impl Operator {
-    const fn new(
-        name: &'static CStr,
-        kind: Kind,
-        num_inputs: usize,
-        outputs: &'static [ElementType],
-    ) -> Self {
+    const fn new(name: &'static CStr, kind: Kind) -> Self {
         let table = OrtCustomOp {
             version: super::API_VERSION,
             CreateKernel: None,
@@ -86,7 +111,7 @@ impl Operator {
             GetAliasMap: None,
             ReleaseAliasMap: None,
         };
-        Self { table, name, kind, num_inputs, outputs }
+        Self { table, name, kind }
     }
 
     /// What ONNX Runtime sees.
@@ -120,17 +145,17 @@ unsafe extern "system" fn input_type(_: *const OrtCustomOp, _: usize) -> Element
 
 unsafe extern "system" fn num_inputs_of(table: *const OrtCustomOp) -> usize {
     // SAFETY: see `operator`.
-    unsafe { operator(table) }.num_inputs
+    unsafe { operator(table) }.kind.num_inputs()
 }
 
 unsafe extern "system" fn output_type(table: *const OrtCustomOp, index: usize) -> ElementType {
     // SAFETY: see `operator`.
-    unsafe { operator(table) }.outputs[index]
+    unsafe { operator(table) }.kind.outputs()[index]
 }
 
 unsafe extern "system" fn num_outputs_of(table: *const OrtCustomOp) -> usize {
     // SAFETY: see `operator`.
-    unsafe { operator(table) }.outputs.len()
+    unsafe { operator(table) }.kind.outputs().len()
 }
 
 unsafe extern "system" fn required(
@@ -179,7 +204,7 @@ unsafe extern "system" fn create(
     // SAFETY: see `operator`; ONNX Runtime's interface lives as long as the process.
     let (operator, api) = unsafe { (operator(table), &*api) };
     let mut epsilon = 0.0;
-    if matches!(operator.kind, Kind::NormRows | Kind::AddNormRows) {
+    if operator.kind.is_normed() {
         // SAFETY: `info` is of the node that is being created.
         let status =
             unsafe { (api.KernelInfoGetAttribute_float)(info, c"epsilon".as_ptr(), &mut epsilon) };
@@ -217,20 +242,26 @@ impl Kernel {
     /// The call is of a node of this kernel's operator.
     unsafe fn compute(&self, call: Call) -> Outcome<()> {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATORS` declares them.
-        let (num_rows, first) = unsafe { call.input(0) }?;
-        let columns = first.len() / num_rows.max(1);
-        // Steps have a row or more; the halves of a gated row are as long as each other.
-        if first.is_empty() || (self.kind == Kind::GateRows && columns % 2 != 0) {
+        let (all_rows, first) = unsafe { call.input(0) }?;
+        let columns = first.len() / all_rows.max(1);
+        let kind = self.kind;
+        let is_odd = match kind {
+            Kind::FineGateRows => columns % 2 != 0,
+            Kind::Joined => all_rows % 2 != 0,
+            _ => false,
+        };
+        // Steps have a row or more.
+        if first.is_empty() || is_odd {
             return Err(call.wrong_inputs());
         }
-        let size = if self.kind == Kind::GateRows { columns / 2 } else { columns };
-        let (mut inputs, outputs) =
-            ([first, &[], &[], &[]], usize::from(self.kind == Kind::AddNormRows));
-        let lengths: &[usize] = match self.kind {
-            Kind::Rows => &[],
-            Kind::NormRows => &[size],
-            Kind::AddNormRows => &[num_rows * size, num_rows, size],
-            Kind::GateRows => &[num_rows],
+        let size = if kind == Kind::FineGateRows { columns / 2 } else { columns };
+        let num_rows = if kind == Kind::Joined { all_rows / 2 } else { all_rows };
+        let mut inputs = [first, &[], &[], &[]];
+        let lengths: &[usize] = match kind {
+            Kind::FineRows => &[],
+            Kind::NormRows | Kind::FineNormRows => &[size],
+            Kind::JoinNormRows => &[2 * num_rows * size, num_rows, size],
+            Kind::FineGateRows | Kind::Joined => &[num_rows],
         };
         for (index, &length) in lengths.iter().enumerate() {
             // SAFETY: as above.
@@ -239,18 +270,30 @@ impl Kernel {
                 return Err(call.wrong_inputs());
             }
         }
-        // SAFETY: as above.
+        let outputs = kind.outputs();
+        let is_rounded = outputs.contains(&BYTE);
+        let byte_rows = if kind.is_fine() { 2 * num_rows } else { num_rows };
+        // SAFETY: as above; rows and their scale are the last outputs.
         let run = unsafe {
+            let last = outputs.len() - 1;
             Run {
                 kernel: self,
                 inputs,
                 columns,
                 size,
                 num_rows,
-                rows_per_task: (NUMBERS_PER_TASK / columns.max(1)).max(1),
-                stream: if outputs == 1 { Some(call.output(0, num_rows, size)?) } else { None },
-                rows: call.output(outputs, num_rows, size)?,
-                scales: call.output(outputs + 1, num_rows, 1)?,
+                rows_per_task: (NUMBERS_PER_TASK / columns).max(1),
+                floats: match kind {
+                    Kind::JoinNormRows | Kind::Joined => Some(call.output(0, num_rows, size)?),
+                    _ => None,
+                },
+                rounded: match is_rounded {
+                    true => Some((
+                        call.output(last - 1, byte_rows, size)?,
+                        call.output(last, num_rows, 1)?,
+                    )),
+                    false => None,
+                },
             }
         };
         let num_tasks = num_rows.div_ceil(run.rows_per_task);
@@ -274,9 +317,8 @@ struct Run<'a> {
     size: usize,
     num_rows: usize,
     rows_per_task: usize,
-    stream: Option<Output<f32>>,
-    rows: Output<u8>,
-    scales: Output<f32>,
+    floats: Option<Output<f32>>,
+    rounded: Option<(Output<u8>, Output<f32>)>,
 }
 
 unsafe extern "system" fn task(run: *mut c_void, index: usize) {
@@ -287,30 +329,61 @@ unsafe extern "system" fn task(run: *mut c_void, index: usize) {
 impl Run<'_> {
     /// Computes the rows of a task, which no other one does.
     fn task(&self, index: usize) {
-        let mut room = vec![0.0; self.size];
+        let mut room = vec![0.0; if self.rounded.is_some() { self.size } else { 0 }];
         let first = index * self.rows_per_task;
         for row in first..(first + self.rows_per_task).min(self.num_rows) {
-            self.row(row, &mut room);
+            let x = self.numbers(row, &mut room);
+            self.round(row, x);
         }
     }
 
-    fn row(&self, row: usize, room: &mut [f32]) {
-        let Kernel { vectors, epsilon, .. } = *self.kernel;
+    /// What is to be rounded of a row, in `room` unless it is an input; joined products are
+    /// written.
+    fn numbers<'a>(&'a self, row: usize, room: &'a mut [f32]) -> &'a [f32] {
+        let Kernel { kind, vectors, epsilon, .. } = *self.kernel;
         let [first, second, third, fourth] = self.inputs;
         let x = &first[row * self.columns..(row + 1) * self.columns];
-        // SAFETY: the row exists, and is of this task alone.
-        let (rows, scale) = unsafe { (self.rows.row(row), &mut self.scales.row(row)[0]) };
-        *scale = match (self.kernel.kind, self.stream) {
-            (Kind::NormRows, _) => kernels::norm(vectors, x, second, epsilon, room, rows),
-            (Kind::GateRows, _) => kernels::gate(vectors, x, second[row], room, rows),
-            (Kind::AddNormRows, Some(stream)) => {
-                let product = &second[row * self.size..(row + 1) * self.size];
-                // SAFETY: as above.
-                let stream = unsafe { stream.row(row) };
-                kernels::add(vectors, x, product, third[row], stream);
-                kernels::norm(vectors, stream, fourth, epsilon, room, rows)
+        match kind {
+            Kind::FineRows => return x,
+            Kind::NormRows | Kind::FineNormRows => {
+                kernels::norm(vectors, x, second, epsilon, room);
             }
-            _ => kernels::round(vectors, x, rows),
+            Kind::FineGateRows => kernels::gate(vectors, x, second[row], room),
+            Kind::Joined => {
+                self.join(row, first, second);
+            }
+            Kind::JoinNormRows => {
+                let stream = self.join(row, second, third);
+                kernels::add(vectors, x, stream);
+                kernels::norm(vectors, stream, fourth, epsilon, room);
+            }
+        }
+        room
+    }
+
+    /// Writes a row's products with those of its rests; returns what was written.
+    fn join(&self, row: usize, products: &[f32], scales: &[f32]) -> &mut [f32] {
+        let of = |row: usize| &products[row * self.size..(row + 1) * self.size];
+        let floats = self.floats.expect("operators that join have such an output");
+        // SAFETY: the row exists, and is of this task alone.
+        let joined = unsafe { floats.row(row) };
+        let (product, of_rests) = (of(row), of(self.num_rows + row));
+        kernels::join(self.kernel.vectors, product, of_rests, scales[row], joined);
+        joined
+    }
+
+    /// Writes a row rounded, where the operator rounds.
+    fn round(&self, row: usize, x: &[f32]) {
+        let Some((rows, scales)) = self.rounded else { return };
+        let Kernel { kind, vectors, .. } = *self.kernel;
+        // SAFETY: as in `join`; the rests of all rows follow all rows.
+        let (rounded, scale) = unsafe { (rows.row(row), &mut scales.row(row)[0]) };
+        *scale = if kind.is_fine() {
+            // SAFETY: as above.
+            let rests = unsafe { rows.row(self.num_rows + row) };
+            kernels::round_fine(vectors, x, rounded, rests)
+        } else {
+            kernels::round(vectors, x, rounded)
         };
     }
 }

@@ -98,7 +98,7 @@ def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     graph = _Graph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     epsilon = model.rms_norm_eps
-    _, normed = graph.normed_for(head.output, "norm", Residual(x), head.norm, epsilon)
+    normed = graph.fine_normed_for(head.output, "norm", x, head.norm, epsilon)
     logits = graph.scaled(graph.product("output", normed, head.output))
     graph.node("Reshape", [logits, graph.integers(1, _ANY, model.vocab_size)], "logits")
     return graph.model(

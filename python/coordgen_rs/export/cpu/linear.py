@@ -4,10 +4,11 @@ In: rows, and where a layer's weights are. Out: nodes for the kind of its weight
 decoder, and what lies around them, are in `graph.py`.
 
 In W8A8 (`w8a8.py`) a layer reads rows that a function rounded, and gives products that still lack
-the scales of their rows. What reads them multiplies, so that no node does only that.
+the scales of their rows, and where those are fine are yet to be joined. What reads them does that,
+so that hardly any node does only that. Queries, keys and values, gate and up read coarse rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx import TensorProto, helper
 
@@ -26,6 +27,8 @@ class Rows:
     x: str
     scale: str | None = None
     """`(M, 1)`, which `x` lacks; None where it lacks nothing."""
+    is_fine: bool = False
+    """Whether `x` is `(2 * M, size)`: all rows, then what rounding left of each."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class LayerGraph(GraphBuilder):
         scales = self.weight(f"{name}.scales", layer.scales)
         if rows.scale is not None:
             inputs = [rows.x, weight, self.number(1.0), scales, self._middle()]
-            product = Rows(self.node("MatMulIntegerToFloat", inputs, name), rows.scale)
+            product = replace(rows, x=self.node("MatMulIntegerToFloat", inputs, name))
             if not bias:
                 return product
             return Rows(self.node("Add", [self.scaled(product), *bias], f"{name}.with_bias"))
@@ -82,14 +85,18 @@ class LayerGraph(GraphBuilder):
         return Rows(blocks)
 
     def scaled(self, rows: Rows) -> str:
-        """`rows (M, size)` times the scales that they lack."""
+        """`rows (M, size)` times the scales that they lack, joined with their rests."""
         if rows.scale is None:
             return rows.x
+        if rows.is_fine:
+            joined, join = f"{rows.x}.whole", w8a8.function(w8a8.JOINED, OPSET)
+            self.call(join, [rows.x, rows.scale], joined)
+            return joined
         return self.node("Mul", [rows.x, rows.scale], f"{rows.x}.scaled")
 
     def rows_for(self, layer: StoredLinear, x: str) -> Rows:
         """`x (M, in)` as the layer reads it."""
-        return self._rounded(w8a8.ROWS, [x], x) if layer.is_w8a8 else Rows(x)
+        return self._rounded(w8a8.FINE_ROWS, [x], x) if layer.is_w8a8 else Rows(x)
 
     def normed_for(
         self, layer: StoredLinear, name: str, x: Residual, weight: StoredTensor, epsilon: float
@@ -98,19 +105,29 @@ class LayerGraph(GraphBuilder):
         if not layer.is_w8a8:
             return x, Rows(self.norm(name, x.stream, weight, epsilon))
         scale = self.weight(f"{name}.weight", weight)
-        if x.product is None or x.product.scale is None:
+        if x.product is None:
             return x, self._rounded(w8a8.NORM_ROWS, [x.stream, scale], name, epsilon=epsilon)
         inputs = [x.stream, x.product.x, x.product.scale, scale]
         stream, rows = f"{name}.stream", Rows(f"{name}.rows", f"{name}.scale")
-        function = w8a8.function(w8a8.ADD_NORM_ROWS, OPSET)
+        function = w8a8.function(w8a8.JOIN_NORM_ROWS, OPSET)
         self.call(function, inputs, stream, rows.x, f"{name}.scale", epsilon=epsilon)
         return Residual(stream), rows
+
+    def fine_normed_for(
+        self, layer: StoredLinear, name: str, x: str, weight: StoredTensor, epsilon: float
+    ) -> Rows:
+        """RMSNorm of `x (M, in)`, to which nothing is to be added, as the head reads it."""
+        if not layer.is_w8a8:
+            return Rows(self.norm(name, x, weight, epsilon))
+        scale = self.weight(f"{name}.weight", weight)
+        return self._rounded(w8a8.FINE_NORM_ROWS, [x, scale], name, epsilon=epsilon)
 
     def gated_for(self, layer: StoredLinear, name: str, both: Rows, model: ModelConfig) -> Rows:
         """Activated gates times what they gate, as the layer reads it; `both (M, 2 * ffn_size)`."""
         is_silu = model.activation == "silu"
         if is_silu and layer.is_w8a8 and both.scale is not None:
-            return self._rounded(w8a8.GATE_ROWS, [both.x, both.scale], f"{name}.activated")
+            inputs = [both.x, both.scale]
+            return self._rounded(w8a8.FINE_GATE_ROWS, inputs, f"{name}.activated")
         gate, up = f"{name}.gate", f"{name}.up"
         sizes = self.integers(model.ffn_size, model.ffn_size)
         self.split("Split", [self.scaled(both), sizes], [gate, up], axis=-1)
@@ -129,7 +146,7 @@ class LayerGraph(GraphBuilder):
     def _rounded(self, function: str, inputs: list[str], name: str, **attributes: float) -> Rows:
         rows, scale = f"{name}.rows", f"{name}.scale"
         self.call(w8a8.function(function, OPSET), inputs, rows, scale, **attributes)
-        return Rows(rows, scale)
+        return Rows(rows, scale, function in w8a8.FINE)
 
     def _middle(self) -> str:
         """The zero point of rounded activations."""
