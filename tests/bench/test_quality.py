@@ -13,6 +13,8 @@ from coordgen_rs.bench.quality import compare_weights
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export import export_checkpoint
+from coordgen_rs.export.calibration.texts import other_texts, texts_for
+from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from reference import forward, load_checkpoint
 
 TEXT = "the ferry runs again from wednesday, twice a day; tickets stay valid for a week. "
@@ -56,6 +58,14 @@ def test_a_calibration_adds_a_row_and_is_judged_on_what_it_holds_out(checkpoint,
     assert kinds == [("fp32", False), ("int4", False), ("int4", True)]
     whole = compare_weights(checkpoint, weights=["fp32"], text=text)
     assert report.num_tokens < whole.num_tokens
+
+
+def test_without_a_text_what_is_read_is_never_calibrated_on(checkpoint):
+    source = open_checkpoint(checkpoint)
+    both, others = texts_for(source, None), other_texts(source)
+    report = compare_weights(checkpoint, weights=["fp32"])
+    assert report.num_tokens == sum(map(len, others))
+    assert not {*map(tuple, others)} & {*map(tuple, both.calibration + both.held_out)}
 
 
 def test_a_text_is_cut_to_the_tokens_that_are_asked_for(checkpoint, text):

@@ -19,7 +19,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export import export_checkpoint
-from coordgen_rs.export.calibration.texts import texts_for
+from coordgen_rs.export.calibration.texts import other_texts, texts_for
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.cpu.exporter import CALIBRATED, weight_kinds
 from coordgen_rs.target.device import CpuDevice
@@ -84,8 +84,8 @@ def compare_weights(
         checkpoint: Same as in `export_checkpoint`.
         weights: The kinds; None for all that the checkpoint can have. Float is always there.
         text: What is read, in pieces of at most 256 tokens (`read_texts`). None takes the part of
-            `calibration` that is held out, or else the four short English texts by which `w8a8`
-            is equalised.
+            `calibration` that is held out, or else four short English texts, which are not those
+            by which `w8a8` is equalised.
         calibration: Weights that gain from a calibration text are compared with it, too.
         most_tokens: Of the text, at least 2.
         threads: Compute threads; None for one per core.
@@ -152,8 +152,9 @@ def _pieces(
     Raises:
         OptionError: The text cannot be used, or is too short.
     """
-    if text is None and calibration is not None:
-        texts = texts_for(source, calibration).held_out
+    if text is None:
+        held_out = calibration is not None
+        texts = texts_for(source, calibration).held_out if held_out else other_texts(source)
     else:
         both = texts_for(source, text)
         texts = both.calibration + [it for it in both.held_out if it not in both.calibration]

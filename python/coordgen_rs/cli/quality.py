@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=values.path("--text"),
         metavar="FILE",
         help="what is read: UTF-8, or JSON lines (.jsonl); default: every fourth piece of the "
-        "calibration file, which is not calibrated on, or else the four short English texts "
-        "that w8a8 is equalised by",
+        "calibration file, which is not calibrated on, or else four short English texts, too "
+        "few for more than a first look",
     )
     parser.add_argument(
         "--calibration",

@@ -39,6 +39,22 @@ _DEFAULT = (
     "longer, and most of the blue is gone before the light arrives.",
 )
 
+_OTHERS = (
+    "The ferry to the islands runs again from Wednesday. It leaves at seven in the morning and at "
+    "four in the afternoon, and takes bicycles but no cars. Tickets that were bought before the "
+    "storm stay valid until the end of October; the company pays the fare back to those who ask.",
+    "User: my order 40718 arrived without the charger. Can I still get one?\nAgent: I am sorry "
+    "about that. I have checked the order, and a charger belongs to it. I can send one today, free "
+    "of charge, and it will be with you by Friday. Shall I use the address of the order?",
+    '[{"id": 3, "type": "button", "text": "Save", "enabled": false}, {"id": 4, "type": "field", '
+    '"text": "", "hint": "Name of the album"}]\n\nfn area(width: u32, height: u32) -> u64 {\n'
+    "    u64::from(width) * u64::from(height)\n}\n",
+    "Bees find their way by the sun. A bee that has found flowers returns to the hive and dances: "
+    "the angle of her dance tells the others the direction, and its length how far they have to "
+    "fly. If a cloud hides the sun, a patch of blue sky is enough, because its light is polarised.",
+)
+"""Nothing is calibrated on them."""
+
 
 @dataclass(frozen=True)
 class CalibrationTexts:
@@ -65,17 +81,36 @@ def texts_for(source: Checkpoint, path: Path | None, *, is_chat: bool = False) -
         OptionError: The file cannot be used, see `read_texts`.
         CheckpointError: The tokenizer is missing or damaged.
     """
+    encode, piece_len = _encoder(source)
+    return read_texts(path, encode, piece_len, _template(source) if is_chat else None)
+
+
+def other_texts(source: Checkpoint) -> list[list[int]]:
+    """Short English texts that are never calibrated on, as a checkpoint's tokens.
+
+    Raises:
+        CheckpointError: The tokenizer is missing or damaged.
+    """
+    encode, piece_len = _encoder(source)
+    return [piece for text in _OTHERS for piece in _pieces(encode(text), piece_len)]
+
+
+def _encoder(source: Checkpoint) -> tuple[Callable[[str], Sequence[int]], int]:
+    """From text to token ids, and the most of them that are read at a stretch."""
     tokenizer = Tokenizer.from_str(source.read_tokenizer())
     tokenizer.no_truncation()
     tokenizer.no_padding()
     piece_len = min(_PIECE_LEN, source.config.max_positions)
-    template = _template(source) if is_chat else None
-    return read_texts(
-        path,
-        lambda text: tokenizer.encode(text, add_special_tokens=not isinstance(text, _Rendered)).ids,
-        piece_len,
-        template,
-    )
+
+    def encode(text: str) -> Sequence[int]:
+        has_all = isinstance(text, _Rendered)
+        return tokenizer.encode(text, add_special_tokens=not has_all).ids
+
+    return encode, piece_len
+
+
+def _pieces(ids: Sequence[int], piece_len: int) -> list[list[int]]:
+    return [list(ids[start : start + piece_len]) for start in range(0, len(ids), piece_len)]
 
 
 class _Rendered(str):
@@ -115,10 +150,7 @@ def read_texts(
         texts = _read(path, template)
     elif template is not None:
         texts = [_rendered([{"role": "user", "content": text}], template) for text in _DEFAULT]
-    pieces: list[list[int]] = []
-    for text in texts:
-        ids = list(encode(text))
-        pieces += [ids[start : start + piece_len] for start in range(0, len(ids), piece_len)]
+    pieces = [piece for text in texts for piece in _pieces(encode(text), piece_len)]
     # A piece that occurs again teaches nothing, and would be calibrated on and held out at once.
     pieces = [list(piece) for piece in dict.fromkeys(map(tuple, pieces))][:_MOST_PIECES]
     if not pieces:
