@@ -176,6 +176,13 @@ def test_columns_that_are_always_zero_and_few_rows_are_no_trouble():
         assert integers.values.max() <= 15
 
 
+@pytest.mark.parametrize("size", [1e20, 1e30])
+def test_inputs_that_cannot_be_compensated_for_are_named(size):
+    rows = np.full((4, 64), size, np.float32)
+    with pytest.raises(CheckpointError, match="too large or too uneven to calibrate int4 on"):
+        compensated_rows(np.ones((6, 64), np.float32), LinearInput(rows))
+
+
 @pytest.mark.parametrize("options", [{"ffn": 100}, {"family": "qwen2"}], ids=str)
 def test_a_calibrated_int4_bundle_is_as_large_and_nearer_on_its_text(tmp_path, options):
     checkpoint = write_checkpoint(tmp_path / "checkpoint", **options)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.errors import CheckpointError
+
 _DAMPING = 0.01
 """Added to the diagonal, in units of its mean, so that few texts suffice."""
 
@@ -21,10 +23,22 @@ def spreading(products: NDArray[Any]) -> NDArray[np.float32]:
 
     Args:
         products: Of each input with each, summed over all rows, `(in_features, in_features)`.
+
+    Raises:
+        CheckpointError: That does not exist, or is no float32.
     """
     products = products.astype(np.float64)
     diagonal = np.einsum("ii->i", products)
     # A column that is always zero has nothing to make good, and nothing goes with it.
     diagonal[diagonal == 0] = 1
     diagonal += _DAMPING * diagonal.mean()
-    return np.asarray(np.linalg.cholesky(np.linalg.inv(products)).T, np.float32)
+    try:
+        factor = np.linalg.cholesky(np.linalg.inv(products)).T.astype(np.float32)
+    except np.linalg.LinAlgError:
+        factor = np.full_like(products, np.nan, np.float32)
+    if not np.isfinite(factor).all():
+        raise CheckpointError(
+            "what enters a layer on the calibration text is too large or too uneven to calibrate "
+            "int4 on: use another text, or none"
+        )
+    return np.asarray(factor)

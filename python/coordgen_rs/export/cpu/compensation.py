@@ -53,7 +53,8 @@ def compensated_layers(
         texts: Token ids to calibrate on; at least one text, none of them empty.
 
     Raises:
-        CheckpointError: A tensor is missing, misshaped or damaged.
+        CheckpointError: A tensor is missing, misshaped or damaged, or what enters a layer is too
+            large to compensate for.
         OSError: The temporary directory cannot be written.
     """
     parts = _FUSED if source.config.is_fused else _PARTS
@@ -74,15 +75,21 @@ def compensated_layers(
 
 
 def compensated_rows(weight: _Array, entering: LinearInput) -> IntegerRows:
-    """A matrix `(out_features, in_features)` in 4 bits; columns are padded to whole blocks."""
+    """A matrix `(out_features, in_features)` in 4 bits; columns are padded to whole blocks.
+
+    Raises:
+        CheckpointError: What enters it cannot be compensated for.
+    """
     n, features = weight.shape
     blocks = num_blocks(features)
     left = np.zeros((n, blocks * BLOCK_SIZE), np.float32)
     left[:, :features] = weight
+    spreading = np.eye(left.shape[1], dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # told by what follows
+        products = entering.rows.T @ entering.rows
+    spreading[:features, :features] = spreading_of(products)
     importance = np.ones(left.shape[1], np.float32)
     importance[:features] = np.square(entering.rows).mean(0)
-    spreading = np.eye(left.shape[1], dtype=np.float32)
-    spreading[:features, :features] = spreading_of(entering.rows.T @ entering.rows)
     values, scales, zeros = np.empty_like(left), np.empty((n, blocks)), np.empty((n, blocks))
     for block in range(blocks):
         columns = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
