@@ -25,10 +25,11 @@ _MOST_WAIT_S = 0.5
 
 
 @contextmanager
-def server(bundle, max_queue, threads):
+def server(bundle, max_queue, threads, *more):
     """A server and its address; ended at the end."""
     command = [sys.executable, "-m", "coordgen_rs", "serve", bundle, "--port", "0", "--name", "m"]
     command += ["--max-queue", str(max_queue), "--threads", str(threads), "--grace", "1"]
+    command += more
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if ready := re.search(r"serving .* on (\S+) ", line):

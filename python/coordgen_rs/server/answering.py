@@ -17,6 +17,8 @@ from coordgen_rs.server.job import Job, News
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
 
+_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a comment, which clients leave out."""
 
@@ -119,7 +121,7 @@ def refused(error: RefusalError) -> JSONResponse:
 
 
 async def _send_event(send: Send, event: dict[str, Any]) -> None:
-    await _send_text(send, json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+    await _send_text(send, _written(event))
 
 
 async def _send_text(send: Send, text: str) -> None:

@@ -11,6 +11,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
+from typing import Any
 
 import uvicorn
 
@@ -26,6 +28,10 @@ _SLOWEST_READER_S = 2
 _KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than clients keep theirs (httpx 5 s, proxies 60),
 or they would send the next request into a connection that is just being closed."""
+
+_SLOWEST_HEAD_S = 90
+"""What a client has from its connection, or its last answer, to the end of a request's head; idle
+connections are closed before."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,25 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, worker: Worker, grace_s: float) -> None:
         super().__init__(config)
         self._worker, self._grace_s = worker, grace_s
+        self._silent: dict[Any, float] = {}  # connections without a request, and since when
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second; see uvicorn."""
+        if counter % 10 == 0:
+            self._drop_silent(monotonic())
+        return await super().on_tick(counter)
+
+    def _drop_silent(self, now_s: float) -> None:
+        """Drop connections on which the head of a request does not come to its end."""
+        silent = {
+            connection
+            for connection in self.server_state.connections
+            if (cycle := getattr(connection, "cycle", None)) is None or cycle.response_complete
+        }
+        self._silent = {one: self._silent.get(one, now_s) for one in silent}
+        for connection, since_s in self._silent.items():
+            if now_s - since_s > _SLOWEST_HEAD_S and connection.transport is not None:
+                connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests end, for a while."""
