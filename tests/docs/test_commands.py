@@ -31,6 +31,7 @@ NOT_RUN = {
     r"^python evaluate\.py": "writes over the demo prompts; test_models_corpus.py runs it",
     r"^python fuzz/run\.py": "fuzzes; continuous integration runs it by `make`",
     r"^python benches/server_load\.py": "takes a minute, and httpx",
+    r"^python benches/server_cost\.py": "takes a minute, and httpx",
     r"^python benches/qwen_shape\.py": "writes half a gigabyte",
     r"^python benches/peers/real\.py": "needs a real model; test_live_peers.py runs it with fakes",
     r"^python benches/widths\.py": "needs two bundles of a real model",
