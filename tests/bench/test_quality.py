@@ -10,11 +10,13 @@ from checkpoints import exported, write_checkpoint
 from coordgen_rs.bench import quality
 from coordgen_rs.bench.quality import _Reference as Reference
 from coordgen_rs.bench.quality import compare_weights
+from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.export.calibration.texts import other_texts, texts_for
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.export.qnn.exporter import export_qnn
 from reference import forward, load_checkpoint
 
 TEXT = "the ferry runs again from wednesday, twice a day; tickets stay valid for a week. "
@@ -86,6 +88,38 @@ def test_a_kind_that_the_checkpoint_cannot_have_and_a_text_of_one_token_are_refu
         compare_weights(checkpoint, text=path)
     with pytest.raises(OptionError, match="most_tokens is 1"):
         compare_weights(checkpoint, most_tokens=1)
+
+
+def test_weights_for_qnn_and_an_opened_bundle_are_compared_with_the_same_float_model(
+    checkpoint, text, tmp_path
+):
+    chosen = {"weights": ["int8"], "soc": "8-elite", "cache_type": "uint16"}
+    report = compare_weights(checkpoint, text=text, calibration=text, most_tokens=200, **chosen)
+    exact, int8 = report.rows
+    assert (exact.weights, exact.cache_type, exact.agreement) == ("fp32", None, 1.0)
+    assert (int8.weights, int8.cache_type) == ("int8", "uint16")
+    assert 0 < int8.divergence < 0.1
+    bundle = tmp_path / "bundle"
+    sizes = {"context": 256, "prefill_rows": 64, "decode_rows": 16}
+    export_qnn(checkpoint, bundle, soc="8-gen-3", cache_type="uint16", calibration=text, **sizes)
+    opened = compare_weights(checkpoint, text=text, most_tokens=200, bundles=[bundle]).rows[1]
+    assert opened.divergence == pytest.approx(int8.divergence, rel=1e-3)
+    assert opened.num_bytes == sum(
+        it.stat().st_size for it in bundle.iterdir() if it.name != MANIFEST_NAME
+    )
+
+
+def test_bundles_of_another_model_or_with_too_short_a_context_are_refused(
+    checkpoint, text, tmp_path
+):
+    export_checkpoint(checkpoint, tmp_path / "short", context=20)
+    with pytest.raises(OptionError, match="has a context of 20 tokens, a piece of the text 200"):
+        compare_weights(checkpoint, text=text, most_tokens=200, bundles=[tmp_path / "short"])
+    other = write_checkpoint(tmp_path / "other", ffn=32)
+    with pytest.raises(OptionError, match="no bundle of this checkpoint"):
+        compare_weights(other, text=text, most_tokens=20, bundles=[tmp_path / "short"])
+    with pytest.raises(OptionError, match="weights is 'w8a8', expected some of int8, int4"):
+        compare_weights(checkpoint, weights=["w8a8"], soc="8-elite", text=text)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

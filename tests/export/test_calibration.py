@@ -179,7 +179,7 @@ def test_columns_that_are_always_zero_and_few_rows_are_no_trouble():
 @pytest.mark.parametrize("size", [1e20, 1e30])
 def test_inputs_that_cannot_be_compensated_for_are_named(size):
     rows = np.full((4, 64), size, np.float32)
-    with pytest.raises(CheckpointError, match="too large or too uneven to calibrate int4 on"):
+    with pytest.raises(CheckpointError, match="too large or too uneven to round weights"):
         compensated_rows(np.ones((6, 64), np.float32), LinearInput(rows))
 
 

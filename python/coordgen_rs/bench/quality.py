@@ -1,13 +1,15 @@
 """What each kind of weights costs: bytes, and how far the model then is from its float form.
 
-In: a checkpoint and a text. Out: a `Quality` for each kind. Each is exported to a temporary
-directory, the float32 bundle first, whose logits stay in a file until the end.
+In: a checkpoint and a text, or bundles of it. Out: a `Quality` for each kind or bundle. Each kind
+is exported to a temporary directory, the float32 bundle first, whose logits stay in a file until
+the end. Graphs for QNN run on the CPU, in the same fixed point.
 """
 
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,14 +21,22 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind
 from coordgen_rs.errors import OptionError
 from coordgen_rs.export import export_checkpoint
+from coordgen_rs.export.bundle import model_shape
+from coordgen_rs.export.calibration.likeness import Likeness
 from coordgen_rs.export.calibration.texts import other_texts, texts_for
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.cpu.exporter import CALIBRATED, weight_kinds
-from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.export.qnn.encodings import CacheType
+from coordgen_rs.export.qnn.exporter import QNN_WEIGHTS, export_qnn
+from coordgen_rs.target.device import CpuDevice, Device
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.qnn.device import QnnDevice
+from coordgen_rs.target.qnn.options import QnnOptions
 
-FLOAT = "fp32"
+FLOAT: WeightKind = "fp32"
+_ROWS, _HEAD_ROWS = 256, 32
+"""Of the graphs for QNN."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class Quality:
 
     Attributes:
         weights: The kind.
+        cache_type: How keys and values are stored on QNN; None on CPU.
         is_calibrated: Whether a text decided how they were rounded.
         num_bytes: Of all files of the bundle.
         perplexity: Of the text.
@@ -44,6 +55,7 @@ class Quality:
     """
 
     weights: str
+    cache_type: str | None
     is_calibrated: bool
     num_bytes: int
     perplexity: float
@@ -76,6 +88,9 @@ def compare_weights(
     calibration: Path | None = None,
     most_tokens: int = 2048,
     threads: int | None = None,
+    soc: str | None = None,
+    cache_type: CacheType = "uint8",
+    bundles: Sequence[Path] = (),
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> QualityReport:
     """Export a checkpoint with each kind of weights, and read a text with it.
@@ -89,6 +104,9 @@ def compare_weights(
         calibration: Weights that gain from a calibration text are compared with it, too.
         most_tokens: Of the text, at least 2.
         threads: Compute threads; None for one per core.
+        soc: Compare the kinds of `export_qnn` for this chip instead of those for CPU.
+        cache_type: With `soc`, how keys and values are stored.
+        bundles: Compare these bundles of the checkpoint, instead of exporting any but float.
         on_progress: Called with what comes next, bundles done, and bundles in all.
 
     Raises:
@@ -99,27 +117,100 @@ def compare_weights(
     """
     arguments.count("most_tokens", most_tokens, least=2)
     source = open_checkpoint(checkpoint)
-    variants = _variants(source, weights, has_calibration=calibration is not None)
     pieces = _pieces(source, text, calibration, most_tokens)
+    exports = _exports(source, weights, calibration, soc, cache_type, max(map(len, pieces)))
+    if bundles:
+        exports = exports[:1]
     set_threads(threads)
-    rows = []
+    rows, total = [], len(exports) + len(bundles)
     with ExitStack() as opened:
         directory = opened.enter_context(tempfile.TemporaryDirectory(prefix="coordgen-quality-"))
         reference = opened.enter_context(_Reference(Path(directory) / "logits"))
-        for number, (kind, is_calibrated) in enumerate(variants):
+        for number, (kind, is_calibrated, export) in enumerate(exports):
             if on_progress is not None:
-                on_progress(kind, number, len(variants))
+                on_progress(kind, number, total)
             with tempfile.TemporaryDirectory(dir=directory) as parent:
                 bundle = Path(parent) / "bundle"
-                export_checkpoint(
-                    checkpoint,
-                    bundle,
-                    weights=kind,
-                    context=max(map(len, pieces)),
-                    calibration=calibration if is_calibrated else None,
-                )
+                export(checkpoint, bundle)
                 rows.append(_measured(Bundle.open(bundle), is_calibrated, pieces, reference))
+        for number, path in enumerate(bundles, len(exports)):
+            if on_progress is not None:
+                on_progress(str(path), number, total)
+            rows.append(_measured(_fitting(path, source, pieces), False, pieces, reference))
     return QualityReport(sum(map(len, pieces)), tuple(rows))
+
+
+def _exports(
+    source: Checkpoint,
+    weights: Sequence[str] | None,
+    calibration: Path | None,
+    soc: str | None,
+    cache_type: CacheType,
+    context: int,
+) -> list[tuple[str, bool, Callable[[Path, Path], object]]]:
+    """The kinds of weights, float first, whether each is calibrated, and how it is exported.
+
+    Raises:
+        OptionError: The checkpoint cannot have one of them.
+    """
+    if soc is None:
+        variants = _variants(source, weights, has_calibration=calibration is not None)
+        return [
+            (
+                kind,
+                is_calibrated,
+                partial(
+                    export_checkpoint,
+                    weights=kind,
+                    context=context,
+                    calibration=calibration if is_calibrated else None,
+                ),
+            )
+            for kind, is_calibrated in variants
+        ]
+    kinds = QNN_WEIGHTS if weights is None else weights
+    for kind in kinds:
+        if kind not in (FLOAT, *QNN_WEIGHTS):
+            raise OptionError(f"weights is {kind!r}, expected some of {', '.join(QNN_WEIGHTS)}")
+    return [
+        (FLOAT, False, partial(export_checkpoint, weights=FLOAT, context=context)),
+        *(
+            (
+                kind,
+                True,
+                partial(
+                    export_qnn,
+                    soc=soc,
+                    weights=kind,
+                    cache_type=cache_type,
+                    context=context,
+                    prefill_rows=min(context, _ROWS),
+                    decode_rows=min(context, _HEAD_ROWS),
+                    calibration=calibration,
+                ),
+            )
+            for kind in QNN_WEIGHTS
+            if kind in kinds
+        ),
+    ]
+
+
+def _fitting(path: Path, source: Checkpoint, pieces: Sequence[Sequence[int]]) -> Bundle:
+    """A bundle that can read the pieces.
+
+    Raises:
+        OptionError: It is another model's, or its context is too short.
+    """
+    bundle = Bundle.open(path)
+    if bundle.manifest.model != model_shape(source.config):
+        raise OptionError(f"{path} is no bundle of this checkpoint: their shapes differ")
+    longest = max(map(len, pieces))
+    if bundle.manifest.context < longest:
+        raise OptionError(
+            f"{path} has a context of {bundle.manifest.context} tokens, a piece of the text "
+            f"{longest}: export it with a longer one"
+        )
+    return bundle
 
 
 def _variants(
@@ -152,11 +243,12 @@ def _pieces(
     Raises:
         OptionError: The text cannot be used, or is too short.
     """
-    if text is None:
-        held_out = calibration is not None
-        texts = texts_for(source, calibration).held_out if held_out else other_texts(source)
+    if text is None and calibration is None:
+        texts = other_texts(source)
+    elif text is None:
+        texts = texts_for(source, calibration, is_chat=True).held_out
     else:
-        both = texts_for(source, text)
+        both = texts_for(source, text, is_chat=True)
         texts = both.calibration + [it for it in both.held_out if it not in both.calibration]
     pieces = []
     for piece in texts:
@@ -203,30 +295,36 @@ class _Reference:
 def _measured(
     bundle: Bundle, is_calibrated: bool, pieces: Sequence[Sequence[int]], reference: _Reference
 ) -> Quality:
-    session = OrtSession(CpuDevice(bundle))
-    surprise, divergence, num_agreed, row = 0.0, 0.0, 0, 0
+    target = bundle.manifest.qnn
+    options = QnnOptions(on_cpu=True)
+    session = OrtSession(
+        CpuDevice(bundle) if target is None else QnnDevice(bundle, options=options)
+    )
+    likeness = Likeness()
     for piece in pieces:
         session.rewind(0)
-        following = np.asarray([*piece[1:], -1], np.int64)
-        done = 0
+        following, done = np.asarray([*piece[1:], -1], np.int64), 0
         for logits in _logits(session, piece):
-            expected, got = _log_softmax(reference.beside(logits)), _log_softmax(logits)
             said = following[done : done + len(logits)]
-            has_next = said >= 0
-            surprise -= float(got[has_next, said[has_next]].sum())
-            divergence += float((np.exp(expected) * (expected - got)).sum())
-            num_agreed += int((expected.argmax(-1) == got.argmax(-1)).sum())
-            row, done = row + len(logits), done + len(logits)
+            likeness.add(reference.beside(logits), logits, said)
+            done += len(logits)
     reference.end()
     session.close()
     return Quality(
         weights=bundle.manifest.weights,
+        cache_type=None if target is None else target.caches[0].key.dtype,
         is_calibrated=is_calibrated,
         num_bytes=sum(record.num_bytes for record in bundle.manifest.files.values()),
-        perplexity=float(np.exp(surprise / (row - len(pieces)))),
-        agreement=num_agreed / row,
-        divergence=divergence / row,
+        perplexity=likeness.perplexity,
+        agreement=likeness.agreement,
+        divergence=likeness.divergence,
     )
+
+
+def _device(bundle: Bundle) -> Device:
+    if bundle.manifest.qnn is None:
+        return CpuDevice(bundle)
+    return QnnDevice(bundle, options=QnnOptions(on_cpu=True))
 
 
 def _logits(session: OrtSession, piece: Sequence[int]) -> list[NDArray[np.float32]]:
@@ -236,10 +334,3 @@ def _logits(session: OrtSession, piece: Sequence[int]) -> list[NDArray[np.float3
         np.asarray(piece, np.uint32), on_logits=lambda logits: chunks.append(logits.copy())
     )
     return chunks
-
-
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    wide = logits.astype(np.float64)
-    wide -= wide.max(-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(-1, keepdims=True))
-    return wide

@@ -15,6 +15,8 @@ examples:
   coordgen quality Qwen2.5-0.5B-Instruct --text prompts.jsonl
   coordgen quality SmolLM2-135M-Instruct.Q4_1.gguf --weights int4,keep --text prompts.jsonl
   coordgen quality Qwen2.5-0.5B-Instruct --weights int4 --calibration mails.jsonl
+  coordgen quality SmolLM2-135M-Instruct --soc 8-elite --calibration chats.jsonl --text more.jsonl
+  coordgen quality SmolLM2-135M-Instruct --bundle for-my-phone --text prompts.jsonl
 """
 
 
@@ -46,6 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="same as in `coordgen export`; int4 and w8a8 are then listed with and without it",
     )
     parser.add_argument(
+        "--soc",
+        metavar="NAME",
+        help="compare the kinds for QNN on this chip; their graphs run on the CPU",
+    )
+    parser.add_argument(
+        "--kv-cache",
+        choices=["uint8", "uint16"],
+        help="type of cached keys and values for QNN; default: uint8",
+    )
+    parser.add_argument(
+        "--bundle",
+        type=values.path("--bundle"),
+        metavar="DIR",
+        action="append",
+        help="compare this bundle of the checkpoint instead; may be repeated",
+    )
+    parser.add_argument(
         "--tokens",
         type=values.count("--tokens", least=2),
         default=2048,
@@ -65,8 +84,12 @@ def run(options: argparse.Namespace) -> int:
     """Print a row for each kind of weights.
 
     Raises:
-        OptionError: A package is missing.
+        OptionError: Two options exclude each other, or a package is missing.
     """
+    if options.bundle and (options.soc or options.weights):
+        raise OptionError("--bundle excludes --soc and --weights: a bundle has both already")
+    if options.kv_cache and not options.soc:
+        raise OptionError("--kv-cache needs --soc NAME, the chip")
     try:
         from coordgen_rs.bench.quality import compare_weights
     except ModuleNotFoundError as error:
@@ -79,6 +102,9 @@ def run(options: argparse.Namespace) -> int:
             calibration=options.calibration,
             most_tokens=options.tokens,
             threads=options.threads,
+            soc=options.soc,
+            cache_type=options.kv_cache or "uint8",
+            bundles=options.bundle or (),
             on_progress=on_progress,
         )
     if options.json:
@@ -87,7 +113,8 @@ def run(options: argparse.Namespace) -> int:
     print("| weights | MB | perplexity | same next token | divergence |")
     print("|---|---|---|---|---|")
     for row in report.rows:
-        name = f"{row.weights}, calibrated" if row.is_calibrated else row.weights
+        name = row.weights if row.cache_type is None else f"{row.weights}, {row.cache_type} cache"
+        name = f"{name}, calibrated" if row.is_calibrated and row.cache_type is None else name
         print(
             f"| {name} | {row.num_bytes / 1e6:.1f} | {row.perplexity:.3f} | "
             f"{100 * row.agreement:.1f} % | {row.divergence:.4f} |"

@@ -25,7 +25,7 @@ def spreading(products: NDArray[Any]) -> NDArray[np.float32]:
         products: Of each input with each, summed over all rows, `(in_features, in_features)`.
 
     Raises:
-        CheckpointError: That does not exist, or is no float32.
+        CheckpointError: That factor does not exist, or is no float32.
     """
     products = products.astype(np.float64)
     diagonal = np.einsum("ii->i", products)
@@ -35,10 +35,10 @@ def spreading(products: NDArray[Any]) -> NDArray[np.float32]:
     try:
         factor = np.linalg.cholesky(np.linalg.inv(products)).T.astype(np.float32)
     except np.linalg.LinAlgError:
-        factor = np.full_like(products, np.nan, np.float32)
+        factor = np.full(products.shape, np.nan, np.float32)
     if not np.isfinite(factor).all():
         raise CheckpointError(
-            "what enters a layer on the calibration text is too large or too uneven to calibrate "
-            "int4 on: use another text, or none"
+            "what enters a layer on the calibration text is too large or too uneven to round "
+            "weights by it: use another text"
         )
-    return np.asarray(factor)
+    return factor

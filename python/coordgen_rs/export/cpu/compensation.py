@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
-from coordgen_rs.export.calibration.spreading import spreading as spreading_of
+from coordgen_rs.export.calibration.spreading import spreading
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.checkpoints.tensor import (
     IntegerFormat,
@@ -94,8 +94,8 @@ def compensated_rows(weight: _Array, entering: LinearInput) -> IntegerRows:
     for block in range(blocks):
         columns = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         grids = search_grids(left[:, columns], importance[columns])
-        values[:, columns], errors = _rounded(left[:, columns], grids, spreading[columns, columns])
-        left[:, columns.stop :] -= errors @ spreading[columns, columns.stop :]
+        values[:, columns], errors = _rounded(left[:, columns], grids, spread[columns, columns])
+        left[:, columns.stop :] -= errors @ spread[columns, columns.stop :]
         scales[:, block], zeros[:, block] = grids.steps[:, 0], grids.zeros[:, 0]
     return IntegerRows(values.astype(np.uint8), scales.astype(np.float32), zeros.astype(np.uint8))
 

@@ -59,6 +59,8 @@ from coordgen_rs.target.qnn.options import Soc, soc_named
 
 _DEFAULT_CONTEXT = 1024
 _MOST_ROWS = 1024
+QNN_WEIGHTS: tuple[Literal["int8", "int4"], ...] = ("int8", "int4")
+"""The kinds of weights."""
 _BITS = {"int8": (8,), "int4": (4, 8)}
 """That the matrices of blocks may get."""
 _MOST_BITS = 5.0

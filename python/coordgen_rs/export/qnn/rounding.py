@@ -42,6 +42,9 @@ def rounded(weight: Array, products: Array, bits: int) -> ColumnIntegers:
         weight: Finite, `(in_features, out_features)`.
         products: Of each input with each, summed over rows, `(in_features, in_features)`.
         bits: 4 or 8.
+
+    Raises:
+        CheckpointError: What enters it cannot be compensated for.
     """
     steps = _searched_steps(weight, np.diagonal(products), bits)
     order = np.argsort(-np.diagonal(products), kind="stable")

@@ -12,6 +12,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import DeviceLostError
 from coordgen_rs.target.blocks import Bound, GraphName, OrtBlocks
 from coordgen_rs.target.buffers import Buffers, ort_value
+from coordgen_rs.target.onnx_runtime import cpu_session
 from coordgen_rs.target.qnn.kv_cache import QnnCache
 from coordgen_rs.target.qnn.onnx_runtime import qnn_session
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
@@ -72,6 +73,8 @@ def load_qnn_graph(
     Raises:
         ProviderError: The provider cannot load it; the message names the file.
     """
+    if options.on_cpu:
+        return cpu_session(bundle.file(file))
     target = bundle.manifest.qnn
     shared = None if target is None else target.shared
     if shared is not None and file in shared.graphs:

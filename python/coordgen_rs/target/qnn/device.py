@@ -50,11 +50,15 @@ class QnnDevice:
         recompile: bool = False,
     ) -> None:
         target = _target(bundle, soc)
-        check_available()
-        target = _usable(bundle, target, recompile)
+        self._options = options or QnnOptions()
+        if self._options.on_cpu:
+            target = replace(target, compiled=None, shared=None)
+        else:
+            check_available()
+            target = _usable(bundle, target, recompile)
         self.bundle = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
         manifest, model = self.bundle.manifest, self.bundle.manifest.model
-        self._target, self._options = target, options or QnnOptions()
+        self._target = target
         self._chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
         self.allowed_commits = ("canonical", "compact") if target.is_exact else ("canonical",)
         self.cache = QnnCache(target.caches, model.num_kv_heads, manifest.slots, model.head_dim)

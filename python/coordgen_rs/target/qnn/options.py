@@ -108,6 +108,8 @@ class QnnOptions:
         profiling: How much is profiled, to `profiling_file` (CSV).
         profiling_file: Where a profile goes; needs `profiling`.
         extra: Further options by the provider's own names.
+        on_cpu: Whether ONNX Runtime's own kernels compute the graphs in place of the provider,
+            with the same encodings: for comparing, without onnxruntime-qnn.
 
     Raises:
         OptionError: A value outside its range, an unknown name in `extra`, one that has a field
@@ -124,6 +126,7 @@ class QnnOptions:
     profiling: ProfilingLevel | None = None
     profiling_file: Path | None = None
     extra: dict[str, str] = field(default_factory=dict)
+    on_cpu: bool = False
 
     def __post_init__(self) -> None:
         _check_choice("performance_mode", self.performance_mode, PerformanceMode)
@@ -145,7 +148,7 @@ class QnnOptions:
         given = {
             _NAMES[item.name]: getattr(self, item.name)
             for item in fields(self)
-            if item.name != "extra" and getattr(self, item.name) is not None
+            if item.name in _NAMES and getattr(self, item.name) is not None
         }
         chip = {"htp_arch": str(soc.htp_arch), "soc_model": str(soc.model)}
         return chip | {name: _text(value) for name, value in given.items()} | self.extra
@@ -170,7 +173,7 @@ def parse_options(given: Sequence[str]) -> QnnOptions:
     Raises:
         OptionError: One has no `=` or a malformed value, or `QnnOptions` rejects it.
     """
-    own = {item.name: item.type for item in fields(QnnOptions) if item.name != "extra"}
+    own = {item.name: item.type for item in fields(QnnOptions) if item.name in _NAMES}
     values: dict[str, Any] = {}
     extra: dict[str, str] = {}
     for item in given:
