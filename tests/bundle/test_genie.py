@@ -98,7 +98,7 @@ CONFIGS = {
     "token 99 is not in the vocabulary": lambda it: it["dialog"]["context"].update(
         {"eos-token": 99}
     ),
-    "n-vocab is 100, the graphs give 24": lambda it: it["dialog"]["context"].update(
+    "has 100 tokens, the graphs give 24": lambda it: it["dialog"]["context"].update(
         {"n-vocab": 100}
     ),
     "dialog has no field context": lambda it: it["dialog"].pop("context"),

@@ -59,14 +59,14 @@ def write_genie(bundle: Bundle, out: Path, form: Form) -> Path:
         for rows in form.widths:
             ending = f"ar{rows}_cl{form.context}_{part + 1}_of_{num_parts}"
             name, file = form.prefixes(rows) + ending, f"part_{part + 1}_ar{rows}.bin"
-            _compile(bundle, part_model(bundle, part, rows, form), out / file, name)
+            compile_graph(bundle, part_model(bundle, part, rows, form), out / file, name)
             graphs |= read_binary(out / file).graphs
             binaries.append(file)
     _write_texts(bundle, out, form, binaries, graphs)
     return out
 
 
-def _compile(bundle: Bundle, model: onnx.ModelProto, out: Path, name: str) -> None:
+def compile_graph(bundle: Bundle, model: onnx.ModelProto, out: Path, name: str) -> None:
     """Compile a graph for the bundle's chip, as a binary whose graph has that name."""
     target = bundle.manifest.qnn
     assert target is not None

@@ -65,7 +65,10 @@ class Bundle:
             return GenieFolder.open(directory)
         if _is_of(directory, GENAI_CONFIG_NAME):
             from coordgen_rs.bundle.genai.folder import GenaiFolder
+            from coordgen_rs.bundle.genie.pipeline import PipelineFolder, is_pipeline
 
+            if is_pipeline(directory):
+                return PipelineFolder.open(directory)
             return GenaiFolder.open(directory)
         manifest = directory / MANIFEST_NAME
         try:

@@ -27,7 +27,6 @@ def refuse(folder, match, error=BundleError):
 
 
 CONFIGS = {
-    "pipeline of several graphs": {"decoder__pipeline": []},
     "decoder is missing": {"decoder": None},
     "provider 'cuda'": {"decoder__session_options__provider_options": [{"cuda": {}}]},
     "provider 'QNN'": {"decoder__session_options__provider_options": [{"QNN": {}}]},

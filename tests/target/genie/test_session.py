@@ -17,7 +17,7 @@ from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.target.qnn.onnx_runtime import QnnVersion
 from genie_bundles import CONFIG_NAME, Form, write_genie
-from qnn_bundles import needs_emulator, qnn_bundle, tokens_of
+from qnn_bundles import needs_emulator, tokens_of
 
 pytestmark = needs_emulator
 
@@ -28,12 +28,6 @@ NEW_TOKENS = 4
 def hashes(folder):
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    sizes = {"context": 40, "prefill_rows": 8, "decode_rows": 8}
-    return Bundle.open(qnn_bundle(tmp_path_factory.mktemp("own"), "embedded", "8-gen-2", **sizes))
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def read_config(path: Path) -> GenaiConfig:
 
 
 def _refuse_other_models(path: Path, model: dict[str, Any]) -> None:
-    """Refuse models of several graphs, and those for other hardware.
+    """Refuse models with other parts than a decoder, and those for other hardware.
 
     Raises:
         BundleError: It is such a model.
@@ -108,11 +108,6 @@ def _refuse_other_models(path: Path, model: dict[str, Any]) -> None:
     decoder = model.get("decoder")
     if not isinstance(decoder, dict):
         raise BundleError(f"{path}: model.decoder is missing")
-    if "pipeline" in decoder or model.get("type") == "decoder-pipeline":
-        raise BundleError(
-            f"{path} describes a pipeline of several graphs, as made for NPUs; only folders with "
-            "one decoder graph for CPU can be opened"
-        )
     for part in _OTHER_MODELS:
         if part in model:
             raise BundleError(

@@ -104,6 +104,32 @@ class _Dialog:
 
 
 @dataclass(frozen=True)
+class Rotation:
+    """How positions are encoded.
+
+    Attributes:
+        theta: Base of the rotation.
+        scaling: What its frequencies are changed by.
+    """
+
+    theta: float
+    scaling: _Scaling
+
+    def frequencies(self, head_dim: int) -> NDArray[np.float32]:
+        """Radians per position of each pair of a head, `(head_dim / 2,) f32`."""
+        frequencies, scaling = unscaled(self.theta, head_dim), self.scaling
+        if scaling.rope_type != "llama3":
+            return frequencies
+        figures = (
+            scaling.factor,
+            scaling.low_freq_factor,
+            scaling.high_freq_factor,
+            scaling.original_max_position_embeddings,
+        )
+        return scaled_as_llama3(frequencies, *(float(figure or 1) for figure in figures))
+
+
+@dataclass(frozen=True)
 class GenieConfig:
     """What a config says of its model.
 
@@ -116,8 +142,7 @@ class GenieConfig:
         binaries: File names of the context binaries, in the order of the model's parts.
         extensions: File name of the backend's own config, if any.
         embedding: The embedding's file, if it is one.
-        rope_theta: Base of the rotation.
-        scaling: Of the rotation.
+        rotation: How positions are encoded; None where a graph for CPU does it (`pipeline.py`).
     """
 
     context: int
@@ -128,21 +153,7 @@ class GenieConfig:
     binaries: list[str]
     extensions: str | None
     embedding: Lookup | None
-    rope_theta: float
-    scaling: _Scaling
-
-    def frequencies(self, head_dim: int) -> NDArray[np.float32]:
-        """Radians per position of each pair of a head, `(head_dim / 2,) f32`."""
-        frequencies, scaling = unscaled(self.rope_theta, head_dim), self.scaling
-        if scaling.rope_type != "llama3":
-            return frequencies
-        figures = (
-            scaling.factor,
-            scaling.low_freq_factor,
-            scaling.high_freq_factor,
-            scaling.original_max_position_embeddings,
-        )
-        return scaled_as_llama3(frequencies, *(float(figure or 1) for figure in figures))
+    rotation: Rotation | None
 
 
 def read_config(path: Path) -> GenieConfig:
@@ -258,8 +269,7 @@ def _config(path: Path, dialog: _Dialog) -> GenieConfig:
         binaries=[] if model.binary is None else model.binary.ctx_bins,
         extensions=dialog.engine.backend.extensions,
         embedding=dialog.embedding,
-        rope_theta=float(theta or 0),
-        scaling=scaling,
+        rotation=Rotation(float(theta or 0), scaling),
     )
 
 

@@ -5,7 +5,7 @@ and what the binaries, or metadata.json, say of their graphs. What is run stands
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.bundle.directory import GENIE_CONFIG_NAME as CONFIG_NAME
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.genie.binary import can_read, read_binary
@@ -78,17 +79,9 @@ class GenieFolder(Bundle):
         directory = directory.absolute()
         config = read_config(directory / CONFIG_NAME)
         metadata = read_metadata(directory, config.extensions)
-        for name in config.binaries:
-            if not (directory / name).is_file():
-                raise BundleDamagedError(f"{directory / name} is missing")
-        binaries = _binaries(directory, config) if can_read() else {}
+        binaries = read_binaries(directory, config.binaries) if can_read() else {}
         graphs = _graphs(directory, config, metadata, binaries)
-        model = choose_model(str(directory), graphs, config.context)
-        target = _target(directory, model, metadata, binaries)
-        made_by = next((item.build_id for item in binaries.values()), None) or metadata.qairt
-        manifest = _manifest(directory, config, model, target, metadata)
-        counts = {name: len(facts.graphs) for name, facts in binaries.items()}
-        return cls(directory, manifest, config, model, made_by, counts)
+        return cls(**opened(directory, CONFIG_NAME, config, metadata, binaries, graphs))
 
     def identity(self) -> bytes:
         """Same as in `Bundle`; hashes of config and tokenizer, and sizes of the binaries."""
@@ -113,12 +106,55 @@ class GenieFolder(Bundle):
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """Same as in `Bundle`, for every position that a run can reach."""
         positions = np.arange(self.model.context, dtype=np.float32)
-        angles = positions[:, None] * self.config.frequencies(self.model.head_dim)
+        frequencies = np.asarray(self.manifest.inv_freq, np.float32)
+        angles = positions[:, None] * frequencies
         return {"cos": np.cos(angles), "sin": np.sin(angles)}
 
 
-def _binaries(directory: Path, config: GenieConfig) -> dict[str, BinaryFacts]:
-    return {name: read_binary(directory / name) for name in config.binaries}
+def opened(
+    directory: Path,
+    config_name: str,
+    config: GenieConfig,
+    metadata: Metadata,
+    binaries: dict[str, BinaryFacts],
+    graphs: dict[str, tuple[str, GraphFacts]],
+) -> dict[str, Any]:
+    """The fields of a `GenieFolder`.
+
+    Args:
+        directory: The bundle.
+        config_name: File name of its config.
+        config: What that says.
+        metadata: What other files say.
+        binaries: What the binaries say; empty if they cannot be read here.
+        graphs: File and facts of each graph.
+
+    Raises:
+        BundleError: The graphs cannot be run, or the files disagree.
+        BundleDamagedError: A file is missing.
+    """
+    for name in config.binaries:
+        if not (directory / name).is_file():
+            raise BundleDamagedError(f"{directory / name} is missing")
+    model = choose_model(str(directory), graphs, config.context)
+    target = _target(directory, model, metadata, binaries)
+    return {
+        "path": directory,
+        "manifest": _manifest(directory, config_name, config, model, target, metadata),
+        "config": config,
+        "model": model,
+        "made_by": next((it.build_id for it in binaries.values()), None) or metadata.qairt,
+        "num_graphs": {name: len(facts.graphs) for name, facts in binaries.items()},
+    }
+
+
+def read_binaries(directory: Path, names: Iterable[str]) -> dict[str, BinaryFacts]:
+    """What each binary says of itself.
+
+    Raises:
+        BundleDamagedError: One is missing, or is no context binary.
+    """
+    return {name: read_binary(directory / name) for name in names}
 
 
 def _graphs(
@@ -157,10 +193,15 @@ def _target(
         if facts.soc_model is not None:
             socs.setdefault(facts.soc_model, file)
     check_one(directory, "soc_model", socs)
-    if not socs or not metadata.htp_archs:
-        lacking = "soc_model" if not socs else "HTP version"
-        raise BundleError(f"{directory}: neither its metadata nor its binaries say the {lacking}")
-    soc, arch = next(iter(socs)), next(iter(metadata.htp_archs))
+    if not socs:
+        raise BundleError(f"{directory}: neither its metadata nor its binaries say the soc_model")
+    soc = next(iter(socs))
+    archs = [*metadata.htp_archs, *(it.htp_arch for it in SOCS.values() if it.model == soc)]
+    if not archs:
+        raise BundleError(
+            f"{directory} is for the chip with soc_model {soc}, whose HTP version is not known"
+        )
+    arch = archs[0]
     unseen = model.mask.quantize(np.array([_LEAST_MASK], np.float32))
     return QnnTarget(
         soc=f"soc {soc}",
@@ -176,7 +217,12 @@ def _target(
 
 
 def _manifest(
-    directory: Path, config: GenieConfig, model: GenieModel, target: QnnTarget, metadata: Metadata
+    directory: Path,
+    config_name: str,
+    config: GenieConfig,
+    model: GenieModel,
+    target: QnnTarget,
+    metadata: Metadata,
 ) -> Manifest:
     """What a session has to know of a bundle.
 
@@ -197,8 +243,10 @@ def _manifest(
         vocab_size=model.vocab_size,
         rms_norm_eps=0.0,
     )
-    _check_sizes(directory, config, shape, context)
-    names = [CONFIG_NAME, config.tokenizer]
+    _check_sizes(directory / config_name, config, shape, context)
+    rotation = config.rotation
+    frequencies = [] if rotation is None else rotation.frequencies(model.head_dim).tolist()
+    names = [config_name, config.tokenizer]
     files = {name: _record(directory / name) for name in names}
     files |= {name: _size(directory / name) for name in config.binaries}
     blocks = [
@@ -213,7 +261,7 @@ def _manifest(
     last = blocks[-1]
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        tool="Qualcomm AI Hub (Genie)",
+        tool="Qualcomm AI Hub",
         model=shape,
         weights="compiled",
         context=context,
@@ -223,7 +271,7 @@ def _manifest(
         decode_rows=widths[-1],
         bos_token_id=config.bos_token_id,
         end_token_ids=config.end_token_ids,
-        inv_freq=[float(frequency) for frequency in config.frequencies(model.head_dim)],
+        inv_freq=frequencies,
         blocks=blocks,
         head=HeadFiles([last.weights], last.graphs),
         embedding=EmbeddingFile(config.embedding.lut_path if config.embedding else "", "float32"),
@@ -233,15 +281,15 @@ def _manifest(
     )
 
 
-def _check_sizes(directory: Path, config: GenieConfig, shape: ModelShape, context: int) -> None:
-    path = directory / CONFIG_NAME
+def _check_sizes(path: Path, config: GenieConfig, shape: ModelShape, context: int) -> None:
     sizes: dict[str, Any] = {k: v for k, v in vars(shape).items() if isinstance(v, int)}
     for name, size in {**sizes, "context": context}.items():
         if not 1 <= size <= MOST_OF_A_SIZE:
             raise BundleError(f"{path}: {name} is {size}")
     if config.vocab_size > shape.vocab_size:
         raise BundleError(
-            f"{path}: n-vocab is {config.vocab_size}, the graphs give {shape.vocab_size} logits"
+            f"{path}: the vocabulary has {config.vocab_size} tokens, the graphs give "
+            f"{shape.vocab_size} logits"
         )
     for token in [*config.end_token_ids, config.bos_token_id or 0]:
         if not 0 <= token < shape.vocab_size:

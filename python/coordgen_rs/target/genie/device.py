@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.genie.folder import GenieFolder
 from coordgen_rs.bundle.genie.metadata import version_numbers
+from coordgen_rs.bundle.genie.pipeline import PipelineFolder
 from coordgen_rs.bundle.manifest import QnnTarget
 from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.genie.blocks import GenieBlocks, GenieHead
 from coordgen_rs.target.genie.buffers import Forms, GenieBuffers
 from coordgen_rs.target.genie.kv_cache import GenieCache
+from coordgen_rs.target.genie.positions import position_tables
 from coordgen_rs.target.qnn.onnx_runtime import check_available, version
 from coordgen_rs.target.qnn.options import SOCS, QnnOptions, Soc
 
@@ -66,9 +68,16 @@ class GenieDevice:
         self._most_rows = manifest.widths[-1]
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
-        """Same as in `Bundle`, but in the graphs' encoding."""
+        """Same as in `Bundle`, but in the graphs' encoding.
+
+        Raises:
+            BundleError: A pipeline's graph for positions cannot be run.
+        """
         rotation = self.bundle.model.rotation
-        tables = self.bundle.rope_tables()
+        if isinstance(self.bundle, PipelineFolder):
+            tables = position_tables(self.bundle)
+        else:
+            tables = self.bundle.rope_tables()
         return {name: rotation.quantize(table) for name, table in tables.items()}
 
     def buffers(self, rows: int) -> GenieBuffers:
