@@ -42,6 +42,21 @@ def talk(bundle, *lines, options=()):
     return done
 
 
+def test_answers_of_a_dialogue_follow_a_grammar(bundle):
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    done = talk(bundle, QUESTION, "And now?", options=("--regex", "(yes|no), it is"))
+    assert set(done.stdout.splitlines()) <= {"yes, it is", "no, it is"}
+    assert len(done.stdout.splitlines()) == 2
+    refusal = refused("chat", bundle, "--regex", "yes", "--lark", "file")
+    assert "not allowed with argument" in refusal
+
+
+def test_a_dialogue_that_remembers_no_other_gives_the_same_answers(bundle):
+    questions = (QUESTION, "/reset", QUESTION)
+    apart = talk(bundle, *questions, options=("--no-remember",))
+    assert apart.stdout == talk(bundle, *questions).stdout
+
+
 def test_the_exporter_stores_the_template_and_its_tokens(bundle):
     chat = Bundle.open(bundle).manifest.chat
     assert chat.templates == {"default": "chat_template.jinja"}

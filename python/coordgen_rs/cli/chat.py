@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from coordgen_rs.answer import Piece
-from coordgen_rs.cli import request_options, text, values
+from coordgen_rs.cli import grammar_options, request_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.warned import warnings_told
 from coordgen_rs.dialogue import Dialogue
@@ -27,6 +27,7 @@ expected, Ctrl-D leaves, and so does Ctrl-C if it is pressed twice.
 examples:
   coordgen chat bundle
   coordgen chat bundle --system "Answer in one sentence." --temperature 0.7 --min-p 0.05
+  coordgen chat bundle --json-schema answer.json
   printf 'Is a lion an animal?\\nAnd a tulip?\\n' | coordgen chat bundle
 """
 
@@ -50,10 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--chat-template",
     )
     request_options.add_arguments(parser)
+    grammar_options.add_arguments(parser)
     parser.add_argument(
         "--no-reuse",
         action="store_true",
         help="compute the whole dialogue for every answer, for comparison",
+    )
+    parser.add_argument(
+        "--no-remember",
+        action="store_true",
+        help="draft from the dialogue alone, not from others before /reset",
     )
 
 
@@ -62,10 +69,13 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ChatTemplateError: The bundle has no chat template.
+        UnsupportedGrammarError: The grammar cannot be followed; said at the first message.
     """
     request = request_options.request(options)
+    request["grammar"] = grammar_options.chosen(options)
     request["reuse_prefix"] = not options.no_reuse
-    with warnings_told(), request_options.opened(options) as model:
+    remember = not options.no_remember
+    with warnings_told(), request_options.opened(options, remember=remember) as model:
         model.check_chat()
         dialogue = Dialogue(model, options.system, **request)
         _Talk(dialogue, is_interactive=sys.stdin is not None and sys.stdin.isatty()).run()
