@@ -112,6 +112,15 @@ def test_schemas_that_would_be_followed_wrongly_or_not_at_all_are_named(vocabula
         vocabulary.matcher(JsonSchema(schema))
 
 
+@pytest.mark.parametrize("keyword", ["const", "default", "examples"])
+def test_values_and_names_that_look_like_keywords_are_no_keywords(vocabulary, keyword):
+    value = {"minProperties": 5}
+    schema = closed(minProperties={"type": "integer", keyword: [value] if keyword[0] == "e" else 3})
+    assert vocabulary.matcher(JsonSchema(schema)) is not None
+    schema = closed(a={"type": "object", keyword: [value] if keyword[0] == "e" else value})
+    assert vocabulary.matcher(JsonSchema(schema)) is not None
+
+
 @pytest.fixture(scope="module")
 def asked(session, vocabulary, prompt):
     """Requests, with the tokens of constrained plain decoding and why they end."""

@@ -12,6 +12,8 @@ from coordgen_rs.errors import UnsupportedGrammarError
 
 _VALUES = ("const", "default", "enum", "examples")
 """Keywords that hold values, not schemas."""
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords that hold schemas by names, which may be those of keywords."""
 
 
 def check_schema(schema: Any) -> None:
@@ -23,21 +25,23 @@ def check_schema(schema: Any) -> None:
     Raises:
         UnsupportedGrammarError: There is such a keyword; the message names it.
     """
-    for part in _objects(schema):
+    for part in _schemas(schema):
         _check_num_properties(part)
         _check_exclusive(part)
 
 
-def _objects(schema: Any) -> Iterator[dict[str, Any]]:
-    """All objects of a schema, values left out."""
-    if isinstance(schema, dict):
+def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and all that it is made of."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _schemas(item)
+    elif isinstance(schema, dict):
         yield schema
         for key, value in schema.items():
-            if key not in _VALUES or isinstance(value, dict):
-                yield from _objects(value)
-    elif isinstance(schema, list):
-        for item in schema:
-            yield from _objects(item)
+            if key in _NAMED and isinstance(value, dict):
+                yield from _schemas(list(value.values()))
+            elif key not in _VALUES:
+                yield from _schemas(value)
 
 
 def _check_num_properties(part: dict[str, Any]) -> None:
