@@ -91,7 +91,9 @@ def test_the_models_cache_holds_the_text_as_if_read_from_the_start(session_of, m
     for step in generate(session, prompt, max_new_tokens=30, drafter=drafter):
         text += step.token_ids
         if len(text) < len(prompt) + 30:
-            drafter.model.draft(1)  # moves the rows accepted together, and reads the last token
+            drafter.model.draft(
+                1
+            )  # moves the rows that were accepted together, and reads the last token
     model.session.rewind(len(text) - len(step.token_ids) - 1)
     held = next_row(model.session, text[: len(text) - len(step.token_ids)])
     model.session.rewind(0)

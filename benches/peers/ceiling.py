@@ -79,7 +79,7 @@ class Seen:
 
 
 def ceiling(records, budget, *, remembering=False):
-    """Tokens a step of the oracle over records, as `TokenizedRecord`, with a budget of drafts."""
+    """Tokens a step of the oracle over `TokenizedRecord`s, with `budget` draft tokens a step."""
     seen = Seen(remembering=remembering)
     tokens = steps = 0
     for record in records:
