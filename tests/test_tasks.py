@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 import fleet_tasks
+from coordgen_rs.bench.evaluation.cells import evaluate
+from coordgen_rs.bench.evaluation.table_file import TableFile
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.history.fleet.build import build
 from coordgen_rs.tasks import RayTasks, Sequential, TaskLostError
 from fleet_records import records, write_jsonl
-from fleet_tasks import Killing, die, refuse, square
+from fleet_tasks import FakeCell, Killing, die, refuse, square
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,14 @@ def test_a_history_built_on_ray_has_the_bytes_of_one_built_here(ray_tasks, bundl
     assert names == sorted(path.name for path in (tmp_path / "there").iterdir())
     for name in names:
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+
+
+def test_an_evaluation_on_ray_has_the_rows_of_one_here(ray_tasks, tmp_path):
+    cells = [FakeCell(number) for number in range(6)]
+    here, there = TableFile(tmp_path / "here.json"), TableFile(tmp_path / "there.json")
+    evaluate(cells, here, Sequential())
+    evaluate(cells, there, ray_tasks)
+    assert sorted(there.rows, key=str) == sorted(here.rows, key=str)
 
 
 @pytest.mark.parametrize("address", ["local:0", "local:many"])

@@ -5,6 +5,7 @@ results are the same either way; what a call writes must be whole or absent, bec
 where a worker was killed.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -48,7 +49,7 @@ class Sequential:
 
 
 class RayTasks:
-    """Calls run as Ray tasks, one core each.
+    """Calls run as Ray tasks.
 
     Workers need this package, and see files at the same paths as this process. A call that was lost
     with its worker runs again.
@@ -56,13 +57,14 @@ class RayTasks:
     Args:
         address: "local" for workers on this machine, one per core, "local:N" for N of them, or
             that of a cluster: "auto", "HOST:PORT" or "ray://HOST:PORT".
+        cores: That Ray sets aside for each call.
 
     Raises:
         OptionError: The address is none, or the package ray is missing.
         TaskLostError: No cluster answers there.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, cores: int = 1) -> None:
         try:
             import ray
         except ModuleNotFoundError as error:
@@ -70,6 +72,7 @@ class RayTasks:
                 f"--ray needs the package ray, which is not installed: {how_to_install('ray')}"
             ) from error
         self._ray: Any = ray
+        self._cores = cores
         where: dict[str, Any] = {"address": address}
         kind, _, num_workers = address.partition(":")
         if kind == _LOCAL:
@@ -77,7 +80,9 @@ class RayTasks:
             if num_workers:
                 where["num_cpus"] = _count(num_workers, address)
         try:
-            ray.init(**where, ignore_reinit_error=True, log_to_driver=False, logging_level="error")
+            ray.init(
+                **where, ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR
+            )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise TaskLostError(f"no Ray cluster answers at {address}: {error}") from error
 
@@ -91,8 +96,8 @@ class RayTasks:
                 on a worker.
         """
         ray = self._ray
-        remote = ray.remote(max_retries=RETRIES, num_cpus=1)(_called)
-        at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        remote = ray.remote(max_retries=RETRIES, num_cpus=self._cores)(_called)
+        at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cores)
         waiting = iter(enumerate(arguments))
         running: dict[Any, int] = {}
         try:

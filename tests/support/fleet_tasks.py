@@ -1,9 +1,10 @@
-"""Calls for tests of tasks: one that kills its worker the first time."""
+"""Calls for tests of tasks: one that kills its worker the first time, and cells that are cheap."""
 
 import os
 import signal
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,19 @@ def refuse(argument: int) -> int:
 
 def square(argument: int) -> int:
     return argument * argument
+
+
+@dataclass(frozen=True)
+class FakeCell:
+    """A cell of an evaluation that squares a number, or is interrupted."""
+
+    number: int
+    interrupts: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    def measure(self) -> list[dict[str, Any]]:
+        if self.interrupts:
+            raise KeyboardInterrupt
+        return [{"square": self.number**2}]

@@ -3,11 +3,12 @@
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_method
+from coordgen_rs.bench.evaluation.measured import Measured
 from coordgen_rs.bench.measuring.settings import METHODS, MOST_LOAD_DELAY_S, Settings
 from coordgen_rs.bench.measuring.workbench import Workbench
 from coordgen_rs.bench.reporting.condition import Condition
@@ -15,7 +16,7 @@ from coordgen_rs.bench.reporting.plots import check_matplotlib, plot_section
 from coordgen_rs.bench.reporting.report import chosen_sections, document
 from coordgen_rs.bench.reporting.section import Section
 from coordgen_rs.bench.sections import SECTIONS
-from coordgen_rs.cli import outputs, provider_options, values
+from coordgen_rs.cli import outputs, provider_options, ray_option, table_option, values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.profile.file import Profile
@@ -37,6 +38,8 @@ examples:
       --costs free
   coordgen bench bundle prompts.jsonl --sections methods --methods chain,edgellm \\
       --draft-model small-bundle --memory-budget 400M
+  coordgen bench bundle prompts.jsonl --sections methods --and-data mails.jsonl \\
+      --and-bundle small-bundle --table results.json
   coordgen bench bundle --sections switching --threads 1 --load-delay 0.5
 """
 _STDOUT = Path("-")
@@ -88,6 +91,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write all figures and conditions to FILE; - prints them instead of tables",
     )
+    table_option.add_argument(parser)
+    for what, name in (("bundle", "BUNDLE"), ("data", "DATA")):
+        parser.add_argument(
+            f"--and-{what}",
+            type=values.path(f"--and-{what}"),
+            action="append",
+            metavar=name,
+            help=f"with --table: a further {name}, combined with the others; may be repeated",
+        )
+    ray_option.add_argument(parser)
     parser.add_argument(
         "--plots",
         type=values.path("--plots"),
@@ -218,6 +231,9 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     names = chosen_sections(options.sections, settings)
     _check_used(options, settings, names)
+    if options.table is not None:
+        return _fill(options, settings, names)
+    values.refuse(options, ["and_bundle", "and_data", "ray"], "needs --table")
     to_file = None if options.json in (None, _STDOUT) else options.json
     if to_file is not None:
         outputs.check_file("--json", to_file)
@@ -248,6 +264,25 @@ def run(options: argparse.Namespace) -> int:
             else:
                 outputs.write(to_file, lambda path: path.write_text(f"{text}\n", "utf-8"))
     return 0
+
+
+def _fill(options: argparse.Namespace, settings: Settings, sections: Sequence[str]) -> int:
+    """Measure the section `methods` of all bundles and prompts into a table.
+
+    Raises:
+        OptionError: An option would be ignored, or Ray would not know what a cell needs.
+    """
+    if list(sections) != ["methods"]:
+        raise OptionError("--table is for --sections methods")
+    values.refuse(options, ["json", "plots"], "is not written with --table")
+    if options.ray is not None and settings.threads is None:
+        raise OptionError("--ray needs --threads, as many cores as each cell is to have")
+    cells = []
+    for bundle in (settings.bundle, *(options.and_bundle or ())):
+        for data in (settings.data, *(options.and_data or ())):
+            paths = {"bundle": bundle.absolute(), "data": data and data.absolute()}
+            cells.append(Measured(replace(settings, **paths)))
+    return table_option.fill(options, cells, cores=settings.threads or 1)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

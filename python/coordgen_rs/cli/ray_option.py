@@ -20,12 +20,12 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def chosen(options: argparse.Namespace) -> Iterator[Tasks]:
-    """Where calls run, for the block."""
+def chosen(options: argparse.Namespace, *, cores: int = 1) -> Iterator[Tasks]:
+    """Where calls run, for the block; on Ray each has `cores` cores."""
     if options.ray is None:
         yield Sequential()
         return
-    tasks = RayTasks(options.ray)
+    tasks = RayTasks(options.ray, cores=cores)
     try:
         yield tasks
     finally:

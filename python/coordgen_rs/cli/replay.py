@@ -2,12 +2,15 @@
 
 import argparse
 import json
+from itertools import product
 from typing import Any
 
+from coordgen_rs.bench.evaluation.replayed import Replayed, Source
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.bench.replay.run import DRAFTERS, HISTORIES, MOST_BUDGET, replay
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
-from coordgen_rs.cli import values
+from coordgen_rs.cli import ray_option, table_option, values
+from coordgen_rs.errors import OptionError
 
 ABOUT = "measure a drafter on recorded answers, without a model"
 EXAMPLES = """\
@@ -21,13 +24,19 @@ examples:
   coordgen replay summaries.jsonl --tokenizer llama3 --template llama3 \\
       --output-of Llama-3.2-1B-Instruct --budget 32 --json
   coordgen replay actions.jsonl --tokenizer qwen2.5 --template qwen2.5 --history earlier-requests
+  coordgen replay mails.jsonl records.jsonl --tokenizer qwen2.5 --template qwen2.5 \\
+      --drafter coordgen,sam --budget 8,16 --table results.json --ray local
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument(
-        "data", type=values.path("DATA"), metavar="DATA", help="records, one JSON object per line"
+        "data",
+        type=values.path("DATA"),
+        nargs="+",
+        metavar="DATA",
+        help="records, one JSON object per line",
     )
     parser.add_argument(
         "--tokenizer",
@@ -47,48 +56,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drafter",
-        choices=list(DRAFTERS),
+        type=values.several(values.one_of("--drafter", DRAFTERS)),
         default="auto",
-        help="the method to measure; default %(default)s",
+        metavar="NAME,..",
+        help=f"the method to measure, of {', '.join(DRAFTERS)}; default %(default)s",
     )
     parser.add_argument(
         "--budget",
-        type=values.count("--budget", most=MOST_BUDGET),
-        default=16,
-        metavar="B",
+        type=values.several(values.count("--budget", most=MOST_BUDGET)),
+        default="16",
+        metavar="B,..",
         help="draft tokens per step; default 16",
     )
     parser.add_argument(
         "--history",
-        choices=HISTORIES,
+        type=values.several(values.one_of("--history", HISTORIES)),
         default="none",
+        metavar="NAME,..",
         help="earlier-requests: methods that can also draft from earlier records; default none",
     )
     parser.add_argument(
-        "--commit", choices=["compact", "canonical"], default="compact", help="default compact"
+        "--commit",
+        type=values.several(values.one_of("--commit", ("compact", "canonical"))),
+        default="compact",
+        metavar="NAME,..",
+        help="compact or canonical; default compact",
     )
     parser.add_argument(
         "--limit", type=values.count("--limit"), metavar="N", help="only the first N records"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    table_option.add_argument(parser)
+    ray_option.add_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay the file and print the figures."""
+    """Replay the file and print the figures, or fill a table of all files and settings.
+
+    Raises:
+        OptionError: An option would be ignored, or there is no table for several figures.
+    """
+    settings = list(product(options.drafter, options.budget, options.history, options.commit))
+    if options.table is not None:
+        values.refuse(options, ["json"], "is for one file and setting, not for --table")
+        return table_option.fill(options, _cells(options, settings))
+    values.refuse(options, ["ray"], "needs --table")
+    if len(options.data) * len(settings) > 1:
+        raise OptionError("several files or settings need --table FILE")
+    ((drafter, budget, history, commit),) = settings
     template = TEMPLATES[options.template]
     tokenizer = open_tokenizer(options.tokenizer, template)
-    records = read_records(options.data, output_of=options.output_of, limit=options.limit)
+    records = read_records(options.data[0], output_of=options.output_of, limit=options.limit)
     result = replay(
         [tokenize(record, template, tokenizer) for record in records],
-        drafter=options.drafter,
-        budget=options.budget,
-        history=options.history,
-        commit=options.commit,
+        drafter=drafter,
+        budget=budget,
+        history=history,
+        commit=commit,
         vocab_size=tokenizer.vocab_size,
     )
     figures = result.to_json()
     print(json.dumps(figures) if options.json else _table(figures))
     return 0
+
+
+def _cells(
+    options: argparse.Namespace, settings: list[tuple[str, int, str, str]]
+) -> list[Replayed]:
+    sources = [
+        Source(
+            path.absolute(),
+            options.tokenizer.absolute(),
+            options.template,
+            options.output_of,
+            options.limit,
+        )
+        for path in options.data
+    ]
+    return [Replayed(source, *chosen) for source in sources for chosen in settings]
 
 
 def _table(figures: dict[str, Any]) -> str:

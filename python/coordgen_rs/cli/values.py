@@ -5,13 +5,16 @@ Each function takes the name of an option and returns a type for `argparse`. A w
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from coordgen_rs import arguments
 from coordgen_rs.cli.text import from_argument
 from coordgen_rs.errors import OptionError
 from coordgen_rs.text.byte_size import parse_bytes
+
+_T = TypeVar("_T")
 
 
 def count(name: str, *, least: int = 1, most: int = 2**63 - 1) -> Callable[[str], int]:
@@ -80,6 +83,21 @@ def names(name: str) -> Callable[[str], list[str]]:
         if not all(found):
             raise OptionError(f"{name} must be names, but is {arguments.shown(typed)}")
         return found
+
+    return parse
+
+
+def several(parse: Callable[[str], _T]) -> Callable[[str], list[_T]]:
+    """Values with commas between them, each of which `parse` reads."""
+    return lambda typed: [parse(part.strip()) for part in typed.split(",")]
+
+
+def one_of(name: str, choices: Sequence[str]) -> Callable[[str], str]:
+    """One of some words."""
+
+    def parse(typed: str) -> str:
+        arguments.one_of(name, typed, choices)
+        return typed
 
     return parse
 

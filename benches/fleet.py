@@ -1,0 +1,175 @@
+"""A fleet's history by its size: building, opening, and what it adds to a step.
+
+    python benches/fleet.py BUNDLE DATA.jsonl .. --tokens 1000000,10000000,100000000
+
+Of the records, every tenth is said by the target; passages of the others, put together at random
+with one token in fifty replaced, are the fleet's requests, as token ids in JSON lines. Prints one
+JSON object for each size. With `--text N` it builds from text of about N tokens instead, once for
+each of `--ray local:1,local:2` and once without Ray, and compares times and bytes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from history import said
+
+from coordgen_rs import History
+from coordgen_rs.bench.replay.records import read_records
+from coordgen_rs.bench.replay.templates import TEMPLATES, tokenize
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.text.tokenizer import Tokenizer
+
+TOKENS_A_FILE = 5_000_000
+MEAN_LENGTH = 500
+PASSAGE = (8, 200)
+REPLACED = 0.02
+
+
+def requests(texts, num_tokens, seed):
+    """Requests made of passages of `texts`, of `num_tokens` tokens together."""
+    rng, joined, made = np.random.default_rng(seed), np.concatenate(texts), 0
+    while made < num_tokens:
+        length, parts, got = int(rng.gamma(4, MEAN_LENGTH / 4)) + 16, [], 0
+        while got < length:
+            size = min(int(rng.integers(*PASSAGE)), len(joined) - 1)
+            at = int(rng.integers(len(joined) - size))
+            parts.append(joined[at : at + size])
+            got += size
+        request = np.concatenate(parts)[:length]
+        replaced = rng.random(length) < REPLACED
+        request[replaced] = rng.choice(joined, int(replaced.sum()))
+        made += length
+        yield request
+
+
+def write_files(folder, texts, num_tokens, text_of=None):
+    """The requests as JSON lines, at most `TOKENS_A_FILE` a file; all in one namespace."""
+    folder.mkdir()
+    per_file = min(TOKENS_A_FILE, -(-num_tokens // 8)) if text_of else TOKENS_A_FILE
+    for number in range(-(-num_tokens // per_file)):
+        left = min(per_file, num_tokens - number * per_file)
+        with (folder / f"{number}.jsonl").open("w") as stream:
+            for at, request in enumerate(requests(texts, left, number)):
+                record = {"finished_at": number * 1_000_000 + at}
+                if text_of is None:
+                    record["token_ids"] = request.tolist()
+                else:
+                    record["answer"] = text_of(request.tolist())
+                stream.write(f"{json.dumps(record)}\n")
+
+
+def built(out, source, bundle, *options):
+    """What `coordgen history build` says, its seconds of the clock and of cores, and peak bytes."""
+    command = [sys.executable, "-m", "coordgen_rs", "history", "build", str(out), "--json"]
+    command += ["--from", f"{source}/*.jsonl", "--tokenizer", str(bundle)]
+    start = time.perf_counter()
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE)
+    said_by_it = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"coordgen history build failed: {process.returncode}")
+    seconds = time.perf_counter() - start
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    return json.loads(said_by_it), seconds, cpu_seconds, usage.ru_maxrss * 1024
+
+
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def steps(live, vocab_size, budget, shared):
+    """Tokens a step, and microseconds of a step; `per_source` is of the last answer alone."""
+    figures = said(live, vocab_size, budget, shared)
+    return {name: figures[name] for name in ("tokens_per_step", "step_us")}
+
+
+def measure(num_tokens, texts, live, bundle, folder, budget):
+    """Every figure of one size, as one object."""
+    write_files(folder / "logs", texts, num_tokens)
+    limit = ("--max-tokens", str(2**31 - 1))
+    told, seconds, cpu_seconds, peak = built(folder / "fleet", folder / "logs", bundle.path, *limit)
+    index_bytes = sum(path.stat().st_size for path in (folder / "fleet").glob("*.index"))
+    vocab_size = bundle.manifest.model.vocab_size
+    without = steps(live, vocab_size, budget, None)
+    before, start = resident_bytes(), time.perf_counter()
+    with History.of(None, bundle, fleet=folder / "fleet", keep=False) as history:
+        opening = time.perf_counter() - start
+        first = steps(live, vocab_size, budget, history.shared)
+        again = steps(live, vocab_size, budget, history.shared)
+        grown = resident_bytes() - before
+    return {
+        "tokens": told["tokens"],
+        "requests": told["requests"],
+        "build_s": round(seconds, 1),
+        "build_cpu_s": round(cpu_seconds, 1),
+        "peak_bytes": peak,
+        "index_bytes": index_bytes,
+        "open_ms": round(1e3 * opening, 2),
+        "without": without,
+        "first_pass": first,
+        "again": again,
+        "device_bytes": grown,
+    }
+
+
+def compare_workers(num_tokens, texts, tokenizer, bundle, folder, addresses):
+    """Seconds of a build from text by where it runs, Ray's start included; and equal bytes."""
+    write_files(folder / "logs", texts, num_tokens, tokenizer.decode)
+    seconds, contents = {}, []
+    for number, address in enumerate([None, *addresses]):
+        options = () if address is None else ("--ray", address)
+        out = folder / f"fleet{number}"
+        _, seconds[address or "here"], *_ = built(out, folder / "logs", bundle.path, *options)
+        contents.append({path.name: path.read_bytes() for path in out.iterdir()})
+    same = all(content == contents[0] for content in contents)
+    return {"seconds": {name: round(took, 1) for name, took in seconds.items()}, "same": same}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("data", type=Path, nargs="+")
+    parser.add_argument("--tokens", default="1000000,10000000")
+    parser.add_argument("--budget", type=int, default=16)
+    parser.add_argument("--text", type=int, default=0)
+    parser.add_argument("--ray", default="local:1,local:2")
+    options = parser.parse_args()
+    bundle = Bundle.open(options.bundle)
+    tokenizer = Tokenizer.of(bundle)
+    records = [
+        tokenize(record, TEMPLATES["none"], tokenizer)
+        for path in options.data
+        for record in read_records(path)
+    ]
+    live = [record for record in records[::10] if len(record.answer)]
+    texts = [
+        np.concatenate([record.prompt, record.answer])
+        for number, record in enumerate(records)
+        if number % 10
+    ]
+    sizes = [int(size) for size in options.tokens.split(",")]
+    if options.text:
+        with tempfile.TemporaryDirectory() as folder:
+            addresses = options.ray.split(",")
+            compared = compare_workers(
+                options.text, texts, tokenizer, bundle, Path(folder), addresses
+            )
+            print(json.dumps(compared), flush=True)
+        return
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            measured = measure(size, texts, live, bundle, Path(folder), options.budget)
+            print(json.dumps(measured), flush=True)
+
+
+if __name__ == "__main__":
+    main()
