@@ -84,10 +84,10 @@ def compensated_rows(weight: _Array, entering: LinearInput) -> IntegerRows:
     blocks = num_blocks(features)
     left = np.zeros((n, blocks * BLOCK_SIZE), np.float32)
     left[:, :features] = weight
-    spreading = np.eye(left.shape[1], dtype=np.float32)
+    spread = np.eye(left.shape[1], dtype=np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # told by what follows
         products = entering.rows.T @ entering.rows
-    spreading[:features, :features] = spreading_of(products)
+    spread[:features, :features] = spreading(products)
     importance = np.ones(left.shape[1], np.float32)
     importance[:features] = np.square(entering.rows).mean(0)
     values, scales, zeros = np.empty_like(left), np.empty((n, blocks)), np.empty((n, blocks))
