@@ -105,7 +105,7 @@ class LayerGraph(GraphBuilder):
         if not layer.is_w8a8:
             return x, Rows(self.norm(name, x.stream, weight, epsilon))
         scale = self.weight(f"{name}.weight", weight)
-        if x.product is None:
+        if x.product is None or x.product.scale is None:
             return x, self._rounded(w8a8.NORM_ROWS, [x.stream, scale], name, epsilon=epsilon)
         inputs = [x.stream, x.product.x, x.product.scale, scale]
         stream, rows = f"{name}.stream", Rows(f"{name}.rows", f"{name}.scale")
