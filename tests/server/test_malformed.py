@@ -13,7 +13,14 @@ from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.worker import Worker
 from fake_model import FakeModel
 
-PATHS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"]
+PATHS = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+]
 NAMES = [
     "messages",
     "prompt",
@@ -38,6 +45,10 @@ NAMES = [
     "response_format",
     "coordgen",
     "trees",
+    "input",
+    "instructions",
+    "text",
+    "format",
     "function",
     "name",
     "parameters",
@@ -71,6 +82,7 @@ good = st.fixed_dictionaries(
     optional={
         "messages": st.just([{"role": "user", "content": "hello"}]),
         "prompt": st.just("hello"),
+        "input": st.just("hello"),
         "content": st.just("hello"),
         "tokens": st.just([104]),
         "stream": st.booleans(),

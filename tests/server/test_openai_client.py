@@ -243,6 +243,37 @@ def test_a_function_is_called_as_it_is_asked_for_streamed_or_not(client):
         assert answer.choices[0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.3, "top_p": 0.9}], ids=["greedy", "seeded"]
+)
+def test_a_response_is_what_the_model_says_streamed_or_not(client, model, options):
+    seed = {"extra_body": {"seed": 5, "coordgen": {"spans": True}}}
+    sampled = options and options | {"seed": 5}
+    expected = model.chat(MESSAGES, max_new_tokens=24, **sampled)
+    asked = {"model": "embedded", "instructions": "Be short.", "max_output_tokens": 24}
+    asked |= {"input": TEXT, "store": False} | options | seed
+    response = client.responses.create(**asked)
+    assert response.output_text == expected.text
+    status = "incomplete" if expected.finish_reason == "length" else "completed"
+    assert response.status == status
+    assert response.usage.output_tokens == len(expected.token_ids)
+    assert sum(end - start for start, end, _ in response.model_extra["coordgen"]["spans"]) == len(
+        expected.text
+    )
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == (
+        expected.text
+    )
+    assert [event.sequence_number for event in events] == [*range(len(events))]
+    assert events[-1].type == f"response.{status}"
+    assert events[-1].response.output_text == expected.text
+    for wrong in ({"previous_response_id": "resp_1"}, {"store": True}, {"tools": [{"type": "x"}]}):
+        with pytest.raises(openai.BadRequestError, match="not supported") as refused:
+            client.responses.create(**asked | wrong)
+        assert refused.value.param == next(iter(wrong))
+
+
 def test_sigterm_does_not_wait_for_a_client_that_sends_half_a_request(bundle_of):
     with served(bundle_of("embedded", "fp32"), "--grace", "0") as (process, url):
         with socket.create_connection(url.removeprefix("http://").split(":")) as stalled:

@@ -89,14 +89,15 @@ class Answering(Response):
             await _send_event(send, opening)
         while True:
             if isinstance(news, Exception):
-                await _send_event(send, refusal(news).to_json())
+                await _send_event(send, self._form.failure(refusal(news)))
                 break
             if news is None:
                 return
             if isinstance(news, Answer):
                 for chunk in self._form.closing(news, self._job.queued_s):
                     await _send_event(send, chunk)
-                await _send_text(send, "[DONE]")
+                if self._form.ends_with_done:
+                    await _send(send, "data: [DONE]\n\n")
                 break
             for chunk in self._form.step(news):
                 await _send_event(send, chunk)
@@ -121,11 +122,9 @@ def refused(error: RefusalError) -> JSONResponse:
 
 
 async def _send_event(send: Send, event: dict[str, Any]) -> None:
-    await _send_text(send, _written(event))
-
-
-async def _send_text(send: Send, text: str) -> None:
-    await _send(send, f"data: {text}\n\n")
+    kind = event.get("type")
+    head = f"event: {kind}\n" if kind else ""
+    await _send(send, f"{head}data: {_written(event)}\n\n")
 
 
 async def _send(send: Send, text: str) -> None:

@@ -24,6 +24,7 @@ from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.server.answering import Answering, refused
 from coordgen_rs.server.asked import Asked, asked_chat, asked_completion, asked_prompt
+from coordgen_rs.server.asked_response import asked_response
 from coordgen_rs.server.asked_tokens import asked_text, asked_tokens
 from coordgen_rs.server.bodies import read
 from coordgen_rs.server.fields import Fields
@@ -34,6 +35,7 @@ from coordgen_rs.server.job import Job
 from coordgen_rs.server.keys import ApiKey
 from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.response_form import ResponseForm
 from coordgen_rs.server.worker import Worker
 
 
@@ -76,6 +78,7 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
         Route("/v1/models/{name:path}", endpoints.model),
         Route("/v1/chat/completions", partial(endpoints.answer, asked_chat), methods=["POST"]),
         Route("/v1/completions", partial(endpoints.answer, asked_completion), methods=["POST"]),
+        Route("/v1/responses", partial(endpoints.answer, asked_response), methods=["POST"]),
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         Route("/detokenize", endpoints.detokenize, methods=["POST"]),
         Route("/apply-template", endpoints.apply_template, methods=["POST"]),
@@ -163,7 +166,8 @@ class Endpoints:
             namespace = f"{self._access.namespace}/{key_name}"
         job = Job(asked, prompt_ids, f"{key_name} {host}", namespace)
         tokenizer = model.tokenizer
-        form = Form(
+        kind = ResponseForm if asked.kind == "response" else Form
+        form = kind(
             asked,
             self._name,
             lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",

@@ -7,12 +7,14 @@ field at fault. Every field is honoured, or refused by name, or says what happen
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs.answer import Stream
+from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.request_options import RequestOptions
 from coordgen_rs.server.content import grammar_of, prediction_of, stop_strings_of
@@ -23,6 +25,12 @@ from coordgen_rs.server.tools import Tools
 _LARGEST = 2**64 - 1
 _COMPLETION_TOKENS = 16
 """OpenAI's default for the older endpoint."""
+
+_KINDS: dict[str, Literal["chat", "completion", "response"]] = {
+    "messages": "chat",
+    "prompt": "completion",
+    "input": "response",
+}
 
 _ELSEWHERE = (
     "audio",
@@ -53,7 +61,7 @@ class Asked:
         prompt_field: The field that holds the prompt, for messages.
         options: How the answer is made.
         limit: Most tokens of it; None for as many as fit.
-        is_chat: Whether it came by the chat endpoint.
+        kind: Which endpoint it came by.
         is_streamed: Whether the answer is sent as it is made.
         with_usage: Whether a stream ends with a chunk of usage.
         with_spans: Whether to tell the source of each part of the answer.
@@ -67,7 +75,7 @@ class Asked:
     prompt_field: str
     options: RequestOptions
     limit: int | None
-    is_chat: bool
+    kind: Literal["chat", "completion", "response"]
     is_streamed: bool
     with_usage: bool
     with_spans: bool
@@ -111,7 +119,7 @@ def asked_chat(fields: Fields) -> Asked:
     def prompt(model: Model) -> NDArray[np.uint32]:
         return model.tokenizer.encode(dialogue.text(model), special_tokens=False)
 
-    return _asked(fields, prompt, "messages", limit, dialogue.tools)
+    return asked_rest(fields, prompt, "messages", limit, dialogue.tools)
 
 
 def asked_completion(fields: Fields) -> Asked:
@@ -138,7 +146,7 @@ def asked_completion(fields: Fields) -> Asked:
             return model.tokenizer.encode(given)
         return arguments.token_ids("the prompt", given, model.vocab_size)
 
-    return _asked(fields, prompt, "prompt", limit, None)
+    return asked_rest(fields, prompt, "prompt", limit, None)
 
 
 def asked_prompt(fields: Fields) -> Callable[[Model], str]:
@@ -153,14 +161,23 @@ def asked_prompt(fields: Fields) -> Callable[[Model], str]:
     return dialogue.text
 
 
-def _asked(
+def asked_rest(
     fields: Fields,
     prompt: Callable[[Model], NDArray[np.uint32]],
     prompt_field: str,
     limit: int | None,
     tools: Tools | None,
+    schema: JsonSchema | None = None,
 ) -> Asked:
     """The rest of a body.
+
+    Args:
+        fields: Of the body, those of one endpoint alone excepted.
+        prompt: Same as in `Asked`.
+        prompt_field: Same as in `Asked`.
+        limit: Same as in `Asked`.
+        tools: Same as in `Asked`.
+        schema: What a field of the endpoint holds the answer to.
 
     Raises:
         RefusalError: It cannot be answered, or a field is left over.
@@ -177,7 +194,7 @@ def _asked(
     with_spans, with_trees = own.flag("spans"), own.flag("trees")
     options["drafts"] = own.flag("drafts", default=True)
     options["trees"] = with_trees
-    options["grammar"] = grammar_of(fields, own)
+    options["grammar"] = grammar_of(fields, own, schema)
     if tools is not None and (of_call := tools.grammar()) is not None:
         if options["grammar"] is not None:
             raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
@@ -191,7 +208,7 @@ def _asked(
         prompt_field=prompt_field,
         options=options,
         limit=limit,
-        is_chat=prompt_field == "messages",
+        kind=_KINDS[prompt_field],
         is_streamed=is_streamed,
         with_usage=with_usage,
         with_spans=with_spans,

@@ -49,13 +49,15 @@ def prediction_of(fields: Fields) -> str | None:
     return _text(content, "prediction.content")
 
 
-def grammar_of(fields: Fields, own: Fields) -> Grammar | None:
+def grammar_of(fields: Fields, own: Fields, given: JsonSchema | None = None) -> Grammar | None:
     """What the answer is held to: by `response_format`, or by `coordgen.regex` or `coordgen.lark`.
+
+    `given` is what another field holds it to.
 
     Raises:
         RefusalError: It is malformed, or there are several.
     """
-    given = _format_of(fields.nested("response_format"))
+    given = given or _format_of(fields.nested("response_format"))
     regex, lark = own.text("regex"), own.text("lark")
     found = [given, None if regex is None else Regex(regex), None if lark is None else Lark(lark)]
     grammars = [grammar for grammar in found if grammar is not None]
@@ -64,8 +66,24 @@ def grammar_of(fields: Fields, own: Fields) -> Grammar | None:
     return grammars[0] if grammars else None
 
 
-def _format_of(asked: Fields) -> JsonSchema | None:
+def format_of_text(text: Fields) -> JsonSchema | None:
+    """What `text.format` of the Responses API holds the answer to; None for text.
+
+    Raises:
+        RefusalError: It is malformed, or there is something else in `text`.
+    """
+    asked = text.nested("format")
+    text.only("verbosity", "medium", why="the model has no such setting")
+    text.end()
+    return _format_of(asked, is_flat=True)
+
+
+def _format_of(asked: Fields, *, is_flat: bool = False) -> JsonSchema | None:
     """The schema of a `response_format`; None for text.
+
+    Args:
+        asked: The format.
+        is_flat: Whether the schema stands in it, and not in its `json_schema`.
 
     Raises:
         RefusalError: It is malformed.
@@ -73,7 +91,7 @@ def _format_of(asked: Fields) -> JsonSchema | None:
     kind = asked.text("type")
     schema: object = {"type": "object"}
     if kind == "json_schema":
-        named = asked.nested("json_schema")
+        named = asked if is_flat else asked.nested("json_schema")
         named.ignore("name", "description", "strict")  # it is always held to
         schema = named.take("schema")
         named.end()

@@ -13,6 +13,7 @@ from typing import Any
 
 from coordgen_rs.answer import Answer, Gain
 from coordgen_rs.server.asked import Asked
+from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.timings import metrics, timings, usage
 from coordgen_rs.server.tool_calls import Call, CallReader, Content, Said
 
@@ -26,11 +27,16 @@ class Form:
         asked: What was asked for.
         model: The model's name.
         text_of: The text of a token, for trees.
+
+    Attributes:
+        ends_with_done: Whether a stream ends with `[DONE]`.
     """
+
+    ends_with_done = True
 
     def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
         self._asked, self._text_of = asked, text_of
-        prefix, kind = ("chatcmpl", "chat.completion") if asked.is_chat else ("cmpl", "")
+        prefix, kind = ("chatcmpl", "chat.completion") if asked.kind == "chat" else ("cmpl", "")
         self._whole_kind = kind or "text_completion"
         self._chunk_kind = f"{kind}.chunk" if kind else "text_completion"
         self._head = {
@@ -44,7 +50,7 @@ class Form:
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object; `gains` are its steps, where trees were asked for."""
         found = [*self._calls.read(answer.text), *self._calls.end()]
-        if self._asked.is_chat:
+        if self._asked.kind == "chat":
             said: dict[str, Any] = {"message": _message(found)}
         else:
             said = {"text": answer.text}
@@ -68,14 +74,14 @@ class Form:
 
     def opening(self) -> list[dict[str, Any]]:
         """What comes before the first text: of a chat, its role."""
-        if not self._asked.is_chat:
+        if self._asked.kind != "chat":
             return []
         return [self._chunk({"delta": {"role": "assistant", "content": ""}}, None)]
 
     def step(self, gain: Gain) -> list[dict[str, Any]]:
         """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
         text = "".join(piece.text for piece in gain.pieces)
-        asked, said = self._asked, self._said(self._calls.read(text))
+        asked, said = self._asked, self._delta(self._calls.read(text))
         is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids
         if said is None and not (is_wanted and gain.token_ids):
             return []
@@ -97,7 +103,7 @@ class Form:
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: why the answer ends, figures, usage if asked for."""
-        said = self._said(self._calls.end())
+        said = self._delta(self._calls.end())
         held = [] if said is None else [self._chunk(said, None)]
         last = self._chunk(self._nothing(), self._reason(answer))
         last |= self._figures(answer, queued_s)
@@ -105,10 +111,14 @@ class Form:
             return [*held, last]
         return [*held, last, self._chunk(None, None) | {"usage": usage(answer)}]
 
-    def _said(self, found: Sequence[Said]) -> dict[str, Any] | None:
+    def failure(self, error: RefusalError) -> dict[str, Any]:
+        """An error after the first event."""
+        return error.to_json()
+
+    def _delta(self, found: Sequence[Said]) -> dict[str, Any] | None:
         """What a chunk's choice holds of it; None for nothing."""
         text = "".join(one.text for one in found if isinstance(one, Content))
-        if not self._asked.is_chat:
+        if self._asked.kind != "chat":
             return {"text": text} if text else None
         delta: dict[str, Any] = {"content": text} if text else {}
         calls = [_call(one) | {"index": one.number} for one in found if isinstance(one, Call)]
@@ -117,7 +127,7 @@ class Form:
         return {"delta": delta} if delta else None
 
     def _nothing(self) -> dict[str, Any]:
-        return {"delta": {}} if self._asked.is_chat else {"text": ""}
+        return {"delta": {}} if self._asked.kind == "chat" else {"text": ""}
 
     def _step(self, gain: Gain) -> dict[str, Any]:
         step = gain.step
