@@ -7,6 +7,7 @@ from coordgen_rs.bench.exactness import check
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.export.qnn import preparation
 from coordgen_rs.export.qnn.exporter import export_qnn
 from coordgen_rs.export.rotation import rotated
 from coordgen_rs.target.ort_session import OrtSession
@@ -44,11 +45,18 @@ def test_float_graphs_compute_what_transformers_does(checkpoint_of, name, change
 
 
 @needs_emulator
-@pytest.mark.parametrize(("name", "blocks"), [("Qwen3", 1), ("SmolLM3", 4)])
-def test_drafts_change_no_token_on_the_emulator(checkpoint_of, tmp_path, name, blocks):
+@pytest.mark.parametrize(
+    ("name", "blocks", "weights", "apart"),
+    [("Qwen3", 1, "int8", []), ("SmolLM3", 4, "int4", [3, 40])],
+)
+def test_drafts_change_no_token_on_the_emulator(
+    checkpoint_of, tmp_path, monkeypatch, name, blocks, weights, apart
+):
+    monkeypatch.setattr(preparation, "channels_apart", lambda sizes: apart)
     _, path = checkpoint_of(name)
-    report = export_qnn(path, tmp_path / "bundle", soc="8-elite", blocks=blocks, **SMALL)
-    assert min(report.block_cosine) > 0.95
+    options = {"soc": "8-elite", "blocks": blocks, "weights": weights, **SMALL}
+    report = export_qnn(path, tmp_path / "bundle", **options)
+    assert min(report.block_cosine) > (0.95 if weights == "int8" else 0.7)
     session = OrtSession(QnnDevice(Bundle.open(tmp_path / "bundle")))
     checked = check(session, tokens(30), max_new_tokens=8)
     assert checked.exact_commits == ("canonical", "compact")

@@ -9,7 +9,11 @@ from checkpoints import write_checkpoint
 from coordgen_rs.export.bundle import model_shape
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.qnn.calibration import WatchedGraph
-from coordgen_rs.export.qnn.channels import equalised_channels, largest_channels
+from coordgen_rs.export.qnn.channels import (
+    channels_apart,
+    equalised_channels,
+    largest_channels,
+)
 from coordgen_rs.export.qnn.graph import block_graph
 from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
 from coordgen_rs.export.qnn.quantize import matrix_tensors
@@ -39,6 +43,30 @@ def test_equalised_channels_change_no_output_and_are_of_like_size(tmp_path, fami
     assert np.abs(after["hidden_out"] - before["hidden_out"]).max() < 1e-4
     for channels in largest_channels(config, 1, after):
         assert np.allclose(channels, channels.mean(), rtol=1e-3)
+
+
+def test_channels_apart_are_those_that_outgrow_all_others_if_they_are_few():
+    sizes = np.ones(100, np.float32)
+    assert channels_apart(sizes) == []
+    sizes[[70, 3]] = 40, 400
+    assert channels_apart(sizes) == [3, 70]
+    sizes[50] = 30
+    assert channels_apart(sizes) == [3, 70]
+    sizes[:40] = 40
+    assert channels_apart(sizes) == []
+    assert channels_apart(sizes[60:]) == [10]
+
+
+def test_a_feed_forward_with_channels_apart_computes_the_same(tmp_path):
+    source = open_checkpoint(write_checkpoint(tmp_path / "model", family="qwen2"))
+    config, layers = source.config, range(2)
+    hidden = np.random.default_rng(2).standard_normal((1, 20, config.hidden_size))
+    inputs = {"hidden": hidden.astype(np.float32), **text_inputs(config, layers, 20)}
+    whole, parted = (
+        WatchedGraph(block_graph(source, model_shape(config), layers, apart=apart)).run(inputs)
+        for apart in ({}, {1: [5, 90]})
+    )
+    assert np.abs(whole["hidden_out"] - parted["hidden_out"]).max() < 1e-4
 
 
 def entering(num_rows=400, features=96):

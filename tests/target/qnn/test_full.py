@@ -11,6 +11,7 @@ from coordgen_rs.target.qnn.compile import compile_bundle
 from coordgen_rs.target.qnn.device import QnnDevice
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from qnn_bundles import needs_emulator, tokens_of
+from real_model import GGUF, QUESTIONS, chat, needs_real_model
 
 pytestmark = [needs_emulator, pytest.mark.qnn_full]
 
@@ -52,3 +53,24 @@ def test_drafting_changes_no_token(tmp_path, name, soc):
     report = check(session, tokenizer.encode(prompts(name, soc)[0]), max_new_tokens=16)
     assert report.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in report.comparisons)
+
+
+@needs_real_model
+@pytest.mark.parametrize(("soc", "weights"), [("8-gen-2", "int8"), ("8-elite-gen-5", "int4")])
+def test_a_real_model_says_the_same_at_every_width_and_with_drafts(tmp_path, soc, weights):
+    out = tmp_path / "bundle"
+    sizes = {"context": 128, "prefill_rows": 64, "decode_rows": 8, "blocks": 6}
+    report = export_qnn(GGUF, out, soc=soc, weights=weights, **sizes)
+    assert report.argmax_agreement > (0.9 if weights == "int8" else 0.6)
+    compile_bundle(out)
+    session = OrtSession(QnnDevice(Bundle.open(out)))
+    tokenizer = Tokenizer.of(session.bundle)
+    prompt = tokenizer.encode(chat(QUESTIONS[0]))[:60]
+    expected = tokens_of(plain(session, prompt, max_new_tokens=16))
+    for commit in ("canonical", "compact"):
+        drafter = make_drafter(session, "auto", commit)
+        steps = generate(session, prompt, max_new_tokens=16, drafter=drafter)
+        assert tokens_of(steps) == expected, commit
+    checked = check(session, prompt, max_new_tokens=8)
+    assert checked.exact_commits == ("canonical", "compact")
+    assert all(item.identical for item in checked.comparisons), checked.comparisons

@@ -123,6 +123,23 @@ class Tensor:
 
         return Tensor(self.name, self.shape, read_rows)
 
+    def rows(self, numbers: NDArray[np.int64]) -> "Tensor":
+        """Some rows in that order; the whole tensor is read for them."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            chosen: NDArray[np.float32] = self.load()[numbers[first:last]]
+            return chosen
+
+        return Tensor(self.name, (len(numbers), *self.shape[1:]), read_rows)
+
+    def columns(self, numbers: NDArray[np.int64]) -> "Tensor":
+        """Some columns in that order."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            return np.ascontiguousarray(self.read_rows(first, last)[:, numbers])
+
+        return Tensor(self.name, (self.shape[0], len(numbers)), read_rows)
+
     def load(self) -> NDArray[np.float32]:
         """The whole tensor; for small ones."""
         return self.read_rows(0, self.shape[0])

@@ -224,8 +224,11 @@ class _QnnExporter:
             name = f"block_{index:02}"
             self._on_progress(name, self._model.num_layers + 1 + index, self._steps)
             encodings = self._block_encodings(index, ranges[index], shared)
-            float_graph = block_graph(self._source, self._model, layers, has_matrices=False)
             parts = [layer_name(number) for number in layers]
+            apart = {number: self._work.load(layer_name(number)).apart for number in layers}
+            float_graph = block_graph(
+                self._source, self._model, layers, has_matrices=False, apart=apart
+            )
             graph, files = self._write_graph(name, float_graph, parts, ranges[index], encodings)
             graphs.append((graph, encodings))
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))

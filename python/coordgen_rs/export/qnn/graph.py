@@ -19,6 +19,8 @@ a product of all scores; a factor of the residual stream is part of the weights 
 Layers that read the same input are not joined, as on CPU: each gets encodings of its own.
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -65,9 +67,17 @@ def key_value_names(layer: int, kind: str) -> tuple[str, str, str]:
 
 
 def block_graph(
-    source: Checkpoint, model: ModelShape, layers: range, *, has_matrices: bool = True
+    source: Checkpoint,
+    model: ModelShape,
+    layers: range,
+    *,
+    has_matrices: bool = True,
+    apart: Mapping[int, Sequence[int]] | None = None,
 ) -> onnx.ModelProto:
     """The graph of some consecutive layers, whose matrices are constants or inputs.
+
+    `apart` are channels of a layer's feed-forward that are computed by themselves, under names that
+    end in `_apart`, so that they have encodings of their own.
 
     Raises CheckpointError for a tensor that is missing, misshaped or damaged.
     """
@@ -86,7 +96,8 @@ def block_graph(
             inputs.append(float_info(past, 1, model.num_kv_heads, PAST, model.head_dim))
             outputs.append(float_info(new, 1, model.num_kv_heads, ROWS, model.head_dim))
         x = graph.attention(number, x)
-        x = graph.feed_forward(number, x, "hidden_out" if number == layers[-1] else None)
+        output = "hidden_out" if number == layers[-1] else None
+        x = graph.feed_forward(number, x, output, (apart or {}).get(number, ()))
     return graph.model("block", [*inputs, *graph.matrices], outputs, _OPSET)
 
 
@@ -153,18 +164,41 @@ class _QnnGraph(GraphBuilder):
         out = self.linear(f"{name}.attention_out", attended, weight)
         return self.node("Add", [x, out], f"{name}.after_attention")
 
-    def feed_forward(self, number: int, x: str, output: str | None) -> str:
+    def feed_forward(
+        self, number: int, x: str, output: str | None, apart: Sequence[int] = ()
+    ) -> str:
         """`x (1, M, D)` plus SwiGLU, under the name `output` if there is one."""
         name = f"layer_{number}"
         normed = self.norm(f"{name}.ffn_norm", x, self._norm(number, "ffn_norm"))
-        gate = self.linear(f"{name}.gate", normed, self._weight(number, "mlp.gate_proj"))
-        up = self.linear(f"{name}.up", normed, self._weight(number, "mlp.up_proj"))
-        sigmoid = self.node("Sigmoid", [gate], f"{name}.sigmoid")
-        silu = self.node("Mul", [gate, sigmoid], f"{name}.silu")
-        activated = self.node("Mul", [silu, up], f"{name}.activated")
-        down = self._weight(number, "mlp.down_proj", self._residual_scale)
-        out = self.linear(f"{name}.down", activated, down)
+        if not len(apart):
+            out = self._gated(number, normed, None)
+        else:
+            others = np.setdiff1d(np.arange(self._model.ffn_size), apart)
+            parts = [
+                self._gated(number, normed, others),
+                self._gated(number, normed, np.asarray(apart), "_apart"),
+            ]
+            out = self.node("Add", parts, f"{name}.down_joined")
         return self.node("Add", [x, out], output or f"{name}.after_ffn")
+
+    def _gated(
+        self, number: int, x: str, channels: NDArray[np.int64] | None, suffix: str = ""
+    ) -> str:
+        """What some channels of the feed-forward give, None for all: `(1, M, D)`."""
+        gate, up = self._weight(number, "mlp.gate_proj"), self._weight(number, "mlp.up_proj")
+        down = self._weight(number, "mlp.down_proj", self._residual_scale)
+        if channels is not None:
+            gate, up, down = gate.rows(channels), up.rows(channels), down.columns(channels)
+
+        def name(part: str) -> str:
+            return f"layer_{number}.{part}{suffix}"
+
+        gated = self.linear(name("gate"), x, gate)
+        upward = self.linear(name("up"), x, up)
+        sigmoid = self.node("Sigmoid", [gated], name("sigmoid"))
+        silu = self.node("Mul", [gated, sigmoid], name("silu"))
+        activated = self.node("Mul", [silu, upward], name("activated"))
+        return self.linear(name("down"), activated, down)
 
     def _by_head(
         self,

@@ -17,9 +17,14 @@ from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.bundle import Progress, model_shape
 from coordgen_rs.export.calibration.texts import CalibrationTexts
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.graph_builder import float_info
 from coordgen_rs.export.layers import final_norm_tensor, first_hidden_tensor, output_tensor
 from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
-from coordgen_rs.export.qnn.channels import equalised_channels, largest_channels
+from coordgen_rs.export.qnn.channels import (
+    channels_apart,
+    equalised_channels,
+    largest_channels,
+)
 from coordgen_rs.export.qnn.graph import block_graph
 from coordgen_rs.export.qnn.rounding import ColumnIntegers, output_error, rounded
 from coordgen_rs.export.qnn.text_inputs import text_inputs
@@ -103,11 +108,10 @@ class Preparation:
         name = layer_name(number)
         states = self.work.states(layer_name(number - 1)) if number else self.first_states()
         texts = self.by_text(states)
-        graph = self._equalised_graph(number, texts[:_SAMPLE])
-        streams = {
-            f"layer_{number}.attended_rows": f"layer_{number}.after_attention",
-            f"layer_{number}.activated": "hidden_out",
-        }
+        graph, apart = self._equalised_graph(number, texts[:_SAMPLE])
+        streams = {f"layer_{number}.attended_rows": f"layer_{number}.after_attention"}
+        for activated in ("activated", "activated_apart")[: 2 if apart else 1]:
+            streams[f"layer_{number}.{activated}"] = "hidden_out"
         watched, num_calibrated = WatchedGraph(graph, streams), len(self.texts.calibration)
         after = []
         for index, text in enumerate(texts):
@@ -118,7 +122,7 @@ class Preparation:
             raise CheckpointError(
                 f"layer {number} gives NaN or infinite values on the calibration text"
             )
-        self.work.save(name, _prepared(graph, watched, self.bits), joined)
+        self.work.save(name, _prepared(graph, watched, self.bits, apart), joined)
         if number and number - 1 not in self.ends:
             self.work.forget_states(layer_name(number - 1))
 
@@ -126,19 +130,25 @@ class Preparation:
         layers = range(number, number + 1)
         return {"hidden": text[np.newaxis], **text_inputs(self.source.config, layers, len(text))}
 
-    def _equalised_graph(self, number: int, sample: Sequence[Array]) -> onnx.ModelProto:
-        """The float graph of a layer whose keys and values have channels of like size."""
-        config = self.source.config
-        graph = block_graph(self.source, model_shape(config), range(number, number + 1))
+    def _equalised_graph(
+        self, number: int, sample: Sequence[Array]
+    ) -> tuple[onnx.ModelProto, list[int]]:
+        """The float graph of a layer whose channels are of like size, and those that are apart."""
+        config, layers = self.source.config, range(number, number + 1)
+        model, activated = model_shape(config), f"layer_{number}.activated"
+        graph = block_graph(self.source, model, layers)
+        graph.graph.output.append(float_info(activated, 1, "rows", "n"))
         watched = WatchedGraph(graph)
-        largest = [
-            largest_channels(config, number, watched.run(self._inputs(number, text)))
-            for text in sample
-        ]
-        del watched
+        outputs = [watched.run(self._inputs(number, text)) for text in sample]
+        del watched, graph.graph.output[-1]
+        sizes = np.max([np.abs(it[activated][0]).max(0) for it in outputs], 0)
+        apart = channels_apart(sizes)
+        if apart:
+            graph = block_graph(self.source, model, layers, apart={number: apart})
+        largest = [largest_channels(config, number, it) for it in outputs]
         both = [np.max(arrays, 0) for arrays in zip(*largest, strict=True)]
         equalised_channels(config, number, graph, both)
-        return graph
+        return graph, apart
 
     def _prepare_head(self) -> None:
         config, ranges = self.source.config, Ranges()
@@ -163,32 +173,59 @@ class Preparation:
         )
         matrix = Matrix({HEAD_BITS: integers}, {HEAD_BITS: 0.0}, integers.values.shape)
         constants = {"norm.weight": scale}
-        self.work.save(HEAD, PreparedGraph(ranges, {HEAD_MATRIX: matrix}, constants))
+        self.work.save(HEAD, PreparedGraph(ranges, {HEAD_MATRIX: matrix}, constants, []))
 
 
-def _prepared(graph: onnx.ModelProto, watched: WatchedGraph, bits: Sequence[int]) -> PreparedGraph:
+def _prepared(
+    graph: onnx.ModelProto, watched: WatchedGraph, bits: Sequence[int], apart: list[int]
+) -> PreparedGraph:
     """The constants of a layer's graph, its matrices rounded."""
     constants = {it.name: numpy_helper.to_array(it) for it in graph.graph.initializer}
+    entering = dict(_matrices(graph, constants))
+    sizes = {name: _size(constants[name], watched.products[it]) for name, it in entering.items()}
+    num_values = watched.num_rows * graph.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
     matrices = {
-        name: _rounded(constants.pop(name), watched.products[entering], bits)
-        for name, entering in _matrices(graph, constants)
+        name: _rounded(
+            constants.pop(name),
+            watched.products[it],
+            bits,
+            sizes[_writer(name)] / num_values / sizes[name],
+        )
+        for name, it in entering.items()
     }
     floats = {name: it for name, it in constants.items() if it.dtype == np.float32}
-    return PreparedGraph(watched.ranges, matrices, floats)
+    return PreparedGraph(watched.ranges, matrices, floats, apart)
 
 
 def _matrices(graph: onnx.ModelProto, constants: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The names of all matrices, and of what enters them."""
-    for node in list(graph.graph.node):
+    for node in graph.graph.node:
         if node.op_type == "MatMul" and node.input[1] in constants:
             yield node.input[1], node.input[0]
 
 
-def _rounded(weight: Array, products: Array, bits: Sequence[int]) -> Matrix:
+def _writer(name: str) -> str:
+    """The matrix by which what another one of the layer gives joins the residual stream."""
+    layer, part, weight = name.split(".")
+    if part in ("q_proj", "k_proj", "v_proj"):
+        return f"{layer}.attention_out.{weight}"
+    return f"{layer}.{part.replace('gate', 'down').replace('up', 'down')}.{weight}"
+
+
+def _size(weight: Array, products: Array) -> float:
+    """Squared size of what a matrix gives."""
+    return float(np.einsum("io,io->", products @ weight, weight, dtype=np.float64)) or 1.0
+
+
+def _rounded(weight: Array, products: Array, bits: Sequence[int], share: float) -> Matrix:
+    """A matrix in each number of bits; `share` turns squared errors of what it gives into losses.
+
+    The loss of one that does not write to the residual stream is taken to be the same share of what
+    comes of it there.
+    """
     forms = {number: rounded(weight, products, number) for number in bits}
-    whole = float(np.einsum("io,io->", products @ weight, weight, dtype=np.float64)) or 1.0
     losses = {
-        number: output_error(weight, products, integers) / whole
+        number: output_error(weight, products, integers) * share
         for number, integers in forms.items()
     }
     return Matrix(forms, losses, weight.shape)

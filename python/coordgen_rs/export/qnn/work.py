@@ -35,7 +35,7 @@ class Matrix:
     forms: dict[int, ColumnIntegers]
     """By number of bits."""
     losses: dict[int, float]
-    """By number of bits, the squared error of what it gives, as a share of what that is."""
+    """By number of bits, the squared error in the residual stream, as a share of that."""
     shape: tuple[int, int]
     """`in_features, out_features`"""
 
@@ -59,6 +59,8 @@ class PreparedGraph:
     """By their names in the graph."""
     constants: dict[str, Array]
     """The others."""
+    apart: list[int]
+    """Channels of the feed-forward that are computed by themselves."""
 
 
 class WorkFolder:
@@ -105,6 +107,7 @@ class WorkFolder:
                 arrays[f"steps {bits} {matrix_name}"] = integers.steps
         facts = {
             "ranges": graph.ranges.by_name,
+            "apart": graph.apart,
             "matrices": {
                 name: [matrix.losses, matrix.shape] for name, matrix in graph.matrices.items()
             },
@@ -147,7 +150,7 @@ class WorkFolder:
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ExportError(f"{path} is damaged: remove {self.path} and export again") from error
         ranges = {key: (low, high) for key, (low, high) in facts["ranges"].items()}
-        return PreparedGraph(Ranges(ranges), matrices, constants)
+        return PreparedGraph(Ranges(ranges), matrices, constants, facts["apart"])
 
     def states(self, name: str) -> Array:
         """The hidden states behind a layer.
