@@ -1,5 +1,6 @@
 """A bundle of Genie on the HTP emulator: the tokens of our own bundle of the same graphs."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -10,12 +11,13 @@ import pytest
 from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.bundle.genie.binary import read_binary
 from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError, ProviderError
+from coordgen_rs.target.genie import blocks as blocks_module
 from coordgen_rs.target.genie import device as device_module
 from coordgen_rs.target.genie.device import GenieDevice
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn.device import QnnDevice
-from coordgen_rs.target.qnn.onnx_runtime import QnnVersion
+from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session
 from genie_bundles import CONFIG_NAME, Form, write_genie
 from qnn_bundles import needs_emulator, tokens_of
 
@@ -187,6 +189,24 @@ def test_binaries_of_a_later_version_are_refused_before_they_are_loaded(written,
     monkeypatch.setattr(device_module, "version", lambda: QnnVersion("2.1.0", "2.31.0.250130"))
     with pytest.raises(ProviderError, match=r"made by QAIRT v2\.\d+.*here is 2\.31.*2\.1\.0"):
         GenieDevice(Bundle.open(written))
+
+
+def test_several_graphs_in_a_binary_share_it_on_a_device_and_are_refused_here(written, monkeypatch):
+    bundle = Bundle.open(written)
+    bundle = dataclasses.replace(bundle, num_graphs=dict.fromkeys(bundle.num_graphs, 2))
+    with pytest.raises(BlockLoadError, match=r"part_1_ar.*several graphs, which the HTP emulator"):
+        OrtSession(GenieDevice(bundle))
+    asked = []
+
+    def load(path, soc, options, entries, content):
+        asked.append(entries.pop("ep.share_ep_contexts"))
+        return qnn_session(path, soc, options, entries, content)
+
+    monkeypatch.setattr(blocks_module, "is_emulator", lambda: False)
+    monkeypatch.setattr(blocks_module, "qnn_session", load)
+    session = OrtSession(GenieDevice(bundle))
+    assert asked == ["1", "1"]  # each graph once, though the wide one is for chunks, too
+    assert session.switcher.keeps_both
 
 
 def test_what_a_binary_says_of_itself_is_read(written):

@@ -11,10 +11,12 @@ import pytest
 from coordgen_rs import Bundle, Tokenizer, plain
 from coordgen_rs.errors import BundleError, OptionError, ProviderError
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.qnn import blocks as qnn_blocks
 from coordgen_rs.target.qnn import compile as qnn_compile
+from coordgen_rs.target.qnn import device as qnn_device
 from coordgen_rs.target.qnn.compile import compile_bundle
 from coordgen_rs.target.qnn.device import QnnDevice
-from coordgen_rs.target.qnn.onnx_runtime import is_emulator
+from coordgen_rs.target.qnn.onnx_runtime import is_emulator, qnn_session
 from qnn_bundles import PROMPT, needs_emulator, qnn_bundle, tokens_of
 
 pytestmark = needs_emulator
@@ -85,7 +87,7 @@ def test_a_fresh_process_says_the_same_from_binaries(exported, compiled):
     done = child(_GENERATE, compiled.path, PROMPT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected
-    assert "cannot load weight-shared binaries" in done.stderr
+    assert "weight-shared binaries cannot be loaded here" in done.stderr
 
 
 def test_binaries_are_enough_to_load(copy):
@@ -97,6 +99,43 @@ def test_binaries_are_enough_to_load(copy):
             (copy / name).write_bytes(bytes(size))
     with pytest.warns(UserWarning, match="weight-shared"):
         assert OrtSession(QnnDevice(Bundle.open(copy))).length == 0
+
+
+def test_pairs_that_load_stay_in_memory_together(compiled, monkeypatch):
+    """The emulator refuses them, so a fake device loads them: single graphs in their place."""
+    target, loaded = compiled.manifest.qnn, []
+    single = {
+        compiled.file(file): compiled.file(target.compiled.graphs[graph])
+        for graph, file in target.shared.graphs.items()
+    }
+
+    def load(model, soc, options=None, entries=None):
+        loaded.append((Path(model), entries))
+        return qnn_session(single.get(Path(model), model), soc, options)
+
+    monkeypatch.setattr(qnn_blocks, "qnn_session", load)
+    monkeypatch.setattr(qnn_device, "is_emulator", lambda: False)
+    session = OrtSession(QnnDevice(compiled))
+    assert session.blocks.is_shared
+    assert session.switcher.keeps_both
+    shared = [file for file, entries in loaded if entries == {"ep.share_ep_contexts": "1"}]
+    assert sorted(shared) == sorted(single)  # each once, the one that was tried included
+    assert len(tokens_of(plain(session, [1, 2, 3], max_new_tokens=2))) == 2
+    assert all(session.blocks.is_loaded(b, g) for b in range(2) for g in ("prefill", "decode"))
+
+
+def test_pairs_that_a_device_refuses_are_replaced_by_single_graphs(compiled, monkeypatch):
+    def load(model, soc, options=None, entries=None):
+        if entries:
+            raise ProviderError(f"{model}: not supported")
+        return qnn_session(model, soc, options)
+
+    monkeypatch.setattr(qnn_blocks, "qnn_session", load)
+    monkeypatch.setattr(qnn_device, "is_emulator", lambda: False)
+    with pytest.warns(UserWarning, match="cannot be loaded here.*not supported"):
+        session = OrtSession(QnnDevice(compiled))
+    assert not session.blocks.is_shared
+    assert len(tokens_of(plain(session, [1, 2, 3], max_new_tokens=2))) == 2
 
 
 def test_every_graph_that_runs_has_a_binary(compiled):

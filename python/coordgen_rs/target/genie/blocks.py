@@ -86,15 +86,12 @@ class GenieBlocks(OrtBlocks):
         path = self._folder.file(graph.file)
         entries = {"ep.context_file_path": str(path.with_suffix(".onnx"))}
         if self._folder.shares(graph.file):
-            entries["ep.share_ep_contexts"] = "1"
-        try:
-            return qnn_session(path, self._soc, self._options, entries, wrapper(graph))
-        except ProviderError as error:
-            if self._folder.shares(graph.file) and is_emulator():
+            if is_emulator():  # it would end the process
                 raise ProviderError(
                     f"{path} holds several graphs, which the HTP emulator cannot load; a device can"
-                ) from error
-            raise
+                )
+            entries["ep.share_ep_contexts"] = "1"
+        return qnn_session(path, self._soc, self._options, entries, wrapper(graph))
 
     def _bind(
         self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers

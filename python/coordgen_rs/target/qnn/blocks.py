@@ -28,15 +28,24 @@ class QnnBlocks(OrtBlocks):
         soc: The chip.
         cache: Keys and values that the graphs read.
         options: How to compile and run.
+        ready: Sessions that are loaded already, by the file of their graph.
 
     Attributes:
         is_shared: Whether a block's graphs share a context binary, which is loaded as a whole.
     """
 
-    def __init__(self, bundle: Bundle, soc: Soc, cache: QnnCache, options: QnnOptions) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        soc: Soc,
+        cache: QnnCache,
+        options: QnnOptions,
+        ready: dict[str, onnxruntime.InferenceSession] | None = None,
+    ) -> None:
         target = bundle.manifest.qnn
         super().__init__(bundle, is_shared=target is not None and target.shared is not None)
         self._soc, self._cache, self._options = soc, cache, options
+        self._ready = ready or {}
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`.
@@ -53,7 +62,8 @@ class QnnBlocks(OrtBlocks):
     def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
         files = self._bundle.manifest.blocks[block].graphs
         return {
-            rows: load_qnn_graph(self._bundle, files[rows], self._soc, self._options)
+            rows: self._ready.pop(files[rows], None)
+            or load_qnn_graph(self._bundle, files[rows], self._soc, self._options)
             for rows in self._widths[graph]
         }
 

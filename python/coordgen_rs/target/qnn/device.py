@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import CompiledGraphs, QnnTarget
 from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.qnn.blocks import QnnBlocks
+from coordgen_rs.target.qnn.blocks import QnnBlocks, load_qnn_graph
 from coordgen_rs.target.qnn.buffers import QnnBuffers
 from coordgen_rs.target.qnn.head import QnnHead
 from coordgen_rs.target.qnn.kv_cache import QnnCache
@@ -51,18 +52,20 @@ class QnnDevice:
     ) -> None:
         target = _target(bundle, soc)
         self._options = options or QnnOptions()
+        self._chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
+        ready: dict[str, onnxruntime.InferenceSession] = {}
         if self._options.on_cpu:
             target = replace(target, compiled=None, shared=None)
         else:
             check_available()
             target = _usable(bundle, target, recompile)
+            target, ready = _loadable(bundle, target, self._chip, self._options)
         self.bundle = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
         manifest, model = self.bundle.manifest, self.bundle.manifest.model
         self._target = target
-        self._chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
         self.allowed_commits = ("canonical", "compact") if target.is_exact else ("canonical",)
         self.cache = QnnCache(target.caches, model.num_kv_heads, manifest.slots, model.head_dim)
-        self.blocks = QnnBlocks(self.bundle, self._chip, self.cache, self._options)
+        self.blocks = QnnBlocks(self.bundle, self._chip, self.cache, self._options, ready)
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
         """Same as in `Bundle`, but u16 in the graphs' encoding."""
@@ -113,14 +116,34 @@ def _usable(bundle: Bundle, target: QnnTarget, recompile: bool) -> QnnTarget:
     """
     compiled = target.compiled if _fits(bundle, target, target.compiled, recompile) else None
     shared = target.shared if _fits(bundle, target, target.shared, recompile) else None
-    if shared is not None and is_emulator():
-        warnings.warn(
-            f"{bundle.path}: the HTP emulator cannot load weight-shared binaries, those of single "
-            "graphs are used",
-            stacklevel=4,
-        )
-        shared = None
     return replace(target, compiled=compiled, shared=shared)
+
+
+def _loadable(
+    bundle: Bundle, target: QnnTarget, chip: Soc, options: QnnOptions
+) -> tuple[QnnTarget, dict[str, onnxruntime.InferenceSession]]:
+    """The target without weight-shared binaries if they cannot be loaded here.
+
+    Whether a device can, only trying tells. The session that was tried is given back by the file
+    of its graph, so that it need not be loaded again. The emulator cannot, and may end the process
+    (measured with onnxruntime-qnn 2.7), so it is not asked.
+    """
+    if target.shared is None:
+        return target, {}
+    reason = "the HTP emulator cannot"
+    if not is_emulator():
+        file = next(iter(target.shared.graphs))
+        trial = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
+        try:
+            return target, {file: load_qnn_graph(trial, file, chip, options)}
+        except ProviderError as error:
+            reason = str(error)
+    warnings.warn(
+        f"{bundle.path}: weight-shared binaries cannot be loaded here, those of single graphs are "
+        f"used: {reason}",
+        stacklevel=4,
+    )
+    return replace(target, shared=None), {}
 
 
 def _fits(
