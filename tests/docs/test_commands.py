@@ -37,6 +37,7 @@ NOT_RUN = {
     r"^python benches/widths\.py": "needs two bundles of a real model",
     r"^coordgen export SmolLM2": "needs a real model",
     r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": "needs a GenAI folder; target/genai has some",
+    r"^coordgen \w+ .*/llama_v3_2_3b_instruct": "needs a bundle of AI Hub; target/genie has some",
 }
 """What begins like this is not run."""
 

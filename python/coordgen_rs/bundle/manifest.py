@@ -46,6 +46,7 @@ class ModelShape:
     """As in `export/checkpoints/families.py`; for people."""
     hidden_size: int
     ffn_size: int
+    """0 where the files of others do not say it; so is `num_heads`."""
     num_layers: int
     num_heads: int
     num_kv_heads: int

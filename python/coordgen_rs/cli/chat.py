@@ -47,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=values.path("BUNDLE"),
         metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json; with a chat template, or "
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json; "
+        "with a chat template, or "
         "--chat-template",
     )
     request_options.add_arguments(parser)

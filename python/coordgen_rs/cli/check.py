@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "bundle",
         type=values.path("BUNDLE"),
         metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json",
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
     )
     parser.add_argument(
         "--prompt-file",

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=values.path("--model"),
         metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json",
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument(

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "bundle",
         type=values.path("BUNDLE"),
         metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json",
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
     )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON instead")
 
@@ -33,10 +33,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     model, blocks = manifest.model, manifest.blocks
     num_bytes = sum(record.num_bytes for record in manifest.files.values())
+    ffn = f"FFN {model.ffn_size}, " if model.ffn_size else ""
+    heads = f"{model.num_heads} heads, " if model.num_heads else ""
     print(
         f"model: {printable(model.family)}, {model.num_layers} layers, hidden {model.hidden_size}, "
-        f"FFN {model.ffn_size}, {model.num_heads} heads, {model.num_kv_heads} KV heads, "
-        f"vocabulary {model.vocab_size}"
+        f"{ffn}{heads}{model.num_kv_heads} KV heads, vocabulary {model.vocab_size}"
     )
     chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
     print(f"provider: {manifest.provider}{chip}")

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=values.path("BUNDLE"),
         metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json",
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
     )
     _add_place(parser)
     add_access_arguments(parser)

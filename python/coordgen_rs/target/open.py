@@ -41,7 +41,7 @@ def open_session(
     """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
 
     Args:
-        path: The bundle's directory, or a folder of ONNX Runtime GenAI.
+        path: The bundle's directory, or a folder of ONNX Runtime GenAI or Genie.
         threads: Compute threads of the process; None for one per core.
         width: Use only decode graphs up to this width; None uses all.
         switch: When to switch from prefill graphs to decode graphs: "auto" or another of

@@ -176,7 +176,7 @@ def test_binaries_for_another_chip_than_the_config_says_are_refused(folder):
 
 def test_another_chip_or_provider_than_the_bundle_is_for_is_refused(written):
     bundle = Bundle.open(written)
-    with pytest.raises(BundleError, match="is for soc 43, not for x-elite"):
+    with pytest.raises(BundleError, match="is for 8-gen-2, not for x-elite"):
         ProviderChoice(soc="x-elite").device(bundle)
     with pytest.raises(BundleError, match="was made for qnn, not for cpu"):
         ProviderChoice("cpu").device(bundle)

@@ -204,7 +204,7 @@ def _target(
     arch = archs[0]
     unseen = model.mask.quantize(np.array([_LEAST_MASK], np.float32))
     return QnnTarget(
-        soc=f"soc {soc}",
+        soc=next((it.name for it in SOCS.values() if it.model == soc), f"soc_model {soc}"),
         soc_model=soc,
         htp_arch=arch,
         mask_value=float(model.mask.dequantize(unseen)[0]),
@@ -235,9 +235,9 @@ def _manifest(
     shape = ModelShape(
         family=metadata.model_id or "genie",
         hidden_size=model.hidden_size or model.num_kv_heads * model.head_dim,
-        ffn_size=1,
+        ffn_size=0,
         num_layers=len(model.caches),
-        num_heads=model.num_kv_heads,
+        num_heads=0,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
         vocab_size=model.vocab_size,
@@ -283,7 +283,8 @@ def _manifest(
 
 def _check_sizes(path: Path, config: GenieConfig, shape: ModelShape, context: int) -> None:
     sizes: dict[str, Any] = {k: v for k, v in vars(shape).items() if isinstance(v, int)}
-    for name, size in {**sizes, "context": context}.items():
+    known = {name: size for name, size in sizes.items() if name not in ("ffn_size", "num_heads")}
+    for name, size in {**known, "context": context}.items():
         if not 1 <= size <= MOST_OF_A_SIZE:
             raise BundleError(f"{path}: {name} is {size}")
     if config.vocab_size > shape.vocab_size:
