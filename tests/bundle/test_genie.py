@@ -223,6 +223,31 @@ def test_metadata_of_other_binaries_is_refused(written):
         described.compared(written, graphs, found)
 
 
+def test_metadata_that_says_less_does_not_matter(written):
+    graphs = folder.read_metadata(written, None).graphs
+    found = {name: ("part.bin", facts) for name, facts in graphs.items()}
+
+    def say_less(document):
+        files = document["model_files"]
+        files["ar1_cl32_1_of_2"] = {"inputs": {}, "outputs": {}}
+        files["part.bin"] = files.pop("ar8_cl32_1_of_2")
+        del files["ar8_cl32_2_of_2"]["inputs"]["attention_mask"]["quantization_parameters"]
+
+    edit(written, METADATA_NAME, say_less)
+    less = folder.read_metadata(written, None).graphs
+    assert less != graphs
+    described.compared(written, less, found)
+
+
+def test_cosines_and_sines_may_be_encoded_differently(written):
+    def encode(document):
+        for graph in document["model_files"].values():
+            graph["inputs"]["position_ids_sin"]["quantization_parameters"]["scale"] = 0.25
+
+    model = Bundle.open(edit(written, METADATA_NAME, encode)).model
+    assert (model.cos.scale, model.sin.scale) == (0.5, 0.25)
+
+
 def test_names_of_all_generations_are_known():
     assert GraphName.of("token_ar1_cl4096_2_of_3") == GraphName(1, 4096, 2, 3)
     assert GraphName.of("ar128_cl512_1_of_5") == GraphName(128, 512, 1, 5)

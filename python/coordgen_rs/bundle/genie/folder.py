@@ -209,7 +209,7 @@ def _target(
         htp_arch=arch,
         mask_value=float(model.mask.dequantize(unseen)[0]),
         mask=model.mask,
-        rotation=model.rotation,
+        rotation=model.cos,
         hidden=[model.embedded or model.logits, *model.hidden, model.logits],
         caches=model.caches,
         logits=model.logits,

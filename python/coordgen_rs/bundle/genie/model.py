@@ -24,7 +24,8 @@ class GenieModel:
         context: Tokens that a row attends to (CL).
         parts: Graphs of each part by width, narrowest first.
         mask: How the graphs read the mask.
-        rotation: How they read cosines and sines.
+        cos: How they read cosines.
+        sin: How they read sines.
         embedded: How the first part reads embedded tokens; None if it reads ids.
         hidden: How hidden states are passed behind each part but the last.
         logits: How logits are given.
@@ -38,7 +39,8 @@ class GenieModel:
     context: int
     parts: list[dict[int, PartGraph]]
     mask: Encoding
-    rotation: Encoding
+    cos: Encoding
+    sin: Encoding
     embedded: Encoding | None
     hidden: list[Encoding]
     logits: Encoding
@@ -133,12 +135,12 @@ def _joined(where: str, context: int, parts: list[dict[int, PartGraph]]) -> Geni
         graph.facts.outputs[graph.out].shape[-1] for part in parts[:-1] for graph in part.values()
     }
     sizes |= {facts.shape[-1] for facts in embedded}
-    rotations = [graph.facts.inputs[name].encoding for graph in layered for name in (COS, SIN)]
     return GenieModel(
         context=context,
         parts=parts,
         mask=_same(where, MASK, [graph.facts.inputs[MASK].encoding for graph in layered]),
-        rotation=_same(where, COS, rotations),
+        cos=_same(where, COS, [graph.facts.inputs[COS].encoding for graph in layered]),
+        sin=_same(where, SIN, [graph.facts.inputs[SIN].encoding for graph in layered]),
         embedded=_same(where, "inputs_embeds", [e.encoding for e in embedded])
         if embedded
         else None,

@@ -157,8 +157,8 @@ class PartReader:
             raise self._error(graph.name, f"its caches have {slots} slots, expected {expected}")
         self._check_shapes(graph.name, inputs, (MASK,), (1, 1, rows, graph.at.context))
         self._check_shapes(graph.name, inputs, (COS, SIN), (1, 1, rows, head_dim // 2))
-        self._encoding(graph.name, {MASK: inputs[MASK]})
-        self._encoding(graph.name, {COS: inputs[COS], SIN: inputs[SIN]})
+        for name in (MASK, COS, SIN):
+            self._encoding(graph.name, {name: inputs[name]})
         if graph.is_native:
             self._check_shapes(graph.name, inputs, (CACHE_INDEX,), (1,), "int32")
         return PartGraph(

@@ -73,12 +73,12 @@ class GenieDevice:
         Raises:
             BundleError: A pipeline's graph for positions cannot be run.
         """
-        rotation = self.bundle.model.rotation
+        model = self.bundle.model
         if isinstance(self.bundle, PipelineFolder):
             tables = position_tables(self.bundle)
         else:
             tables = self.bundle.rope_tables()
-        return {name: rotation.quantize(table) for name, table in tables.items()}
+        return {"cos": model.cos.quantize(tables["cos"]), "sin": model.sin.quantize(tables["sin"])}
 
     def buffers(self, rows: int) -> GenieBuffers:
         """New buffers for `rows` tokens."""
