@@ -1,12 +1,14 @@
-"""Every form of Genie's bundles on the HTP emulator, with the embedded model."""
+"""Every form of Genie's bundles and of pipelines on the HTP emulator, with the embedded model."""
 
 import pytest
 
 from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, open_session, plain
 from coordgen_rs.bench.exactness import check
+from coordgen_rs.target.genie.device import GenieDevice
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 from genie_bundles import Form, write_genie
+from genie_pipelines import write_pipeline
 from qnn_bundles import PROMPT, needs_emulator, qnn_bundle, tokens_of
 
 pytestmark = [needs_emulator, pytest.mark.qnn_full]
@@ -55,3 +57,30 @@ def test_tokens_are_those_of_our_own_bundle(own, expected, tmp_path, name):
     report = check(session, prompt, max_new_tokens=8)
     assert report.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in report.comparisons), report.comparisons
+
+
+PIPELINES = {
+    "AI Hub Models 0.46": ({}, Form(widths=(1, 16), context=144)),
+    "AI Hub Models 0.46, in two parts": ({"blocks": 2}, Form(widths=(1, 8), context=136)),
+    "AI Hub Models 0.46, keys and values in 16 bits": (
+        {"cache_type": "uint16"},
+        Form(widths=(1, 8), context=136),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_tokens_of_pipelines_are_those_of_our_own_bundle(tmp_path, name):
+    options, form = PIPELINES[name]
+    own = Bundle.open(qnn_bundle(tmp_path, "embedded", "8-gen-2", **options))
+    prompt = Tokenizer.of(own).encode(PROMPT)
+    ours = OrtSession(QnnDevice(own))
+    expected = tokens_of(plain(ours, prompt, max_new_tokens=8))
+    ours.close()
+    path = write_pipeline(own, tmp_path / "pipeline", form)
+    session = OrtSession(GenieDevice(Bundle.open(path / "genai_config.json")))
+    assert tokens_of(plain(session, prompt, max_new_tokens=8)) == expected
+    for commit in ("canonical", "compact"):
+        drafter = make_drafter(session, "auto", commit)
+        steps = generate(session, prompt, max_new_tokens=8, drafter=drafter)
+        assert tokens_of(steps) == expected, commit

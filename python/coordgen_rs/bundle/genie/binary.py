@@ -27,6 +27,7 @@ from typing import Any
 
 from coordgen_rs.bundle.genie.tensors import DTYPES, BinaryFacts, GraphFacts, TensorFacts
 from coordgen_rs.errors import BundleDamagedError
+from coordgen_rs.files.json_text import open_regular
 
 _FLAT = 0
 """QNN_TENSOR_DATA_FORMAT_DENSE: rows behind one another."""
@@ -173,14 +174,16 @@ def read_binary(path: Path) -> BinaryFacts:
     """What a context binary says of itself.
 
     Raises:
-        BundleDamagedError: It cannot be read, or is no context binary.
+        BundleDamagedError: It is missing, cannot be read, or is no context binary.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             num_bytes = os.fstat(stream.fileno()).st_size
             # A private copy of each page that is written: ctypes cannot take read-only memory.
             with mmap.mmap(stream.fileno(), num_bytes, access=mmap.ACCESS_COPY) as content:
                 return _read(path, content)
+    except FileNotFoundError as error:
+        raise BundleDamagedError(f"{path} is missing") from error
     except (OSError, ValueError) as error:  # mmap cannot map an empty file
         raise BundleDamagedError(f"{path} cannot be read: {error}") from error
 

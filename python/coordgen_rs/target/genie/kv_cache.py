@@ -50,7 +50,7 @@ class GenieCache:
         self._new_views = {rows: as_rows(arrays) for rows, arrays in self._new.items()}
         longest = self._views[max(self._arrays)]
         self._last, self._longest = list(longest), longest
-        self._stored_until = 0
+        self._stored_until = [0] * len(encodings)
 
     def _filled(self, size: int, *, is_past: bool) -> list[Pair]:
         """Arrays of all layers that hold zeros."""
@@ -91,7 +91,7 @@ class GenieCache:
         """Take the output of a step of that width, for some layers, as what `commit` is about."""
         for layer in layers:
             self._last[layer] = self._new_views[rows][layer]
-        self._stored_until = 0
+            self._stored_until[layer] = 0
 
     def store(self, layers: Iterable[int], rows: int, start: int) -> None:
         """Copy the output of a part of a chunk to the slots from `start` on, not committed.
@@ -101,12 +101,12 @@ class GenieCache:
         for layer in layers:
             self._last[layer] = self._new_views[rows][layer]
             self._copy(layer, slice(rows), start)
-        self._stored_until = start + rows
+            self._stored_until[layer] = start + rows
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order."""
-        if self.length + len(rows) > self._stored_until:
-            for layer in range(len(self._encodings)):
+        for layer, stored_until in enumerate(self._stored_until):
+            if self.length + len(rows) > stored_until:
                 self._copy(layer, rows, self.length)
         self.length += len(rows)
 
