@@ -1,7 +1,12 @@
 """Bundles of Genie: what is read of their texts, and what is refused in one line that says why."""
 
+import contextlib
+import json
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import genie_facts
 from coordgen_rs import Bundle
@@ -11,6 +16,7 @@ from coordgen_rs.bundle.genie.metadata import version_numbers
 from coordgen_rs.bundle.genie.names import CacheName, GraphName
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from genie_facts import CONFIG_NAME, METADATA_NAME, edit, tensor
+from json_values import JSON_VALUES
 
 
 @pytest.fixture
@@ -176,6 +182,14 @@ GRAPHS = {
     "encode logits differently": wide(
         2, "outputs", lambda it: it["logits"]["quantization_parameters"].update(zero_point=3)
     ),
+    "logits is encoded as .*scale=0.0.* which cannot be": wide(
+        2, "outputs", lambda it: it["logits"]["quantization_parameters"].update(scale=0.0)
+    ),
+    "attention_mask is encoded as .*zero_point=65536.* which cannot be": wide(
+        1,
+        "inputs",
+        lambda it: it["attention_mask"]["quantization_parameters"].update(zero_point=65536),
+    ),
     "input_ids is int64, expected int32": wide(
         1, "inputs", lambda it: it["input_ids"].update(dtype="int64")
     ),
@@ -261,3 +275,33 @@ def test_names_of_all_generations_are_known():
 def test_versions_are_compared_by_their_first_two_numbers():
     assert version_numbers("v2.45.0.260326154327") == version_numbers("2.45.9") == (2, 45)
     assert version_numbers("2.51.0") > version_numbers("2.9.9")
+
+
+@pytest.mark.parametrize("name", [CONFIG_NAME, METADATA_NAME, "htp_backend_ext_config.json"])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_altered_text_opens_or_raises_a_bundle_error(written, name, data):
+    path = written / name
+    original = path.read_text()
+    document = json.loads(original)
+    *parents, last = data.draw(st.sampled_from([path for path in paths_into(document) if path]))
+    place = document
+    for key in parents:
+        place = place[key]
+    place[last] = data.draw(JSON_VALUES)
+    try:
+        path.write_text(json.dumps(document))
+        with contextlib.suppress(BundleError):
+            Bundle.open(written).rope_tables()
+    finally:
+        path.write_text(original)
+
+
+def paths_into(document):
+    """The path to every value in a JSON document."""
+    if not isinstance(document, dict | list):
+        return [[]]
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    return [[]] + [[key, *path] for key, value in items for path in paths_into(value)]

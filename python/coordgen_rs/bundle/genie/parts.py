@@ -22,6 +22,7 @@ from coordgen_rs.bundle.genie.names import (
 from coordgen_rs.bundle.genie.tensors import GraphFacts, TensorFacts
 from coordgen_rs.errors import BundleError
 
+_SCALES = 1e-30, 1e30
 _FIXED = (TOKENS, *EMBEDDED, MASK, COS, SIN, CACHE_INDEX)
 
 
@@ -223,6 +224,10 @@ class PartReader:
                     graph, f"{each} is {facts.dtype}, expected uint8 or uint16 with one scale"
                 )
             first = first or facts.encoding
+            most = 255 if facts.dtype == "uint8" else 65_535
+            is_scale = _SCALES[0] <= facts.encoding.scale <= _SCALES[1]
+            if not is_scale or not 0 <= facts.encoding.zero_point <= most:
+                raise self._error(graph, f"{each} is encoded as {facts.encoding}, which cannot be")
             if facts.encoding != first:
                 raise self._error(graph, f"{each} is encoded unlike {next(iter(tensors))}")
         if first is None:

@@ -5,7 +5,7 @@ share its weights, too: the first session loads the binary, further ones find th
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime
@@ -41,7 +41,7 @@ class GenieBlocks(OrtBlocks):
         # The graph for chunks is also one of those for steps, so the second of a pair is there.
         super().__init__(folder, is_shared=True)
         self._folder, self._soc, self._cache, self._options = folder, soc, cache, options
-        self._logits: NDArray[Any] | None = None
+        self._logits: NDArray[Any] = np.zeros((0, folder.model.vocab_size), np.uint16)
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one part: hidden states or logits, keys and values of all rows of `buffers`.
@@ -49,21 +49,20 @@ class GenieBlocks(OrtBlocks):
         Raises:
             DeviceLostError: The device failed.
         """
-        assert isinstance(buffers, GenieBuffers)
         bound = self._bound(block, graph, buffers)
-        buffers.before_run()
+        own = cast(GenieBuffers, buffers)
+        own.before_run()
         run_bound(bound, f"part {block + 1}")
         layers = self._bundle.manifest.blocks[block].layers
-        if buffers.is_part:
-            self._cache.store(layers, buffers.rows, int(buffers.write_index[0]))
+        if own.is_part:
+            self._cache.store(layers, own.rows, int(own.write_index[0]))
         else:
-            self._cache.note(layers, buffers.rows)
+            self._cache.note(layers, own.rows)
         if block == len(self) - 1:
-            self._logits = buffers.logits
+            self._logits = own.logits
 
     def last_logits(self) -> NDArray[Any]:
         """Integers of the last run's logits, `(rows, vocab_size)`, valid until the next run."""
-        assert self._logits is not None
         return self._logits
 
     def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
@@ -96,19 +95,19 @@ class GenieBlocks(OrtBlocks):
     def _bind(
         self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers
     ) -> onnxruntime.IOBinding:
-        assert isinstance(buffers, GenieBuffers)
+        own = cast(GenieBuffers, buffers)
         graph = self._folder.model.parts[block][buffers.rows]
         binding = session.io_binding()
         for name in graph.facts.inputs:
-            if name in buffers.values:
-                binding.bind_ortvalue_input(name, buffers.values[name])
+            if name in own.values:
+                binding.bind_ortvalue_input(name, own.values[name])
         if graph.hidden_in is not None:
-            binding.bind_ortvalue_input(graph.hidden_in, buffers.hidden_values[block % 2])
+            binding.bind_ortvalue_input(graph.hidden_in, own.hidden_values[block % 2])
         is_last = block == len(self) - 1
-        after = buffers.hidden_values[(block + 1) % 2]
-        binding.bind_ortvalue_output(graph.out, buffers.logits_value if is_last else after)
+        after = own.hidden_values[(block + 1) % 2]
+        binding.bind_ortvalue_output(graph.out, own.logits_value if is_last else after)
         for layer in graph.keys:
-            self._bind_layer(binding, layer, buffers.rows)
+            self._bind_layer(binding, layer, own.rows)
         return binding
 
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:

@@ -7,7 +7,7 @@ is here.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,8 +96,7 @@ def _target(folder: GenieFolder, soc: str | None) -> QnnTarget:
     Raises:
         BundleError: It is for another chip.
     """
-    target = folder.manifest.qnn
-    assert target is not None
+    target = cast(QnnTarget, folder.manifest.qnn)
     if soc is not None and SOCS.get(soc, Soc(soc, -1, 0, "")).model != target.soc_model:
         raise BundleError(f"{folder.path} is for {target.soc}, not for {soc}")
     if not target.is_exact:
