@@ -732,12 +732,15 @@ class HostDrafter:
         costs: What a run of each costs, as in `Drafter`; drafts are only as long as pays. Without
             costs rows are free.
         method: A method from `draft_methods`; its sources that read logits are left out.
+        commit: How the engine keeps what it accepts of a tree: "compact", a path on any branch, or
+            "canonical", tokens on the first path (nodes 0, 1, 2, ..) alone.
         end_token_ids: Tokens that end an answer: nothing is drafted behind them.
         history: Finished requests to draft from, as in `Drafter`.
 
     Raises:
-        OptionError: The method is unknown, has nothing to draft from here or a tree of its own;
-            rows or costs are unusable; or the history is of another vocabulary.
+        OptionError: The method or commit is unknown; the method has nothing to draft from
+            here, or a tree of its own; rows or costs are unusable; or the history is of another
+            vocabulary.
     """
 
     def __new__(
@@ -747,6 +750,7 @@ class HostDrafter:
         rows: Sequence[int] = ...,
         costs: Sequence[float | tuple[float, float]] | None = None,
         method: str = "auto",
+        commit: str = "compact",
         end_token_ids: Sequence[int] = ...,
         history: SharedHistory | None = None,
     ) -> HostDrafter: ...

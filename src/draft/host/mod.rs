@@ -24,6 +24,8 @@ pub struct HostOptions {
     pub rows: Vec<usize>,
     /// What a step of each costs, in any unit; `None` where rows are free.
     pub costs: Option<Vec<StepCost>>,
+    /// How the host keeps what it accepts: all of a path, or the first path of a tree alone.
+    pub commit: CommitPolicy,
     /// Tokens that end an answer: nothing is drafted behind them.
     pub end_tokens: Vec<TokenId>,
 }
@@ -59,9 +61,15 @@ struct Report {
 /// use coordgen_rs::draft::host::{HostDrafter, HostOptions};
 /// use coordgen_rs::draft::methods::Method;
 /// use coordgen_rs::ids::TokenId;
+/// use coordgen_rs::CommitPolicy;
 ///
-/// let options =
-///     HostOptions { vocab_size: 10, rows: (1..=5).collect(), costs: None, end_tokens: vec![] };
+/// let options = HostOptions {
+///     vocab_size: 10,
+///     rows: (1..=5).collect(),
+///     costs: None,
+///     commit: CommitPolicy::Compact,
+///     end_tokens: vec![],
+/// };
 /// let mut drafter = HostDrafter::new(Method::named("auto")?, None, options)?;
 /// drafter.begin(&[1, 2, 3, 4, 5, 1, 2].map(TokenId), &[])?;
 /// assert_eq!(drafter.propose_chain(3)?, [3, 4, 5].map(TokenId));
@@ -108,7 +116,7 @@ impl HostDrafter {
         let options = DrafterOptions {
             steps: StepChoice::new(shapes.collect(), options.costs)?,
             vocab_size: options.vocab_size,
-            commit: CommitPolicy::Compact,
+            commit: options.commit,
             end_tokens: options.end_tokens,
             shape: TreeShape::BestFirst,
         };

@@ -24,7 +24,13 @@ fn costs() -> impl Strategy<Value = Option<Vec<StepCost>>> {
 }
 
 fn options(costs: Option<Vec<StepCost>>) -> HostOptions {
-    HostOptions { vocab_size: VOCAB_SIZE, rows: ROWS.to_vec(), costs, end_tokens: vec![TokenId(2)] }
+    HostOptions {
+        vocab_size: VOCAB_SIZE,
+        rows: ROWS.to_vec(),
+        costs,
+        commit: CommitPolicy::Compact,
+        end_tokens: vec![TokenId(2)],
+    }
 }
 
 fn host(costs: Option<Vec<StepCost>>, history: Option<&History>) -> HostDrafter {
@@ -33,7 +39,7 @@ fn host(costs: Option<Vec<StepCost>>, history: Option<&History>) -> HostDrafter 
 
 /// Our own drafter of chains, with the sources of [`host`].
 fn own(costs: Option<Vec<StepCost>>) -> Drafter {
-    let HostOptions { vocab_size, rows, costs, end_tokens } = options(costs);
+    let HostOptions { vocab_size, rows, costs, end_tokens, .. } = options(costs);
     let shapes = rows.iter().map(|&rows| StepShape { rows, attended: usize::MAX }).collect();
     let options = DrafterOptions {
         steps: StepChoice::new(shapes, costs).unwrap(),
@@ -191,6 +197,25 @@ fn drafters_of_many_requests_share_what_was_finished() {
     assert_eq!(other.propose_chain(4).unwrap(), &document[4..]);
     one.begin(&document[..5], &[]).unwrap();
     assert_eq!(one.propose_chain(3).unwrap(), &document[5..]);
+}
+
+proptest! {
+    /// What a host keeps of a tree whose first path alone it may keep, it reports.
+    #[test]
+    fn the_first_path_can_be_all_that_is_reported(prompt in text(1..30), answer in text(40..41)) {
+        let policy = HostOptions { commit: CommitPolicy::Canonical, ..options(None) };
+        let mut drafter = HostDrafter::new(Method::named("auto").unwrap(), None, policy).unwrap();
+        drafter.begin(&prompt, &[]).unwrap();
+        let mut said = 0;
+        while said + ROWS[3] < answer.len() {
+            let tree = drafter.propose_tree(7).unwrap();
+            let agreed = |&node: &usize| tree.path_is(NodeId(node as u32), &answer[said..]);
+            let num_kept = (1..tree.first_path_len()).take_while(agreed).count();
+            drafter.observe(&answer[said..=said + num_kept]).unwrap();
+            said += num_kept + 1;
+        }
+        prop_assert_eq!(&drafter.text()[prompt.len()..], &answer[..said]);
+    }
 }
 
 #[test]

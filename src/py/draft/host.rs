@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use super::drafter::{TreeArrays, by_kind, tree_arrays};
 use super::history::PySharedHistory;
 use super::step_choice::CostOption;
+use crate::commit::CommitPolicy;
 use crate::draft::choose::step_choice::StepCost;
 use crate::draft::host::{HostDrafter, HostOptions};
 use crate::draft::methods::Method;
@@ -24,14 +25,16 @@ pub struct PyHostDrafter {
 impl PyHostDrafter {
     #[new]
     #[pyo3(signature = (
-        vocab_size, *, rows=(1..=17).collect(), costs=None, method="auto", end_token_ids=vec![],
-        history=None
+        vocab_size, *, rows=(1..=17).collect(), costs=None, method="auto", commit="compact",
+        end_token_ids=vec![], history=None
     ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         vocab_size: usize,
         rows: Vec<usize>,
         costs: Option<Vec<CostOption>>,
         method: &str,
+        commit: &str,
         end_token_ids: Vec<u32>,
         history: Option<PyRef<'_, PySharedHistory>>,
     ) -> PyResult<Self> {
@@ -39,6 +42,7 @@ impl PyHostDrafter {
             vocab_size,
             rows,
             costs: costs.map(|costs| costs.into_iter().map(StepCost::from).collect()),
+            commit: commit.parse::<CommitPolicy>()?,
             end_tokens: end_token_ids.into_iter().map(TokenId).collect(),
         };
         let history = history.as_ref().map(|history| history.core());

@@ -164,6 +164,14 @@ impl Draft {
         self.proposals.resize(self.tree.num_nodes(), None);
     }
 
+    /// Leaves out of the tree what is deeper, as if it had not been drafted.
+    pub fn trim(&mut self, max_depth: usize) {
+        let mut depths = self.tree.depths().iter();
+        self.proposals.retain(|_| depths.next().is_some_and(|&depth| depth as usize <= max_depth));
+        self.tree = self.tree.trimmed(usize::MAX, max_depth);
+        self.grower.clear();
+    }
+
     /// The tree.
     pub fn tree(&self) -> &DraftTree {
         &self.tree

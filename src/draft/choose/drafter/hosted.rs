@@ -42,8 +42,7 @@ impl Drafter {
         let mut num_verified = 0;
         if let Some(proposed) = &mut request.proposed {
             if is_path(self.draft.tree(), tokens) {
-                let verified = self.draft.tree().trimmed(usize::MAX, last_depth);
-                self.draft.take(verified);
+                self.draft.trim(last_depth);
                 proposed.is_given = true;
             }
             num_verified = self.accept_recorded(tokens)?.token_ids.len();

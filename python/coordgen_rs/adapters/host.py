@@ -1,0 +1,255 @@
+"""The loop over an engine that runs the model itself, and what the loop needs of it: a `Host`.
+
+In: a host, a drafter, a prompt. Out: the tokens that the host says, several a step. How a token is
+chosen from a row is the host's own affair: its samplers, its logits processors. Hosts of given
+engines stand in the files beside this one.
+"""
+
+import time
+from collections.abc import Collection, Generator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coordgen_rs import arguments
+from coordgen_rs._core import HostDrafter, SharedHistory
+from coordgen_rs.errors import EmptyPromptError, PromptTooLongError
+
+ROWS = (1, 2, 4, 8, 16)
+"""Rows of a step that hosts are asked for unless told otherwise."""
+
+_WARM_UPS, _ROUNDS = 1, 5
+
+
+class Host(Protocol):
+    """A model with a cache, run by another engine; the cache holds the committed tokens.
+
+    Attributes:
+        takes_trees: Whether it verifies trees, or chains alone.
+        commit: "compact" keeps an accepted path on any branch; "canonical" keeps only what lies on
+            the first path (nodes 0, 1, 2, ..), for engines in which a token computed on a side
+            branch has other bits than the same token in a chain.
+        capacity: Tokens that its cache holds.
+        vocab_size: Number of ids in its vocabulary.
+    """
+
+    takes_trees: bool
+    commit: str
+    capacity: int
+    vocab_size: int
+
+    def clear(self) -> None:
+        """Forget all tokens, and whatever an interrupted step left."""
+
+    def read(self, token_ids: NDArray[np.uint32]) -> None:
+        """Compute and commit the prompt's tokens but the last, `(tokens,) u32`, maybe none."""
+
+    def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
+        """Compute a tree behind the committed tokens; nothing of it is committed yet.
+
+        Args:
+            token_ids: `(nodes,) u32`; node 0 is the last token given out.
+            parents: `(nodes,) u32`; every parent comes before its children.
+        """
+
+    def choose(self, row: int) -> int:
+        """The token that the engine says after node `row` of the last run.
+
+        Asked along the accepted path, from the root on, once for each node.
+        """
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Commit nodes of the last run, a path from the root on, and drop the others."""
+
+
+class HostStep(NamedTuple):
+    """What a run of the engine gave out.
+
+    Attributes:
+        token_ids: New tokens, in order; the last is the engine's own, those before it were drafted.
+        num_drafted: Draft tokens that were verified.
+    """
+
+    token_ids: list[int]
+    num_drafted: int
+
+
+def make_drafter(
+    host: Host,
+    *,
+    rows: Sequence[int] = ROWS,
+    costs: Sequence[float] | None = None,
+    end_token_ids: Collection[int] = (),
+    history: SharedHistory | None = None,
+) -> HostDrafter:
+    """A drafter for the requests of a host, one after the other.
+
+    Args:
+        host: The engine.
+        rows: Rows that a step may have, ascending.
+        costs: Cost of a step of each, from `measured_costs`; None where rows are free.
+        end_token_ids: Tokens that end an answer.
+        history: Finished requests to draft from.
+
+    Raises:
+        OptionError: Rows or costs are unusable, or the history is of another vocabulary.
+    """
+    return HostDrafter(
+        host.vocab_size,
+        rows=rows,
+        costs=costs,
+        commit=host.commit,
+        end_token_ids=sorted(end_token_ids),
+        history=history,
+    )
+
+
+def measured_costs(
+    host: Host, rows: Sequence[int] = ROWS, prompt_ids: ArrayLike | None = None
+) -> list[float]:
+    """Microseconds of a step of each number of rows, on this machine, now.
+
+    The host is cleared, reads the prompt, and runs chains behind it. The widths take turns, so that
+    a disturbance meets all of them; the least of a few runs counts.
+
+    Args:
+        host: The engine.
+        rows: Numbers of rows.
+        prompt_ids: `(tokens,)` integers that stand before the step; 128 tokens by default.
+
+    Raises:
+        OptionError, ShapeError, TokenOutOfRangeError: The prompt cannot be used.
+    """
+    usual = np.arange(128) * 37 % min(host.vocab_size, 1024)
+    prompt = arguments.token_ids(
+        "the prompt", usual if prompt_ids is None else prompt_ids, host.vocab_size
+    )
+    seconds: dict[int, list[float]] = {width: [] for width in rows}
+    host.clear()
+    host.read(prompt)
+    for _ in range(_WARM_UPS + _ROUNDS):
+        for width, taken in seconds.items():
+            chain = np.resize(prompt, width)
+            parents = np.maximum(np.arange(width) - 1, 0).astype(np.uint32)
+            start = time.perf_counter()
+            host.run(chain, parents)
+            host.choose(0)
+            taken.append(time.perf_counter() - start)
+            host.keep([])
+    host.clear()
+    least = [1e6 * min(taken[_WARM_UPS:]) for taken in seconds.values()]
+    return list(accumulate(least, max))
+
+
+def generate(
+    host: Host,
+    prompt_ids: ArrayLike,
+    *,
+    drafter: HostDrafter,
+    max_new_tokens: int,
+    end_token_ids: Collection[int] = (),
+    history: SharedHistory | None = None,
+) -> Generator[HostStep]:
+    """Yield the tokens that the engine says, several a step.
+
+    What agrees with the engine's own choice is accepted, so the tokens are those that it says
+    without drafts, as far as its arithmetic does not depend on how many rows a run has.
+    After stopping early, the host holds exactly the committed tokens.
+
+    Args:
+        host: The engine; what it holds is forgotten.
+        prompt_ids: `(tokens,)` integers, at least one.
+        drafter: From `make_drafter`; keep one to keep what it learned.
+        max_new_tokens: Most new tokens; the host's capacity is another limit.
+        end_token_ids: Tokens that end an answer.
+        history: Remembers the request when it has ended.
+
+    Raises:
+        OptionError: The prompt is not integers, or `max_new_tokens` is below 1.
+        ShapeError: The prompt has more than one dimension.
+        EmptyPromptError: The prompt has no token.
+        PromptTooLongError: It has more than the host's cache holds.
+        TokenOutOfRangeError: It holds an unknown token.
+    """
+    prompt = arguments.token_ids("the prompt", prompt_ids, host.vocab_size)
+    left = arguments.count("max_new_tokens", max_new_tokens)
+    if len(prompt) == 0:
+        raise EmptyPromptError("the prompt is empty: there is no token to continue from")
+    if len(prompt) > host.capacity:
+        raise PromptTooLongError(
+            f"the prompt has {len(prompt)} tokens, the cache holds {host.capacity}"
+        )
+    left = min(left, host.capacity - len(prompt) + 1)
+    propose = drafter.propose_tree if host.takes_trees else partial(_propose_chain, drafter)
+    drafter.begin(prompt)
+    host.clear()
+    host.read(prompt[:-1])
+    length = len(prompt) - 1
+    while left > 0:
+        token_ids, parents = propose(min(left - 1, host.capacity - length - 1))
+        host.run(token_ids, parents)
+        rows, new_tokens = _walk(host, token_ids.tolist(), parents.tolist(), end_token_ids, left)
+        host.keep(rows)
+        drafter.observe(np.array(new_tokens, np.uint32))
+        length += len(rows)
+        left = 0 if new_tokens[-1] in end_token_ids else left - len(new_tokens)
+        if left == 0 and history is not None:
+            history.remember(drafter.token_ids)
+        yield HostStep(new_tokens, len(token_ids) - 1)
+
+
+def _propose_chain(
+    drafter: HostDrafter, max_tokens: int
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """A chain in the form of a tree."""
+    chain = drafter.propose_chain(max_tokens)
+    token_ids = np.concatenate([drafter.token_ids[-1:], chain])
+    return token_ids, np.maximum(np.arange(len(token_ids)) - 1, 0).astype(np.uint32)
+
+
+def _walk(
+    host: Host, token_ids: list[int], parents: list[int], ends: Collection[int], left: int
+) -> tuple[list[int], list[int]]:
+    """The nodes that the engine agrees with, root included, and what it says after each."""
+    children = {(parents[node], token_ids[node]): node for node in range(1, len(token_ids))}
+    rows, said = [0], [host.choose(0)]
+    while len(said) < left and said[-1] not in ends:
+        node = children.get((rows[-1], said[-1]))
+        if node is None or (host.commit == "canonical" and node != rows[-1] + 1):
+            break
+        rows.append(node)
+        said.append(host.choose(node))
+    return rows, said
+
+
+class Follower:
+    """Follows an engine that tells its whole text at each step, and remembers what has ended.
+
+    Args:
+        drafter: Of one request after the other.
+        history: Gets each request when the next begins; None for none.
+    """
+
+    def __init__(self, drafter: HostDrafter, history: SharedHistory | None = None) -> None:
+        self.drafter, self._history = drafter, history
+
+    def chain(self, token_ids: NDArray[np.uint32], max_tokens: int) -> NDArray[np.uint32]:
+        """Draft behind a text.
+
+        Args:
+            token_ids: `(tokens,) u32`, prompt and answer so far.
+            max_tokens: Most draft tokens.
+
+        Returns:
+            `(tokens,) u32`.
+
+        Raises:
+            EmptyPromptError, TokenOutOfRangeError, ShapeError: The text cannot be followed.
+        """
+        before = None if self._history is None else self.drafter.token_ids
+        if self.drafter.follow(token_ids) and self._history is not None and before is not None:
+            self._history.remember(before)
+        return self.drafter.propose_chain(max_tokens)

@@ -1,0 +1,191 @@
+"""llama.cpp as a host, by the low-level API of cyllama: any GGUF file on any of its backends.
+
+In: an opened model and context. Out: a `Host` that verifies trees. A branch is a sequence: its
+tokens carry the ids of all sequences that go through them, so a run of one batch sees each its own
+path, and the accepted path is copied to all sequences when it is kept. Tokens are chosen by
+llama.cpp's own sampler chain, one row at a time, so no logits are copied.
+
+Versions: cyllama 0.2.18.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs import arguments
+from coordgen_rs.errors import OptionError
+
+PACKAGE = "cyllama"
+COMMITS = ("canonical", "compact")
+
+
+class LlamaHost:
+    """A llama.cpp context.
+
+    Args:
+        library: The module `cyllama.llama.llama_cpp`.
+        context: A `LlamaContext`, with a unified cache where it has more than one sequence: one for
+            each branch of a tree; with one sequence it verifies chains.
+        sampler: A `LlamaSampler`: how tokens are chosen.
+        n_seq_max: Sequences of the context.
+        commit: "canonical", the default: on CPU the bits of a chain do not depend on how many rows
+            a batch has, but those of tokens behind a kept side branch do, because their keys stand
+            in other cells. "compact" keeps side branches, too.
+
+    Attributes:
+        takes_trees: Same as in `Host`.
+        commit: As given.
+        capacity: Same as in `Host`.
+        vocab_size: Same as in `Host`.
+        end_token_ids: Tokens that end an answer, by the file.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        context: Any,
+        sampler: Any,
+        n_seq_max: int,
+        commit: str = "canonical",
+    ) -> None:
+        self._library, self._context, self._sampler = library, context, sampler
+        vocab = context.model.get_vocab()
+        self.vocab_size: int = vocab.n_vocab
+        self.capacity: int = context.n_ctx
+        self.end_token_ids = [token for token in range(vocab.n_vocab) if vocab.is_eog(token)]
+        self.takes_trees, self.commit = n_seq_max > 1, arguments.one_of("commit", commit, COMMITS)
+        self._sequences = list(range(n_seq_max))
+        self._most = context.n_batch
+        self._length = 0
+        self._of_node: list[list[int]] = []
+
+    def clear(self) -> None:
+        """Forget all tokens, and the sampler's."""
+        self._context.memory_seq_rm(-1, -1, -1)
+        self._sampler.reset()
+        self._length = 0
+
+    def read(self, token_ids: NDArray[np.uint32]) -> None:
+        """Compute and commit tokens, in batches of the context's size."""
+        ids = token_ids.tolist()
+        for first in range(0, len(ids), self._most):
+            part = ids[first : first + self._most]
+            places = range(self._length, self._length + len(part))
+            self._decode(part, places, [self._sequences] * len(part), logits=False)
+            self._length += len(part)
+
+    def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
+        """Compute a tree.
+
+        Raises:
+            OptionError: It has more branches than the context has sequences.
+        """
+        of_node, depths = branches(parents.tolist(), len(self._sequences))
+        places = [self._length + depth for depth in depths]
+        self._of_node = of_node
+        self._decode(token_ids.tolist(), places, of_node, logits=True)
+
+    def choose(self, row: int) -> int:
+        """What the sampler chooses after a node."""
+        return int(self._sampler.sample(self._context, row))
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep a path: in all sequences, without the other branches."""
+        start, end = self._length, self._length + len(rows)
+        memory = self._context
+        owners = self._of_node[rows[-1]] if rows else self._sequences
+        if len(owners) < len(self._sequences):
+            for other in set(self._sequences).difference(owners):
+                memory.memory_seq_rm(other, start, -1)
+        memory.memory_seq_rm(-1, end, -1)
+        for other in set(self._sequences).difference(owners):
+            memory.memory_seq_cp(owners[0], other, start, end)
+        self._length = end
+
+    def _decode(
+        self,
+        token_ids: Sequence[int],
+        places: Sequence[int],
+        of_node: Sequence[Sequence[int]],
+        *,
+        logits: bool,
+    ) -> None:
+        batch = self._library.LlamaBatch(
+            n_tokens=len(token_ids), embd=0, n_seq_max=len(self._sequences)
+        )
+        for token, place, sequences in zip(token_ids, places, of_node, strict=True):
+            batch.add(token, place, sequences, logits)
+        self._context.decode(batch)
+
+
+def branches(parents: Sequence[int], num_sequences: int) -> tuple[list[list[int]], list[int]]:
+    """The sequences that go through each node of a tree, and its depth.
+
+    All sequences are used: a chain belongs to all of them, so that keeping it copies nothing.
+
+    Raises:
+        OptionError: There are more leaves than sequences.
+    """
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    leaves = sorted(set(range(len(parents))).difference(parents[1:]))
+    if len(leaves) > num_sequences:
+        raise OptionError(
+            f"the draft has {len(leaves)} branches, the context {num_sequences} sequences: open "
+            "it with n_seq_max as large as the largest number of rows"
+        )
+    through: list[list[int]] = [[] for _ in parents]
+    for sequence in range(num_sequences):
+        node = leaves[sequence % len(leaves)]
+        while node:
+            through[node].append(sequence)
+            node = parents[node]
+        through[0].append(sequence)
+    return through, depths
+
+
+def open_host(
+    path: str | Path,
+    *,
+    context: int = 4096,
+    threads: int = 1,
+    n_gpu_layers: int = 0,
+    n_seq_max: int = 16,
+    commit: str = "canonical",
+    forbidden_ids: Sequence[int] = (),
+) -> LlamaHost:
+    """Open a GGUF file for greedy decoding.
+
+    Args:
+        path: The file.
+        context: Tokens of the cache.
+        threads: Compute threads.
+        n_gpu_layers: Layers that the backend computes.
+        n_seq_max: Most branches of a tree; 1 verifies chains alone.
+        commit: Same as in `LlamaHost`.
+        forbidden_ids: Tokens that are never chosen.
+
+    Raises:
+        OptionError: The package `cyllama` is not installed, or `commit` is unknown.
+    """
+    try:
+        from cyllama.llama import llama_cpp
+    except ModuleNotFoundError as error:
+        raise OptionError(f"llama.cpp is run by {PACKAGE}: pip install {PACKAGE}") from error
+    llama_cpp.llama_backend_init()
+    model_params = llama_cpp.LlamaModelParams()
+    model_params.n_gpu_layers = n_gpu_layers
+    params = llama_cpp.LlamaContextParams()
+    params.n_ctx, params.n_seq_max, params.kv_unified = context, n_seq_max, True
+    params.n_threads = params.n_threads_batch = threads
+    model = llama_cpp.LlamaModel(str(path), model_params)
+    sampler = llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
+    if forbidden_ids:
+        biases = [(token, float("-inf")) for token in forbidden_ids]
+        sampler.add_logit_bias(model.get_vocab().n_vocab, biases)
+    sampler.add_greedy()
+    return LlamaHost(llama_cpp, llama_cpp.LlamaContext(model, params), sampler, n_seq_max, commit)

@@ -1,0 +1,91 @@
+"""MLX-LM as a host: its models on Apple silicon, or on CPU under Linux.
+
+In: a model and its cache from `mlx_lm`. Out: a `Host` that verifies chains. Decoding is greedy.
+
+Versions: mlx 0.32, mlx-lm 0.32. Caches that cannot be trimmed are refused.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import OptionError
+
+_CHUNK = 512
+
+
+class MlxHost:
+    """An MLX-LM model.
+
+    Args:
+        model: From `mlx_lm.load`.
+        vocab_size: Number of columns of its logits.
+        capacity: Most tokens of prompt and answer.
+        forbidden_ids: Tokens that are never chosen.
+
+    Attributes:
+        takes_trees: False.
+        commit: Without a meaning for chains.
+        capacity: Same as in `Host`.
+        vocab_size: Same as in `Host`.
+
+    Raises:
+        OptionError: The model's cache cannot be trimmed: it is a window, or recurrent.
+    """
+
+    takes_trees = False
+    commit = "canonical"
+
+    def __init__(
+        self, model: Any, vocab_size: int, capacity: int, *, forbidden_ids: Sequence[int] = ()
+    ) -> None:
+        self._model, self._forbidden = model, list(forbidden_ids)
+        self.vocab_size, self.capacity = vocab_size, capacity
+        self._said: list[int] = []
+        self._num_run = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all tokens, by a new cache.
+
+        Raises:
+            OptionError: It cannot be trimmed.
+        """
+        from mlx_lm.models import cache
+
+        self._cache = cache.make_prompt_cache(self._model)
+        if not cache.can_trim_prompt_cache(self._cache):
+            raise OptionError("the model's cache cannot be trimmed, so drafts cannot be dropped")
+        self._num_run = 0
+
+    def read(self, token_ids: NDArray[np.uint32]) -> None:
+        """Compute and commit tokens."""
+        import mlx.core as mx
+
+        for first in range(0, len(token_ids), _CHUNK):
+            part = mx.array(token_ids[first : first + _CHUNK])
+            mx.eval(self._model(part[None], cache=self._cache))
+
+    def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
+        """Compute a chain."""
+        import mlx.core as mx
+
+        logits = self._model(mx.array(token_ids)[None], cache=self._cache)
+        if self._forbidden:
+            logits[..., mx.array(self._forbidden)] = -mx.inf
+        self._num_run = len(token_ids)
+        self._said = mx.argmax(logits[0], axis=-1).tolist()
+
+    def choose(self, row: int) -> int:
+        """The likeliest token."""
+        return self._said[row]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep the first rows of the chain."""
+        from mlx_lm.models import cache
+
+        if self._num_run > len(rows):
+            cache.trim_prompt_cache(self._cache, self._num_run - len(rows))
+        self._num_run = 0

@@ -1,0 +1,94 @@
+"""ONNX Runtime GenAI as a host: its own folders on its own providers, CUDA or DirectML say.
+
+In: an opened `onnxruntime_genai.Model`. Out: a `Host` that verifies chains: GenAI's mask says
+no tree. Decoding is greedy. On CPU `open_session(folder)` verifies trees on the same files.
+
+Versions: onnxruntime-genai 0.18. Models whose cache cannot be rewound (sliding windows, recurrent
+layers, pipelines) fail in `rewind_to`.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LEAST_ROWS = 2
+
+
+class GenaiHost:
+    """A GenAI model.
+
+    Attention there has a kernel of its own for one row, whose bits are not those of two and more.
+    So a step without a draft runs a second row, which is dropped: then all steps agree.
+
+    Args:
+        model: An `onnxruntime_genai.Model`.
+        vocab_size: Number of columns of its logits (`model.vocab_size` in genai_config.json).
+        capacity: Tokens of its cache (`model.context_length`, or less).
+        forbidden_ids: Tokens that are never chosen.
+        padded: Whether a step without a draft has a second row; without it, it is faster, and its
+            tokens those of GenAI's own loop but for near ties.
+
+    Attributes:
+        takes_trees: False.
+        commit: Without a meaning for chains.
+        capacity: Same as in `Host`.
+        vocab_size: Same as in `Host`.
+    """
+
+    takes_trees = False
+    commit = "canonical"
+
+    def __init__(
+        self,
+        model: Any,
+        vocab_size: int,
+        capacity: int,
+        *,
+        forbidden_ids: Sequence[int] = (),
+        padded: bool = True,
+    ) -> None:
+        self._genai = importlib.import_module(type(model).__module__.partition(".")[0])
+        self._model = model
+        self.vocab_size, self.capacity = vocab_size, capacity
+        self._forbidden, self._padded = list(forbidden_ids), padded
+        self._rows = np.zeros((0, vocab_size), np.float32)
+        self._length = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all tokens, by a new generator."""
+        params = self._genai.GeneratorParams(self._model)
+        params.set_search_options(max_length=self.capacity, do_sample=False)
+        self._generator = self._genai.Generator(self._model, params)
+        self._length = 0
+
+    def read(self, token_ids: NDArray[np.uint32]) -> None:
+        """Compute and commit tokens."""
+        if len(token_ids):
+            self._generator.append_tokens(token_ids.astype(np.int32))
+            self._length += len(token_ids)
+
+    def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
+        """Compute a chain."""
+        num_rows = len(token_ids)
+        if self._padded and num_rows < _LEAST_ROWS and self._length + 1 < self.capacity:
+            token_ids = np.append(token_ids, token_ids[:1])
+        self._generator.append_tokens(token_ids.astype(np.int32))
+        logits = self._generator.get_output("logits")
+        self._rows = logits.reshape(-1, self.vocab_size)[-len(token_ids) :][:num_rows]
+
+    def choose(self, row: int) -> int:
+        """The likeliest token."""
+        scores = self._rows[row]
+        if self._forbidden:
+            scores = scores.copy()
+            scores[self._forbidden] = -np.inf
+        return int(scores.argmax())
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep the first rows of the chain."""
+        self._length += len(rows)
+        self._generator.rewind_to(self._length)

@@ -1,0 +1,111 @@
+"""vLLM: a proposer for `speculative_config`, with a drafter for each request, over shared history.
+
+    {"method": "custom_class", "model": "coordgen_rs.adapters.vllm.Proposer",
+     "num_speculative_tokens": 8}
+
+In: what vLLM's model runner tells a proposer: rows of tokens, without the ids of their requests.
+Out: chains. A row is recognised by its text: the drafter whose text it continues goes on, wherever its
+row has moved to; if none does, a request has begun.
+
+Versions: the interface of vLLM 0.32 (V1 model runner), where it is experimental.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import HostDrafter, SharedHistory
+
+_TAIL = 16
+"""Last tokens of a text by which a drafter is looked for before the whole texts are compared."""
+
+
+class Proposer:
+    """Drafts for all requests of a vLLM engine.
+
+    Args:
+        vllm_config: A `VllmConfig`.
+        history: Finished requests to draft from; None for those of this engine, in memory.
+
+    Raises:
+        OptionError: The history is of another vocabulary.
+    """
+
+    def __init__(self, vllm_config: Any, history: SharedHistory | None = None) -> None:
+        self._vocab_size: int = vllm_config.model_config.get_vocab_size()
+        self._max_len: int = vllm_config.model_config.max_model_len
+        self._most: int = vllm_config.speculative_config.num_speculative_tokens
+        self._history = SharedHistory(self._vocab_size) if history is None else history
+        self._running: list[HostDrafter] = []
+        self._idle: list[HostDrafter] = []
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """There is none."""
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: NDArray[np.int32],
+        token_ids_cpu: NDArray[np.int32],
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """Draft for each row of a batch.
+
+        Args:
+            sampled_token_ids: What each row has just said; nothing while its prompt is being read.
+            num_tokens_no_spec: `(rows,)`: tokens of each row, those just said included.
+            token_ids_cpu: `(rows, columns)`: prompt and answer of each row.
+            slot_mappings: Not used.
+
+        Returns:
+            Draft tokens of each row, maybe none.
+
+        Raises:
+            TokenOutOfRangeError: A token is not in the vocabulary.
+        """
+        waiting, self._running = self._running, []
+        drafts: list[list[int]] = []
+        for row, said in enumerate(sampled_token_ids):
+            text = token_ids_cpu[row, : num_tokens_no_spec[row]].astype(np.uint32)
+            drafter = _taken(waiting, text)
+            if not said:  # a part of a prompt, or a row whose turn it was not
+                if drafter is not None:
+                    self._running.append(drafter)
+                drafts.append([])
+                continue
+            room = self._max_len - len(text)
+            drafter = drafter or self._begun(text[: len(text) - len(said)])
+            drafter.observe(text[len(drafter.token_ids) :])
+            self._running.append(drafter)
+            chain = drafter.propose_chain(max(0, min(self._most, room)))
+            drafts.append(chain.tolist())
+        for drafter in waiting:  # not in the batch any more
+            self._history.remember(drafter.token_ids)
+        self._idle += waiting
+        return drafts
+
+    def _begun(self, prompt: NDArray[np.uint32]) -> HostDrafter:
+        """A drafter at the end of a prompt."""
+        drafter = (
+            self._idle.pop()
+            if self._idle
+            else HostDrafter(self._vocab_size, rows=range(1, self._most + 2), history=self._history)
+        )
+        drafter.begin(prompt)
+        return drafter
+
+
+def _taken(drafters: list[HostDrafter], text: NDArray[np.uint32]) -> HostDrafter | None:
+    """Takes the drafter out whose text this one continues, the longest of several."""
+    best: tuple[int, int] | None = None
+    for index, drafter in enumerate(drafters):
+        known = drafter.token_ids
+        length = len(known)
+        if length > len(text) or (best is not None and length <= best[0]):
+            continue
+        tail = slice(max(0, length - _TAIL), length)
+        if np.array_equal(known[tail], text[tail]) and np.array_equal(known, text[:length]):
+            best = (length, index)
+    return None if best is None else drafters.pop(best[1])
