@@ -230,7 +230,7 @@ class Follower:
 
     Args:
         drafter: Of one request after the other.
-        history: Gets each request when the next begins; None for none.
+        history: Gets each text that is not gone on with; None for none.
     """
 
     def __init__(self, drafter: HostDrafter, history: SharedHistory | None = None) -> None:
@@ -249,7 +249,9 @@ class Follower:
         Raises:
             EmptyPromptError, TokenOutOfRangeError, ShapeError: The text cannot be followed.
         """
-        before = None if self._history is None else self.drafter.token_ids
-        if self.drafter.follow(token_ids) and self._history is not None and before is not None:
+        before = self.drafter.token_ids
+        goes_on = np.array_equal(before, token_ids[: len(before)])
+        if self._history is not None and not goes_on:
             self._history.remember(before)
+        self.drafter.follow(token_ids)
         return self.drafter.propose_chain(max_tokens)

@@ -4,8 +4,8 @@
      "num_speculative_tokens": 8}
 
 In: what vLLM's model runner tells a proposer: rows of tokens, without the ids of their requests.
-Out: chains. A row is recognised by its text: the drafter whose text it continues goes on, wherever its
-row has moved to; if none does, a request has begun.
+Out: chains. A row is recognised by its text: the drafter whose text it continues goes on, wherever
+its row has moved to; if none does, a request has begun.
 
 Versions: the interface of vLLM 0.32 (V1 model runner), where it is experimental.
 """

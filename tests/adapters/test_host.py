@@ -1,0 +1,162 @@
+"""The loop over a host: whatever is drafted, the tokens are the host's own."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from coordgen_rs._core import SharedHistory
+from coordgen_rs.adapters.host import Follower, generate, make_drafter, measured_costs
+from coordgen_rs.errors import (
+    EmptyPromptError,
+    OptionError,
+    PromptTooLongError,
+    TokenOutOfRangeError,
+)
+
+VOCAB_SIZE = 50
+PROMPT = [3, 4, 5, 6, 7, 8, 9, 3, 4]
+
+
+def says(text: Sequence[int]) -> int:
+    """Goes on as at the last occurrence of the token, with a slip now and then."""
+    if len(text) % 7 == 0:
+        return (text[-1] + len(text)) % VOCAB_SIZE
+    earlier = [place for place in range(len(text) - 1) if text[place] == text[-1]]
+    return text[earlier[-1] + 1] if earlier else (text[-1] + 1) % VOCAB_SIZE
+
+
+class FakeHost:
+    """Follows `says`; it checks that it is used as a cache must be."""
+
+    vocab_size = VOCAB_SIZE
+
+    def __init__(self, takes_trees: bool, commit: str, capacity: int = 200) -> None:
+        self.takes_trees, self.commit, self.capacity = takes_trees, commit, capacity
+        self.text: list[int] = []
+        self.run_lens: list[int] = []
+
+    def clear(self) -> None:
+        self.text = []
+
+    def read(self, token_ids: np.ndarray) -> None:
+        self.text += token_ids.tolist()
+
+    def run(self, token_ids: np.ndarray, parents: np.ndarray) -> None:
+        assert len(self.text) + len(token_ids) <= self.capacity
+        is_chain = parents.tolist() == [0, *range(len(parents) - 1)]
+        assert self.takes_trees or is_chain
+        self.paths: list[list[int]] = []
+        for node, token in enumerate(token_ids.tolist()):
+            above = self.paths[parents[node]] if node else []
+            self.paths.append([*above, token])
+        self.run_lens.append(len(token_ids))
+
+    def choose(self, row: int) -> int:
+        return says(self.text + self.paths[row])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        if self.commit == "canonical":
+            assert list(rows) == list(range(len(rows)))
+        self.text += self.paths[rows[-1]] if rows else []
+
+
+def plain(prompt: Sequence[int], num_tokens: int) -> list[int]:
+    text = [*prompt]
+    while len(text) < len(prompt) + num_tokens:
+        text.append(says(text))
+    return text[len(prompt) :]
+
+
+HOSTS = [(True, "compact"), (True, "canonical"), (False, "canonical")]
+
+
+@pytest.mark.parametrize(("takes_trees", "commit"), HOSTS)
+@pytest.mark.parametrize("costs", [None, [1.0, 1.1, 1.3, 1.7, 2.5]])
+def test_the_tokens_are_those_of_the_host_alone(takes_trees, commit, costs):
+    host = FakeHost(takes_trees, commit)
+    drafter = make_drafter(host, costs=costs)
+    steps = list(generate(host, PROMPT, drafter=drafter, max_new_tokens=60))
+    said = [token for step in steps for token in step.token_ids]
+    assert said == plain(PROMPT, 60)
+    assert len(steps) < 40
+    assert host.text == (PROMPT + said)[:-1]
+    assert drafter.token_ids.tolist() == PROMPT + said
+
+
+@pytest.mark.parametrize(("takes_trees", "commit"), HOSTS)
+def test_an_end_token_ends_the_answer_also_within_a_draft(takes_trees, commit):
+    host = FakeHost(takes_trees, commit)
+    expected = plain(PROMPT, 60)
+    end = expected[20]
+    expected = expected[: expected.index(end) + 1]
+    drafter = make_drafter(host, end_token_ids=[end])
+    steps = generate(host, PROMPT, drafter=drafter, max_new_tokens=60, end_token_ids=[end])
+    assert [token for step in steps for token in step.token_ids] == expected
+
+
+def test_a_full_cache_ends_the_answer():
+    host = FakeHost(True, "compact", capacity=20)
+    steps = generate(host, PROMPT, drafter=make_drafter(host), max_new_tokens=60)
+    said = [token for step in steps for token in step.token_ids]
+    assert said == plain(PROMPT, 20 - len(PROMPT) + 1)
+
+
+def test_who_stops_early_leaves_the_committed_tokens_and_the_next_request_is_clean():
+    host = FakeHost(True, "compact")
+    drafter = make_drafter(host)
+    steps = generate(host, PROMPT, drafter=drafter, max_new_tokens=60)
+    first = next(steps).token_ids
+    steps.close()
+    assert host.text == (PROMPT + first)[:-1]
+    again = generate(host, [1, 2, 1], drafter=drafter, max_new_tokens=9)
+    assert [token for step in again for token in step.token_ids] == plain([1, 2, 1], 9)
+
+
+def test_a_finished_request_is_drafted_from_by_the_next():
+    host, history = FakeHost(False, "canonical"), SharedHistory(VOCAB_SIZE)
+    num_steps = []
+    for _ in range(2):
+        drafter = make_drafter(host, history=history)
+        asked = {"drafter": drafter, "max_new_tokens": 60, "history": history}
+        num_steps.append(len(list(generate(host, PROMPT, **asked))))
+    assert history.num_recent_tokens == 2 * (len(PROMPT) + 60)
+    assert num_steps[1] < num_steps[0]
+
+
+def test_costs_are_measured_for_each_width_and_leave_nothing_behind():
+    host = FakeHost(True, "compact")
+    costs = measured_costs(host, (1, 2, 4))
+    assert len(costs) == 3
+    assert costs == sorted(costs)
+    assert costs[0] > 0
+    assert {1, 2, 4} == {*host.run_lens}
+    assert host.text == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error"),
+    [
+        ([], EmptyPromptError),
+        ([VOCAB_SIZE], TokenOutOfRangeError),
+        ([0.5], OptionError),
+        ([1] * 201, PromptTooLongError),
+    ],
+)
+def test_a_wrong_prompt_is_refused_before_the_host_is_touched(prompt, error):
+    host = FakeHost(True, "compact")
+    host.text = [1, 2]
+    with pytest.raises(error):
+        next(generate(host, prompt, drafter=make_drafter(host), max_new_tokens=4))
+    assert host.text == [1, 2]
+
+
+def test_a_follower_remembers_what_ended_when_the_next_begins():
+    history = SharedHistory(VOCAB_SIZE)
+    follower = Follower(make_drafter(FakeHost(False, "canonical"), history=history), history)
+    first = np.array([1, 2, 3, 4, 1, 2], np.uint32)
+    assert follower.chain(first, 4)[:2].tolist() == [3, 4]
+    follower.chain(np.append(first, np.array([3, 4], np.uint32)), 4)
+    assert history.num_recent_tokens == 0
+    follower.chain(np.array([9, 3], np.uint32), 4)
+    assert history.num_recent_tokens == 8

@@ -1,0 +1,196 @@
+"""Adapters of engines that are not installed here, by calls as their engines make them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coordgen_rs.adapters.llama_cpp import branches
+from coordgen_rs.adapters.llama_cpp_python import DraftModel
+from coordgen_rs.adapters.sglang import Corpus, padded
+from coordgen_rs.adapters.vllm import Proposer
+from coordgen_rs.errors import OptionError
+
+VOCAB_SIZE = 100
+PERIOD = [11, 12, 13, 14, 15]
+
+
+def says(text: list[int]) -> int:
+    """A target that counts in circles, with a slip."""
+    return 20 + len(text) % 3 if len(text) % 13 == 0 else PERIOD[len(text) % len(PERIOD)]
+
+
+def plain(prompt: list[int], num_tokens: int) -> list[int]:
+    text = [*prompt]
+    while len(text) < len(prompt) + num_tokens:
+        text.append(says(text))
+    return text
+
+
+def taken(text: list[int], chain: list[int]) -> list[int]:
+    """What a target says when it verifies a chain: the agreed part and its own token."""
+    said = []
+    for drafted in [*chain, None]:
+        said.append(says(text + said))
+        if said[-1] != drafted:
+            break
+    return said
+
+
+class TestLlamaCppPython:
+    def answer(self, model: DraftModel, prompt: list[int], num_tokens: int) -> tuple[list, int]:
+        """As `Llama.generate` does: called with all tokens, the last one sampled included."""
+        text, num_steps = [*prompt, says(prompt)], 1
+        while len(text) < len(prompt) + num_tokens:
+            drafted = model(np.array(text, np.intc))
+            assert drafted.dtype == np.intc
+            assert len(drafted) <= 10
+            text += taken(text, drafted.tolist())
+            num_steps += 1
+        return text, num_steps
+
+    def test_the_answer_is_the_targets_in_fewer_steps(self):
+        model = DraftModel(VOCAB_SIZE)
+        prompt = plain([1], 12)
+        text, num_steps = self.answer(model, prompt, 60)
+        assert text[: len(prompt) + 60] == plain(prompt, 60)
+        assert num_steps < 30
+
+    def test_another_prompt_begins_anew_and_drafts_from_what_was_said(self):
+        model = DraftModel(VOCAB_SIZE)
+        first = self.answer(model, plain([1], 12), 60)[1]
+        second = self.answer(model, plain([1], 12), 60)[1]
+        assert second < first
+
+    def test_no_tokens_are_drafted_where_none_pay(self):
+        model = DraftModel(VOCAB_SIZE, num_pred_tokens=3, costs=[1, 9, 18, 27])
+        assert len(model(np.array(plain([1], 20), np.intc))) == 0
+
+
+class TestVllm:
+    def proposer(self, num_drafts: int = 6, max_model_len: int = 90) -> Proposer:
+        model = SimpleNamespace(get_vocab_size=lambda: VOCAB_SIZE, max_model_len=max_model_len)
+        speculative = SimpleNamespace(num_speculative_tokens=num_drafts)
+        config = SimpleNamespace(model_config=model, speculative_config=speculative)
+        proposer = Proposer(config)
+        proposer.load_model(None)
+        return proposer
+
+    def call(self, proposer: Proposer, rows: list[tuple[list[int], list[int]]]) -> list[list[int]]:
+        """Rows of a text before a step and what the step said."""
+        table = np.zeros((len(rows) + 2, 100), np.int32)
+        lens = np.zeros(len(rows) + 2, np.int32)
+        for row, (text, said) in enumerate(rows):
+            whole = text + said
+            table[row, : len(whole)], lens[row] = whole, len(whole)
+        said = [said for _, said in rows]
+        drafts = proposer.propose(said, lens, table, slot_mappings=None)
+        assert len(drafts) == len(rows)
+        return drafts
+
+    def test_rows_that_move_keep_their_drafters(self):
+        proposer = self.proposer()
+        texts = {name: plain([start], 12) for name, start in (("a", 1), ("b", 2), ("c", 3))}
+        drafts: dict[str, list[int]] = {name: [] for name in texts}
+        lens = []
+        for order in ("abc", "cab", "bc", "cb", "bca"):  # a pauses, and comes back
+            said = {name: taken(texts[name], drafts[name]) for name in order}
+            rows = [(texts[name], said[name]) for name in order]
+            for name, chain in zip(order, self.call(proposer, rows), strict=True):
+                texts[name], drafts[name] = texts[name] + said[name], chain
+                assert len(chain) <= 6
+                lens.append(len(chain))
+        assert all(texts[name] == plain(texts[name][:1], len(texts[name]) - 1) for name in "abc")
+        assert sum(lens) > 4 * len(lens)
+
+    def test_a_prompt_that_is_read_in_parts_gets_no_draft_until_it_is_whole(self):
+        proposer = self.proposer()
+        prompt = plain([1], 30)
+        assert self.call(proposer, [(prompt[:16], [])]) == [[]]
+        assert len(self.call(proposer, [(prompt, [says(prompt)])])[0]) == 6
+
+    def test_no_draft_reaches_beyond_the_longest_text(self):
+        proposer = self.proposer(max_model_len=34)
+        for num_tokens, most in ((31, 2), (32, 1), (33, 0)):
+            prompt = plain([1], num_tokens - 1)
+            assert len(self.call(proposer, [(prompt, [says(prompt)])])[0]) <= most
+
+    def test_what_has_left_the_batch_is_drafted_from(self):
+        proposer = self.proposer()
+        secret = [40, 41, 42, 43, 44, 45, 46]
+        self.call(proposer, [(secret, [47])])
+        self.call(proposer, [([1, 2], [3])])
+        assert self.call(proposer, [([5, 40, 41], [42])])[0][:4] == [43, 44, 45, 46]
+
+
+class TestSglang:
+    def test_trees_have_their_size_and_go_on_with_their_requests(self):
+        corpus = Corpus(VOCAB_SIZE, 8)
+        texts = {"one": plain([1], 20), "two": plain([2], 22)}
+        num_steps = 0
+        while min(map(len, texts.values())) < 60:
+            tails = [text[-12:] for text in texts.values()]
+            corpus.synchronize()
+            tokens, masks, known = corpus.batch_get([*texts], tails, [*map(len, texts.values())])
+            assert tokens.shape == (16,)
+            assert masks.shape == (2 * 8 * 8,)
+            assert known.shape == (2,)
+            for row, (name, text) in enumerate(texts.items()):
+                tree, mask = tokens[8 * row :][:8], masks.reshape(2, 8, 8)[row]
+                assert tree[0] == text[-1]
+                node, said = 0, [says(text)]
+                while True:
+                    below = [
+                        child
+                        for child in range(node + 1, 8)
+                        if mask[child].sum() == mask[node].sum() + 1
+                        and mask[child, node]
+                        and tree[child] == said[-1]
+                    ]
+                    if not below:
+                        break
+                    node = below[0]
+                    said.append(says(text + said))
+                texts[name] = text + said
+            corpus.batch_put(tails)
+            num_steps += 1
+        assert all(text == plain(text[:1], len(text) - 1) for text in texts.values())
+        assert num_steps < 25
+
+    def test_what_has_ended_is_drafted_from_and_forgotten_by_a_reset(self):
+        corpus = Corpus(VOCAB_SIZE, 4)
+        corpus.batch_get(["one"], [[40, 41, 42, 43, 44]], [5])
+        corpus.erase_match_state(["one", "unknown"])
+        tokens, _, _ = corpus.batch_get(["two"], [[7, 40, 41]], [3])
+        assert tokens.tolist() == [41, 42, 43, 44]
+        corpus.reset()
+        tokens, _, _ = corpus.batch_get(["three"], [[7, 40, 41]], [3])
+        assert 42 not in tokens
+
+    def test_padding_sees_the_root_and_itself(self):
+        token_ids, parents = np.array([5, 6, 7], np.uint32), np.array([0, 0, 1], np.uint32)
+        tokens, mask = padded(token_ids, parents, 4)
+        assert tokens.tolist() == [5, 6, 7, 7]
+        seen = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 1]]
+        assert mask.reshape(4, 4).tolist() == seen
+
+
+class TestBranches:
+    def test_a_chain_belongs_to_all_sequences(self):
+        through, depths = branches([0, 0, 1, 2], 3)
+        assert through == [[0, 1, 2]] * 4
+        assert depths == [0, 1, 2, 3]
+
+    def test_siblings_share_no_sequence_and_ancestors_have_those_of_their_branches(self):
+        parents = [0, 0, 1, 0, 1]
+        through, depths = branches(parents, 5)
+        assert depths == [0, 1, 2, 1, 2]
+        assert sorted(through[0]) == [0, 1, 2, 3, 4]
+        leaves = [set(through[node]) for node in (2, 3, 4)]
+        assert all(leaves)
+        assert sum(map(len, leaves)) == len(set.union(*leaves)) == 5
+        assert set(through[1]) == leaves[0] | leaves[2]
+
+    def test_more_branches_than_sequences_are_refused(self):
+        with pytest.raises(OptionError, match="n_seq_max"):
+            branches([0, 0, 0, 0], 2)
