@@ -158,7 +158,7 @@ def open_host(
     commit: str = "canonical",
     forbidden_ids: Sequence[int] = (),
 ) -> LlamaHost:
-    """Open a GGUF file for greedy decoding.
+    """Open a GGUF file for greedy decoding; llama.cpp logs nothing from then on.
 
     Args:
         path: The file.
@@ -176,6 +176,7 @@ def open_host(
         from cyllama.llama import llama_cpp
     except ModuleNotFoundError as error:
         raise OptionError(f"llama.cpp is run by {PACKAGE}: pip install {PACKAGE}") from error
+    llama_cpp.disable_logging()
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.LlamaModelParams()
     model_params.n_gpu_layers = n_gpu_layers
