@@ -2,9 +2,10 @@
 
     python benches/engines.py MODEL.gguf
 
-In: a GGUF file; Q4_0, GenAI's int4 folder and a Hugging Face directory are made of it (in `--work`, once).
-Out: a table: tokens a step, speed against the engine's plain decoding, and answers that are not its
-plain ones. Engines have a process each and answer in turns; one that is absent is named and left out.
+In: a GGUF file; Q4_0, GenAI's int4 folder and a Hugging Face directory are made of it (in `--work`,
+once). Out: a table: tokens a step, speed against the engine's plain decoding, and answers that are
+not its plain ones. Engines have a process each and answer in turns; one that is absent is named and
+left out.
 
 Needs `pip install --group peers`; MLX `pip install mlx-lm 'mlx[cpu]'`.
 """
@@ -17,16 +18,15 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from contest import ContestantFailedError, hold  # noqa: E402
-from live import genai_folder, hosted, llama_loop, llama_server  # noqa: E402
-from live.prompts import chat_template, encode, read_conversations, read_recorded  # noqa: E402
-from live.process import EngineProcess  # noqa: E402
-from live.weights import Weights  # noqa: E402
-
-from coordgen_rs.cli import values  # noqa: E402
-from coordgen_rs.cli.progress import progress  # noqa: E402
-from coordgen_rs.errors import CoordgenError  # noqa: E402
-from coordgen_rs.text.tokenizer import Tokenizer  # noqa: E402
+from contest import ContestantFailedError, hold
+from coordgen_rs.cli import values
+from coordgen_rs.cli.progress import progress
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.text.tokenizer import Tokenizer
+from live import genai_folder, hosted, llama_loop, llama_server
+from live.process import EngineProcess
+from live.prompts import chat_template, encode, read_conversations, read_recorded
+from live.weights import Weights
 
 PROMPTS = Path(__file__).parent / "prompts"
 CONTEXT = 4096

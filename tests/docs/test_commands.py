@@ -34,6 +34,7 @@ NOT_RUN = {
     r"^python benches/server_cost\.py": "takes a minute, and httpx",
     r"^python benches/qwen_shape\.py": "writes half a gigabyte",
     r"^python benches/peers/real\.py": "needs a real model; test_live_peers.py runs it with fakes",
+    r"^python benches/engines\.py": "needs a real model; adapters/test_live.py runs small ones",
     r"^python benches/widths\.py": "needs two bundles of a real model",
     r"^coordgen export SmolLM2": "needs a real model",
     r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": "needs a GenAI folder; target/genai has some",
