@@ -94,6 +94,12 @@ pub trait Propose {
     fn is_model(&self) -> bool {
         false
     }
+
+    /// Whether it tells what the target held likely in like places: copies that agree with it are
+    /// trusted apart from those that do not.
+    fn is_expectation(&self) -> bool {
+        false
+    }
 }
 
 /// What a source is told: the request, and what the target made of it.

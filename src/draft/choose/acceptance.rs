@@ -19,8 +19,26 @@ pub struct Proposal {
     pub match_len: u32,
     /// The source's own estimate that the target says the token, given the node's parent.
     pub probability: f32,
-    /// Whether a draft model holds another token likelier there.
-    pub contested: bool,
+    /// What those say to it that know the target better than a copy does.
+    pub standing: Standing,
+}
+
+/// What is said to a proposal by those that know the target better than a copy does. Proposals of each
+/// kind are trusted apart: what a long match is worth depends on what it is up against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing, or a draft model holds it likeliest.
+    Unopposed,
+    /// A draft model holds another token likelier.
+    Contested,
+    /// What the target held likeliest in a like place is this token.
+    Agreed,
+    /// It is another one.
+    Disputed,
+}
+
+impl Standing {
+    const ALL: [Self; 4] = [Self::Unopposed, Self::Contested, Self::Agreed, Self::Disputed];
 }
 
 /// Running sums over the proposals of one source at one match length.
@@ -30,11 +48,10 @@ struct Record {
     came_true: f32,
 }
 
-/// The records of a source where nothing contests it, and where a draft model does.
-type BySource = [[Record; LONGEST_MATCH + 1]; 2];
+/// The records of a source, by the standing of what it proposed.
+type BySource = [[Record; LONGEST_MATCH + 1]; Standing::ALL.len()];
 
-/// Learned trust in every source, by match length, and kept separately for tokens that a draft
-/// model contradicts: what a long match is worth there depends on the model. Kept across requests.
+/// Learned trust in every source, by match length and [`Standing`]. Kept across requests.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
     records: Vec<BySource>,
@@ -54,8 +71,8 @@ impl Acceptance {
     }
 
     /// Factor on the probabilities that `source` gives after a match of `match_len` tokens.
-    pub fn factor(&self, source: usize, match_len: u32, contested: bool) -> f32 {
-        let record = self.records[source][usize::from(contested)][bucket(match_len)];
+    pub fn factor(&self, source: usize, match_len: u32, standing: Standing) -> f32 {
+        let record = self.records[source][standing as usize][bucket(match_len)];
         record.came_true / record.expected
     }
 
@@ -68,9 +85,9 @@ impl Acceptance {
     /// Learns that the target, asked after the proposal's parent, said its token or another one.
     pub fn observe(&mut self, proposal: Proposal, came_true: bool) {
         let bucket = bucket(proposal.match_len);
-        let record = &mut self.records[proposal.source][usize::from(proposal.contested)][bucket];
+        let record = &mut self.records[proposal.source][proposal.standing as usize][bucket];
         let fade = |sum: f32, prior: f32| prior + (sum - prior) * DECAY;
-        let Record { expected, came_true: prior } = prior(bucket, proposal.contested);
+        let Record { expected, came_true: prior } = prior(bucket, proposal.standing);
         record.expected = fade(record.expected, expected) + proposal.probability;
         record.came_true = fade(record.came_true, prior) + f32::from(u8::from(came_true));
     }
@@ -80,13 +97,16 @@ impl Acceptance {
 /// estimates already account for the length are soon corrected, and lose less than 0.1 % of their
 /// steps to it. A model that was trained to say the same as the target is more often right than a copy
 /// is.
-fn prior(bucket: usize, contested: bool) -> Record {
-    let share = if contested { CONTESTED_PRIOR } else { 1.0 - 0.3 / bucket.max(1) as f32 };
+fn prior(bucket: usize, standing: Standing) -> Record {
+    let share = match standing {
+        Standing::Contested => CONTESTED_PRIOR,
+        _ => 1.0 - 0.3 / bucket.max(1) as f32,
+    };
     Record { expected: PRIOR_WEIGHT, came_true: PRIOR_WEIGHT * share }
 }
 
 fn priors() -> BySource {
-    [false, true].map(|contested| std::array::from_fn(|bucket| prior(bucket, contested)))
+    Standing::ALL.map(|standing| std::array::from_fn(|bucket| prior(bucket, standing)))
 }
 
 fn bucket(match_len: u32) -> usize {
@@ -100,21 +120,23 @@ mod tests {
     #[test]
     fn the_factor_follows_what_came_true() {
         let mut acceptance = Acceptance::new(2);
-        let proposal = Proposal { source: 1, match_len: 3, probability: 0.5, contested: false };
-        let unseen = acceptance.factor(1, 3, false);
+        let proposal =
+            Proposal { source: 1, match_len: 3, probability: 0.5, standing: Standing::Agreed };
+        let unseen = acceptance.factor(1, 3, Standing::Agreed);
         for _ in 0..1000 {
             acceptance.observe(proposal, false);
         }
-        assert!(acceptance.factor(1, 3, false) < 0.1);
+        assert!(acceptance.factor(1, 3, Standing::Agreed) < 0.1);
         for _ in 0..1000 {
             acceptance.observe(proposal, true);
         }
-        assert!((acceptance.factor(1, 3, false) - 2.0).abs() < 0.1);
-        assert_eq!(acceptance.factor(0, 3, false), unseen);
+        assert!((acceptance.factor(1, 3, Standing::Agreed) - 2.0).abs() < 0.1);
+        assert_eq!(acceptance.factor(0, 3, Standing::Agreed), unseen);
         let untouched = Acceptance::new(2);
-        for (match_len, contested) in [(4, false), (3, true)] {
-            let factor = acceptance.factor(1, match_len, contested);
-            assert_eq!(factor, untouched.factor(1, match_len, contested));
+        let others = Standing::ALL.into_iter().filter(|&it| it != Standing::Agreed);
+        for (match_len, standing) in others.map(|it| (3, it)).chain([(4, Standing::Agreed)]) {
+            let factor = acceptance.factor(1, match_len, standing);
+            assert_eq!(factor, untouched.factor(1, match_len, standing));
         }
     }
 
@@ -122,10 +144,11 @@ mod tests {
     fn long_matches_share_one_estimate() {
         let mut acceptance = Acceptance::new(1);
         acceptance.observe(
-            Proposal { source: 0, match_len: 15, probability: 1.0, contested: false },
+            Proposal { source: 0, match_len: 15, probability: 1.0, standing: Standing::Unopposed },
             false,
         );
-        assert_eq!(acceptance.factor(0, u32::MAX, false), acceptance.factor(0, 15, false));
-        assert!(acceptance.factor(0, 15, false) < Acceptance::new(1).factor(0, 15, false));
+        let factor = acceptance.factor(0, 15, Standing::Unopposed);
+        assert_eq!(acceptance.factor(0, u32::MAX, Standing::Unopposed), factor);
+        assert!(factor < Acceptance::new(1).factor(0, 15, Standing::Unopposed));
     }
 }

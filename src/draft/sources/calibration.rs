@@ -156,6 +156,10 @@ impl Propose for Calibration {
     fn leaves_out_the_unlikely(&self) -> bool {
         true
     }
+
+    fn is_expectation(&self) -> bool {
+        true
+    }
 }
 
 impl Learn for Calibration {

@@ -1,7 +1,7 @@
 //! What all sources propose after one place. In: where each source is there, and the trust in it.
 //! Out: their guesses, the likeliest first, each token once.
 
-use crate::draft::choose::acceptance::{Acceptance, Proposal};
+use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
 use crate::draft::source::{Cursor, DraftSource, Successor};
 use crate::ids::TokenId;
 
@@ -28,6 +28,8 @@ pub(super) struct Guesses {
     guesses: Vec<Guess>,
     /// Index of the draft model among the sources.
     model: Option<usize>,
+    /// Index of the source that tells what the target held likely in like places.
+    expectation: Option<usize>,
     /// No source is trusted more than this.
     largest_factor: f32,
     /// Whether all sources keep silent about what is less likely than they are asked for.
@@ -41,6 +43,7 @@ impl Guesses {
     /// A tree is to be grown from these sources, of which those count that know a place.
     pub fn begin(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance) {
         self.model = sources.iter().position(|source| source.is_model());
+        self.expectation = sources.iter().position(|source| source.is_expectation());
         let knowing = || sources.iter().enumerate().filter(|(_, source)| source.cursor().is_some());
         let factors = knowing().map(|(index, _)| acceptance.largest_factor(index));
         self.largest_factor = factors.fold(0.0, f32::max) * ROUNDING;
@@ -67,6 +70,9 @@ impl Guesses {
     ///
     /// A token that several sources name keeps its largest probability. Sources read much the
     /// same text, so their agreement is not independent evidence, and probabilities are not added up.
+    /// What the target held likely is other evidence: copies that agree with it are trusted apart from
+    /// those that do not. On recorded prompts of SmolLM2 that is 0.1 to 0.4 % more tokens a step;
+    /// that a source also learns where it names the token with a lower estimate was up to 2 % fewer.
     pub fn ask(
         &mut self,
         sources: &[Box<dyn DraftSource>],
@@ -75,25 +81,33 @@ impl Guesses {
         at_least: f32,
     ) {
         self.guesses.clear();
-        let model_says = self.model_says(sources, cursors);
+        let model_says = self.likeliest(self.model, sources, cursors);
+        let expected = self.likeliest(self.expectation, sources, cursors);
         self.model_speaks = model_says.is_some();
         for (index, (source, cursor)) in sources.iter().zip(cursors).enumerate() {
             let Some(cursor) = *cursor else { continue };
             let match_len = cursor.match_len;
             let said = model_says.filter(|_| !source.is_model());
-            let uncontested = acceptance.factor(index, match_len, false);
-            let contested = match model_says {
-                Some(_) => acceptance.factor(index, match_len, true),
-                None => uncontested,
+            let expected = expected.filter(|_| Some(index) != self.expectation);
+            let factor = |standing| acceptance.factor(index, match_len, standing);
+            let contested = if said.is_some() { factor(Standing::Contested) } else { 0.0 };
+            let agreed = match expected {
+                Some(_) => [Standing::Agreed, Standing::Disputed],
+                None => [Standing::Unopposed; 2],
             };
+            let [if_expected, if_not] = agreed.map(factor);
             self.successors.clear();
-            let largest = uncontested.max(contested);
+            let largest = if_expected.max(if_not).max(contested);
             source.successors_above(cursor, at_least / largest, &mut self.successors);
             for &Successor { token, probability, cursor } in &self.successors {
-                let is_contested = said.is_some_and(|said| said != token);
-                let factor = if is_contested { contested } else { uncontested };
-                let proposal =
-                    Proposal { source: index, match_len, probability, contested: is_contested };
+                let (standing, factor) = if said.is_some_and(|said| said != token) {
+                    (Standing::Contested, contested)
+                } else if expected == Some(token) {
+                    (agreed[0], if_expected)
+                } else {
+                    (agreed[1], if_not)
+                };
+                let proposal = Proposal { source: index, match_len, probability, standing };
                 let probability = (probability * factor).min(MAX_PROBABILITY);
                 let guess = Guess { token, probability, proposal, cursor };
                 match self.guesses.iter_mut().find(|known| known.token == token) {
@@ -126,13 +140,14 @@ impl Guesses {
             + self.successors.capacity() * size_of::<Successor>()
     }
 
-    /// What a draft model, if there is one, holds likeliest there.
-    fn model_says(
+    /// What a source, if there is one, holds likeliest there.
+    fn likeliest(
         &mut self,
+        source: Option<usize>,
         sources: &[Box<dyn DraftSource>],
         cursors: &[Option<Cursor>],
     ) -> Option<TokenId> {
-        let index = self.model?;
+        let index = source?;
         let cursor = cursors[index]?;
         self.successors.clear();
         sources[index].successors(cursor, &mut self.successors);

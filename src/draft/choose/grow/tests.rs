@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::guesses::MAX_PROBABILITY;
 use super::*;
+use crate::draft::choose::acceptance::Standing;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::source::{Learn, Propose, Successor};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
@@ -26,7 +27,7 @@ fn naive_worths(
     for (index, source) in sources.iter().enumerate() {
         let mut successors = vec![];
         source.successors(cursors[index], &mut successors);
-        let factor = acceptance.factor(index, cursors[index].match_len, false);
+        let factor = acceptance.factor(index, cursors[index].match_len, Standing::Unopposed);
         for Successor { token, probability, .. } in successors {
             let known = &mut probabilities[token.0 as usize];
             *known = known.max((probability * factor).min(MAX_PROBABILITY));
@@ -213,7 +214,7 @@ proptest! {
         let mut acceptance = Acceptance::new(texts.len());
         for (index, came_true) in came_true.into_iter().enumerate() {
             let (source, match_len) = (index % texts.len(), (index % 5) as u32);
-            let proposal = Proposal { source, match_len, probability: 0.5, contested: false };
+            let proposal = Proposal { source, match_len, probability: 0.5, standing: Standing::Unopposed };
             acceptance.observe(proposal, came_true);
         }
         let limits = GrowthLimits { num_nodes, depth: 9, side_worth, branches: true };
@@ -290,7 +291,7 @@ fn first_path_beside(is_model: bool, acceptance: &Acceptance) -> Vec<f32> {
 fn a_draft_model_keeps_its_estimate_where_a_copy_contradicts_it() {
     let acceptance = Acceptance::new(2);
     let worths = first_path_beside(true, &acceptance);
-    let own = 0.8 * acceptance.factor(1, 15, false);
+    let own = 0.8 * acceptance.factor(1, 15, Standing::Unopposed);
     for (depth, worth) in worths.iter().enumerate() {
         assert!((worth - own.powi(depth as i32 + 1)).abs() < 1e-6, "{worths:?}");
     }
@@ -302,7 +303,8 @@ fn a_draft_model_keeps_its_estimate_where_a_copy_contradicts_it() {
 #[test]
 fn a_copy_that_is_right_against_the_model_comes_first() {
     let mut acceptance = Acceptance::new(2);
-    let proposal = Proposal { source: 0, match_len: 15, probability: 0.9, contested: true };
+    let proposal =
+        Proposal { source: 0, match_len: 15, probability: 0.9, standing: Standing::Contested };
     (0..100).for_each(|_| acceptance.observe(proposal, true));
     assert!(first_path_beside(true, &acceptance)[0] < 0.0);
 }
@@ -321,4 +323,64 @@ fn nothing_is_grown_below_an_end_token() {
     }
     grower.grow(&sources, &acceptance, TokenId(0), &[end], limits);
     assert_eq!(grower.nodes.len(), 2);
+}
+
+/// Says what it was told the target held likely.
+struct Expectation(Box<dyn DraftSource>);
+
+impl Propose for Expectation {
+    fn name(&self) -> &'static str {
+        "expectation"
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        self.0.cursor()
+    }
+
+    fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
+        self.0.advance(cursor, token)
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        self.0.successors(cursor, out);
+    }
+
+    fn is_expectation(&self) -> bool {
+        true
+    }
+}
+
+impl Learn for Expectation {
+    fn extend(&mut self, _tokens: &[TokenId]) {}
+
+    fn clear(&mut self) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn copies_that_agree_with_what_the_target_held_likely_are_trusted_apart() {
+    let grown = |with_expectation: bool| {
+        let mut sources = Scripted::sources(&[3]);
+        if with_expectation {
+            // Its first token is 0.
+            sources.push(Box::new(Expectation(Scripted::sources(&[0]).remove(0))));
+        }
+        let acceptance = Acceptance::new(sources.len());
+        let limits = GrowthLimits { num_nodes: 40, depth: 1, side_worth: 1.0 };
+        let mut grower = TreeGrower::default();
+        grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
+        let guesses = grower.nodes.iter().filter_map(|node| node.guess.map(|it| (node, it)));
+        let of_copy = guesses.filter(|(_, guess)| guess.proposal.source == 0);
+        let standings = of_copy.map(|(node, guess)| (node.token, guess.proposal.standing));
+        standings.collect::<Vec<_>>()
+    };
+    let with = grown(true);
+    assert!(with.iter().any(|&(_, standing)| standing == Standing::Disputed), "{with:?}");
+    for (token, standing) in with {
+        assert_eq!(standing == Standing::Agreed, token == TokenId(0), "{token:?}");
+    }
+    assert!(grown(false).iter().all(|&(_, standing)| standing == Standing::Unopposed));
 }

@@ -3,7 +3,7 @@
 //!
 //! The shape of a method that keeps one for several steps. What shape it is, others decide.
 
-use crate::draft::choose::acceptance::Proposal;
+use crate::draft::choose::acceptance::{Proposal, Standing};
 use crate::draft::source::{Cursor, Propose, Successor};
 use crate::ids::NodeId;
 use crate::tree::draft_tree::DraftTree;
@@ -102,7 +102,7 @@ impl RankedTree {
                         source: source_index,
                         match_len,
                         probability,
-                        contested: false,
+                        standing: Standing::Unopposed,
                     },
                     depth: parent_depth + 1,
                     on_first_path: on_first_path && node.rank == 0,
