@@ -1,7 +1,7 @@
 """What drafts for a target: the `Drafting` protocol, and `make_drafter`, from the core's registry.
 
 In: a session, and the name of a method or of sources. Out: a drafter for `generate`. Which sources
-a method has, and when, is decided in the core (`src/draft/methods.rs`).
+a method has, and when, is decided in the core (`src/draft/methods`).
 """
 
 from collections.abc import Sequence

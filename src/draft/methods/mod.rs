@@ -1,0 +1,230 @@
+//! The registry of sources and methods: the one place that knows them by name. In: a method and
+//! the situation it is used in. Out: the sources to ask, in their order, and the shape of the tree.
+//!
+//! Options, help texts, benchmarks and tables of the documentation are read from here.
+
+mod named_sources;
+#[cfg(test)]
+mod tests;
+
+use self::named_sources::needs;
+pub use self::named_sources::{
+    DrawnOn, Needs, SOURCES, Situation, Source, source_drawing_on, source_named,
+};
+use crate::draft::choose::tree_shape::TreeShape;
+use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
+use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
+use crate::draft::sources::calibration::Calibration;
+use crate::draft::sources::earlier_requests::EarlierRequests;
+use crate::draft::sources::lookup_table::source::TableSource;
+use crate::draft::sources::model::shape::{Growth, ModelShape, Stop};
+use crate::draft::sources::model::source::ModelSource;
+use crate::draft::sources::prompt_lookup::PromptLookup;
+use crate::draft::sources::resumed_copy::ResumedCopy;
+use crate::draft::sources::reuse::DraftReuse;
+use crate::draft::sources::sam_decoding::SamDecoding;
+use crate::error::{Error, Result};
+
+/// The name of plain decoding, the baseline that drafts nothing: no method, but named beside them.
+pub const PLAIN: &str = "plain";
+
+/// When a method has a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Wherever the source has what it needs.
+    Always,
+    /// Where rows cost nothing.
+    FreeRows,
+    /// Where earlier requests may be drawn on.
+    Earlier,
+    /// Where they may not.
+    NotEarlier,
+}
+
+/// A choice of sources, and what is done with what they say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Method {
+    /// The name in options and results.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// Who decides on the shape of its trees.
+    pub tree: TreeShape,
+    /// How its draft model drafts.
+    pub model: ModelShape,
+    /// Whether its draft model goes on while the target waits for its blocks.
+    pub in_gaps: bool,
+    /// Whether its draft model is run only where that pays by measured costs, which the papers do not
+    /// ask.
+    pub weighs_model: bool,
+    sources: &'static [(&'static str, When)],
+}
+
+impl Method {
+    const fn new(
+        name: &'static str,
+        sources: &'static [(&'static str, When)],
+        about: &'static str,
+    ) -> Self {
+        let (tree, model) = (TreeShape::BestFirst, ModelShape::OURS);
+        Self { name, about, sources, tree, model, in_gaps: true, weighs_model: true }
+    }
+
+    /// A method of EdgeLLM's parts.
+    const fn edgellm(name: &'static str, model: ModelShape, about: &'static str) -> Self {
+        Self { model, weighs_model: false, ..Self::new(name, &[DRAFT_MODEL], about) }
+    }
+
+    /// The method of that name. Fails when there is none, and for plain decoding, which drafts nothing.
+    pub fn named(name: &str) -> Result<&'static Self> {
+        if name == PLAIN {
+            let (what, must) = ("method", "one that drafts: plain decoding has no drafter");
+            return Err(Error::BadOption { what, got: format!("{name:?}"), must });
+        }
+        METHODS.iter().find(|method| method.name == name).ok_or_else(|| {
+            let known = METHODS.iter().map(|method| method.name).chain([PLAIN]);
+            let known = known.collect::<Vec<_>>().join(", ");
+            Error::UnknownMethod { name: name.into(), known }
+        })
+    }
+
+    /// Whether it drafts from nothing but a draft model.
+    pub fn needs_draft_model(&self) -> bool {
+        self.sources.iter().all(|&(name, _)| needs(name) == Needs::DraftModel)
+    }
+
+    /// The names of its sources in `situation`, in the order in which a drafter has them.
+    ///
+    /// Those that lack what they need there are left out. Fails when that leaves none.
+    ///
+    /// ```
+    /// use coordgen_rs::draft::methods::{Method, Situation};
+    ///
+    /// let auto = Method::named("auto")?;
+    /// assert_eq!(auto.sources(Situation::default())?, ["automaton", "resumed-copy", "reuse"]);
+    /// let replay = Situation { recorded: true, ..Situation::default() };
+    /// assert_eq!(auto.sources(replay)?, ["automaton", "resumed-copy"]);
+    /// # Ok::<(), coordgen_rs::Error>(())
+    /// ```
+    pub fn sources(&self, situation: Situation) -> Result<Vec<&'static str>> {
+        let wanted = self.sources.iter().filter(|(_, when)| match when {
+            When::Always => true,
+            When::FreeRows => situation.free_rows,
+            When::Earlier => situation.earlier_requests,
+            When::NotEarlier => !situation.earlier_requests,
+        });
+        let (met, unmet): (Vec<_>, Vec<_>) =
+            wanted.map(|&(name, _)| name).partition(|name| needs(name).is_met(situation));
+        match (met.first(), unmet.first()) {
+            (None, Some(name)) => {
+                Err(Error::MethodNeeds { method: self.name, needs: needs(name).name() })
+            }
+            _ => Ok(met),
+        }
+    }
+}
+
+const AUTOMATON: (&str, When) = (SuffixAutomaton::NAME, When::Always);
+const RESUMED_COPY: (&str, When) = (ResumedCopy::NAME, When::Always);
+const REUSE: (&str, When) = (DraftReuse::NAME, When::Always);
+const CALIBRATION: (&str, When) = (Calibration::NAME, When::Always);
+const LOOKUP_TABLE: (&str, When) = (TableSource::NAME, When::Always);
+const DRAFT_MODEL: (&str, When) = (ModelSource::NAME, When::Always);
+const EARLIER: (&str, When) = (EarlierRequests::NAME, When::Earlier);
+
+/// All methods: ours, then the papers'.
+pub const METHODS: &[Method] = &[
+    // Calibration and the table fill rows that cost nothing, where the table adds a tenth to the
+    // tokens a step. Where rows cost time these guesses are too unsure to pay: with both, decoding
+    // is 3 % slower, and whole answers are 7 %, since the head has to run over the prompt
+    // (`coordgen bench --methods blend,auto`).
+    Method::new(
+        "auto",
+        &[
+            AUTOMATON,
+            RESUMED_COPY,
+            REUSE,
+            (Calibration::NAME, When::FreeRows),
+            (TableSource::NAME, When::FreeRows),
+            DRAFT_MODEL,
+            EARLIER,
+        ],
+        "the default: automaton, reuse and earlier requests, and what else pays where rows are free",
+    ),
+    Method::new(
+        "blend",
+        &[AUTOMATON, CALIBRATION, REUSE, LOOKUP_TABLE, DRAFT_MODEL, EARLIER],
+        "automaton, calibration, reuse and the look-up table, whether or not they pay",
+    ),
+    Method::new("automaton", &[AUTOMATON], "the suffix automaton over the request alone"),
+    // CoordGen 3.3 and 3.4, with the automaton as its retrieval. In a replay, which has no logits,
+    // the automaton is what is left of it.
+    Method::new(
+        "coordgen",
+        &[AUTOMATON, CALIBRATION, REUSE, EARLIER],
+        "CoordGen: automaton, in-context calibration, draft reuse",
+    ),
+    Method::new(
+        "prompt-lookup",
+        &[(PromptLookup::NAME, When::Always)],
+        "prompt lookup, as in transformers",
+    ),
+    Method::new(
+        "sam",
+        &[
+            (SamDecoding::NAME, When::NotEarlier),
+            (SamDecoding::WITH_EARLIER_REQUESTS, When::Earlier),
+        ],
+        "SAM-Decoding: a chain from the longest match",
+    ),
+    Method {
+        tree: TreeShape::Static,
+        ..Method::new(
+            "token-recycling",
+            &[(TableSource::TOKEN_RECYCLING, When::Always)],
+            "Token Recycling: its static tree over the last rows",
+        )
+    },
+    Method {
+        tree: TreeShape::Dynamic(DynamicTreeOptions::FIGURE_7),
+        ..Method::new("diaa", &[LOOKUP_TABLE], "DIAA: its dynamic tree over a look-up table")
+    },
+    Method::edgellm("edgellm", ModelShape::EDGELLM, "EdgeLLM: a draft model's branches"),
+    Method::new(
+        "edgellm-ours",
+        &[DRAFT_MODEL],
+        "EdgeLLM changed: the surest token first, weighed by measured costs",
+    ),
+    // EdgeLLM's own ablation (its Figure 22): one part left out, then all.
+    Method::edgellm(
+        "edgellm-unpaced",
+        ModelShape { growth: Growth::Surest, ..ModelShape::EDGELLM },
+        "EdgeLLM without the pacer: the surest token of any branch first",
+    ),
+    Method::edgellm(
+        "edgellm-unbranched",
+        ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM },
+        "EdgeLLM without branches",
+    ),
+    Method::edgellm(
+        "edgellm-fixed",
+        ModelShape { stop: Stop::Fixed, ..ModelShape::EDGELLM },
+        "EdgeLLM with a fallback threshold that stays",
+    ),
+    Method {
+        in_gaps: false,
+        ..Method::edgellm(
+            "edgellm-waiting",
+            ModelShape::EDGELLM,
+            "EdgeLLM without provisional generation while blocks load",
+        )
+    },
+    Method {
+        in_gaps: false,
+        ..Method::edgellm(
+            "chain",
+            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            "a chain of a draft model's likeliest tokens",
+        )
+    },
+];

@@ -1,0 +1,207 @@
+//! The sources by name. In: a name, and what the sources draw on. Out: what it proposes and needs, or a
+//! new source of that name.
+
+use crate::draft::source::DraftSource;
+use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
+use crate::draft::sources::calibration::Calibration;
+use crate::draft::sources::earlier_requests::EarlierRequests;
+use crate::draft::sources::history::History;
+use crate::draft::sources::lookup_table::SharedTable;
+use crate::draft::sources::lookup_table::source::TableSource;
+use crate::draft::sources::model::source::{ModelSource, SharedModelDraft};
+use crate::draft::sources::prediction::Prediction;
+use crate::draft::sources::prompt_lookup::PromptLookup;
+use crate::draft::sources::resumed_copy::ResumedCopy;
+use crate::draft::sources::reuse::DraftReuse;
+use crate::draft::sources::sam_decoding::SamDecoding;
+use crate::error::{Error, Result};
+
+/// What a method is to be used on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Situation {
+    /// Rows cost nothing: the steps have no costs.
+    pub free_rows: bool,
+    /// There is a draft model.
+    pub draft_model: bool,
+    /// Earlier requests may be drawn on.
+    pub earlier_requests: bool,
+    /// A recorded answer plays the target: there are no logits.
+    pub recorded: bool,
+}
+
+/// What a source cannot draft without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// The request's own tokens do.
+    Nothing,
+    /// What the target expects in the prompt.
+    PrefillLogits,
+    /// What the target says after every node of a step, rejected ones too.
+    StepLogits,
+    /// A draft model that is run between the steps.
+    DraftModel,
+    /// Finished requests, which bring the source along.
+    History,
+    /// The caller's own prediction, which brings the source along.
+    Prediction,
+}
+
+impl Needs {
+    /// The words for it in messages and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::PrefillLogits => "logits of the prompt",
+            Self::StepLogits => "logits of every row",
+            Self::DraftModel => "a draft model",
+            Self::History => "a history",
+            Self::Prediction => "a prediction",
+        }
+    }
+
+    /// Whether there is any of it. A recorded answer has no logits: of it the target's own tokens
+    /// are known, but not what it holds likely elsewhere.
+    pub(super) fn is_met(self, situation: Situation) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::PrefillLogits | Self::StepLogits => !situation.recorded,
+            Self::DraftModel => situation.draft_model,
+            Self::History | Self::Prediction => false,
+        }
+    }
+}
+
+/// A source as it stands in the registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The name in options and statistics.
+    pub name: &'static str,
+    /// What it proposes, in a line.
+    pub about: &'static str,
+    /// What it cannot draft without.
+    pub needs: Needs,
+}
+
+impl Source {
+    /// Whether its name may be given to a drafter: others come with a history or a prediction.
+    pub fn can_be_asked_for(&self) -> bool {
+        !matches!(self.needs, Needs::History | Needs::Prediction)
+    }
+}
+
+const fn source(name: &'static str, needs: Needs, about: &'static str) -> Source {
+    Source { name, about, needs }
+}
+
+/// All sources.
+pub const SOURCES: &[Source] = &[
+    source(
+        SuffixAutomaton::NAME,
+        Needs::Nothing,
+        "what followed the longest matches in the request so far",
+    ),
+    source(
+        ResumedCopy::NAME,
+        Needs::Nothing,
+        "what the text goes on with behind a token that broke a copy of it",
+    ),
+    source(
+        Calibration::NAME,
+        Needs::PrefillLogits,
+        "what the target expected at similar places of the prompt",
+    ),
+    source(
+        DraftReuse::NAME,
+        Needs::StepLogits,
+        "parts of rejected drafts that the target would have said",
+    ),
+    source(
+        TableSource::NAME,
+        Needs::StepLogits,
+        "what the target held likely after each token, kept across requests",
+    ),
+    source(ModelSource::NAME, Needs::DraftModel, "what a smaller model says"),
+    source(
+        EarlierRequests::NAME,
+        Needs::Nothing,
+        "what followed the longest match in earlier requests of the same drafter",
+    ),
+    source(
+        PromptLookup::NAME,
+        Needs::Nothing,
+        "what followed the first occurrence of the last three tokens, or fewer",
+    ),
+    source(
+        SamDecoding::NAME,
+        Needs::Nothing,
+        "SAM-Decoding: what followed the first occurrence of the longest match",
+    ),
+    source(
+        SamDecoding::WITH_EARLIER_REQUESTS,
+        Needs::Nothing,
+        "SAM-Decoding over earlier requests too",
+    ),
+    source(
+        TableSource::TOKEN_RECYCLING,
+        Needs::StepLogits,
+        "Token Recycling: the target's last expectation after each token",
+    ),
+    source(History::INDEX, Needs::History, "finished requests that the index on disk covers"),
+    source(History::RECENT, Needs::History, "finished requests that the index does not cover yet"),
+    source(History::FLEET, Needs::History, "an index of many machines' requests"),
+    source(Prediction::NAME, Needs::Prediction, "the caller's own prediction of the answer"),
+];
+
+/// What sources draw on that live longer than a drafter, or are fed by its caller.
+#[derive(Clone, Debug, Default)]
+pub struct DrawnOn {
+    /// For "lookup-table".
+    pub lookup_table: SharedTable,
+    /// For "draft-model".
+    pub draft_model: Option<SharedModelDraft>,
+}
+
+/// A new source by its name, with nothing to draw on but the requests. Fails as
+/// [`source_drawing_on`] does.
+pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
+    source_drawing_on(name, &DrawnOn::default())
+}
+
+/// A new source by its name. Fails when there is none of that name, when it is "draft-model" and
+/// there is none to draw on, and when it is one that a history or a prediction brings along.
+pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource>> {
+    Ok(match name {
+        SuffixAutomaton::NAME => Box::new(SuffixAutomaton::new()),
+        ResumedCopy::NAME => Box::new(ResumedCopy::new()),
+        Calibration::NAME => Box::new(Calibration::default()),
+        DraftReuse::NAME => Box::new(DraftReuse::default()),
+        TableSource::NAME => Box::new(TableSource::new(on.lookup_table.clone())),
+        ModelSource::NAME => match &on.draft_model {
+            Some(model) => Box::new(ModelSource::new(model.clone())),
+            None => return Err(without_a_model(name)),
+        },
+        EarlierRequests::NAME => Box::new(EarlierRequests::new()),
+        PromptLookup::NAME => Box::new(PromptLookup::new()),
+        SamDecoding::NAME => Box::new(SamDecoding::new()),
+        SamDecoding::WITH_EARLIER_REQUESTS => Box::new(SamDecoding::with_earlier_requests()),
+        TableSource::TOKEN_RECYCLING => Box::new(TableSource::token_recycling()?),
+        _ => return Err(Error::UnknownSource { name: name.into(), known: names_to_ask_for() }),
+    })
+}
+
+fn without_a_model(name: &str) -> Error {
+    let got = format!("{name:?} without a draft model");
+    Error::BadOption { what: "sources", got, must: "given what they draw on" }
+}
+
+/// The names of the sources that can be asked for.
+pub(super) fn names_to_ask_for() -> String {
+    let asked_for = SOURCES.iter().filter(|source| source.can_be_asked_for());
+    asked_for.map(|source| source.name).collect::<Vec<_>>().join(", ")
+}
+
+/// What a source of the registry needs.
+pub(super) fn needs(name: &str) -> Needs {
+    let source = SOURCES.iter().find(|source| source.name == name);
+    source.expect("methods name sources of the registry").needs
+}

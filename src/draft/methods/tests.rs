@@ -1,0 +1,135 @@
+//! The registry: names lead to what they name, and methods have the sources of their papers.
+
+use std::collections::HashSet;
+
+use super::named_sources::names_to_ask_for;
+use super::*;
+use crate::draft::choose::origins::Origin;
+use crate::draft::sources::model::ModelDraft;
+use crate::draft::sources::model::source::SharedModelDraft;
+use proptest::prelude::*;
+
+fn situations() -> impl Strategy<Value = Situation> {
+    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(free_rows, draft_model, earlier_requests, recorded)| Situation {
+            free_rows,
+            draft_model,
+            earlier_requests,
+            recorded,
+        },
+    )
+}
+
+fn drawn_on() -> DrawnOn {
+    let draft = ModelDraft::new(vec![], 0.0).unwrap();
+    DrawnOn { draft_model: Some(SharedModelDraft::new(draft)), ..DrawnOn::default() }
+}
+
+proptest! {
+    #[test]
+    fn a_method_has_sources_that_exist_and_have_what_they_need_or_says_what_it_needs(
+        index in 0..METHODS.len(),
+        situation in situations(),
+    ) {
+        let method = &METHODS[index];
+        match method.sources(situation) {
+            Ok(names) => {
+                prop_assert!(!names.is_empty());
+                prop_assert!(names.iter().all(|name| needs(name).is_met(situation)));
+                let distinct: HashSet<_> = names.iter().collect();
+                prop_assert_eq!(distinct.len(), names.len());
+                for name in names {
+                    prop_assert_eq!(source_drawing_on(name, &drawn_on()).unwrap().name(), name);
+                }
+            }
+            Err(Error::MethodNeeds { method: named, .. }) => {
+                prop_assert_eq!(named, method.name);
+                prop_assert!(situation.recorded || method.needs_draft_model());
+            }
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+}
+
+#[test]
+fn names_are_unique_and_none_is_that_of_plain_decoding() {
+    let sources: HashSet<_> = SOURCES.iter().map(|source| source.name).collect();
+    assert_eq!(sources.len(), SOURCES.len());
+    let methods: HashSet<_> = METHODS.iter().map(|method| method.name).collect();
+    assert_eq!(methods.len(), METHODS.len());
+    assert!(!methods.contains(PLAIN));
+    assert!(
+        [Origin::TARGET, Origin::GIVEN, Origin::GRAMMAR].iter().all(|it| !sources.contains(it))
+    );
+}
+
+#[test]
+fn sources_are_built_by_name_unless_something_brings_them_along() {
+    let asked_for = names_to_ask_for();
+    for source in SOURCES {
+        let built = source_drawing_on(source.name, &drawn_on());
+        let known = asked_for.split(", ").any(|name| name == source.name);
+        assert_eq!(built.map(|built| built.name()).ok(), known.then_some(source.name));
+    }
+}
+
+#[test]
+fn what_is_unknown_is_told_what_is_known() {
+    let error = source_named("telepathy").err().unwrap().to_string();
+    assert!(
+        error.contains("telepathy") && error.ends_with("sam-earlier-requests, token-recycling")
+    );
+    let error = Method::named("telepathy").err().unwrap().to_string();
+    assert!(error.contains("telepathy") && error.contains("auto, blend, automaton, coordgen"));
+    assert!(error.ends_with(", chain, plain"), "{error}");
+    let error = Method::named(PLAIN).err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "method is \"plain\", but must be one that drafts: plain decoding has no drafter"
+    );
+    assert!(source_named("draft-model").is_err());
+}
+
+#[test]
+fn methods_have_the_sources_of_their_papers() {
+    let sources = |name: &str, situation: Situation| {
+        Method::named(name).unwrap().sources(situation).map(|names| names.join(" "))
+    };
+    let plainest = Situation::default();
+    let all =
+        Situation { free_rows: true, draft_model: true, earlier_requests: true, recorded: false };
+    let recorded = Situation { recorded: true, ..plainest };
+    for (name, situation, expected) in [
+        ("auto", plainest, "automaton resumed-copy reuse"),
+        (
+            "auto",
+            all,
+            "automaton resumed-copy reuse calibration lookup-table draft-model earlier-requests",
+        ),
+        ("auto", recorded, "automaton resumed-copy"),
+        ("blend", plainest, "automaton calibration reuse lookup-table"),
+        ("blend", all, "automaton calibration reuse lookup-table draft-model earlier-requests"),
+        ("automaton", all, "automaton"),
+        ("coordgen", plainest, "automaton calibration reuse"),
+        ("coordgen", all, "automaton calibration reuse earlier-requests"),
+        (
+            "coordgen",
+            Situation { earlier_requests: true, ..recorded },
+            "automaton earlier-requests",
+        ),
+        ("prompt-lookup", all, "prompt-lookup"),
+        ("sam", plainest, "sam"),
+        ("sam", all, "sam-earlier-requests"),
+        ("token-recycling", plainest, "token-recycling"),
+        ("diaa", all, "lookup-table"),
+        ("edgellm", all, "draft-model"),
+        ("edgellm-ours", all, "draft-model"),
+        ("chain", all, "draft-model"),
+    ] {
+        assert_eq!(sources(name, situation).unwrap(), expected, "{name}");
+    }
+    let needs_model = Error::MethodNeeds { method: "edgellm", needs: "a draft model" };
+    assert_eq!(sources("edgellm", plainest), Err(needs_model));
+    let needs_logits = Error::MethodNeeds { method: "diaa", needs: "logits of every row" };
+    assert_eq!(sources("diaa", recorded), Err(needs_logits));
+}
