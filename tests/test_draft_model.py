@@ -51,7 +51,16 @@ def small_model(bundle_of):
 PARTS = [method.name for method in draft_methods() if method.needs_draft_model]
 
 
-@pytest.mark.parametrize("draft", [*PARTS, "auto", "blend", EVERYTHING])
+@pytest.mark.parametrize("draft", [*PARTS, "auto"])
+def test_no_part_of_a_draft_models_method_changes_a_token(session_of, model, draft):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[320]).prompt)
+    drafter = make_drafter(session, draft, draft_model=model)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=24))
+    assert tokens_of(generate(session, prompt, max_new_tokens=24, drafter=drafter)) == expected
+
+
+@pytest.mark.parametrize("draft", ["edgellm", "blend", EVERYTHING])
 @pytest.mark.parametrize("commit", ["canonical", "compact"])
 def test_a_draft_model_changes_no_token(session_of, model, draft, commit):
     session = session_of("embedded", "fp32")
