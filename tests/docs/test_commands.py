@@ -37,6 +37,8 @@ NOT_RUN = {
     r"^python benches/engines\.py": "needs a real model; adapters/test_live.py runs small ones",
     r"^python benches/widths\.py": "needs two bundles of a real model",
     r"^coordgen export SmolLM2": "needs a real model",
+    r"^coordgen bench smollm2": "needs two bundles of a real model",
+    r"^python benches/peers/replays\.py": "needs recorded answers; bench/test_replays.py has some",
     r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": "needs a GenAI folder; target/genai has some",
     r"^coordgen \w+ .*/llama_v3_2_3b_instruct": "needs a bundle of AI Hub; target/genie has some",
 }
