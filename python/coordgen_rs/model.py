@@ -172,6 +172,8 @@ class Model:
             ChatTemplateError: The chat template cannot be read.
         """
         _check_choices(commit, history, namespace, draft_model, lookup_table)
+        if fleet_history is not None:
+            arguments.path("fleet_history", fleet_history)
         if fleet_history is None and fleet_namespace is not None:
             raise OptionError("a fleet_namespace needs a fleet_history, but there is none")
         if history is None and history_max_tokens is not None:

@@ -27,6 +27,7 @@ from coordgen_rs.history.fleet.documents import (
     newest_of_each,
     newest_within,
 )
+from coordgen_rs.history.fleet.lines import check_kind
 from coordgen_rs.history.fleet.records import FieldNames, Reading, read_documents
 from coordgen_rs.history.fleet.shard import Shard, write_shard
 from coordgen_rs.history.requests import fingerprint_of
@@ -148,6 +149,9 @@ def build(
     )
     paths = [path.absolute() for path in sources]
     builds = tuple(path for path in paths if path.is_dir())
+    files = [path for path in paths if path not in builds]
+    for path in files:
+        check_kind(path)
     lists = [_checked_list(path, reading) for path in builds]
     directory = directory.absolute()
     _check_place(directory)
@@ -156,7 +160,6 @@ def build(
         if not is_held:
             raise HistoryError(f"another build is writing to {directory}")
         with unfinished_directory(directory / "build") as work:
-            files = [path for path in paths if not path.is_dir()]
             reads = [
                 _ReadCall(path, work / f"{number}", reading, max_tokens, is_strict)
                 for number, path in enumerate(files)

@@ -67,6 +67,10 @@ class BuildList:
     namespaces: list[IndexEntry]
 
 
+class NotBuiltError(HistoryError):
+    """A directory holds no list of a build."""
+
+
 def fleet_key(fingerprint: str, vocab_size: int, namespace: str) -> bytes:
     """What an index of a fleet is opened with; no history's own index has the same."""
     parts = (fingerprint, str(vocab_size), namespace, "fleet")
@@ -106,13 +110,14 @@ def read_list(directory: Path) -> BuildList:
     """The list of a build.
 
     Raises:
-        HistoryError: There is none, or it is not such a list.
+        HistoryError: It is not such a list.
+        NotBuiltError: There is none.
     """
     path = directory / LIST_NAME
     try:
         return parse(BuildList, read_json(path, most_bytes=_MOST_LIST_BYTES), str(path))
     except FileNotFoundError as error:
-        raise HistoryError(f"{directory} is not a built history: no {LIST_NAME}") from error
+        raise NotBuiltError(f"{directory} is not a built history: no {LIST_NAME}") from error
     except (JsonTextError, FieldError, OSError) as error:
         raise HistoryError(f"{path} cannot be used: {error}") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.errors import HistoryError, HistoryIndexError, HistoryMismatchError
-from coordgen_rs.history.fleet.directory import LIST_NAME, fleet_key, index_path, read_list
+from coordgen_rs.history.fleet.directory import NotBuiltError, fleet_key, index_path, read_list
 
 
 class FleetLayer:
@@ -30,14 +30,7 @@ class FleetLayer:
     ) -> None:
         if not directory.is_dir():
             raise HistoryError(f"{directory} holds no fleet's history: it is not a directory")
-        if (directory / LIST_NAME).exists():
-            listed = read_list(directory)
-            if (listed.fingerprint, listed.vocab_size) != (fingerprint, shared.vocab_size):
-                raise HistoryMismatchError(
-                    f"{directory} was built for another tokenizer: its fingerprint is "
-                    f"{listed.fingerprint}, not {fingerprint}, or its vocabulary size "
-                    f"{listed.vocab_size}, not {shared.vocab_size}"
-                )
+        _check_tokenizer(directory, fingerprint, shared.vocab_size)
         self._path = index_path(directory, namespace)
         self._key = fleet_key(fingerprint, shared.vocab_size, namespace)
         self._namespace, self._shared = namespace, shared
@@ -76,3 +69,20 @@ class FleetLayer:
         except OSError:
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _check_tokenizer(directory: Path, fingerprint: str, vocab_size: int) -> None:
+    """Refuse indexes of another tokenizer, where a list says what they are of.
+
+    Raises:
+        HistoryMismatchError: They are.
+    """
+    try:
+        listed = read_list(directory)
+    except NotBuiltError:  # a device needs the indexes alone
+        return
+    if (listed.fingerprint, listed.vocab_size) != (fingerprint, vocab_size):
+        raise HistoryMismatchError(
+            f"{directory} was built for another tokenizer: its fingerprint is "
+            f"{listed.fingerprint}, not {fingerprint}, or its vocabulary size {listed.vocab_size}, not {vocab_size}"
+        )

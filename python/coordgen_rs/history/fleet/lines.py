@@ -21,6 +21,7 @@ KINDS: Final = (
     *(f"{kind}{packed}" for kind in (".jsonl", ".ndjson") for packed in ("", ".gz", ".zst")),
     ".parquet",
 )
+_NEED_PYARROW = (".zst", ".parquet")
 _MOST_LINE_BYTES = 256 << 20
 _ROWS_AT_ONCE = 256
 
@@ -42,6 +43,18 @@ class Line:
     error: str | None = None
 
 
+def check_kind(path: Path) -> None:
+    """Refuse a file that could not be read, before others are.
+
+    Raises:
+        OptionError: It is of another kind, or a package for this kind is missing.
+    """
+    if not path.name.endswith(KINDS):
+        raise OptionError(f"{path} is of no known kind: names end in {', '.join(KINDS)}")
+    if path.suffix in _NEED_PYARROW:
+        _pyarrow(path)
+
+
 def read_lines(path: Path, names: Sequence[str]) -> Iterator[Line]:
     """The records of a file, blank lines left out.
 
@@ -53,8 +66,7 @@ def read_lines(path: Path, names: Sequence[str]) -> Iterator[Line]:
         HistoryError: It cannot be opened.
         OptionError: It is of another kind, or a package for this kind is missing.
     """
-    if not path.name.endswith(KINDS):
-        raise OptionError(f"{path} is of no known kind: names end in {', '.join(KINDS)}")
+    check_kind(path)
     try:
         if path.suffix == ".parquet":
             yield from _rows(path, names)
