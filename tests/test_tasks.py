@@ -13,7 +13,7 @@ from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.history.fleet.build import build
 from coordgen_rs.tasks import RayTasks, Sequential, TaskLostError
 from fleet_records import records, write_jsonl
-from fleet_tasks import FakeCell, Killing, die, refuse, square
+from fleet_tasks import FakeCell, Killing, Unreadable, die, refuse, square
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,11 @@ def test_an_error_of_a_call_is_raised_as_it_is(ray_tasks):
 def test_a_call_that_kills_every_worker_is_a_lost_task(ray_tasks):
     with pytest.raises(TaskLostError, match="lost a task"):
         list(ray_tasks.run(die, [1]))
+
+
+def test_a_worker_that_lacks_the_package_is_told_so(ray_tasks):
+    with pytest.raises(TaskLostError, match="install the same version on every worker"):
+        list(ray_tasks.run(Unreadable(), [1]))
 
 
 def test_a_history_built_on_ray_has_the_bytes_of_one_built_here(ray_tasks, bundle_of, tmp_path):

@@ -1,13 +1,16 @@
 """How to install what an extra of the package needs, as this installation knows the package.
 
 In: the name of an extra in pyproject.toml. Out: the command to type. Whether it is needed is for
-the caller to find out.
+the caller to find out, but for pyarrow, which several callers need for files.
 """
 
 import json
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from coordgen_rs.errors import OptionError
 
 _NAME = "coordgen-rs"
 
@@ -25,6 +28,21 @@ def how_to_install(extra: str) -> str:
     if is_editable:
         return f"pip install -e '{place}[{extra}]'"
     return f"pip install '{_NAME}[{extra}] @ {url}'"
+
+
+def pyarrow_for(path: Path) -> Any:
+    """The package pyarrow, which a file needs.
+
+    Raises:
+        OptionError: It is not installed; the message says for which file, and what to do.
+    """
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"{path} needs the package pyarrow, which is not installed: {how_to_install('parquet')}"
+        ) from error
+    return pyarrow
 
 
 def _origin() -> tuple[str, bool]:

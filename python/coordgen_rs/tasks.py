@@ -6,6 +6,7 @@ where a worker was killed.
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,8 @@ RETRIES = 3
 """How often Ray calls again where a worker was lost."""
 
 _LOCAL = "local"
+_WORKER_LACKS = re.compile(r"failed to import|cannot import name|No module named")
+"""What Ray says of a call that a worker could not even read."""
 
 
 class TaskLostError(CoordgenError):
@@ -117,12 +120,13 @@ class RayTasks:
         try:
             return self._ray.get(task)
         except errors.RayTaskError as error:
-            if "failed to import" in str(error.cause) or isinstance(error.cause, ImportError):
+            cause = error.cause
+            if isinstance(cause, ImportError) or _WORKER_LACKS.search(str(cause)):
                 raise TaskLostError(
-                    "a Ray worker cannot import this package: install the same version on every "
-                    f"worker: {error.cause}"
+                    "a Ray worker cannot import this package as it is here: install the same "
+                    f"version on every worker: {str(cause).splitlines()[0]}"
                 ) from error
-            raise error.cause if isinstance(error.cause, Exception) else error from None
+            raise cause if isinstance(cause, Exception) else error from None
         except errors.RayError as error:
             raise TaskLostError(f"Ray lost a task {RETRIES + 1} times: {error}") from error
 

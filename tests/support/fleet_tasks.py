@@ -1,5 +1,6 @@
 """Calls for tests of tasks: one that kills its worker the first time, and cells that are cheap."""
 
+import importlib
 import os
 import signal
 import zlib
@@ -51,6 +52,16 @@ def die(argument: int) -> int:
 
 def refuse(argument: int) -> int:
     raise HistoryError(f"number {argument} is wrong")
+
+
+class Unreadable:
+    """A call that workers cannot read, as where they have another version of this package."""
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, ("coordgen_rs.of_another_version",)
+
+    def __call__(self, argument: int) -> int:
+        return argument
 
 
 def square(argument: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.extras import how_to_install
+from coordgen_rs.extras import pyarrow_for
 from coordgen_rs.files.json_text import JsonTextError, read_json
 from coordgen_rs.files.unfinished import replacing
 
@@ -48,7 +48,7 @@ class TableFile:
             raise OptionError(f"--table {path}: its name must end in {' or '.join(KINDS)}")
         self.path = path
         if path.suffix == ".parquet":
-            _pyarrow(path)
+            pyarrow_for(path)
         self.rows: list[Row] = self._read() if path.exists() else []
 
     @property
@@ -65,7 +65,7 @@ class TableFile:
     def _bytes(self) -> bytes:
         if self.path.suffix == ".json":
             return json.dumps(self.rows, indent=1).encode() + b"\n"
-        pyarrow = _pyarrow(self.path)
+        pyarrow = pyarrow_for(self.path)
         from pyarrow import parquet
 
         names = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -90,17 +90,7 @@ class TableFile:
         if self.path.suffix == ".json":
             rows: list[Row] = read_json(self.path, most_bytes=_MOST_BYTES)
             return rows
-        _pyarrow(self.path)
+        pyarrow_for(self.path)
         from pyarrow import parquet
 
         return list(parquet.read_table(self.path).to_pylist())
-
-
-def _pyarrow(path: Path) -> Any:
-    try:
-        import pyarrow
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"{path} needs the package pyarrow, which is not installed: {how_to_install('parquet')}"
-        ) from error
-    return pyarrow

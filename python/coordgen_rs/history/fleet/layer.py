@@ -83,6 +83,6 @@ def _check_tokenizer(directory: Path, fingerprint: str, vocab_size: int) -> None
         return
     if (listed.fingerprint, listed.vocab_size) != (fingerprint, vocab_size):
         raise HistoryMismatchError(
-            f"{directory} was built for another tokenizer: its fingerprint is "
-            f"{listed.fingerprint}, not {fingerprint}, or its vocabulary size {listed.vocab_size}, not {vocab_size}"
+            f"{directory} was built for another tokenizer: its fingerprint and vocabulary size are "
+            f"{listed.fingerprint} and {listed.vocab_size}, not {fingerprint} and {vocab_size}"
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from coordgen_rs.errors import HistoryError, OptionError
-from coordgen_rs.extras import how_to_install
+from coordgen_rs.extras import pyarrow_for
 from coordgen_rs.files.json_text import JsonTextError, open_regular, parse_json
 
 KINDS: Final = (
@@ -52,7 +52,7 @@ def check_kind(path: Path) -> None:
     if not path.name.endswith(KINDS):
         raise OptionError(f"{path} is of no known kind: names end in {', '.join(KINDS)}")
     if path.suffix in _NEED_PYARROW:
-        _pyarrow(path)
+        pyarrow_for(path)
 
 
 def read_lines(path: Path, names: Sequence[str]) -> Iterator[Line]:
@@ -83,7 +83,7 @@ def _decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
     if path.suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=stream))
     if path.suffix == ".zst":
-        return io.BufferedReader(_pyarrow(path).CompressedInputStream(stream, "zstd"))
+        return io.BufferedReader(pyarrow_for(path).CompressedInputStream(stream, "zstd"))
     return stream
 
 
@@ -116,7 +116,7 @@ def _parsed(line: bytes, where: str, is_first: bool) -> Line:
 
 
 def _rows(path: Path, names: Sequence[str]) -> Iterator[Line]:
-    _pyarrow(path)
+    pyarrow_for(path)
     from pyarrow import ArrowException, parquet
 
     if not path.is_file():
@@ -132,13 +132,3 @@ def _rows(path: Path, names: Sequence[str]) -> Iterator[Line]:
     except (ArrowException, OSError) as error:
         where = f"{path}:{number + 1}"
         yield Line(where, None, False, f"the file is damaged from here on: {error}")
-
-
-def _pyarrow(path: Path) -> Any:
-    try:
-        import pyarrow
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"{path} needs the package pyarrow, which is not installed: {how_to_install('parquet')}"
-        ) from error
-    return pyarrow
