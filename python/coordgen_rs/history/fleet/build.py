@@ -117,11 +117,12 @@ def build(
     """Build the indexes of a fleet in `directory`, in place of those before.
 
     Processes that draft from an index there go on with it, and take up the new one when their next
-    request begins. Requests with the same tokens are kept once, as the newest of them. A build that
-    is killed leaves every index whole, old or new, and its temporary files to the next one.
+    request begins. Requests with the same tokens are kept once, as the newest of them. Nothing in
+    `directory` changes until all indexes are written; then each takes its place at once. A build
+    that is killed leaves its temporary files to the next one, which removes them.
 
-    Memory: 16 bytes a token of the largest namespace, and 48 a request. Temporary disk, in
-    `directory`: 4 bytes a token.
+    Memory: 20 bytes a token of the largest namespace. Temporary disk, in `directory`: 4 bytes a
+    token that is read, and 9 a token that is kept.
 
     Args:
         directory: Created if missing.
