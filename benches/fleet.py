@@ -4,8 +4,9 @@
 
 Of the records, every tenth is said by the target; passages of the others, put together at random
 with one token in fifty replaced, are the fleet's requests, as token ids in JSON lines. Prints one
-JSON object for each size. With `--text N` it builds from text of about N tokens instead, once for
-each of `--ray local:1,local:2` and once without Ray, and compares times and bytes.
+JSON object for each size. `--cpu-time` times steps by the core's clock, where other programs run:
+waiting for the disk is left out then. With `--text N` it builds from text of N tokens instead,
+once for each of `--ray local:1,local:2` and once without Ray, and compares times and bytes.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from history import said
@@ -86,25 +88,26 @@ def resident_bytes():
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def steps(live, vocab_size, budget, shared):
+def steps(live, vocab_size, budget, shared, clock):
     """Tokens a step, and microseconds of a step; `per_source` is of the last answer alone."""
-    figures = said(live, vocab_size, budget, shared)
+    with patch.object(time, "perf_counter", clock):
+        figures = said(live, vocab_size, budget, shared)
     return {name: figures[name] for name in ("tokens_per_step", "step_us")}
 
 
-def measure(num_tokens, texts, live, bundle, folder, budget):
+def measure(num_tokens, texts, live, bundle, folder, budget, clock):
     """Every figure of one size, as one object."""
     write_files(folder / "logs", texts, num_tokens)
     limit = ("--max-tokens", str(2**31 - 1))
     told, seconds, cpu_seconds, peak = built(folder / "fleet", folder / "logs", bundle.path, *limit)
     index_bytes = sum(path.stat().st_size for path in (folder / "fleet").glob("*.index"))
     vocab_size = bundle.manifest.model.vocab_size
-    without = steps(live, vocab_size, budget, None)
+    without = steps(live, vocab_size, budget, None, clock)
     before, start = resident_bytes(), time.perf_counter()
     with History.of(None, bundle, fleet=folder / "fleet", keep=False) as history:
         opening = time.perf_counter() - start
-        first = steps(live, vocab_size, budget, history.shared)
-        again = steps(live, vocab_size, budget, history.shared)
+        first = steps(live, vocab_size, budget, history.shared, clock)
+        again = steps(live, vocab_size, budget, history.shared, clock)
         grown = resident_bytes() - before
     return {
         "tokens": told["tokens"],
@@ -142,7 +145,9 @@ def main():
     parser.add_argument("--budget", type=int, default=16)
     parser.add_argument("--text", type=int, default=0)
     parser.add_argument("--ray", default="local:1,local:2")
+    parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()
+    clock = time.thread_time if options.cpu_time else time.perf_counter
     bundle = Bundle.open(options.bundle)
     tokenizer = Tokenizer.of(bundle)
     records = [
@@ -167,7 +172,7 @@ def main():
         return
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            measured = measure(size, texts, live, bundle, Path(folder), options.budget)
+            measured = measure(size, texts, live, bundle, Path(folder), options.budget, clock)
             print(json.dumps(measured), flush=True)
 
 
