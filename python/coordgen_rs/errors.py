@@ -66,6 +66,10 @@ class DeviceLostError(ProviderError):
     """The device failed during a run; the session is closed."""
 
 
+class EngineError(CoordgenError):
+    """Another engine refused or failed a run; the message says what it said."""
+
+
 class SessionClosedError(CoordgenError):
     """The session or model is closed."""
 
@@ -104,6 +108,7 @@ __all__ = [
     "DeviceLostError",
     "DraftModelError",
     "EmptyPromptError",
+    "EngineError",
     "ExportError",
     "ForkedError",
     "GrammarError",

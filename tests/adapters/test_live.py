@@ -34,6 +34,10 @@ def check(host) -> None:
             said, num_steps = answer(host, prompt, make_drafter(host, costs=costs))
             assert said == expected
             total += num_steps
+    room = host.capacity - len(PROMPTS[0]) + 1
+    filling = {"drafter": make_drafter(host), "max_new_tokens": 10 * host.capacity}
+    steps = list(generate(host, PROMPTS[0], **filling))
+    assert sum(len(step.token_ids) for step in steps) == room
     assert total < 2 * len(PROMPTS) * NUM_NEW
 
 
@@ -51,7 +55,7 @@ def model():
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=256,
+        max_position_embeddings=96,
         eos_token_id=None,
         pad_token_id=0,
         initializer_range=0.5,
@@ -108,7 +112,7 @@ class TestMlx:
             vocab_size=64,
             num_key_value_heads=2,
         )
-        check(MlxHost(llama.Model(args), vocab_size=64, capacity=256))
+        check(MlxHost(llama.Model(args), vocab_size=64, capacity=96))
 
 
 class TestGenai:
@@ -121,7 +125,7 @@ class TestGenai:
         session = open_session(bundle_of("embedded", "fp32"))
         folder = write_folder(session.bundle, tmp_path / "folder")
         model = genai.Model(str(folder))
-        check(GenaiHost(model, session.vocab_size, min(256, session.capacity)))
+        check(GenaiHost(model, session.vocab_size, min(96, session.capacity)))
 
 
 class TestLlamaCpp:

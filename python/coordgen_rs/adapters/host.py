@@ -118,12 +118,13 @@ def measured_costs(
     Args:
         host: The engine.
         rows: Numbers of rows.
-        prompt_ids: `(tokens,)` integers that stand before the step; 128 tokens by default.
+        prompt_ids: `(tokens,)` integers that stand before the step; 128 tokens, or as many as fit,
+            by default.
 
     Raises:
         OptionError, ShapeError, TokenOutOfRangeError: The prompt cannot be used.
     """
-    usual = np.arange(128) * 37 % min(host.vocab_size, 1024)
+    usual = np.arange(min(128, host.capacity - max(rows))) * 37 % min(host.vocab_size, 1024)
     prompt = arguments.token_ids(
         "the prompt", usual if prompt_ids is None else prompt_ids, host.vocab_size
     )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import arguments
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import EngineError, OptionError
 
 PACKAGE = "cyllama"
 COMMITS = ("canonical", "compact")
@@ -69,7 +69,11 @@ class LlamaHost:
         self._length = 0
 
     def read(self, token_ids: NDArray[np.uint32]) -> None:
-        """Compute and commit tokens, in batches of the context's size."""
+        """Compute and commit tokens, in batches of the context's size.
+
+        Raises:
+            EngineError: llama.cpp refuses a batch.
+        """
         ids = token_ids.tolist()
         for first in range(0, len(ids), self._most):
             part = ids[first : first + self._most]
@@ -81,6 +85,7 @@ class LlamaHost:
         """Compute a tree.
 
         Raises:
+            EngineError: llama.cpp refuses the batch.
             OptionError: It has more branches than the context has sequences.
         """
         of_node, depths = branches(parents.tolist(), len(self._sequences))
@@ -118,7 +123,10 @@ class LlamaHost:
         )
         for token, place, sequences in zip(token_ids, places, of_node, strict=True):
             batch.add(token, place, sequences, logits)
-        self._context.decode(batch)
+        try:
+            self._context.decode(batch)
+        except (RuntimeError, ValueError) as error:
+            raise EngineError(f"llama.cpp cannot compute {len(token_ids)} rows: {error}") from error
 
 
 def branches(parents: Sequence[int], num_sequences: int) -> tuple[list[list[int]], list[int]]:
