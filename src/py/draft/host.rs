@@ -28,7 +28,6 @@ impl PyHostDrafter {
         vocab_size, *, rows=(1..=17).collect(), costs=None, method="auto", commit="compact",
         end_token_ids=vec![], history=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         vocab_size: usize,
         rows: Vec<usize>,
