@@ -72,7 +72,7 @@ def test_norms_with_an_offset_lose_no_bit(tmp_path, monkeypatch):
     source = open_checkpoint(write_checkpoint(tmp_path / "checkpoint"))
     source = replace(source, config=replace(source.config, norm_offset=1.0))
 
-    def factors_of(entering, weight, repeats=None):
+    def factors_of(entering, weight, repeats=None, **_):
         size = weight.shape[1] if repeats is None else repeats[0] * repeats[2]
         return np.exp2(np.arange(size) % 31 - 15).astype(np.float32)
 
