@@ -287,12 +287,11 @@ impl Kernel {
                     Kind::JoinNormRows | Kind::Joined => Some(call.output(0, num_rows, size)?),
                     _ => None,
                 },
-                rounded: match is_rounded {
-                    true => Some((
-                        call.output(last - 1, byte_rows, size)?,
-                        call.output(last, num_rows, 1)?,
-                    )),
-                    false => None,
+                rounded: if is_rounded {
+                    let rows = call.output(last - 1, byte_rows, size)?;
+                    Some((rows, call.output(last, num_rows, 1)?))
+                } else {
+                    None
                 },
             }
         };
@@ -343,40 +342,39 @@ impl Run<'_> {
         let Kernel { kind, vectors, epsilon, .. } = *self.kernel;
         let [first, second, third, fourth] = self.inputs;
         let x = &first[row * self.columns..(row + 1) * self.columns];
-        match kind {
-            Kind::FineRows => return x,
-            Kind::NormRows | Kind::FineNormRows => {
+        match (kind, self.floats) {
+            (Kind::NormRows | Kind::FineNormRows, _) => {
                 kernels::norm(vectors, x, second, epsilon, room);
             }
-            Kind::FineGateRows => kernels::gate(vectors, x, second[row], room),
-            Kind::Joined => {
-                self.join(row, first, second);
+            (Kind::FineGateRows, _) => kernels::gate(vectors, x, second[row], room),
+            (Kind::Joined, Some(floats)) => {
+                // SAFETY: the row exists, and is of this task alone.
+                self.join(row, first, second, unsafe { floats.row(row) });
             }
-            Kind::JoinNormRows => {
-                let stream = self.join(row, second, third);
+            (Kind::JoinNormRows, Some(floats)) => {
+                // SAFETY: as above.
+                let stream = unsafe { floats.row(row) };
+                self.join(row, second, third, stream);
                 kernels::add(vectors, x, stream);
                 kernels::norm(vectors, stream, fourth, epsilon, room);
             }
+            _ => return x,
         }
         room
     }
 
-    /// Writes a row's products with those of its rests; returns what was written.
-    fn join(&self, row: usize, products: &[f32], scales: &[f32]) -> &mut [f32] {
+    /// Writes a row's products with those of its rests.
+    fn join(&self, row: usize, products: &[f32], scales: &[f32], joined: &mut [f32]) {
         let of = |row: usize| &products[row * self.size..(row + 1) * self.size];
-        let floats = self.floats.expect("operators that join have such an output");
-        // SAFETY: the row exists, and is of this task alone.
-        let joined = unsafe { floats.row(row) };
         let (product, of_rests) = (of(row), of(self.num_rows + row));
         kernels::join(self.kernel.vectors, product, of_rests, scales[row], joined);
-        joined
     }
 
     /// Writes a row rounded, where the operator rounds.
     fn round(&self, row: usize, x: &[f32]) {
         let Some((rows, scales)) = self.rounded else { return };
         let Kernel { kind, vectors, .. } = *self.kernel;
-        // SAFETY: as in `join`; the rests of all rows follow all rows.
+        // SAFETY: the row exists, and is of this task alone; the rests of all rows follow all rows.
         let (rounded, scale) = unsafe { (rows.row(row), &mut scales.row(row)[0]) };
         *scale = if kind.is_fine() {
             // SAFETY: as above.
