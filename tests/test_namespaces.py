@@ -6,6 +6,7 @@ import pytest
 
 from checkpoints import ROOT
 from coordgen_rs import LookupTable, Model
+from coordgen_rs.errors import OptionError, PromptTooLongError
 from coordgen_rs.history.store import HistoryStore
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
@@ -79,6 +80,20 @@ def test_a_history_keeps_namespaces_apart(bundle, tmp_path):
             "b": 1,
             "own": 1,
         }
+
+
+def test_a_context_limits_prompt_and_answer_together(bundle):
+    with Model.open(bundle) as model:
+        most, num_prompt = model.context, len(model.tokenizer.encode(TEXT))
+        expected = model.generate(TEXT, ignore_eos=True)
+    with Model.open(bundle, context=num_prompt + 4) as model:
+        assert model.context == num_prompt + 4
+        cut = model.generate(TEXT, ignore_eos=True)
+        with pytest.raises(PromptTooLongError):
+            model.generate(TEXT + TEXT)
+    assert (cut.token_ids, cut.finish_reason) == (expected.token_ids[:5], "capacity")
+    with pytest.raises(OptionError, match=f"made for {most} tokens"):
+        Model.open(bundle, context=most + 1)
 
 
 def test_trees_hold_what_each_step_verified(bundle):

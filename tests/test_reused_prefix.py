@@ -107,3 +107,33 @@ def test_graphs_that_differ_reuse_nothing(session_of, monkeypatch):
     stats = Stats()
     tokens_of(plain(session, first, max_new_tokens=4, reuse_prefix=True, stats=stats))
     assert stats.reused_tokens == 0
+
+
+@pytest.mark.parametrize("draft", [None, "auto", LOGIT_READERS])
+def test_a_prompt_that_is_given_up_between_chunks_is_gone_on_with(session_of, draft):
+    """What was read stays, and nothing else."""
+    session = session_of("embedded", "fp32")
+    first, more = turns(session, 0)
+    prompt = np.concatenate([first, *more])
+    expected = tokens_of(plain(session, prompt, max_new_tokens=8))
+    drafter = None if draft is None else make_drafter(session, draft)
+    read = []
+
+    def give_up(num_tokens):
+        read.append(num_tokens)
+        raise KeyboardInterrupt
+
+    def steps(**options):
+        options = {"max_new_tokens": 8, "reuse_prefix": True} | options
+        if drafter is None:
+            return plain(session, prompt, **options)
+        return generate(session, prompt, drafter=drafter, **options)
+
+    session.rewind(0)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps(on_read=give_up))
+    assert [session.length] == read
+    stats, later = Stats(), []
+    assert tokens_of(steps(stats=stats, on_read=later.append)) == expected
+    assert stats.reused_tokens == read[0]
+    assert later[-1] == len(prompt) - 1 - read[0]

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 
@@ -87,6 +88,18 @@ def test_completions_stop_strings_and_token_ids(client, model):
         model="embedded", prompt=TEXT, max_tokens=40, stop=stop, stream=True
     )
     assert "".join(chunk.choices[0].text for chunk in stream) == cut.text
+
+
+def test_the_same_seed_gives_the_same_answer_whoever_asks_at_the_same_time(client, model):
+    prompts = [f"{number}. {TEXT}" for number in range(2)]
+    expected = [model.generate(text, max_new_tokens=12, **SAMPLED).text for text in prompts]
+
+    def ask(prompt):
+        body = {"model": "embedded", "prompt": prompt, "max_tokens": 12}
+        return client.completions.create(**body, **SAMPLED).choices[0].text
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, prompts * 3)) == expected * 3
 
 
 def test_a_right_prediction_is_accepted_and_changes_no_token(client, model):

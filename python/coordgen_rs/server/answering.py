@@ -22,6 +22,8 @@ _written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a comment, which clients leave out."""
 
+_WAITING = ": waiting\n\n"
+
 _EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -73,18 +75,20 @@ class Answering(Response):
             await JSONResponse(told)(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin: Message = {"type": "http.response.start", "status": 200, "headers": _EVENTS}
         try:
             news = await self._job.news(PING_S)
+        except TimeoutError:  # a proxy would cut a connection on which nothing comes
+            await send(begin)
+            await _send(send, _WAITING)
+            news = await self._news(send)
+        else:
             if news is None:
                 return
             if isinstance(news, Exception):
                 await self._refuse(news, scope, receive, send)
                 return
-            await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
-        except TimeoutError:  # a proxy would cut a connection on which nothing comes
-            await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
-            await _send(send, ": waiting\n\n")
-            news = await self._news(send)
+            await send(begin)
         for opening in self._form.opening():
             await _send_event(send, opening)
         while True:
@@ -110,7 +114,7 @@ class Answering(Response):
             try:
                 return await self._job.news(PING_S)
             except TimeoutError:
-                await _send(send, ": waiting\n\n")
+                await _send(send, _WAITING)
 
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         await refused(refusal(error))(scope, receive, send)

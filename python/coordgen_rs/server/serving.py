@@ -93,6 +93,7 @@ def serve(
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
+        log_level="error",  # what strangers send is no warning
     )
     server = _Server(config, worker, place.grace_s)
     tell(f"loading {access.model}; {url} answers 503 until then")

@@ -27,7 +27,7 @@ def described(messages: list[dict[str, Any]], tools: Tools | None) -> list[dict[
     plain = [_plain(message) for message in messages]
     if tools is None:
         return plain
-    about = _ABOUT.format(tools="\n".join(json.dumps(tool) for tool in tools.listed))
+    about = _ABOUT.format(tools="\n".join(_json(tool) for tool in tools.listed))
     if plain[0]["role"] == "system":
         first = plain[0] | {"content": f"{plain[0]['content']}\n\n{about}"}
         return [first, *plain[1:]]
@@ -40,6 +40,10 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
         return {"role": "user", "content": content}
     if "tool_calls" not in message:
         return message
-    calls = [f"{BEGIN}\n{json.dumps(call['function'])}\n{END}" for call in message["tool_calls"]]
+    calls = [f"{BEGIN}\n{_json(call['function'])}\n{END}" for call in message["tool_calls"]]
     parts = [message["content"]] if message.get("content") else []
     return {"role": message["role"], "content": "\n".join([*parts, *calls])}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
