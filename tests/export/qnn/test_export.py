@@ -108,6 +108,22 @@ def test_keys_and_values_are_tied_around_the_middle(small):
                 assert found == {(encoding.scale, 128.0)}
 
 
+def test_only_what_is_stored_has_8_bits(small):
+    caches = [encoding for it in small.manifest.qnn.caches for encoding in (it.key, it.value)]
+    scales = {(encoding.scale, 128) for encoding in caches}
+    for block in small.manifest.blocks:
+        graph = graphs(small)[block.graphs[8]].graph
+        constants = {item.name: item for item in graph.initializer}
+        found = {
+            tuple(numpy_helper.to_array(constants[name]).item() for name in node.input[1:])
+            for node in graph.node
+            if node.op_type == "QuantizeLinear"
+            and constants[node.input[2]].data_type == TensorProto.UINT8
+        }
+        assert found
+        assert found <= scales
+
+
 def test_blocks_hand_on_hidden_states_under_one_encoding(small):
     assert len(small.manifest.qnn.hidden) == 3
     assert small.embedding().dtype == np.uint16

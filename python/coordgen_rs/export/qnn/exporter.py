@@ -41,9 +41,11 @@ from coordgen_rs.export.layers import first_hidden_tensor
 from coordgen_rs.export.qnn.calibration import Ranges
 from coordgen_rs.export.qnn.encodings import (
     CacheType,
+    Conversion,
     SharedEncodings,
     block_encodings,
     choose_encodings,
+    conversions,
     head_encodings,
 )
 from coordgen_rs.export.qnn.graph import block_graph, head_graph
@@ -229,7 +231,10 @@ class _QnnExporter:
             float_graph = block_graph(
                 self._source, self._model, layers, has_matrices=False, apart=apart
             )
-            graph, files = self._write_graph(name, float_graph, parts, ranges[index], encodings)
+            converted = conversions(layers, shared, ranges[index].by_name)
+            graph, files = self._write_graph(
+                name, float_graph, parts, ranges[index], encodings, converted
+            )
             graphs.append((graph, encodings))
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
         encodings = head_encodings(shared)
@@ -263,6 +268,7 @@ class _QnnExporter:
         parts: Sequence[str],
         ranges: Ranges,
         encodings: dict[str, Encoding],
+        converted: dict[str, Conversion] | None = None,
     ) -> tuple[onnx.ModelProto, dict[int, str]]:
         """The weights in a file, and a small graph of every width that refers to it.
 
@@ -275,7 +281,7 @@ class _QnnExporter:
             if tensor.name in constants:
                 tensor.CopyFrom(numpy_helper.from_array(constants[tensor.name], tensor.name))
         matrices = [matrix for part in prepared for matrix in part.matrices]
-        graph = quantize_graph(float_graph, ranges, encodings, matrices)
+        graph = quantize_graph(float_graph, ranges, encodings, matrices, converted)
         with self._staging.create(f"{name}.weights") as file:
             writer = WeightWriter(f"{name}.weights", file)
             for part in parts:

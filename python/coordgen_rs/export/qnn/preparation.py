@@ -36,7 +36,7 @@ HEAD = "head"
 HEAD_MATRIX = "logits.weight"
 HEAD_BITS = 8
 """The head is more sensitive."""
-_SAMPLE = 4
+_SAMPLE = 16
 """Texts that tell the sizes of keys' and values' channels."""
 _HEAD_ROWS = 1024
 """Rows on which the range of the logits is found."""
@@ -108,7 +108,9 @@ class Preparation:
         name = layer_name(number)
         states = self.work.states(layer_name(number - 1)) if number else self.first_states()
         texts = self.by_text(states)
-        graph, apart = self._equalised_graph(number, texts[:_SAMPLE])
+        graph, apart = self._equalised_graph(
+            number, texts[: min(_SAMPLE, len(self.texts.calibration))]
+        )
         streams = {f"layer_{number}.attended_rows": f"layer_{number}.after_attention"}
         for activated in ("activated", "activated_apart")[: 2 if apart else 1]:
             streams[f"layer_{number}.{activated}"] = "hidden_out"

@@ -31,6 +31,7 @@ from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.export.qnn.calibration import Ranges
+from coordgen_rs.export.qnn.encodings import Conversion
 from coordgen_rs.export.qnn.rounding import ColumnIntegers
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
@@ -43,6 +44,7 @@ def quantize_graph(
     ranges: Ranges,
     encodings: Mapping[str, Encoding],
     matrices: Collection[str],
+    converted: Mapping[str, Conversion] | None = None,
 ) -> onnx.ModelProto:
     """The form of a float graph with 16-bit activations; `matrix_tensors` has yet to be added.
 
@@ -51,16 +53,19 @@ def quantize_graph(
         ranges: Of every tensor that `encodings` lacks.
         encodings: Those that are given, inputs and outputs of the graph among them.
         matrices: Names of the inputs that stand for matrices.
+        converted: By tensor, the other encoding in which a node reads it.
     """
     graph = _with_stand_ins(graph, matrices)
     per_column = {"quant_type": QuantType.QInt8, "symmetric": True, "axis": 1}
     overrides = _activations(encodings) | {name: [per_column] for name in matrices}
+    overrides |= _conversions(converted or {})
     config = get_qnn_qdq_config(
         graph,
         None,
         activation_type=QuantType.QUInt16,
         weight_type=QuantType.QInt8,
         init_overrides=overrides,
+        add_qtype_converts=False,  # those that are needed are given
     )
     quantizer = QDQQuantizer(
         graph,
@@ -109,6 +114,21 @@ def fix_shape(graph: onnx.ModelProto, rows: int, past: int | None) -> onnx.Model
     for name, size in sizes.items():
         make_dim_param_fixed(fixed.graph, name, size)
     return fixed
+
+
+def _conversions(converted: Mapping[str, Conversion]) -> Overrides:
+    return {
+        name: [
+            {
+                "quant_type": QuantType.QUInt16,
+                "convert": {
+                    **_activations({name: it.encoding})[name][0],
+                    "recv_nodes": {it.reader},
+                },
+            }
+        ]
+        for name, it in converted.items()
+    }
 
 
 def _activations(encodings: Mapping[str, Encoding]) -> Overrides:
