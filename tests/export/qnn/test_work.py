@@ -44,7 +44,7 @@ def layers_of(seen):
     return [step for step in seen if step.startswith("layer")]
 
 
-@pytest.mark.parametrize("stop", ["layer 2", "head", "block_01", "comparing"])
+@pytest.mark.parametrize("stop", ["layer 2", "comparing"])
 def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(tmp_path, source, stop):
     work = interrupted(source, tmp_path / "bundle", stop)
     assert work.is_dir()

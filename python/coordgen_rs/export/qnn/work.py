@@ -12,6 +12,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,8 @@ def work_key(source: Checkpoint, texts: Sequence[Sequence[int]], *options: objec
     Raises:
         CheckpointError: A tensor is damaged.
     """
-    digest = hashlib.sha256(repr((source.config, options, list(map(list, texts)))).encode())
+    facts = (metadata.version("coordgen-rs"), source.config, options, list(map(list, texts)))
+    digest = hashlib.sha256(repr(facts).encode())
     for name, tensor in sorted(source.tensors.items()):
         digest.update(repr((name, tensor.shape)).encode())
         for row in sorted({0, tensor.shape[0] // 2, tensor.shape[0] - 1}):
