@@ -89,16 +89,17 @@ def test_memory_stays_flat_over_requests_in_both_directions(bundle):
     assert late <= 1.02 * early
 
 
-def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle_of, tmp_path):
+def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
     options = ("--sections", "methods", "--methods", "sam", "--repeats", 1, "--max-new-tokens", 4)
-    command = ("bench", bundle_of("embedded", "fp32"), prompts, *options, "--json", "-")
+    command = ("bench", bundle.path, prompts, *options, "--json", "-")
     slowed = ("--load-delay", 0.001)
+    budget = 2 * (bundle.path / "block_00.weights").stat().st_size
     refused = coordgen(*command, *slowed)
     assert refused.returncode == 2
     assert "--load-delay is only for targets that are streamed" in refused.stderr
-    pinned = coordgen(*command, *slowed, "--memory-budget", "5M", "--pin-loads")
+    pinned = coordgen(*command, *slowed, "--memory-budget", budget, "--pin-loads")
     if pinned.returncode == 2 and "core" in pinned.stderr:
         pytest.skip("threads cannot be pinned here")
     assert pinned.returncode == 0, pinned
