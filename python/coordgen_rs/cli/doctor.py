@@ -36,10 +36,13 @@ EXTRAS = {
     "completion": ("shtab", "completion in shells"),
     "export": ("gguf onnx rich", "converting models"),
     "genai": ("onnx", "folders of ONNX Runtime GenAI"),
+    "genie": ("onnx onnxruntime_qnn", "bundles of Qualcomm AI Hub"),
     "grammar": ("llguidance", "answers that follow a schema or pattern"),
     "hub": ("huggingface_hub", "export hf:OWNER/NAME"),
+    "parquet": ("pyarrow", "records and tables in Parquet"),
     "plots": ("matplotlib", "plots of benchmarks"),
     "qnn": ("onnxruntime_qnn", "Qualcomm NPUs"),
+    "ray": ("ray", "a fleet's history and benchmarks on a cluster"),
     "server": ("jinja2 starlette uvicorn", "coordgen serve"),
 }
 """Name of an extra to the modules that it brings, and what they are for."""
