@@ -71,7 +71,7 @@ impl Guesses {
     /// A token that several sources name keeps its largest probability. Sources read much the
     /// same text, so their agreement is not independent evidence, and probabilities are not added up.
     /// What the target held likely is other evidence: copies that agree with it are trusted apart from
-    /// those that do not. On recorded prompts of SmolLM2 that is 0.1 to 0.4 % more tokens a step;
+    /// those that do not. On recorded prompts of SmolLM2 that gained 0.1 to 0.4 % more tokens a step;
     /// that a source also learns where it names the token with a lower estimate was up to 2 % fewer.
     pub fn ask(
         &mut self,
