@@ -369,7 +369,7 @@ fn copies_that_agree_with_what_the_target_held_likely_are_trusted_apart() {
             sources.push(Box::new(Expectation(Scripted::sources(&[0]).remove(0))));
         }
         let acceptance = Acceptance::new(sources.len());
-        let limits = GrowthLimits { num_nodes: 40, depth: 1, side_worth: 1.0 };
+        let limits = GrowthLimits { num_nodes: 40, depth: 1, side_worth: 1.0, branches: true };
         let mut grower = TreeGrower::default();
         grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
         let guesses = grower.nodes.iter().filter_map(|node| node.guess.map(|it| (node, it)));
