@@ -296,3 +296,24 @@ def test_a_damaged_parquet_file_is_a_named_bad_record(tmp_path, bundle):
     result = build(tmp_path / "fleet", [source, good], bundle)
     assert result.num_bad == 1
     assert "damaged.parquet:1: the file is damaged" in result.bad[0]
+
+
+def test_parquet_of_data_frames_is_read_and_text_that_is_none_spoils_its_own_row(tmp_path, bundle):
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found = [record | {"finished_at": at} for at, record in enumerate(records(3), 1_700_000_000)]
+    plain = write_jsonl(tmp_path / "plain.jsonl", found)
+    columns = {name: [record[name] for record in found] for name in found[0]}
+    nanoseconds = [at * 10**9 + 1 for at in columns["finished_at"]]
+    columns["finished_at"] = pyarrow.array(nanoseconds, pyarrow.timestamp("ns"))
+    source = tmp_path / "frame.parquet"
+    parquet.write_table(pyarrow.table(columns), source)
+    build(tmp_path / "plain", [plain], bundle)
+    build(tmp_path / "frame", [source], bundle)
+    assert contents(tmp_path / "frame") == contents(tmp_path / "plain")
+
+    answers = pyarrow.array([b"Tom went home.", b"\xff\xfe", b"Lily, too."]).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"answer": answers}), source)
+    result = build(tmp_path / "text", [source], bundle)
+    assert (result.num_requests, result.num_bad) == (2, 1)
+    assert "frame.parquet:2: cannot be read" in result.bad[0]

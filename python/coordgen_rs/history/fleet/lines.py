@@ -126,9 +126,35 @@ def _rows(path: Path, names: Sequence[str]) -> Iterator[Line]:
         with parquet.ParquetFile(path) as file:
             columns = [name for name in names if name in file.schema_arrow.names]
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
-                for row in batch.to_pylist():
+                for value, wrong in _values(batch):
                     number += 1
-                    yield Line(f"{path}:{number}", row, number == 1)
+                    yield Line(f"{path}:{number}", value, number == 1, wrong)
     except (ArrowException, OSError) as error:
         where = f"{path}:{number + 1}"
         yield Line(where, None, False, f"the file is damaged from here on: {error}")
+
+
+def _values(batch: Any) -> Iterator[tuple[Any, str | None]]:
+    """The rows of a batch, each with why it cannot be read."""
+    batch = _in_microseconds(batch)
+    try:
+        yield from ((value, None) for value in batch.to_pylist())
+        return
+    except ValueError:  # a value for which Python has no type; it spoils no other row
+        pass
+    for row in range(batch.num_rows):
+        try:
+            yield batch.slice(row, 1).to_pylist()[0], None
+        except ValueError as error:
+            yield None, f"cannot be read: {error}"
+
+
+def _in_microseconds(batch: Any) -> Any:
+    """Times in the finest unit that Python has: data frames keep nanoseconds."""
+    from pyarrow import timestamp, types
+
+    for place, field in enumerate(batch.schema):
+        if types.is_timestamp(field.type) and field.type.unit == "ns":
+            times = batch.column(place).cast(timestamp("us", field.type.tz), safe=False)
+            batch = batch.set_column(place, field.name, times)
+    return batch
