@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from coordgen_rs import History
+from coordgen_rs._core import HostDrafter
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import (
@@ -317,3 +318,13 @@ def test_parquet_of_data_frames_is_read_and_text_that_is_none_spoils_its_own_row
     result = build(tmp_path / "text", [source], bundle)
     assert (result.num_requests, result.num_bad) == (2, 1)
     assert "frame.parquet:2: cannot be read" in result.bad[0]
+
+
+def test_a_drafter_for_another_engine_drafts_from_the_fleet_too(tmp_path, bundle):
+    record = records(1)[0]
+    build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", [record])], bundle)
+    with opened(tmp_path / "fleet", bundle) as history:
+        drafter = HostDrafter(history.shared.vocab_size, history=history.shared)
+        drafter.begin(np.array(record["token_ids"][:20], np.uint32))
+        assert drafter.propose_chain(8).tolist() == record["token_ids"][20:28]
+        assert "fleet" in drafter.per_source

@@ -110,7 +110,7 @@ impl HostDrafter {
                 let (what, must) = ("vocabulary of the history", "the host's");
                 return Err(Error::BadOption { what, got: history.vocab_size().to_string(), must });
             }
-            sources.extend(history.sources());
+            sources.extend(history.all_sources());
         }
         let shapes = options.rows.iter().map(|&rows| StepShape { rows, attended: usize::MAX });
         let options = DrafterOptions {

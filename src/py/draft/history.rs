@@ -32,7 +32,7 @@ impl PySharedHistory {
             );
             return Err(OptionError::new_err(message));
         }
-        Ok(self.core.sources().into_iter().chain(self.core.fleet_source()).collect())
+        Ok(self.core.all_sources().collect())
     }
 }
 

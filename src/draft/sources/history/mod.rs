@@ -126,6 +126,11 @@ impl History {
         self.has_fleet.then(|| Box::new(source) as Box<dyn DraftSource>)
     }
 
+    /// All sources for one drafter: those of [`sources`](Self::sources), and the fleet's if there is one.
+    pub fn all_sources(&self) -> impl Iterator<Item = Box<dyn DraftSource>> {
+        self.sources().into_iter().chain(self.fleet_source())
+    }
+
     /// Appends a finished request, prompt and answer together. Fails when a token is unknown.
     pub fn remember(&self, tokens: &[TokenId]) -> Result<()> {
         self.append(None, tokens)
