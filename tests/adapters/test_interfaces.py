@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coordgen_rs.adapters.llama_cpp import branches
+from coordgen_rs.adapters.llama_cpp import LlamaHost, branches
 from coordgen_rs.adapters.llama_cpp_python import DraftModel
 from coordgen_rs.adapters.sglang import Corpus, padded
 from coordgen_rs.adapters.vllm import Proposer
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import EngineError, OptionError
 
 VOCAB_SIZE = 100
 PERIOD = [11, 12, 13, 14, 15]
@@ -194,3 +194,36 @@ class TestBranches:
     def test_more_branches_than_sequences_are_refused(self):
         with pytest.raises(OptionError, match="n_seq_max"):
             branches([0, 0, 0, 0], 2)
+
+
+class TestLlamaHost:
+    def host(self, *, is_recurrent: bool = False, drops: bool = True) -> LlamaHost:
+        vocab = SimpleNamespace(n_vocab=VOCAB_SIZE, is_eog=lambda token: token == 2)
+        model = SimpleNamespace(
+            get_vocab=lambda: vocab, is_recurrent=lambda: is_recurrent, is_hybrid=lambda: False
+        )
+        context = SimpleNamespace(
+            model=model,
+            n_ctx=64,
+            n_batch=32,
+            decode=lambda batch: None,
+            memory_seq_rm=lambda sequence, first, last: drops,
+        )
+        library = SimpleNamespace(
+            LlamaBatch=lambda **sizes: SimpleNamespace(add=lambda *token: None)
+        )
+        return LlamaHost(library, context, SimpleNamespace(), n_seq_max=1)
+
+    def test_a_model_whose_state_cannot_be_taken_back_is_refused(self):
+        with pytest.raises(OptionError, match="recurrent layers"):
+            self.host(is_recurrent=True)
+
+    def test_a_rejected_draft_that_stays_in_the_cache_is_an_error(self):
+        chain = np.array([3, 4], np.uint32), np.array([0, 0], np.uint32)
+        host = self.host()
+        host.run(*chain)
+        host.keep([0])
+        host = self.host(drops=False)
+        host.run(*chain)
+        with pytest.raises(EngineError, match="cannot drop rejected drafts"):
+            host.keep([0])

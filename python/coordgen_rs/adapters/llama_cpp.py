@@ -41,6 +41,10 @@ class LlamaHost:
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.
         end_token_ids: Tokens that end an answer, by the file.
+
+    Raises:
+        OptionError: `commit` is unknown, or the model has recurrent layers: their state cannot be
+            taken back, so what a rejected draft left in it would change the answer.
     """
 
     def __init__(
@@ -52,6 +56,11 @@ class LlamaHost:
         commit: str = "canonical",
     ) -> None:
         self._library, self._context, self._sampler = library, context, sampler
+        if context.model.is_recurrent() or context.model.is_hybrid():
+            raise OptionError(
+                "the model has recurrent layers, whose state cannot be taken back, so drafts "
+                "cannot be dropped: use llama.cpp's own loop"
+            )
         vocab = context.model.get_vocab()
         self.vocab_size: int = vocab.n_vocab
         self.capacity: int = context.n_ctx
@@ -98,17 +107,32 @@ class LlamaHost:
         return int(self._sampler.sample(self._context, row))
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keep a path: in all sequences, without the other branches."""
+        """Keep a path: in all sequences, without the other branches.
+
+        Raises:
+            EngineError: llama.cpp cannot drop the others.
+        """
         start, end = self._length, self._length + len(rows)
         memory = self._context
         owners = self._of_node[rows[-1]] if rows else self._sequences
         if len(owners) < len(self._sequences):
             for other in set(self._sequences).difference(owners):
-                memory.memory_seq_rm(other, start, -1)
-        memory.memory_seq_rm(-1, end, -1)
+                self._drop(other, start)
+        self._drop(-1, end)
         for other in set(self._sequences).difference(owners):
             memory.memory_seq_cp(owners[0], other, start, end)
         self._length = end
+
+    def _drop(self, sequence: int, first: int) -> None:
+        """Drop the tokens of a sequence, or of all for -1, from a place on.
+
+        Raises:
+            EngineError: llama.cpp cannot.
+        """
+        if not self._context.memory_seq_rm(sequence, first, -1):
+            raise EngineError(
+                "llama.cpp cannot drop rejected drafts from this model's cache: use its own loop"
+            )
 
     def _decode(
         self,
@@ -178,7 +202,8 @@ def open_host(
         forbidden_ids: Tokens that are never chosen.
 
     Raises:
-        OptionError: The package `cyllama` is not installed, or `commit` is unknown.
+        OptionError: The package `cyllama` is not installed, `commit` is unknown, or the model has
+            recurrent layers.
     """
     try:
         from cyllama.llama import llama_cpp
