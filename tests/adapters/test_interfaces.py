@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from coordgen_rs._core import HostDrafter
 from coordgen_rs.adapters.llama_cpp import LlamaHost, branches
 from coordgen_rs.adapters.llama_cpp_python import DraftModel
 from coordgen_rs.adapters.sglang import Corpus, padded
@@ -121,6 +122,26 @@ class TestVllm:
         self.call(proposer, [(secret, [47])])
         self.call(proposer, [([1, 2], [3])])
         assert self.call(proposer, [([5, 40, 41], [42])])[0][:4] == [43, 44, 45, 46]
+
+    def test_the_work_for_a_row_does_not_grow_with_the_batch(self, monkeypatch):
+        texts_read = []
+
+        class Counting:
+            def __init__(self, *arguments, **options):
+                self._core = HostDrafter(*arguments, **options)
+
+            def __getattr__(self, name):
+                if name == "token_ids":
+                    texts_read.append(self)
+                return getattr(self._core, name)
+
+        monkeypatch.setattr("coordgen_rs.adapters.vllm.HostDrafter", Counting)
+        proposer = self.proposer()
+        rows = [([start, *plain([1], 12)], [3]) for start in range(30, 60)]
+        self.call(proposer, rows)
+        self.call(proposer, [([*text, *said], [4]) for text, said in rows[::-1]])
+        assert len(set(map(id, texts_read))) == len(rows)  # they were taken up again
+        assert len(texts_read) <= 3 * 2 * len(rows)
 
 
 class TestSglang:

@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import HostDrafter, SharedHistory
 
-_TAIL = 16
-"""Last tokens of a text by which a drafter is looked for before the whole texts are compared."""
-
 
 class Proposer:
     """Drafts for all requests of a vLLM engine.
@@ -38,7 +35,7 @@ class Proposer:
         self._max_len: int = vllm_config.model_config.max_model_len
         self._most: int = vllm_config.speculative_config.num_speculative_tokens
         self._history = SharedHistory(self._vocab_size) if history is None else history
-        self._running: list[HostDrafter] = []
+        self._running = _Running()
         self._idle: list[HostDrafter] = []
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -65,25 +62,25 @@ class Proposer:
         Raises:
             TokenOutOfRangeError: A token is not in the vocabulary.
         """
-        waiting, self._running = self._running, []
+        waiting, self._running = self._running, _Running()
         drafts: list[list[int]] = []
         for row, said in enumerate(sampled_token_ids):
             text = token_ids_cpu[row, : num_tokens_no_spec[row]].astype(np.uint32)
-            drafter = _taken(waiting, text)
+            drafter = waiting.take(text, len(text) - len(said))
             if not said:  # a part of a prompt, or a row whose turn it was not
                 if drafter is not None:
-                    self._running.append(drafter)
+                    self._running.add(drafter)
                 drafts.append([])
                 continue
             room = self._max_len - len(text)
             drafter = drafter or self._begun(text[: len(text) - len(said)])
             drafter.observe(text[len(drafter.token_ids) :])
-            self._running.append(drafter)
+            self._running.add(drafter)
             chain = drafter.propose_chain(max(0, min(self._most, room)))
             drafts.append(chain.tolist())
-        for drafter in waiting:  # not in the batch any more
+        for drafter in waiting.all():  # not in the batch any more
             self._history.remember(drafter.token_ids)
-        self._idle += waiting
+            self._idle.append(drafter)
         return drafts
 
     def _begun(self, prompt: NDArray[np.uint32]) -> HostDrafter:
@@ -97,15 +94,28 @@ class Proposer:
         return drafter
 
 
-def _taken(drafters: list[HostDrafter], text: NDArray[np.uint32]) -> HostDrafter | None:
-    """Takes the drafter out whose text this one continues, the longest of several."""
-    best: tuple[int, int] | None = None
-    for index, drafter in enumerate(drafters):
-        known = drafter.token_ids
-        length = len(known)
-        if length > len(text) or (best is not None and length <= best[0]):
-            continue
-        tail = slice(max(0, length - _TAIL), length)
-        if np.array_equal(known[tail], text[tail]) and np.array_equal(known, text[:length]):
-            best = (length, index)
-    return None if best is None else drafters.pop(best[1])
+class _Running:
+    """Drafters by their texts: a row costs a look at its own, however many there are."""
+
+    def __init__(self) -> None:
+        self._by_text: dict[bytes, list[HostDrafter]] = {}
+        self._lengths: set[int] = set()
+
+    def add(self, drafter: HostDrafter) -> None:
+        """Keep a drafter, which is left alone until it is taken."""
+        text = drafter.token_ids
+        self._by_text.setdefault(text.tobytes(), []).append(drafter)
+        self._lengths.add(len(text))
+
+    def take(self, text: NDArray[np.uint32], usual: int) -> HostDrafter | None:
+        """Take the drafter whose text this one continues: of the usual length, or the longest."""
+        found = self._by_text.get(text[:usual].tobytes())
+        if not found:
+            lengths = sorted((each for each in self._lengths if each <= len(text)), reverse=True)
+            candidates = (self._by_text.get(text[:length].tobytes()) for length in lengths)
+            found = next(filter(None, candidates), None)
+        return found.pop() if found else None
+
+    def all(self) -> list[HostDrafter]:
+        """Those that were not taken."""
+        return [drafter for held in self._by_text.values() for drafter in held]
