@@ -100,6 +100,24 @@ def test_what_ended_before_a_kill_is_there(tmp_path):
     assert [row["square"] for row in again.rows] == [1, 4, 9, 16]
 
 
+class Backwards:
+    """Tasks that end in the other order than they began."""
+
+    def run(self, call, arguments):
+        yield from reversed([*Sequential().run(call, arguments)])
+
+
+def test_rows_belong_to_their_cells_in_whatever_order_these_end(tmp_path):
+    table = TableFile(tmp_path / "results.json")
+    evaluate([FakeCell(number) for number in range(4)], table, Backwards())
+    assert [(row["number"], row["square"]) for row in table.rows] == [
+        (3, 9),
+        (2, 4),
+        (1, 1),
+        (0, 0),
+    ]
+
+
 def test_parquet_holds_the_rows_of_json(coordgen, logs, tmp_path):
     pytest.importorskip("pyarrow", reason="needs the extra parquet")
     for kind in ("json", "parquet"):

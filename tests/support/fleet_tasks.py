@@ -3,7 +3,6 @@
 import importlib
 import os
 import signal
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ class KilledOnce:
 
     Args:
         call: What to do.
-        folder: Where it is noted which arguments were called before.
+        folder: Where it is noted that a worker died.
     """
 
     def __init__(self, call: Callable[[Any], Any], folder: Path) -> None:
@@ -26,7 +25,7 @@ class KilledOnce:
 
     def __call__(self, argument: Any) -> Any:
         result = self.call(argument)
-        note = self.folder / f"{self.call.__name__}-{zlib.crc32(repr(argument).encode())}"
+        note = self.folder / self.call.__name__
         if not note.exists():
             note.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -34,7 +33,7 @@ class KilledOnce:
 
 
 class Killing:
-    """Tasks of which each loses its worker once."""
+    """Tasks of each kind, one of which loses its worker."""
 
     def __init__(self, tasks: Tasks, folder: Path) -> None:
         self.tasks, self.folder = tasks, folder
