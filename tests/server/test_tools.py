@@ -9,6 +9,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordgen_rs.server.content import messages_of
 from coordgen_rs.server.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tool_calls import BEGIN, END, Call, CallReader, Content
@@ -21,6 +22,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "weather", "parameters": CITY}},
     {"type": "function", "function": {"name": "time", "description": "What time it is"}},
 ]
+CALL = {"id": "1", "type": "function", "function": {"name": "time", "arguments": {"z": 1}}}
 
 
 def offered(**fields):
@@ -96,12 +98,57 @@ def test_a_call_that_is_required_is_one_of_a_list():
     assert (schema["minItems"], schema["maxItems"]) == (1, 1)
     names = [call["properties"]["name"]["const"] for call in schema["items"]["anyOf"]]
     assert names == ["weather", "time"]
-    city = schema["items"]["anyOf"][0]["properties"]["arguments"]["properties"]["city"]
-    assert schema["$defs"][city["$ref"].removeprefix("#/$defs/")] == {"type": "string"}
+    for number, call in enumerate(schema["items"]["anyOf"]):
+        assert call["properties"]["arguments"] == {"$ref": f"#/$defs/t{number}"}
+    assert schema["$defs"]["t0"]["properties"] == {"city": {"$ref": "#/$defs/t0/$defs/city"}}
+    assert schema["$defs"]["t0"]["$defs"] == CITY["$defs"]
     text = '[{"name": "weather", "arguments": {"city": "Ulm"}}]'
     assert read(tools, *text) == ("", [("weather", {"city": "Ulm"})])
     assert read(tools, text[:-5]) == (text[:-5], [])
     assert "maxItems" not in json.loads(offered(tool_choice="required").grammar().text)
+
+
+def test_parameters_keep_their_meaning_among_those_of_other_functions():
+    llguidance = pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    tree = {
+        "type": "object",
+        "properties": {
+            "definitions": {"type": "string"},
+            "child": {"$ref": "#"},
+            "other": {"$ref": "#/properties/definitions"},
+        },
+        "required": ["definitions"],
+    }
+    functions = [{"name": name, "parameters": tree} for name in ("grow", "cut")]
+    tools = [{"type": "function", "function": it} for it in functions]
+    text = offered(tools=tools, tool_choice="required").grammar().text
+    assert json.loads(text)["$defs"]["t1"]["properties"] == {
+        "definitions": {"type": "string"},
+        "child": {"$ref": "#/$defs/t1"},
+        "other": {"$ref": "#/$defs/t1/properties/definitions"},
+    }
+    grammar = llguidance.grammar_from("json_schema", text)
+    assert llguidance.LLMatcher.validate_grammar(grammar) == ""
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"$ref": "#/$defs/city", "$defs": {"city": CITY["$defs"]["city"]}},
+        {"type": "object", "allOf": [{"properties": {"city": {"type": "string"}}}]},
+    ],
+)
+def test_parameters_that_stand_elsewhere_may_be_given(parameters):
+    tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
+    chosen = {"type": "function", "function": {"name": "a"}}
+    schema = json.loads(offered(tools=tools, tool_choice=chosen).grammar().text)
+    assert schema == parameters
+
+
+@pytest.mark.parametrize("place", ["$defs", "definitions"])
+def test_definitions_that_are_none_are_left_to_the_grammar_to_refuse(place):
+    tools = [{"type": "function", "function": {"name": "a", "parameters": {place: 5}}}]
+    assert place in offered(tools=tools, tool_choice="required").grammar().text
 
 
 def test_the_choice_may_be_left_to_the_model_or_taken_from_it():
@@ -112,11 +159,16 @@ def test_the_choice_may_be_left_to_the_model_or_taken_from_it():
         tools_of(Fields({"tool_choice": "required"}))
 
 
+def test_a_result_without_content_is_refused():
+    for message in ({"role": "tool"}, {"role": "tool", "tool_calls": [CALL]}):
+        with pytest.raises(RefusalError, match=r"messages\[0\] has no content"):
+            messages_of(Fields({"messages": [message]}))
+
+
 def test_a_template_without_tools_gets_them_in_words():
-    call = {"id": "1", "type": "function", "function": {"name": "time", "arguments": {"z": 1}}}
     messages = [
         {"role": "user", "content": "When?"},
-        {"role": "assistant", "tool_calls": [call]},
+        {"role": "assistant", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "1", "content": "noon"},
     ]
     system, user, assistant, result = described(messages, offered())

@@ -133,7 +133,7 @@ def _message(message: object, where: str) -> dict[str, Any]:
     plain = {name: value for name, value in message.items() if value is not None}
     if "content" in plain:
         plain["content"] = _text(plain["content"], f"{where}.content")
-    elif "tool_calls" not in plain:
+    elif "tool_calls" not in plain or plain["role"] == "tool":
         raise RefusalError(
             f"{where} has no content", param=f"{where}.content", code="invalid_value"
         )

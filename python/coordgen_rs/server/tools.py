@@ -23,6 +23,8 @@ _NO_PARAMETERS: dict[str, Any] = {
     "properties": {},
     "additionalProperties": False,
 }
+_ELSEWHERE = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+"""Where a schema may have properties that its `additionalProperties` does not know of."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,12 @@ class Tools:
     def _list_of_calls(self) -> dict[str, Any]:
         calls, definitions = [], dict[str, Any]()
         for number, (name, parameters) in enumerate(self.parameters.items()):
-            own = _apart(parameters, f"t{number}_")
-            for place in ("$defs", "definitions"):
-                definitions |= own.pop(place, {})
+            place = f"#/$defs/t{number}"
+            definitions[f"t{number}"] = _moved(parameters, place)
             calls.append(
                 {
                     "type": "object",
-                    "properties": {"name": {"const": name}, "arguments": own},
+                    "properties": {"name": {"const": name}, "arguments": {"$ref": place}},
                     "required": ["name", "arguments"],
                     "additionalProperties": False,
                 }
@@ -135,6 +136,8 @@ def _function(tool: Fields) -> tuple[str, dict[str, Any]]:
     tool.end()
     if not parameters:
         return name, _NO_PARAMETERS
+    if _ELSEWHERE & parameters.keys():
+        return name, parameters
     # Arguments that the function does not name are of no use to anybody.
     return name, {"additionalProperties": False} | parameters
 
@@ -156,17 +159,14 @@ def _chosen(choice: Fields) -> str:
     return name
 
 
-def _apart(schema: Any, prefix: str) -> Any:
-    """A schema whose definitions have names of their own, so that several can stand in one."""
+def _moved(schema: Any, place: str) -> Any:
+    """A schema that stands at `place` of another one: what it refers to in itself is there, too."""
     if isinstance(schema, list):
-        return [_apart(item, prefix) for item in schema]
+        return [_moved(item, place) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: _apart(value, prefix) for name, value in schema.items()}
+    found = {name: _moved(value, place) for name, value in schema.items()}
     reference = found.get("$ref")
-    if isinstance(reference, str):
-        found["$ref"] = re.sub(r"^#/(?:\$defs|definitions)/", f"#/$defs/{prefix}", reference)
-    for place in ("$defs", "definitions"):
-        if isinstance(found.get(place), dict):
-            found[place] = {f"{prefix}{name}": value for name, value in found[place].items()}
+    if isinstance(reference, str) and reference.startswith("#"):
+        found["$ref"] = place + reference[1:]
     return found
