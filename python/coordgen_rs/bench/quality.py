@@ -295,11 +295,7 @@ class _Reference:
 def _measured(
     bundle: Bundle, is_calibrated: bool, pieces: Sequence[Sequence[int]], reference: _Reference
 ) -> Quality:
-    target = bundle.manifest.qnn
-    options = QnnOptions(on_cpu=True)
-    session = OrtSession(
-        CpuDevice(bundle) if target is None else QnnDevice(bundle, options=options)
-    )
+    target, session = bundle.manifest.qnn, OrtSession(_device(bundle))
     likeness = Likeness()
     for piece in pieces:
         session.rewind(0)
