@@ -21,23 +21,51 @@ def stop_at(what, seen):
     return on_progress
 
 
-@pytest.fixture
-def source(tmp_path):
-    return write_checkpoint(tmp_path / "checkpoint", family="qwen2", layers=3)
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("work") / "checkpoint"
+    return write_checkpoint(path, family="qwen2", layers=3)
 
 
-def export(source, out, stop=None, **options):
-    """What was done, in order."""
-    seen = []
-    options = {"soc": "8-elite", "blocks": 2, **SMALL, **options}
-    export_qnn(source, out, on_progress=stop_at(stop, seen), **options)
-    return seen
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A short one: what is computed of it is not what is tested."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("the ferry runs again from wednesday")
+    return path
 
 
-def interrupted(source, out, stop, **options):
-    with pytest.raises(StoppedError):
-        export(source, out, stop, **options)
-    return out.with_name(f".{out.name}.export")
+@pytest.fixture(scope="module")
+def export(text):
+    """A function that exports, and tells what was done, in order."""
+
+    def exported(source, out, stop=None, **options):
+        seen = []
+        options = {"soc": "8-elite", "blocks": 2, "calibration": text, **SMALL, **options}
+        export_qnn(source, out, on_progress=stop_at(stop, seen), **options)
+        return seen
+
+    return exported
+
+
+@pytest.fixture(scope="module")
+def interrupted(export):
+    """A function that stops an export, and gives what it leaves behind."""
+
+    def stopped(source, out, stop, **options):
+        with pytest.raises(StoppedError):
+            export(source, out, stop, **options)
+        return out.with_name(f".{out.name}.export")
+
+    return stopped
+
+
+@pytest.fixture(scope="module")
+def whole(export, source, tmp_path_factory):
+    """A bundle that was exported at once."""
+    out = tmp_path_factory.mktemp("whole") / "bundle"
+    assert layers_of(export(source, out)) == ["layer 0", "layer 1", "layer 2"]
+    return out
 
 
 def layers_of(seen):
@@ -45,41 +73,44 @@ def layers_of(seen):
 
 
 @pytest.mark.parametrize("stop", ["layer 2", "comparing"])
-def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(tmp_path, source, stop):
+def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(
+    tmp_path, source, export, interrupted, whole, stop
+):
     work = interrupted(source, tmp_path / "bundle", stop)
     assert work.is_dir()
     seen = layers_of(export(source, tmp_path / "bundle"))
     assert seen == (["layer 2"] if stop == "layer 2" else [])
     assert not work.exists()
-    assert layers_of(export(source, tmp_path / "whole")) == ["layer 0", "layer 1", "layer 2"]
-    for file in (tmp_path / "whole").iterdir():
+    for file in whole.iterdir():
         assert (tmp_path / "bundle" / file.name).read_bytes() == file.read_bytes(), file.name
-    assert {it.name for it in tmp_path.iterdir()} == {"bundle", "checkpoint", "whole"}
+    assert [it.name for it in tmp_path.iterdir()] == ["bundle"]
 
 
 @pytest.mark.parametrize("options", [{"weights": "int4"}, {"blocks": 1}])
-def test_another_option_starts_anew(tmp_path, source, options):
+def test_another_option_starts_anew(tmp_path, source, export, interrupted, options):
     interrupted(source, tmp_path / "bundle", "layer 2")
     seen = export(source, tmp_path / "bundle", **options)
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 
 
-def test_another_checkpoint_or_text_starts_anew(tmp_path, source):
+def test_another_checkpoint_or_text_starts_anew(tmp_path, source, export, interrupted):
     interrupted(source, tmp_path / "bundle", "layer 2")
     other = write_checkpoint(tmp_path / "other", family="qwen2", layers=3, seed=7)
     interrupted(other, tmp_path / "bundle", "head")
-    text = tmp_path / "text.txt"
-    text.write_text("one of many other texts")
-    seen = export(other, tmp_path / "bundle", calibration=text)
+    another = tmp_path / "text.txt"
+    another.write_text("one of many other texts")
+    seen = export(other, tmp_path / "bundle", calibration=another)
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 
 
-def test_a_cache_of_another_type_goes_on_from_the_same_layers(tmp_path, source):
+def test_a_cache_of_another_type_goes_on_from_the_same_layers(
+    tmp_path, source, export, interrupted
+):
     interrupted(source, tmp_path / "bundle", "comparing")
     assert layers_of(export(source, tmp_path / "bundle", cache_type="uint16")) == []
 
 
-def test_damaged_work_is_named(tmp_path, source):
+def test_damaged_work_is_named(tmp_path, source, export, interrupted):
     work = interrupted(source, tmp_path / "bundle", "layer 2")
     (work / "layer_001.npz").write_bytes(b"half")
     with pytest.raises(ExportError, match=r"layer_001\.npz is damaged: remove .*\.bundle\.export"):
