@@ -86,7 +86,7 @@ def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path):
 
 def test_memory_stays_flat_over_requests_in_both_directions(bundle):
     early, *_, late = resident_after([10, 40], bundle.path)
-    assert late <= 1.02 * early
+    assert late <= 1.1 * early
 
 
 def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle, tmp_path):
