@@ -133,6 +133,16 @@ def inside(document):
                 del graph[way][name]
 
 
+def inside_of_one_part(document):
+    inside(
+        {
+            "model_files": {
+                name: it for name, it in document["model_files"].items() if "_2_of" in name
+            }
+        }
+    )
+
+
 def only_one_row(document):
     for name in [each for each in document["model_files"] if each.startswith("ar8")]:
         del document["model_files"][name]
@@ -147,7 +157,11 @@ GRAPHS = {
         2, "outputs", lambda it: it.update(logits=tensor("uint16", 1, 1, 24))
     ),
     "keep keys and values inside": inside,
+    "its graphs keep keys and values inside": inside_of_one_part,
     "so no draft can be verified": only_one_row,
+    r"different hidden sizes: \[8, 16\]": wide(
+        2, "inputs", lambda it: it[genie_facts.HIDDEN_NAMES[1]].update(shape=[1, 8, 8])
+    ),
     "has no metadata.json that tells of its graphs": other_names,
     "it reads state_0, expected": wide(
         1, "inputs", lambda it: it.update(state_0=tensor("uint16", 1, 8, 4))

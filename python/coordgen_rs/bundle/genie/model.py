@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.genie.names import COS, MASK, SIN, GraphName
+from coordgen_rs.bundle.genie.names import CACHE_INDEX, COS, MASK, SIN, GraphName
 from coordgen_rs.bundle.genie.parts import CacheTensors, PartGraph, PartReader
 from coordgen_rs.bundle.genie.tensors import GraphFacts
 from coordgen_rs.bundle.manifest import CacheEncodings
 from coordgen_rs.errors import BundleError
+
+_OF_LAYERS = {MASK, COS, SIN, CACHE_INDEX}
+"""What a graph reads that has layers."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def _joined(where: str, context: int, parts: list[dict[int, PartGraph]]) -> Geni
     """
     graphs = [graph for part in parts for graph in part.values()]
     layered = [graph for graph in graphs if graph.slots]
-    if not layered:
+    if not layered or any(it.facts.inputs.keys() & _OF_LAYERS for it in graphs if not it.slots):
         raise BundleError(
             f"{where}: its graphs keep keys and values inside (genie_model), so that no draft can "
             "be taken back"
@@ -135,6 +138,7 @@ def _joined(where: str, context: int, parts: list[dict[int, PartGraph]]) -> Geni
         graph.facts.outputs[graph.out].shape[-1] for part in parts[:-1] for graph in part.values()
     }
     sizes |= {facts.shape[-1] for facts in embedded}
+    sizes |= {g.facts.inputs[g.hidden_in].shape[-1] for g in graphs if g.hidden_in is not None}
     return GenieModel(
         context=context,
         parts=parts,
