@@ -17,6 +17,7 @@ from coordgen_rs.export.qnn.channels import (
 from coordgen_rs.export.qnn.graph import block_graph
 from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
 from coordgen_rs.export.qnn.quantize import matrix_tensors
+from coordgen_rs.export.qnn.report import _products
 from coordgen_rs.export.qnn.rounding import ColumnIntegers, output_error, rounded
 from coordgen_rs.export.qnn.text_inputs import text_inputs
 from coordgen_rs.export.rotation import orthogonal_matrix
@@ -115,3 +116,11 @@ def test_the_most_sensitive_matrices_get_8_bits_as_far_as_they_go():
     assert mixed_bits(costs, 300, 4.0) == {"a": 4, "b": 4, "c": 4}
     assert mixed_bits(costs, 300, 7.0) == {"a": 8, "b": 4, "c": 8}
     assert mixed_bits(costs, 300, 8.0) == {"a": 8, "b": 8, "c": 8}
+
+
+def test_a_row_that_is_rounded_to_zeros_counts_as_unlike_any():
+    exact = np.eye(4, 8, dtype=np.float32)
+    got = exact.copy()
+    got[0] = 0
+    together, one, other = _products(got, exact)
+    assert together / np.sqrt(one * other) == pytest.approx(np.sqrt(3 / 4))

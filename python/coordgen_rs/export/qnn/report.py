@@ -25,6 +25,7 @@ Array = NDArray[np.float32]
 
 _ROWS = 64
 """Rows whose logits are in memory at a time."""
+_LEAST_LENGTH = np.float32(1e-30)
 
 
 @dataclass(frozen=True)
@@ -184,5 +185,10 @@ class Comparison:
 
 def _products(one: Array, other: Array) -> tuple[float, float, float]:
     """Sums over all rows of the unit rows' products, so that no row outweighs the others."""
-    one, other = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (one, other))
+    lengths = (np.linalg.norm(x, axis=-1, keepdims=True) for x in (one, other))
+    # A row that is rounded to zeros is like no other.
+    one, other = (
+        x / np.maximum(length, _LEAST_LENGTH)
+        for x, length in zip((one, other), lengths, strict=True)
+    )
     return float(np.vdot(one, other)), float(np.vdot(one, one)), float(np.vdot(other, other))
