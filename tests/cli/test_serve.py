@@ -87,7 +87,12 @@ def test_keys_of_a_file_have_names_and_namespaces(tmp_path, host, by, is_by_key)
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("", "holds no key"), ("a b c", "line 1"), ("\xff", "cannot be read"), ("ä", "ASCII")],
+    [
+        ("", "holds no key"),
+        ("a b c", "line 1"),
+        ("\xff", "cannot be read"),
+        ("a b\nä", "keys, line 2: .*ASCII"),
+    ],
 )
 def test_a_file_that_holds_no_keys_is_refused(tmp_path, text, told):
     path = tmp_path / "keys"

@@ -62,7 +62,10 @@ def read_keys(path: Path) -> list[ApiKey]:
             continue
         if len(words) > 2:
             raise OptionError(f"{path}, line {number}: expected a key, or a name and a key")
-        found.append(api_key(words[-1], words[0] if len(words) == 2 else ""))
+        try:
+            found.append(api_key(words[-1], words[0] if len(words) == 2 else ""))
+        except OptionError as error:
+            raise OptionError(f"{path}, line {number}: {error}") from error
     if not found:
         raise OptionError(f"--api-key-file {path} holds no key")
     return found
