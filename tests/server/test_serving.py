@@ -35,3 +35,16 @@ def test_who_never_ends_the_head_of_a_request_is_dropped_and_nobody_else():
     idle.cycle.response_complete = False  # it asks again
     server._drop_silent(serving._SLOWEST_HEAD_S + 1)
     assert (new.is_dropped, running.is_dropped, idle.is_dropped) == (True, False, False)
+
+
+def test_who_asks_again_and_again_is_not_dropped_however_short_the_answers_are():
+    server = serving._Server(uvicorn.Config(lambda: None), None, 1)
+    busy = Connection(is_answered=True)
+    server.server_state.connections.add(busy)
+    server._drop_silent(0)
+    for second in range(1, 4):
+        busy.cycle = SimpleNamespace(response_complete=True)  # another request, between two looks
+        server._drop_silent(second * serving._SLOWEST_HEAD_S)
+    assert not busy.is_dropped
+    server._drop_silent(4 * serving._SLOWEST_HEAD_S + 1)
+    assert busy.is_dropped

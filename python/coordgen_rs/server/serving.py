@@ -119,7 +119,8 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, worker: Worker, grace_s: float) -> None:
         super().__init__(config)
         self._worker, self._grace_s = worker, grace_s
-        self._silent: dict[Any, float] = {}  # connections without a request, and since when
+        self._silent: dict[Any, tuple[Any, float]] = {}
+        """Connections without a request: their last one, and since when."""
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second; see uvicorn."""
@@ -129,13 +130,15 @@ class _Server(uvicorn.Server):
 
     def _drop_silent(self, now_s: float) -> None:
         """Drop connections on which the head of a request does not come to its end."""
-        silent = {
-            connection
-            for connection in self.server_state.connections
-            if (cycle := getattr(connection, "cycle", None)) is None or cycle.response_complete
-        }
-        self._silent = {one: self._silent.get(one, now_s) for one in silent}
-        for connection, since_s in self._silent.items():
+        before, self._silent = self._silent, {}
+        for connection in self.server_state.connections:
+            last = getattr(connection, "cycle", None)
+            if last is not None and not last.response_complete:
+                continue
+            known, since_s = before.get(connection, (last, now_s))
+            if known is not last:  # it has asked and got its answer since
+                since_s = now_s
+            self._silent[connection] = last, since_s
             if now_s - since_s > _SLOWEST_HEAD_S and connection.transport is not None:
                 connection.transport.abort()
 
