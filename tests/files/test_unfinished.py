@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coordgen_rs.errors import LeftoverWarning
@@ -192,3 +193,24 @@ def test_a_directory_is_not_replaced_by_a_file(tmp_path):
     for path in (tmp_path, Path("/")):
         with pytest.raises(IsADirectoryError, match=str(path)), replacing(path):
             pass
+
+
+def full_of_zeros(stream):
+    np.save(stream, np.zeros(60_000, np.uint8))
+
+
+@pytest.mark.parametrize("write", [lambda out: out.write(bytes(60_000)), full_of_zeros])
+def test_a_full_disk_is_said_with_the_file(tmp_path, write):
+    resource = pytest.importorskip("resource", reason="needs limits of a process")
+    path = tmp_path / "found.npy"
+    path.write_text("before")
+    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))  # beyond it, writing fails
+    try:
+        with pytest.raises(OSError, match=r"found\.npy") as failed, replacing(path) as stream:
+            write(stream)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+    assert failed.value.filename == str(path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]

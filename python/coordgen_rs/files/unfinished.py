@@ -25,6 +25,9 @@ from coordgen_rs.errors import LeftoverWarning
 _DIGITS = 6
 """Bytes of chance in a name, two hexadecimal digits each."""
 
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, None)
+"""What writing fails with on a full disk; None is numpy's, which says how far it came alone."""
+
 
 @dataclass(frozen=True)
 class Leftover:
@@ -131,7 +134,7 @@ def _created(path: Path, mode: int) -> tuple[BinaryIO, Path, "_Lock"]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors name `path`, not what is written in its stead.
+    """Errors name `path`, not what is written in its stead, and not nothing where the disk is full.
 
     Raises:
         OSError: Whatever was raised.
@@ -139,9 +142,11 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not str(error.filename).endswith(".unfinished"):
+        is_unnamed = error.filename is None and error.errno in _FULL
+        if not is_unnamed and not str(error.filename).endswith(".unfinished"):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        reason = error.strerror or str(error)
+        raise OSError(error.errno or errno.EIO, reason, str(path)) from error
 
 
 def remove_abandoned(path: Path) -> list[Leftover]:
