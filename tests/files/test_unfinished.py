@@ -214,3 +214,16 @@ def test_a_full_disk_is_said_with_the_file(tmp_path, write):
     assert failed.value.filename == str(path)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_folder_is_not_sorted_for_each_file_in_it(tmp_path, monkeypatch):
+    for number in range(50):
+        (tmp_path / f"{number}.index").touch()
+    compared = []
+    monkeypatch.setattr(
+        Path, "__lt__", lambda one, other: compared.append(one) or id(one) < id(other)
+    )
+    with replacing(tmp_path / "next.index") as stream:
+        stream.write(b"whole")
+    assert (tmp_path / "next.index").read_bytes() == b"whole"
+    assert not compared

@@ -163,9 +163,9 @@ def remove_abandoned(path: Path) -> list[Leftover]:
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{2 * _DIGITS}}}\.unfinished")
     removed = []
     with suppress(OSError):
-        for found in sorted(path.parent.iterdir()):
-            if pattern.fullmatch(found.name) and _is_own(found):
-                removed += _remove_unlocked(found)
+        for name in sorted(filter(pattern.fullmatch, os.listdir(path.parent))):  # noqa: PTH208 (no Path a file)
+            if _is_own(path.parent / name):
+                removed += _remove_unlocked(path.parent / name)
     return removed
 
 

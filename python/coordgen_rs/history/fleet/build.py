@@ -341,11 +341,11 @@ def _groups(sizes: dict[str, int]) -> list[tuple[str, ...]]:
 def _put_in_place(work: Path, directory: Path, listed: BuildList) -> None:
     """Move what was built, and remove the indexes of namespaces that are not there any more."""
     (directory / built.LIST_NAME).unlink(missing_ok=True)  # it holds again when all is moved
-    places = []
+    places = set()
     for entry in listed.namespaces:
         for path in (built.table_path, built.index_path):
             path(work, entry.namespace).replace(path(directory, entry.namespace))
-            places.append(path(directory, entry.namespace))
+            places.add(path(directory, entry.namespace))
     built.remove_others(directory, places)
     built.write_list(directory, listed)
 
