@@ -25,6 +25,7 @@ NOT_RUN = {
     r"^coordgen serve": "runs until it is told to end; tests/server asks it",
     r"^curl ": "asks a server",
     r"^from openai ": "asks a server; tests/server does the same",
+    r"^from langchain_openai ": "asks a server, and needs the package langchain-openai",
     r"^make ": "builds; continuous integration runs the targets",
     r"^cargo ": "compiles; continuous integration runs it by `make`",
     r"^python train\.py": "trains for hours",

@@ -141,7 +141,7 @@ class OrtSession:
         return self._capacity
 
     def limit(self, capacity: int) -> None:
-        """Hold no more than so many tokens.
+        """Hold no more than `capacity` tokens.
 
         Raises:
             OptionError: It is less than 1, or more than the bundle was exported for.
