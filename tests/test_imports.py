@@ -1,5 +1,6 @@
 """What is loaded when: a program pays for what it uses."""
 
+import os
 import subprocess
 import sys
 
@@ -75,3 +76,14 @@ for value in names.values():
 assert len(hints) > len(names), "functions and methods whose annotations were evaluated"
 """
     assert "coordgen_rs.model" in loaded_by(code)
+
+
+def test_onnx_runtime_neither_reports_its_use_nor_writes_into_the_home(tmp_path, bundle_of):
+    bundle = bundle_of("embedded-draft", "fp32")
+    silencers = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "ORT_DISABLE_TELEMETRY")
+    environment = {name: value for name, value in os.environ.items() if name not in silencers}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", f"import sys\n{ANSWER}", str(bundle)]
+    subprocess.run(command, env=environment, timeout=120, check=True)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["coordgen_rs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
