@@ -179,7 +179,11 @@ def _lack(path: Path) -> str:
         return "it is a checkpoint, so export it first (coordgen export)"
     if path.is_file():
         return "it is a file, expected a directory"
-    return f"no {MANIFEST_NAME}" if path.exists() else "it does not exist"
+    if path.exists():
+        return f"no {MANIFEST_NAME}"
+    if str(path).startswith("hf:"):
+        return "export it first (coordgen export), and give the directory that was written"
+    return "it does not exist"
 
 
 def _is_of(path: Path, config_name: str) -> bool:

@@ -142,6 +142,13 @@ def test_a_path_that_is_no_checkpoint_says_what_it_is(tmp_path, checkpoint):
         Bundle.open(file)
     with pytest.raises(BundleError, match="nowhere is not a bundle: it does not exist"):
         Bundle.open(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match=r"hf:some/model is not a bundle: export it first"):
+        Bundle.open("hf:some/model")
+
+
+def test_a_bundle_is_no_checkpoint_and_says_so(bundle_of):
+    with pytest.raises(CheckpointError, match="is a bundle: give the checkpoint"):
+        open_checkpoint(bundle_of("embedded-draft", "fp32"))
 
 
 def test_weights_of_other_checkpoints_cannot_be_kept(tmp_path, checkpoint):

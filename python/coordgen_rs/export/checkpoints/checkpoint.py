@@ -108,6 +108,8 @@ def _open(path: Path) -> Checkpoint:
         return Checkpoint(*open_gguf(path), is_gguf=True)
     if path.is_file() and path.suffix == ".bin":
         return Checkpoint(*open_llama2c(path))
+    if (path / "manifest.json").is_file():
+        raise CheckpointError(f"{path} is a bundle: give the checkpoint that it was exported from")
     models = [file for file in path.glob("*.bin") if not file.name.startswith("tok")]
     if len(models) == 1:
         return Checkpoint(*open_llama2c(models[0]))

@@ -183,8 +183,10 @@ class _Reader:
     def _count(self, what: str, most: int, *, least_bytes: int) -> int:
         """A number of things that take so many bytes each; more than the file holds is refused."""
         count = int(self._number("Q"))
-        if count > most or count * least_bytes > self._left:
+        if count > most:
             raise self._damaged(f"it holds {count} {what:.80}")
+        if count * least_bytes > self._left:
+            raise self._damaged(f"it holds {count} {what:.80}, or the file is truncated")
         return count
 
     def _text(self, what: str, most_bytes: int) -> str:
