@@ -164,6 +164,7 @@ def test_what_cannot_be_built_says_why(tmp_path, bundle):
         (tmp_path / "empty.jsonl").write_text("\n")
         with pytest.raises(error, match=message):
             build(tmp_path / "fleet", find_sources([str(tmp_path / pattern)]), bundle)
+        assert not (tmp_path / "fleet").exists()
     with History.of(tmp_path / "own", bundle), pytest.raises(HistoryError, match="own history"):
         build(tmp_path / "own", [write_jsonl(tmp_path / "a.jsonl", records(1))], bundle)
 

@@ -7,7 +7,8 @@ the calls run, and whether they come from records or from other builds.
 """
 
 import glob
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -156,8 +157,7 @@ def build(
     lists = [_checked_list(path, reading) for path in builds]
     directory = directory.absolute()
     _check_place(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    with held(directory) as is_held:
+    with _made(directory), held(directory) as is_held:
         if not is_held:
             raise HistoryError(f"another build is writing to {directory}")
         with unfinished_directory(directory / "build") as work:
@@ -180,6 +180,20 @@ def build(
     num_read += sum(entry.num_requests for found in lists for entry in found.namespaces)
     named = [where for found in bad for where in found.named]
     return Built(listed, num_read, sum(found.num for found in bad), named)
+
+
+@contextmanager
+def _made(directory: Path) -> Iterator[None]:
+    """The directory exists; one that a build that failed has made is removed again."""
+    is_new = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # another build may have put something there
+                directory.rmdir()
+        raise
 
 
 def find_sources(patterns: Sequence[str]) -> list[Path]:
