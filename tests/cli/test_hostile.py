@@ -129,6 +129,17 @@ def test_an_unknown_command_is_told(said):
     assert said("--version")[0] == 0
 
 
+def test_a_bundle_without_its_option_is_told_where_it_belongs(said):
+    for words in (["bundle", "--prompt", "Hi"], ["--model", "bundle", "Hi"]):
+        code, told = said("generate", *words)
+        assert code == 2
+        assert "stands alone: give a bundle by --model" in told
+
+
+def test_a_mistake_in_a_command_of_the_history_names_its_own_help(said):
+    assert "see coordgen history export --help" in said("history", "export", "a", "b")[1]
+
+
 @pytest.fixture(scope="module")
 def place(bundle_of, tmp_path_factory):
     """A folder with things that are not what an argument wants, by what they are."""

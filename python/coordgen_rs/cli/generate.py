@@ -6,12 +6,14 @@ import sys
 from functools import partial
 from typing import Any
 
+from coordgen_rs import arguments
 from coordgen_rs._core import PLAIN
 from coordgen_rs.answer import Answer, Stream, whole
 from coordgen_rs.cli import grammar_options, request_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.compare import compare
 from coordgen_rs.cli.warned import warnings_told
+from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
 from coordgen_rs.request_options import RequestOptions
 from coordgen_rs.text.counted import counted
@@ -57,9 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="the user's message; with --chat, where --prompt means the same",
     )
-    prompt.add_argument(
-        "stdin", nargs="?", choices=["-"], metavar="-", help="read the prompt from stdin"
-    )
+    prompt.add_argument("stdin", nargs="?", type=_dash, metavar="-", help="read it from stdin")
     parser.add_argument(
         "--chat",
         action="store_true",
@@ -114,6 +114,20 @@ def _asked(
         return model.stream(prompt, **request)
     system = [] if options.system is None else [{"role": "system", "content": options.system}]
     return model.stream_chat([*system, {"role": "user", "content": prompt}], **request)
+
+
+def _dash(typed: str) -> str:
+    """The only word that stands alone.
+
+    Raises:
+        OptionError: It is another, such as a bundle or a prompt without its option.
+    """
+    if typed != "-":
+        raise OptionError(
+            f"{arguments.shown(typed)} stands alone: give a bundle by --model, and a prompt by "
+            "--prompt, or by - from stdin"
+        )
+    return typed
 
 
 def _prompt(options: argparse.Namespace) -> str:

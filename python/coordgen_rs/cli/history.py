@@ -131,7 +131,7 @@ def _command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", type=values.path("DIR"), metavar="DIR")
-    parser.set_defaults(run_history=run_history)
+    parser.set_defaults(run_history=run_history, fail=parser.error)
     return parser
 
 
