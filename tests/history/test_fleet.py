@@ -169,6 +169,14 @@ def test_what_cannot_be_built_says_why(tmp_path, bundle):
         build(tmp_path / "own", [write_jsonl(tmp_path / "a.jsonl", records(1))], bundle)
 
 
+def test_a_fleet_is_not_written_over_by_a_history_of_ones_own(tmp_path, bundle):
+    build(tmp_path / "fleet", [write_jsonl(tmp_path / "a.jsonl", records(3))], bundle)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "fleet").iterdir()}
+    with pytest.raises(HistoryError, match="holds a fleet's history"):
+        History.of(tmp_path / "fleet", bundle)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "fleet").iterdir()}
+
+
 def test_an_index_of_another_build_is_not_merged(tmp_path, bundle):
     for name, found in (("one", records(9)), ("other", records(19))):
         build(tmp_path / name, [write_jsonl(tmp_path / f"{name}.jsonl", found)], bundle)

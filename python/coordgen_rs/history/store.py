@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from coordgen_rs import arguments
 from coordgen_rs.errors import HistoryError, HistoryMismatchError
+from coordgen_rs.history.fleet.directory import LIST_NAME
 from coordgen_rs.history.rows import (
     checked_limit,
     checked_properties,
@@ -139,6 +140,11 @@ class HistoryStore:
             raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(directory))
         if path.exists() and not path.is_file():  # SQLite would wait for a pipe
             raise HistoryError(f"{path} is not a regular file")
+        if not path.exists() and (directory / LIST_NAME).exists():  # it would write over indexes
+            raise HistoryError(
+                f"{directory} holds a fleet's history, which --fleet-history reads: keep your own "
+                "in another directory"
+            )
         if fingerprint is None or vocab_size is None or read_only:
             if not path.exists():
                 raise NoHistoryError(f"{directory} holds no history: no {DATABASE_NAME}")
