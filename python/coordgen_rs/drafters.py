@@ -95,8 +95,10 @@ class Drafters:
             OptionError: Same as in `make_drafter`.
         """
         found = self._kept.pop(namespace, None)
-        if found is None or not self._remember:
-            found = self._made(namespace)
+        if found is not None and not self._remember:
+            found.close()
+            found = None
+        found = found or self._made(namespace)
         self._kept[namespace] = found
         while len(self._kept) > MOST_NAMESPACES:
             self._kept.popitem(last=False)[1].close()
