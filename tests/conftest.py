@@ -13,6 +13,7 @@ from hypothesis import settings
 from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.export import export_checkpoint
+from coordgen_rs.target.onnx_runtime import set_threads, usable_cores
 from prompts import PROMPTS
 
 # In CI the same examples every time; elsewhere new ones, which may find what those do not.
@@ -25,6 +26,14 @@ if os.environ.get("CI"):
 def kept_self_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the results of self-tests out of the user's own cache."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_cores() -> None:
+    """Share the cores out among pytest-xdist's workers: threads that wait for a core spin."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        set_threads(max(1, usable_cores() // workers))
 
 
 @pytest.fixture(scope="session", autouse=True)
