@@ -59,7 +59,7 @@ def test_new_style_rope_parameters_mean_the_same(tmp_path):
     assert frequencies[0] == frequencies[1]
 
 
-def rounded_to_8_bits(x: np.ndarray) -> np.ndarray:
+def rounded_to_8_bits(x: np.ndarray, _: str) -> np.ndarray:
     """Activations as MatMulNBits with accuracy level 4 sees them: blocks of 32, symmetric."""
     padded = np.pad(x, [(0, 0), (0, -x.shape[1] % BLOCK_SIZE)])
     blocks = padded.reshape(len(x), -1, BLOCK_SIZE)

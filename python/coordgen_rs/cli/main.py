@@ -69,8 +69,7 @@ coordgen --help lists all commands; coordgen COMMAND --help explains one
 EXIT_CODES = """\
 exit codes:
   0    done
-  1    `check` found a bundle that is not exact here, or `generate --compare` other tokens, or
-       a measurement of `--table` failed
+  1    `check`: not exact here; `generate --compare`: other tokens; `--table`: a cell failed
   2    wrong use, wrong input, or a failure: one line on stderr says what
   130  interrupted (Ctrl-C)
 """
