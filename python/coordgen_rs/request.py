@@ -1,6 +1,6 @@
 """Checks of a request before anything is computed: its prompt, its limits, what is there of it."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,18 @@ from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
+
+
+class Cache(Protocol):
+    """What limits a request: the tokens that a model knows, and how many it can hold."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids in its vocabulary."""
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens that it can hold."""
 
 
 class Request(NamedTuple):
@@ -31,11 +43,11 @@ class Request(NamedTuple):
         return "capacity" if reason == "length" and self.is_cut else reason
 
 
-def admit(session: Session, prompt_ids: ArrayLike, max_new_tokens: int) -> Request:
+def admit(session: Cache, prompt_ids: ArrayLike, max_new_tokens: int) -> Request:
     """Check a request.
 
     Args:
-        session: The target.
+        session: The target, or a host of it.
         prompt_ids: `(tokens,)` integers.
         max_new_tokens: Most new tokens asked for.
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs._core import HostDrafter, SharedHistory
-from coordgen_rs.errors import EmptyPromptError, PromptTooLongError
+from coordgen_rs.request import admit
 
 ROWS = (1, 2, 4, 8, 16)
 """Rows of a step that hosts are asked for unless told otherwise."""
@@ -175,15 +175,7 @@ def generate(
         PromptTooLongError: It has more than the host's cache holds.
         TokenOutOfRangeError: It holds an unknown token.
     """
-    prompt = arguments.token_ids("the prompt", prompt_ids, host.vocab_size)
-    left = arguments.count("max_new_tokens", max_new_tokens)
-    if len(prompt) == 0:
-        raise EmptyPromptError("the prompt is empty: there is no token to continue from")
-    if len(prompt) > host.capacity:
-        raise PromptTooLongError(
-            f"the prompt has {len(prompt)} tokens, the cache holds {host.capacity}"
-        )
-    left = min(left, host.capacity - len(prompt) + 1)
+    prompt, left, _ = admit(host, prompt_ids, max_new_tokens)
     propose = drafter.propose_tree if host.takes_trees else partial(_propose_chain, drafter)
     drafter.begin(prompt)
     host.clear()
