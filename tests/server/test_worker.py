@@ -101,20 +101,25 @@ def test_a_full_queue_refuses_and_says_when_to_come_again():
     assert model.ended == ["running", "second", "fourth"]
 
 
+async def given_up_while_running(model, worker):
+    """Give a running request up within a step; the request behind it, which runs by then."""
+    running, follower = job("running"), job("next")
+    worker.submit(running)
+    await in_thread(model.at_step.acquire)
+    worker.withdraw(running)
+    model.may_step.release()
+    worker.submit(follower)
+    await in_thread(model.at_step.acquire)
+    assert model.ended == ["running"]
+    assert worker.figures.given_up == 1
+    return follower
+
+
 def test_a_request_that_is_given_up_stops_within_one_step():
     model = FakeModel(is_gated=True, steps=[("x", ("target",))] * 50)
 
     async def test(worker):
-        running = job("running")
-        worker.submit(running)
-        await in_thread(model.at_step.acquire)
-        worker.withdraw(running)
-        model.may_step.release()
-        follower = job("next")
-        worker.submit(follower)
-        await in_thread(model.at_step.acquire)
-        assert model.ended == ["running"]
-        assert worker.figures.given_up == 1
+        follower = await given_up_while_running(model, worker)
         model.may_step.release(1000)
         assert len(await all_news(follower)) == 51
 
@@ -159,16 +164,7 @@ def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt():
     model = FakeModel(chunks=50)
 
     async def test(worker):
-        running = job("running")
-        worker.submit(running)
-        await in_thread(model.at_step.acquire)
-        worker.withdraw(running)
-        model.may_step.release()
-        follower = job("next")
-        worker.submit(follower)
-        await in_thread(model.at_step.acquire)
-        assert model.ended == ["running"]
-        assert worker.figures.given_up == 1
+        follower = await given_up_while_running(model, worker)
         assert worker.figures.failed == 0
         model.may_step.release(1000)
         assert isinstance((await all_news(follower))[-1], Answer)
