@@ -33,6 +33,7 @@
 //! | target | the model whose output is wanted |
 //! | draft, draft tree | proposed continuations; node 0, the root, is the last token given out; parents stand before children |
 //! | source | something that proposes: a suffix automaton over the request, prompt lookup, earlier requests in memory or on disk, the user's own prediction, what the target expected in the prompt, what it held likely after a token, parts of rejected drafts, a draft model |
+//! | host | an engine that runs the target itself, asks for drafts and reports what it committed |
 //! | method | a named choice of sources, tree shape and needs: ours, and those of the papers |
 //! | rows | number of tokens that a run takes, fixed by its graph; row `i` computes node `i` |
 //! | step | one run of the target over a draft tree, under the tree attention mask |
@@ -99,7 +100,7 @@
 //!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`ResumedCopy`], a copy behind a
 //!   mismatch; [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
 //!   comparison.
-//! - [`history`]: [`History`], finished requests as two sources;
+//! - [`history`]: [`History`], finished requests as two sources, and those of many machines as a third;
 //!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
 //!   [`format`](draft::sources::history::format), its file,
 //!   [`gather`](draft::sources::history::gather), an index of documents that lie in files, and
