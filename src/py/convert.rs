@@ -54,7 +54,13 @@ pub fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u32>> {
         let message = format!("{what} must have shape (n,), not {:?}", array.shape());
         return Err(ShapeError::new_err(message));
     }
-    Ok(array.try_readonly()?.as_slice()?.to_vec())
+    #[expect(
+        unsafe_code,
+        reason = "a borrow would be booked in a table behind a lock, in every step"
+    )]
+    // SAFETY: the elements are copied while the interpreter is held, and no call writes to an array
+    // without holding it.
+    Ok(unsafe { array.as_slice() }?.to_vec())
 }
 
 /// A copy of a `(n,) uint32` array of token ids.
@@ -64,7 +70,7 @@ pub fn token_ids(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<TokenId>
 
 /// A new `(n,) uint32` array.
 pub fn to_array(py: Python<'_>, values: impl ExactSizeIterator<Item = u32>) -> Py<PyArray1<u32>> {
-    PyArray1::from_iter(py, values).unbind()
+    PyArray1::from_slice(py, &values.collect::<Vec<_>>()).unbind()
 }
 
 /// `number` as a core integer.

@@ -1,6 +1,7 @@
 //! `StepInputs` for Python: the session's own numpy buffers, filled in place.
 
-use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE};
+use numpy::{Element, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use super::convert::{array, integers, matrix, token_ids};
@@ -21,6 +22,8 @@ pub struct PyStepInputs {
     mask: Py<PyArrayDyn<f32>>,
     #[pyo3(get)]
     window_mask: Option<Py<PyArrayDyn<f32>>>,
+    /// Where the buffers stood when all of them could be written at once; `None` if they could not.
+    apart_at: Option<[usize; 4]>,
 }
 
 impl PyStepInputs {
@@ -40,7 +43,39 @@ impl PyStepInputs {
         self.with_buffers(py, |core, buffers| core.fill_from(tree, first, past_len, buffers))
     }
 
+    /// Lends the buffers to `fill`. Fails when they share memory, or one is read-only.
+    ///
+    /// Both are looked up in numpy's table of borrows when the buffers are first seen; after that it
+    /// is enough that they are where they were: the table would take longer than to draft.
     fn with_buffers(
+        &mut self,
+        py: Python<'_>,
+        fill: impl FnOnce(&mut StepInputs, StepBuffers<'_>) -> Result<()>,
+    ) -> PyResult<()> {
+        let addresses = self.addresses(py);
+        if addresses.is_none() || addresses != self.apart_at {
+            return self.with_borrowed(py, fill);
+        }
+        #[expect(unsafe_code, reason = "borrows that are booked take longer than to draft")]
+        // SAFETY: the buffers are apart from each other, and nothing else reads or writes them as
+        // long as the interpreter is held, which `fill` never gives up: calls that do read nothing
+        // but logits.
+        let buffers = unsafe {
+            StepBuffers {
+                input_ids: self.input_ids.bind(py).as_slice_mut()?,
+                position_ids: self.position_ids.bind(py).as_slice_mut()?,
+                mask: self.mask.bind(py).as_slice_mut()?,
+                window_mask: match &self.window_mask {
+                    Some(mask) => mask.bind(py).as_slice_mut()?,
+                    None => &mut [],
+                },
+            }
+        };
+        Ok(fill(&mut self.core, buffers)?)
+    }
+
+    /// Lends the buffers once all of them were borrowed from numpy.
+    fn with_borrowed(
         &mut self,
         py: Python<'_>,
         fill: impl FnOnce(&mut StepInputs, StepBuffers<'_>) -> Result<()>,
@@ -61,8 +96,31 @@ impl PyStepInputs {
                 None => &mut [],
             },
         };
+        self.apart_at = self.addresses(py);
         Ok(fill(&mut self.core, buffers)?)
     }
+
+    /// Where the buffers stand, 0 for one that there is not; `None` where one is read-only.
+    fn addresses(&self, py: Python<'_>) -> Option<[usize; 4]> {
+        let window_mask = match &self.window_mask {
+            Some(mask) => writeable_address(mask.bind(py))?,
+            None => 0,
+        };
+        Some([
+            writeable_address(self.input_ids.bind(py))?,
+            writeable_address(self.position_ids.bind(py))?,
+            writeable_address(self.mask.bind(py))?,
+            window_mask,
+        ])
+    }
+}
+
+/// Where the elements of an array stand; `None` where they may not be written.
+fn writeable_address<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> Option<usize> {
+    #[expect(unsafe_code, reason = "the flags are read where numpy has them")]
+    // SAFETY: the array is alive as long as it is bound.
+    let flags = unsafe { (*_PyArray_GET_ITEM_DATA(array.as_array_ptr())).flags };
+    (flags & NPY_ARRAY_WRITEABLE != 0).then(|| array.data().addr())
 }
 
 #[pymethods]
@@ -110,6 +168,7 @@ impl PyStepInputs {
             position_ids: row_array(position_ids, "position_ids")?,
             mask: mask.clone().unbind(),
             window_mask,
+            apart_at: None,
         })
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use super::history::PySharedHistory;
 use super::lookup_table::PyLookupTable;
@@ -16,7 +17,7 @@ use crate::draft::choose::model_choice::ModelPrice;
 use crate::draft::choose::origins::Origin;
 use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
-use crate::ids::TokenId;
+use crate::ids::{NodeId, TokenId};
 use crate::py::constraint::{PyConstraint, Raised};
 use crate::py::convert::{integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
@@ -43,8 +44,9 @@ pub(super) fn by_kind(counts: &SourceStatistics) -> BTreeMap<&'static str, usize
 pub struct PyAccepted {
     #[pyo3(get)]
     token_ids: Py<PyArray1<u32>>,
-    #[pyo3(get)]
-    rows: Py<PyArray1<u32>>,
+    row_ids: Vec<NodeId>,
+    /// Of `row_ids`, once it was asked for: only those who move rows ask.
+    rows: PyOnceLock<Py<PyArray1<u32>>>,
     #[pyo3(get)]
     accept_len: usize,
     #[pyo3(get)]
@@ -57,18 +59,25 @@ pub struct PyAccepted {
 #[pymethods]
 impl PyAccepted {
     #[getter]
+    fn rows(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
+        let rows = self.row_ids.iter().map(|row| row.0);
+        self.rows.get_or_init(py, || to_array(py, rows)).clone_ref(py)
+    }
+
+    #[getter]
     fn sources(&self) -> Vec<&'static str> {
         self.sources.clone()
     }
 }
 
 impl PyAccepted {
-    fn new(py: Python<'_>, accepted: &Commit, drafter: &Drafter) -> Self {
+    fn new(py: Python<'_>, accepted: Commit, drafter: &Drafter) -> Self {
         let origins = drafter.origins().iter();
         Self {
             sources: origins.map(|&origin| drafter.origin_name(origin)).collect(),
             token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
-            rows: to_array(py, accepted.rows.iter().map(|row| row.0)),
+            row_ids: accepted.rows,
+            rows: PyOnceLock::new(),
             accept_len: accepted.accept_len,
             num_drafted: accepted.num_drafted,
             finish_reason: accepted.finish_reason.map(FinishReason::name),
@@ -236,7 +245,7 @@ impl PyDrafter {
             Err(_) => self.core.accept(&mut logits.try_readonly()?.as_slice()?.to_vec()),
         };
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
-        Ok(PyAccepted::new(py, &accepted, &self.core))
+        Ok(PyAccepted::new(py, accepted, &self.core))
     }
 
     fn accept_recorded(
@@ -246,7 +255,7 @@ impl PyDrafter {
     ) -> PyResult<PyAccepted> {
         let accepted = self.core.accept_recorded(&token_ids(answer, "answer")?);
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
-        Ok(PyAccepted::new(py, &accepted, &self.core))
+        Ok(PyAccepted::new(py, accepted, &self.core))
     }
 
     fn draft_on(&self) -> bool {
