@@ -46,50 +46,84 @@ impl Standing {
 struct Record {
     expected: f32,
     came_true: f32,
+    /// How much more of the proposals came true than was expected.
+    factor: f32,
 }
 
-/// The records of a source, by the standing of what it proposed.
-type BySource = [[Record; LONGEST_MATCH + 1]; Standing::ALL.len()];
+impl Record {
+    fn new(expected: f32, came_true: f32) -> Self {
+        Self { expected, came_true, factor: came_true / expected }
+    }
+}
+
+/// What is known of a source.
+#[derive(Clone, Debug)]
+struct BySource {
+    /// By the standing of what it proposed, and by match length.
+    records: [[Record; LONGEST_MATCH + 1]; Standing::ALL.len()],
+    /// The largest factor of all records.
+    largest: f32,
+}
 
 /// Learned trust in every source, by match length and [`Standing`]. Kept across requests.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
-    records: Vec<BySource>,
+    sources: Vec<BySource>,
 }
 
 impl Acceptance {
     /// Before anything is seen: long matches are trusted fully, short ones less.
     pub fn new(num_sources: usize) -> Self {
-        Self { records: vec![priors(); num_sources] }
+        Self { sources: vec![BySource::unseen(); num_sources] }
     }
 
     /// Adds sources, of which nothing is seen yet, where there are fewer than `num_sources`.
     pub fn add_sources(&mut self, num_sources: usize) {
-        if self.records.len() < num_sources {
-            self.records.resize(num_sources, priors());
+        if self.sources.len() < num_sources {
+            self.sources.resize(num_sources, BySource::unseen());
         }
     }
 
     /// Factor on the probabilities that `source` gives after a match of `match_len` tokens.
     pub fn factor(&self, source: usize, match_len: u32, standing: Standing) -> f32 {
-        let record = self.records[source][standing as usize][bucket(match_len)];
-        record.came_true / record.expected
+        self.sources[source].records[standing as usize][bucket(match_len)].factor
     }
 
     /// The largest factor on the probabilities that `source` gives, whatever it matches.
     pub fn largest_factor(&self, source: usize) -> f32 {
-        let records = self.records[source].as_flattened();
-        records.iter().map(|record| record.came_true / record.expected).fold(0.0, f32::max)
+        self.sources[source].largest
     }
 
     /// Learns that the target, asked after the proposal's parent, said its token or another one.
     pub fn observe(&mut self, proposal: Proposal, came_true: bool) {
         let bucket = bucket(proposal.match_len);
-        let record = &mut self.records[proposal.source][proposal.standing as usize][bucket];
+        let source = &mut self.sources[proposal.source];
+        let record = &mut source.records[proposal.standing as usize][bucket];
         let fade = |sum: f32, prior: f32| prior + (sum - prior) * DECAY;
-        let Record { expected, came_true: prior } = prior(bucket, proposal.standing);
-        record.expected = fade(record.expected, expected) + proposal.probability;
-        record.came_true = fade(record.came_true, prior) + f32::from(u8::from(came_true));
+        let (before, prior) = (record.factor, prior(bucket, proposal.standing));
+        *record = Record::new(
+            fade(record.expected, prior.expected) + proposal.probability,
+            fade(record.came_true, prior.came_true) + f32::from(u8::from(came_true)),
+        );
+        if record.factor >= source.largest {
+            source.largest = record.factor;
+        } else if before == source.largest {
+            source.largest = source.largest_of_all();
+        }
+    }
+}
+
+impl BySource {
+    /// Before anything is seen.
+    fn unseen() -> Self {
+        let by_length = |standing| std::array::from_fn(|bucket| prior(bucket, standing));
+        let mut unseen = Self { records: Standing::ALL.map(by_length), largest: 0.0 };
+        unseen.largest = unseen.largest_of_all();
+        unseen
+    }
+
+    fn largest_of_all(&self) -> f32 {
+        self.records.as_flattened().iter().map(|record| record.factor).fold(0.0, f32::max)
     }
 }
 
@@ -102,11 +136,7 @@ fn prior(bucket: usize, standing: Standing) -> Record {
         Standing::Contested => CONTESTED_PRIOR,
         _ => 1.0 - 0.3 / bucket.max(1) as f32,
     };
-    Record { expected: PRIOR_WEIGHT, came_true: PRIOR_WEIGHT * share }
-}
-
-fn priors() -> BySource {
-    Standing::ALL.map(|standing| std::array::from_fn(|bucket| prior(bucket, standing)))
+    Record::new(PRIOR_WEIGHT, PRIOR_WEIGHT * share)
 }
 
 fn bucket(match_len: u32) -> usize {
@@ -137,6 +167,19 @@ mod tests {
         for (match_len, standing) in others.map(|it| (3, it)).chain([(4, Standing::Agreed)]) {
             let factor = acceptance.factor(1, match_len, standing);
             assert_eq!(factor, untouched.factor(1, match_len, standing));
+        }
+    }
+
+    #[test]
+    fn the_largest_factor_is_that_of_all_records() {
+        let mut acceptance = Acceptance::new(1);
+        for step in 0..500u32 {
+            let (match_len, standing) = (step * 7 % 17, Standing::ALL[step as usize * 5 % 4]);
+            let proposal = Proposal { source: 0, match_len, probability: 0.3, standing };
+            acceptance.observe(proposal, step % 50 < 20);
+            let lengths = 0..=LONGEST_MATCH as u32;
+            let all = lengths.flat_map(|len| Standing::ALL.map(|it| acceptance.factor(0, len, it)));
+            assert_eq!(acceptance.largest_factor(0), all.fold(0.0, f32::max));
         }
     }
 
