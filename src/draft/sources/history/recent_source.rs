@@ -33,11 +33,19 @@ pub(super) struct RecentSource {
     documents: SharedText,
     /// Where the request's text ends in them.
     place: Option<Cursor>,
+    /// Their length when that was found.
+    known_len: usize,
 }
 
 impl RecentSource {
     pub(super) fn new(shared: Arc<Mutex<Shared>>) -> Self {
-        Self { shared, documents: SharedText::default(), place: None }
+        Self { shared, documents: SharedText::default(), place: None, known_len: 0 }
+    }
+
+    /// Where a place is by now that was found since the request's text was last followed: where it was,
+    /// unless another drafter's request has been added meanwhile.
+    fn still_at(&self, automaton: &SuffixAutomaton, found: Cursor) -> Cursor {
+        if automaton.text_len() == self.known_len { found } else { automaton.still_at(found) }
     }
 }
 
@@ -52,7 +60,7 @@ impl Propose for RecentSource {
 
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         let automaton = self.documents.read();
-        automaton.advance(automaton.still_at(cursor), token)
+        automaton.advance(self.still_at(&automaton, cursor), token)
     }
 
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
@@ -61,7 +69,7 @@ impl Propose for RecentSource {
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let automaton = self.documents.read();
-        successors_above(&automaton, automaton.still_at(cursor), at_least, out);
+        successors_above(&automaton, self.still_at(&automaton, cursor), at_least, out);
     }
 
     fn leaves_out_the_unlikely(&self) -> bool {
@@ -72,16 +80,20 @@ impl Propose for RecentSource {
 impl Learn for RecentSource {
     fn extend(&mut self, tokens: &[TokenId]) {
         let automaton = self.documents.read();
+        let mut place = self.place.map(|place| self.still_at(&automaton, place));
         for &token in tokens {
-            let from = self.place.map_or(SuffixAutomaton::START, |place| automaton.still_at(place));
-            self.place = automaton.advance(from, token);
+            place = automaton.advance(place.unwrap_or(SuffixAutomaton::START), token);
         }
+        self.known_len = automaton.text_len();
+        drop(automaton);
+        self.place = place;
     }
 
     /// Takes in what was remembered since a request of any drafter began.
     fn clear(&mut self) {
         self.place = None;
         self.documents = lock(&self.shared).recent_text();
+        self.known_len = self.documents.read().text_len();
     }
 
     /// Of the text that it shares with other drafters.
