@@ -23,19 +23,19 @@ pub(super) const VACANT: Edge = Edge { token: TokenId(0), target: StateId(0) };
 pub(super) struct EdgeTable {
     slots: Vec<Edge>,
     num_edges: usize,
-    /// Slots of the edges followed lately or often.
-    likely: [u32; MAX_LIKELY],
+    /// The edges followed lately or often, once more: their slots are far from each other.
+    likely: [Edge; MAX_LIKELY],
 }
 
 impl EdgeTable {
     /// A table of `edges`, at least [`MAX_LIKELY`] of them.
     pub(super) fn new(edges: &[Edge]) -> Self {
         let slots = vec![VACANT; 2 * edges.len()];
-        let mut table = Self { slots, num_edges: 0, likely: [0; MAX_LIKELY] };
+        let likely = std::array::from_fn(|i| edges[i]);
+        let mut table = Self { slots, num_edges: 0, likely };
         for &edge in edges {
             table.place(edge);
         }
-        table.likely = std::array::from_fn(|i| table.slot(edges[i].token) as u32);
         table
     }
 
@@ -45,15 +45,21 @@ impl EdgeTable {
         (edge != VACANT).then_some(edge)
     }
 
-    /// The edge of `token`, to let it lead elsewhere.
-    pub(super) fn find_mut(&mut self, token: TokenId) -> Option<&mut Edge> {
-        let slot = self.slot(token);
-        Some(&mut self.slots[slot]).filter(|edge| **edge != VACANT)
+    /// Lets the edge `from` lead to `to`, if it is there; tells whether it is.
+    pub(super) fn redirect(&mut self, from: Edge, to: StateId) -> bool {
+        let slot = self.slot(from.token);
+        let is_there = self.slots[slot] == from;
+        if is_there {
+            self.slots[slot].target = to;
+            let likely = self.likely.iter_mut().find(|edge| edge.token == from.token);
+            likely.into_iter().for_each(|edge| edge.target = to);
+        }
+        is_there
     }
 
     /// The edges followed lately or often, [`MAX_LIKELY`] of them.
-    pub(super) fn likely(&self) -> impl Iterator<Item = Edge> {
-        self.likely.iter().map(|&slot| self.slots[slot as usize])
+    pub(super) fn likely(&self) -> &[Edge; MAX_LIKELY] {
+        &self.likely
     }
 
     /// Number of slots, used or not.
@@ -64,39 +70,36 @@ impl EdgeTable {
     /// Adds an edge whose token the table does not have yet. Amortised O(1).
     pub(super) fn insert(&mut self, edge: Edge) {
         if 4 * (self.num_edges + 1) > 3 * self.slots.len() {
-            let likely = self.likely.map(|slot| self.slots[slot as usize].token);
             let doubled = vec![VACANT; 2 * self.slots.len()];
             let edges = std::mem::replace(&mut self.slots, doubled);
             self.num_edges = 0;
             for edge in edges.into_iter().filter(|edge| *edge != VACANT) {
                 self.place(edge);
             }
-            self.likely = likely.map(|token| self.slot(token) as u32);
         }
-        let slot = self.place(edge);
-        self.prefer(slot);
+        self.place(edge);
+        self.prefer(edge);
     }
 
     /// [`find`](Self::find), and moves the edge forward among the likely ones.
     pub(super) fn follow(&mut self, token: TokenId) -> Option<Edge> {
         let slot = self.slot(token);
         let edge = Some(self.slots[slot]).filter(|edge| *edge != VACANT)?;
-        self.prefer(slot as u32);
+        self.prefer(edge);
         Some(edge)
     }
 
-    fn place(&mut self, edge: Edge) -> u32 {
+    fn place(&mut self, edge: Edge) {
         let slot = self.slot(edge.token);
         self.slots[slot] = edge;
         self.num_edges += 1;
-        slot as u32
     }
 
-    /// Moves the edge at `slot` forward among the likely ones; a newcomer takes the last place.
-    fn prefer(&mut self, slot: u32) {
-        match self.likely.iter().position(|&likely| likely == slot) {
+    /// Moves the edge forward among the likely ones; a newcomer takes the last place.
+    fn prefer(&mut self, edge: Edge) {
+        match self.likely.iter().position(|&likely| likely == edge) {
             Some(found) => self.likely.swap(found, found / 2),
-            None => self.likely[MAX_LIKELY - 1] = slot,
+            None => self.likely[MAX_LIKELY - 1] = edge,
         }
     }
 

@@ -130,20 +130,18 @@ impl EdgeStore {
         to: StateId,
     ) -> bool {
         let wanted = Edge { token, target: from };
-        let edge = match list.kind() {
+        match list.kind() {
             Kind::One(edge) if edge == wanted => {
                 *list = EdgeList::one(Edge { token, target: to });
-                return true;
+                true
             }
-            Kind::Empty | Kind::One(_) => return false,
+            Kind::Empty | Kind::One(_) => false,
             Kind::Block { start, len } => {
-                self.pool[start..start + len].iter_mut().find(|edge| **edge == wanted)
+                let mut block = self.pool[start..start + len].iter_mut();
+                block.find(|edge| **edge == wanted).map(|edge| edge.target = to).is_some()
             }
-            Kind::Table(index) => {
-                self.tables[index].find_mut(token).filter(|edge| **edge == wanted)
-            }
-        };
-        edge.map(|edge| edge.target = to).is_some()
+            Kind::Table(index) => self.tables[index].redirect(wanted, to),
+        }
     }
 
     /// Adds an edge whose token the list does not have yet. Amortised O(1).
@@ -212,13 +210,7 @@ impl EdgeStore {
                 &buffer[..1]
             }
             Kind::Block { start, len } => &self.pool[start..start + len.min(limit)],
-            Kind::Table(index) => {
-                buffer
-                    .iter_mut()
-                    .zip(self.tables[index].likely())
-                    .for_each(|(to, edge)| *to = edge);
-                &buffer[..limit]
-            }
+            Kind::Table(index) => &self.tables[index].likely()[..limit],
         }
     }
 
