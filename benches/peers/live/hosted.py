@@ -2,6 +2,7 @@
 
 In: what an engine opens, and threads. Out: `Opened`. Rows of a step cost what is measured when the
 engine is opened, or nothing ("16 free rows", what backends feel on which a wide step is no dearer).
+Where an answer is not the engine's own, `explain` shows by how much scores differ.
 """
 
 import json
@@ -38,25 +39,75 @@ class Hosted:
 
     def answer(self, prompt, max_new_tokens):
         """As of `Contestant`."""
-        timed = _Timed(self._host)
         start = time.perf_counter()
         asked = {"max_new_tokens": max_new_tokens, "end_token_ids": self._ends}
-        steps = list(hosts.generate(timed, prompt, drafter=self._drafter, **asked))
+        steps = list(hosts.generate(self._host, prompt, drafter=self._drafter, **asked))
         end = time.perf_counter()
         tokens = [token for step in steps for token in step.token_ids]
-        read_s = timed.read_at - start
-        return Answer(tokens, len(tokens), len(steps), read_s, end - timed.read_at)
+        read_at = self._host.read_at
+        return Answer(tokens, len(tokens), len(steps), read_at - start, end - read_at)
+
+    def explain(self, prompt, position, max_new_tokens):
+        """Scores at a position of an answer, in steps of one row and in ours.
+
+        Returns:
+            By "one row" and "ours": the two likeliest tokens and the gap between their scores; and
+            the largest change of any token's score.
+        """
+        found = {}
+        for name, rows, costs in (("one row", (1,), None), ("ours", self._rows, self._costs)):
+            scores = self._scores(prompt, position, max_new_tokens, rows, costs)
+            second, first = np.argsort(scores)[-2:]
+            found[name] = [int(first), int(second), float(scores[first] - scores[second])], scores
+        change = np.abs(found["one row"][1] - found["ours"][1])
+        told = {name: told for name, (told, _) in found.items()}
+        return told | {"largest change": float(change[np.isfinite(change)].max())}
+
+    def _scores(self, prompt, position, max_new_tokens, rows, costs):
+        """The scores from which the answer's token at `position` is chosen."""
+        heard = _Heard(self._host)
+        drafter = hosts.make_drafter(heard, rows=rows, costs=costs, end_token_ids=self._ends)
+        asked = {"max_new_tokens": max_new_tokens, "end_token_ids": self._ends}
+        for _ in hosts.generate(heard, prompt, drafter=drafter, **asked):
+            if len(heard.scores) > position:
+                break
+        return heard.scores[position]
 
 
-class _Timed:
-    """A host that notes when it has read the prompt."""
+class _Reader:
+    """A host that notes when it has read a prompt, and reads one that comes again but once.
+
+    Then the seconds of reading mean nothing; those of decoding do not depend on it.
+    """
 
     def __init__(self, host):
-        self._host, self.read_at = host, 0.0
+        self._host, self._held, self.read_at = host, None, 0.0
+
+    def clear(self):
+        """Left to `read`."""
 
     def read(self, token_ids):
-        self._host.read(token_ids)
+        if self._held is not None and np.array_equal(self._held, token_ids):
+            self._host.cut(len(token_ids))
+        else:
+            self._host.clear()
+            self._host.read(token_ids)
+            self._held = token_ids if hasattr(self._host, "cut") else None
         self.read_at = time.perf_counter()
+
+    def __getattr__(self, name):
+        return getattr(self._host, name)
+
+
+class _Heard:
+    """A host that keeps the scores of every token that it said."""
+
+    def __init__(self, host):
+        self._host, self.scores = host, []
+
+    def choose(self, row):
+        self.scores.append(np.array(self._host.scores(row), np.float32))
+        return self._host.choose(row)
 
     def __getattr__(self, name):
         return getattr(self._host, name)
@@ -65,6 +116,7 @@ class _Timed:
 def contestants(host, end_token_ids):
     """Plain, and ours with measured and with free rows."""
     costs = hosts.measured_costs(host)
+    host = _Reader(host)
     found = {"plain": Hosted("plain", host, (1,), None, end_token_ids)}
     for name, is_free in KINDS.items():
         given = None if is_free else costs
@@ -100,6 +152,38 @@ def open_genai(folder, threads, vocab_size, context, end_token_ids, stop_at_end)
     return Opened(found, package | facts | {"folder": folder.name, "threads": threads})
 
 
+class MlxLoop:
+    """MLX-LM's own loop, greedy."""
+
+    name = "plain"
+
+    def __init__(self, model, end_token_ids, forbidden_ids):
+        self._model, self._ends, self._forbidden = model, end_token_ids, forbidden_ids
+
+    def begin(self):
+        """Nothing is kept from prompt to prompt."""
+
+    def answer(self, prompt, max_new_tokens):
+        """As of `Contestant`."""
+        import mlx.core as mx
+        from mlx_lm.generate import generate_step
+
+        def without_ends(_, logits):
+            logits[..., mx.array(self._forbidden)] = -mx.inf
+            return logits
+
+        tokens, times = [], [time.perf_counter()]
+        processors = [without_ends] if self._forbidden else None
+        asked = {"max_tokens": max_new_tokens, "logits_processors": processors}
+        for token, _ in generate_step(mx.array(prompt), self._model, **asked):
+            times.append(time.perf_counter())
+            tokens.append(int(token))
+            if tokens[-1] in self._ends and not self._forbidden:
+                break
+        num_steps = len(tokens) - 1
+        return Answer(tokens, num_steps, num_steps, times[1] - times[0], times[-1] - times[1])
+
+
 def open_mlx(folder, threads, vocab_size, context, end_token_ids, stop_at_end):
     """`Opened`; raises ModuleNotFoundError without mlx-lm. MLX takes what threads it wants."""
     from mlx_lm.utils import load_model
@@ -108,16 +192,17 @@ def open_mlx(folder, threads, vocab_size, context, end_token_ids, stop_at_end):
     forbidden = [] if stop_at_end else end_token_ids
     host = mlx_lm.MlxHost(model, vocab_size, context, forbidden_ids=forbidden)
     found, facts = contestants(host, end_token_ids)
+    found["plain"] = MlxLoop(model, end_token_ids, forbidden)
     package = {"package": "mlx-lm", "version": version("mlx-lm"), "folder": folder.name}
     return Opened(found, package | facts | {"threads": threads})
 
 
 class Transformers:
-    """`model.generate` with some keywords."""
+    """`model.generate` with some keywords; `hosted` is the same settings without `generate`."""
 
-    def __init__(self, name, model, torch, options, stop_at_end):
+    def __init__(self, name, model, torch, options, stop_at_end, hosted):
         self.name = name
-        self._model, self._torch = model, torch
+        self._model, self._torch, self._hosted = model, torch, hosted
         self._options, self._stop_at_end = options, stop_at_end
         self.begin()
 
@@ -145,6 +230,10 @@ class Transformers:
         decoded = len(tokens) - ("custom_generate" not in self._asked)
         return Answer(tokens, decoded, len(ends) - 1, ends[0] - start, end - ends[0])
 
+    def explain(self, prompt, position, max_new_tokens):
+        """As of `Hosted`."""
+        return self._hosted.explain(prompt, position, max_new_tokens)
+
 
 def open_transformers(folder, threads, stop_at_end):
     """`Opened`; raises ModuleNotFoundError without torch and transformers."""
@@ -155,6 +244,7 @@ def open_transformers(folder, threads, stop_at_end):
 
     torch.set_num_threads(threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    host = _Reader(TransformersHost(model))
     costs = hosts.measured_costs(TransformersHost(model))
     options = {"plain": {}}
     for count in LOOKUPS:
@@ -162,9 +252,11 @@ def open_transformers(folder, threads, stop_at_end):
     for name, is_free in KINDS.items():
         given = None if is_free else costs
         options[name] = {"custom_generate": lambda given=given: Drafted(costs=given)}
-    found = {
-        name: Transformers(name, model, torch, asked, stop_at_end)
-        for name, asked in options.items()
-    }
+    ends = model.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    found = {}
+    for name, asked in options.items():
+        hosted = Hosted(name, host, hosts.ROWS, None if KINDS.get(name, True) else costs, ends)
+        found[name] = Transformers(name, model, torch, asked, stop_at_end, hosted)
     facts = {"package": "transformers", "version": version("transformers"), "step_us": costs}
     return Opened(found, facts | {"torch": version("torch"), "threads": threads})

@@ -6,6 +6,7 @@ only there does it give out token ids.
 """
 
 import gc
+import hashlib
 import json
 import urllib.request
 
@@ -31,8 +32,9 @@ class LlamaServer:
 
     name = "server"
 
-    def __init__(self, xllamacpp, gguf, kind, threads, context, stop_at_end):
+    def __init__(self, xllamacpp, gguf, kind, threads, context, stop_at_end, slots=None):
         self._xllamacpp, self._is_remembering = xllamacpp, kind in REMEMBERING
+        self._slots = slots
         self._params = xllamacpp.CommonParams()
         self._params.model.path = str(gguf)
         self._params.n_ctx, self._params.n_parallel = context, 1
@@ -41,11 +43,13 @@ class LlamaServer:
         self._params.speculative.types = [
             getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{TYPES[kind]}")
         ]
+        if slots is not None:
+            self._params.slot_save_path = f"{slots}/"
         self._request = {
             "temperature": 0,
             "top_k": 1,
             "samplers": ["top_k"],
-            "cache_prompt": False,
+            "cache_prompt": slots is not None,
             "ignore_eos": not stop_at_end,
             "return_tokens": True,
         }
@@ -61,17 +65,29 @@ class LlamaServer:
     def answer(self, prompt, max_new_tokens):
         """As of `Contestant`."""
         asked = self._request | {"prompt": prompt.tolist(), "n_predict": max_new_tokens}
-        said = self._post(asked)
+        if self._slots is not None:
+            self._read(asked)
+        said = self._post("completion", asked)
         times, tokens = said["timings"], said["tokens"]
-        if times["prompt_n"] != len(prompt):
-            raise ValueError(f"read {times['prompt_n']} of {len(prompt)} tokens of the prompt")
+        num_read = len(prompt) if self._slots is None else 1
+        if times["prompt_n"] != num_read:
+            raise ValueError(f"read {times['prompt_n']} tokens of the prompt, not {num_read}")
         decoded = times["predicted_n"] - 1  # the first is chosen by the prompt's logits
         steps = decoded - times.get("draft_n_accepted", 0)
         return Answer(tokens, decoded, steps, times["prompt_ms"] / 1e3, times["predicted_ms"] / 1e3)
 
-    def _post(self, asked):
+    def _read(self, asked):
+        """Read a prompt, or take what another server has read."""
+        name = hashlib.sha256(json.dumps(asked["prompt"]).encode()).hexdigest()
+        what = "restore"
+        if not (self._slots / name).exists():
+            self._post("completion", asked | {"n_predict": 0})
+            what = "save"
+        self._post(f"slots/0?action={what}", {"filename": name})
+
+    def _post(self, path, asked):
         request = urllib.request.Request(
-            f"{self._server.listening_address}/completion",
+            f"{self._server.listening_address}/{path}",
             json.dumps(asked).encode(),
             {"Content-Type": "application/json"},
         )
@@ -79,11 +95,15 @@ class LlamaServer:
             return json.load(response)
 
 
-def open_engine(gguf, kind, threads, context, stop_at_end):
-    """`Opened`; raises ModuleNotFoundError without the package."""
+def open_engine(gguf, kind, threads, context, stop_at_end, slots=None):
+    """`Opened`; raises ModuleNotFoundError without the package.
+
+    With `slots`, a folder, servers take each other's prompts from there, and `prompt_s` of an
+    answer is that of its last token alone.
+    """
     import xllamacpp
 
-    server = LlamaServer(xllamacpp, gguf, kind, threads, context, stop_at_end)
+    server = LlamaServer(xllamacpp, gguf, kind, threads, context, stop_at_end, slots)
     facts = {"package": PACKAGE, "version": xllamacpp.__version__, "file": gguf.name}
     facts |= {"type": kind, "context": context, "threads": threads}
     return Opened({kind: server}, facts)

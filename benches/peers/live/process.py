@@ -109,6 +109,10 @@ class Remote:
         """As of `Contestant`."""
         return self._process.call(self._kind, "answer", prompt, max_new_tokens)
 
+    def explain(self, prompt, position, max_new_tokens):
+        """As of `hosted.Hosted`."""
+        return self._process.call(self._kind, "explain", prompt, position, max_new_tokens)
+
 
 def _serve(pipe, open_engine, options, log):
     """Open the engine, then do one call at a time until told to end."""

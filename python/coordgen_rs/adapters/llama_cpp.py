@@ -78,6 +78,16 @@ class LlamaHost:
         self._sampler.reset()
         self._length = 0
 
+    def cut(self, num_tokens: int) -> None:
+        """Forget all but the first committed tokens: to answer a prompt again, say.
+
+        Raises:
+            EngineError: llama.cpp cannot.
+        """
+        self._drop(-1, num_tokens)
+        self._sampler.reset()
+        self._length = num_tokens
+
     def read(self, token_ids: NDArray[np.uint32]) -> None:
         """Compute and commit tokens, in batches of the context's size.
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import OptionError
 
-_CHUNK = 512
+_CHUNK = 2048
+"""As MLX-LM's own loop reads prompts: other chunks have other bits."""
 
 
 class MlxHost:
@@ -43,6 +44,7 @@ class MlxHost:
     ) -> None:
         self._model, self._forbidden = model, list(forbidden_ids)
         self.vocab_size, self.capacity = vocab_size, capacity
+        self._logits: Any = None
         self._said: list[int] = []
         self._num_run = 0
         self.clear()
@@ -75,12 +77,16 @@ class MlxHost:
         logits = self._model(mx.array(token_ids)[None], cache=self._cache)
         if self._forbidden:
             logits[..., mx.array(self._forbidden)] = -mx.inf
-        self._num_run = len(token_ids)
-        self._said = mx.argmax(logits[0], axis=-1).tolist()
+        self._num_run, self._logits = len(token_ids), logits[0]
+        self._said = mx.argmax(self._logits, axis=-1).tolist()
 
     def choose(self, row: int) -> int:
         """The likeliest token."""
         return self._said[row]
+
+    def scores(self, row: int) -> NDArray[np.float32]:
+        """The logits after a node, `(vocab_size,) f32`."""
+        return np.array(self._logits[row], np.float32)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep the first rows of the chain."""

@@ -82,11 +82,15 @@ class GenaiHost:
 
     def choose(self, row: int) -> int:
         """The likeliest token."""
-        scores = self._rows[row]
+        return int(self.scores(row).argmax())
+
+    def scores(self, row: int) -> NDArray[np.float32]:
+        """The logits after a node, `(vocab_size,) f32`."""
+        scores: NDArray[np.float32] = self._rows[row]
         if self._forbidden:
             scores = scores.copy()
             scores[self._forbidden] = -np.inf
-        return int(scores.argmax())
+        return scores
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep the first rows of the chain."""

@@ -107,6 +107,11 @@ class TransformersHost:
             return int(scores.argmax())
         return int(torch.multinomial(scores.softmax(dim=-1), num_samples=1))
 
+    def scores(self, row: int) -> NDArray[np.float32]:
+        """The logits after a node, before any processor, `(vocab_size,) f32`."""
+        scores: NDArray[np.float32] = self._logits[row].cpu().numpy()
+        return scores
+
     def keep(self, rows: Sequence[int]) -> None:
         """Keep a path: its keys and values move together, and the others are cut off."""
         import torch

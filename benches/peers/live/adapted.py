@@ -1,0 +1,216 @@
+"""Engines with our drafts: what is opened of each, and parts of a comparison, one after the other.
+
+In: a GGUF file's forms, prompts, and what is asked. Out: answers of all contestants of an engine,
+task by task (for equality prompt by prompt), and why answers are not the engine's own.
+"""
+
+import json
+import time
+from typing import NamedTuple
+
+from contest import ContestantFailedError, hold
+from live import genai_folder, hosted, llama_loop, llama_server
+from live.process import EngineProcess
+
+CONTEXT = 4096
+ENGINES = ("llama.cpp", "transformers", "GenAI", "MLX")
+OURS = tuple(hosted.KINDS)
+
+
+class Asked(NamedTuple):
+    """What is asked of every engine."""
+
+    threads: int
+    rounds: int
+    max_new_tokens: int
+    stop_at_end: bool
+    is_equality: bool
+
+
+class Process(NamedTuple):
+    """What is opened in one process: a function, its options, and the contestants wanted of it."""
+
+    open_engine: object
+    options: dict
+    kinds: tuple
+
+
+class Engine(NamedTuple):
+    """An engine with some weights; the first contestant is its own plain decoding."""
+
+    name: str
+    weights: str
+    processes: list
+
+    @property
+    def kinds(self):
+        """Its contestants."""
+        return [kind for process in self.processes for kind in process.kinds]
+
+
+def engines(name, gguf, weights, asked, slots, failures):
+    """An engine with each of its weights; a form that cannot be made fails alone.
+
+    Args:
+        name: One of `ENGINES`.
+        gguf: The file.
+        weights: Its `Weights`.
+        asked: An `Asked`.
+        slots: A folder through which llama.cpp's servers share what they have read.
+        failures: Gets why it cannot be made.
+    """
+    try:
+        yield from _engines(name, gguf, weights, asked, slots)
+    except ContestantFailedError as error:
+        failures[name] = str(error)
+
+
+def _engines(name, gguf, weights, asked, slots):
+    common = {"threads": asked.threads, "stop_at_end": asked.stop_at_end}
+    if name == "llama.cpp":
+        given = gguf.stem.rpartition(".")[2]
+        yield _llama(given, gguf, asked, common, slots)
+        if given != "Q4_0":
+            yield _llama("Q4_0", weights.q4_0(), asked, common, slots)
+        return
+    folder = weights.hugging_face()
+    config = json.loads((folder / "config.json").read_text())
+    ends = config["eos_token_id"]
+    shape = {
+        "vocab_size": config["vocab_size"],
+        "context": CONTEXT,
+        "end_token_ids": ends if isinstance(ends, list) else [ends],
+    }
+    if name == "transformers":
+        lookups = () if asked.is_equality else tuple(hosted.LOOKUPS)
+        options = {"folder": folder, **common}
+        kinds = ("plain", *OURS, *(f"prompt lookup {count}" for count in lookups))
+        yield Engine(name, "float32", [Process(hosted.open_transformers, options, kinds)])
+    elif name == "GenAI":
+        made = weights.genai("int4")
+        own = ("GenAI plain",) if asked.is_equality else tuple(genai_folder.SETTINGS)
+        processes = [
+            Process(genai_folder.open_engine, {"folder": made, **common}, own),
+            Process(hosted.open_genai, {"folder": made, **shape, **common}, OURS),
+        ]
+        yield Engine(name, "int4", processes)
+    else:
+        options = {"folder": folder, **shape, **common}
+        yield Engine(name, "float32", [Process(hosted.open_mlx, options, ("plain", *OURS))])
+
+
+def _llama(weights, gguf, asked, common, slots):
+    opened = {"gguf": gguf, "context": CONTEXT, **common}
+    processes = [
+        Process(llama_loop.open_engine, opened, ("plain",)),
+        Process(hosted.open_llama, opened, OURS),
+    ]
+    types = [] if asked.is_equality else [kind for kind in llama_server.TYPES if kind != "plain"]
+    shared = opened | {"slots": slots.absolute()}
+    processes += [
+        Process(llama_server.open_engine, shared | {"kind": kind}, (kind,)) for kind in types
+    ]
+    return Engine("llama.cpp", weights, processes)
+
+
+class Started:
+    """The processes of an engine, started when they are needed first.
+
+    Args:
+        engine: An `Engine`.
+        logs: A folder for what they print.
+        limit_s: Seconds for one answer.
+        failures: Gets why one cannot be opened.
+    """
+
+    def __init__(self, engine, logs, limit_s, failures):
+        self.engine = engine
+        self._logs, self._limit_s, self._failures = logs, limit_s, failures
+        self._running, self._contestants, self.facts = [], None, {}
+
+    def contestants(self):
+        """Those that could be opened, by name."""
+        if self._contestants is None:
+            self._contestants = {}
+            self._logs.mkdir(parents=True, exist_ok=True)
+            for number, process in enumerate(self.engine.processes):
+                self._start(number, process)
+        return self._contestants
+
+    def _start(self, number, process):
+        log = self._logs / f"engines-{self.engine.name}-{self.engine.weights}-{number}.log"
+        log.write_bytes(b"")
+        try:
+            running = EngineProcess(process.open_engine, process.options, log, self._limit_s)
+        except ContestantFailedError as error:
+            name = f"{self.engine.name} {self.engine.weights} {process.kinds[0]}"
+            self._failures[name] = str(error)
+            return
+        self._running.append(running)
+        self.facts |= running.facts
+        for kind in process.kinds:
+            self._contestants[kind] = running.contestant(kind, kind)
+
+    def close(self):
+        """End the processes."""
+        for running in self._running:
+            running.close()
+
+
+def parts(prompts, asked):
+    """Task and prompts of each part: a task's drafters learn from prompt to prompt."""
+    for task, token_ids in prompts.items():
+        if asked.is_equality:
+            yield from ((task, [each]) for each in token_ids)
+        else:
+            yield task, token_ids
+
+
+def measure(started, task, token_ids, asked, tell):
+    """A `Contest` over one part, and facts; None where the engine's own decoding is missing."""
+    contestants = started.contestants()
+    if started.engine.kinds[0] not in contestants:
+        return None
+    start = time.monotonic()
+
+    def on_progress(what, done, total):
+        took = time.monotonic() - start
+        name = f"{started.engine.name} {started.engine.weights} {what}"
+        tell(f"{name}: {done} of {total} prompts, {took:.0f} s")
+
+    contest = hold(
+        list(contestants.values()),
+        {task: token_ids},
+        asked.rounds,
+        asked.max_new_tokens,
+        on_progress,
+    )
+    told = {"facts": {name: fact for name, fact in started.facts.items() if name != "name"}}
+    if asked.is_equality:
+        told["reasons"] = _reasons(contest, contestants, task, token_ids[0], asked)
+    return contest, told
+
+
+def _reasons(contest, contestants, task, prompt, asked):
+    """By contestant whose answer is not the engine's own: where, and the scores there."""
+    plain, *others = contest.answers
+    expected = contest.answers[plain][task][0][0].tokens
+    reasons = {}
+    for name in others:
+        said = contest.answers[name][task][0][0].tokens
+        if said == expected:
+            continue
+        place = first_difference(said, expected)
+        asked_of = (prompt, place, asked.max_new_tokens)
+        found = contest.ask(contestants[name], contestants[name].explain, *asked_of)
+        reasons[name] = {"position": place, "tokens": [expected[place:][:1], said[place:][:1]]}
+        reasons[name] |= found or {}
+    return reasons
+
+
+def first_difference(said, expected):
+    """The position of the first token that is not as expected, or at which one answer ends."""
+    for place, (ours, theirs) in enumerate(zip(said, expected, strict=False)):
+        if ours != theirs:
+            return place
+    return min(len(said), len(expected))
