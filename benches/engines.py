@@ -4,7 +4,7 @@
     python benches/engines.py MODEL.gguf --equal 50 --data RECORDED
 
 In: a GGUF file; Q4_0, GenAI's int4 folder and a Hugging Face directory are made of it (in `--work`,
-once). Out: a table for each engine: tokens a step and speed against the engine's own plain decoding,
+once). Out: a table for each engine: tokens a step and speed against its own plain decoding,
 by task. With `--equal N`: whether its answers to N prompts are its own plain ones, the first place
 where one is not, and the scores there. Engines have a process each and answer in turns; one that is
 absent is named and left out. What is done is kept in `--work`: the same command goes on after it.

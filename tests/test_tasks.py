@@ -61,6 +61,12 @@ def test_a_history_built_on_ray_has_the_bytes_of_one_built_here(ray_tasks, bundl
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
 
 
+def test_more_cores_than_a_machine_has_are_refused_at_once(ray_tasks, monkeypatch):
+    monkeypatch.setattr(RayTasks, "close", lambda self: None)  # the cluster is the others' too
+    with pytest.raises(OptionError, match=r"takes 3 cores, but no machine there has more than 2"):
+        RayTasks("local:2", cores=3)
+
+
 def test_a_call_that_kills_every_worker_is_a_lost_task(ray_tasks, monkeypatch):
     monkeypatch.setattr(tasks, "RETRIES", 0)  # each costs the start of a worker
     with pytest.raises(TaskLostError, match="lost a task"):

@@ -63,7 +63,8 @@ class RayTasks:
         cores: That Ray sets aside for each call.
 
     Raises:
-        OptionError: The address is none, or the package ray is missing.
+        OptionError: The address is none, the package ray is missing, or no machine of the cluster
+            has so many cores, so that calls would wait for ever.
         TaskLostError: No cluster answers there.
     """
 
@@ -88,6 +89,20 @@ class RayTasks:
             )
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise TaskLostError(f"no Ray cluster answers at {address}: {error}") from error
+        try:
+            self._check_cores(address)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_cores(self, address: str) -> None:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        most = max((int(resources.get("CPU", 0)) for resources in nodes), default=0)
+        if most < self._cores:
+            raise OptionError(
+                f"--ray {address}: each task takes {self._cores} cores, but no machine there has "
+                f"more than {most}: use fewer threads, or larger machines"
+            )
 
     def run(
         self, call: Callable[[_In], _Out], arguments: Sequence[_In]

@@ -123,6 +123,37 @@ class TestVllm:
         self.call(proposer, [([1, 2], [3])])
         assert self.call(proposer, [([5, 40, 41], [42])])[0][:4] == [43, 44, 45, 46]
 
+    def test_a_paused_request_goes_on_and_has_not_ended(self, monkeypatch):
+        begun = []
+
+        class Counting:
+            def __init__(self, *arguments, **options):
+                self._core = HostDrafter(*arguments, **options)
+
+            def begin(self, prompt):
+                begun.append(len(prompt))
+                self._core.begin(prompt)
+
+            def __getattr__(self, name):
+                return getattr(self._core, name)
+
+        monkeypatch.setattr("coordgen_rs.adapters.vllm.HostDrafter", Counting)
+        proposer = self.proposer()
+        secret, other = [40, 41, 42, 43, 44, 45, 46], [5, 6]
+        self.call(proposer, [(secret, [47]), (other, [40])])
+        drafts = self.call(proposer, [([*other, 40], [41])])  # the first is gone: paused
+        assert drafts[0][:1] != [42]
+        secret.append(47)
+        rows = [([*other, 40, 41], [42]), (secret, [])]  # it is read again, in parts
+        assert self.call(proposer, rows)[1] == []
+        self.call(proposer, [([*other, 40, 41, 42], [43]), (secret, [48])])
+        assert begun == [7, 2]
+        begins = [
+            ([*other, 40, 41, 42, 43], [9]),
+            ([1, 2, 45], [46]),
+        ]  # and now it is gone for good
+        assert self.call(proposer, begins)[1][:2] == [47, 48]
+
     def test_the_work_for_a_row_does_not_grow_with_the_batch(self, monkeypatch):
         texts_read = []
 

@@ -6,7 +6,7 @@ import pytest
 
 from checkpoints import ROOT
 from coordgen_rs.bench.evaluation.cells import evaluate
-from coordgen_rs.bench.evaluation.table_file import TableError, TableFile
+from coordgen_rs.bench.evaluation.table_file import TableError, TableFile, open_table
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tasks import Sequential
@@ -98,6 +98,17 @@ def test_what_ended_before_a_kill_is_there(tmp_path):
     done = evaluate([FakeCell(number) for number in (1, 2, 3, 4)], again, Sequential())
     assert (done.num_run, done.num_kept) == (2, 2)
     assert [row["square"] for row in again.rows] == [1, 4, 9, 16]
+
+
+def test_two_commands_do_not_fill_one_table(coordgen, logs, tmp_path):
+    table = tmp_path / "results.json"
+    with open_table(table):
+        found = coordgen(*replaying(logs[0], table=table), code=2)
+        assert "another command is filling" in found.err
+        coordgen(*replaying(logs[0], table=tmp_path / "others.json"))
+    assert not table.exists()
+    coordgen(*replaying(logs[0], table=table))
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 class Backwards:

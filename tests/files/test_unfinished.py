@@ -15,6 +15,7 @@ import pytest
 from coordgen_rs.errors import LeftoverWarning
 from coordgen_rs.files.unfinished import (
     held,
+    held_name,
     remove_abandoned,
     replacing,
     unfinished_directory,
@@ -170,6 +171,20 @@ def test_a_directory_is_held_under_each_of_its_names(tmp_path):
     (tmp_path / "link").symlink_to("folder")
     with held(tmp_path / "link") as first, held(tmp_path / "folder") as second:
         assert (first, second) == (True, False)
+
+
+def test_a_name_is_held_by_one_at_a_time_whatever_happens_to_the_file(tmp_path):
+    path = tmp_path / "table"
+    (tmp_path / "link").symlink_to("table")
+    (tmp_path / ".table.lock").touch()  # a killed run left it
+    with held_name(path) as first:
+        with replacing(path) as stream:
+            stream.write(b"new")
+        with held_name(tmp_path / "link") as second:
+            assert (first, second) == (True, False)
+    assert names(tmp_path) == ["link", "table"]
+    with held_name(path) as third:
+        assert third
 
 
 def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def _rows(contest, tasks):
 
 def compared(rows, tasks):
     """Ours against the engine's best n-gram setting, and against plain; ratios."""
-    plain, *others = rows
+    others = list(rows)[1:]
     own = [name for name in others if name not in OURS]
     told = {}
     if FREE in rows:
@@ -117,8 +117,7 @@ def _show_equality(found):
     num = sum(found["prompts"].values())
     print("| setting | the engine's own answer | first other token at | tokens per step |")
     print("|---|---:|---|---:|")
-    plain, *others = found["rows"]
-    for name in others:
+    for name in list(found["rows"])[1:]:
         row = found["rows"][name]
         places = [str(each["position"]) for each in found["reasons"] if each["name"] == name]
         same = num - row["different"]

@@ -5,11 +5,15 @@
 
 In: what vLLM's model runner tells a proposer: rows of tokens, without the ids of their requests.
 Out: chains. A row is recognised by its text: the drafter whose text it continues goes on, wherever
-its row has moved to; if none does, a request has begun.
+its row has moved to; if none does, a request has begun. A row that has left the batch has ended or
+was paused (preempted), which vLLM does not tell. It takes paused requests up again before it begins
+others, so those that are gone have ended when one begins; under the policy "priority", which may
+begin others first, a paused request may be remembered early, and again at its end.
 
 Versions: the interface of vLLM 0.32 (V1 model runner), where it is experimental.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +39,7 @@ class Proposer:
         self._max_len: int = vllm_config.model_config.max_model_len
         self._most: int = vllm_config.speculative_config.num_speculative_tokens
         self._history = SharedHistory(self._vocab_size) if history is None else history
-        self._running = _Running()
+        self._requests = _Requests()
         self._idle: list[HostDrafter] = []
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -62,26 +66,33 @@ class Proposer:
         Raises:
             TokenOutOfRangeError: A token is not in the vocabulary.
         """
-        waiting, self._running = self._running, _Running()
+        rows = [
+            (token_ids_cpu[row, : num_tokens_no_spec[row]].astype(np.uint32), len(said))
+            for row, said in enumerate(sampled_token_ids)
+        ]
+        found = [self._requests.take(text, len(text) - num_said) for text, num_said in rows]
+        if None in found:
+            self._end(self._requests.take_all())
         drafts: list[list[int]] = []
-        for row, said in enumerate(sampled_token_ids):
-            text = token_ids_cpu[row, : num_tokens_no_spec[row]].astype(np.uint32)
-            drafter = waiting.take(text, len(text) - len(said))
-            if not said:  # a part of a prompt, or a row whose turn it was not
-                if drafter is not None:
-                    self._running.add(drafter)
+        for (text, num_said), known in zip(rows, found, strict=True):
+            if not num_said:  # a part of a prompt, or a row whose turn it was not
+                if known is not None:
+                    self._requests.add(known)
                 drafts.append([])
                 continue
-            room = self._max_len - len(text)
-            drafter = drafter or self._begun(text[: len(text) - len(said)])
+            drafter = known or self._begun(text[: len(text) - num_said])
             drafter.observe(text[len(drafter.token_ids) :])
-            self._running.add(drafter)
+            self._requests.add(drafter)
+            room = self._max_len - len(text)
             chain = drafter.propose_chain(max(0, min(self._most, room)))
             drafts.append(chain.tolist())
-        for drafter in waiting.all():  # not in the batch any more
+        return drafts
+
+    def _end(self, drafters: list[HostDrafter]) -> None:
+        """Remember requests, and use their drafters again."""
+        for drafter in drafters:
             self._history.remember(drafter.token_ids)
             self._idle.append(drafter)
-        return drafts
 
     def _begun(self, prompt: NDArray[np.uint32]) -> HostDrafter:
         """A drafter at the end of a prompt."""
@@ -94,28 +105,43 @@ class Proposer:
         return drafter
 
 
-class _Running:
+class _Requests:
     """Drafters by their texts: a row costs a look at its own, however many there are."""
 
     def __init__(self) -> None:
         self._by_text: dict[bytes, list[HostDrafter]] = {}
-        self._lengths: set[int] = set()
+        self._num_of_length: Counter[int] = Counter()
 
     def add(self, drafter: HostDrafter) -> None:
         """Keep a drafter, which is left alone until it is taken."""
         text = drafter.token_ids
         self._by_text.setdefault(text.tobytes(), []).append(drafter)
-        self._lengths.add(len(text))
+        self._num_of_length[len(text)] += 1
 
     def take(self, text: NDArray[np.uint32], usual: int) -> HostDrafter | None:
         """Take the drafter whose text this one continues: of the usual length, or the longest."""
-        found = self._by_text.get(text[:usual].tobytes())
+        key = text[:usual].tobytes()
+        if key not in self._by_text:
+            lengths = sorted(each for each in self._num_of_length if each <= len(text))
+            keys = (text[:length].tobytes() for length in reversed(lengths))
+            key = next((each for each in keys if each in self._by_text), b"")
+        found = self._by_text.get(key)
         if not found:
-            lengths = sorted((each for each in self._lengths if each <= len(text)), reverse=True)
-            candidates = (self._by_text.get(text[:length].tobytes()) for length in lengths)
-            found = next(filter(None, candidates), None)
-        return found.pop() if found else None
+            return None
+        drafter = found.pop()
+        if not found:
+            del self._by_text[key]
+        self._forget_length(len(key) // text.itemsize)
+        return drafter
 
-    def all(self) -> list[HostDrafter]:
-        """Those that were not taken."""
-        return [drafter for held in self._by_text.values() for drafter in held]
+    def take_all(self) -> list[HostDrafter]:
+        """Take all that are left."""
+        left = [drafter for held in self._by_text.values() for drafter in held]
+        self._by_text.clear()
+        self._num_of_length.clear()
+        return left
+
+    def _forget_length(self, length: int) -> None:
+        self._num_of_length[length] -= 1
+        if not self._num_of_length[length]:
+            del self._num_of_length[length]

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from coordgen_rs.bench.evaluation.cells import Cell, evaluate
-from coordgen_rs.bench.evaluation.table_file import TableFile
+from coordgen_rs.bench.evaluation.table_file import open_table
 from coordgen_rs.cli import outputs, ray_option, text, values
 from coordgen_rs.cli.progress import progress
 
@@ -29,8 +29,11 @@ def fill(options: argparse.Namespace, cells: Sequence[Cell], *, cores: int = 1) 
         cores: Of each cell, where it runs on Ray.
     """
     outputs.check_file("--table", options.table)
-    table = TableFile(options.table)
-    with ray_option.chosen(options, cores=cores) as tasks, progress() as on_progress:
+    with (
+        open_table(options.table) as table,
+        ray_option.chosen(options, cores=cores) as tasks,
+        progress() as on_progress,
+    ):
         done = evaluate(cells, table, tasks, on_progress)
     for failed in done.failed:
         text.tell(f"coordgen: error: {failed}")

@@ -25,6 +25,9 @@ from coordgen_rs.errors import LeftoverWarning
 _DIGITS = 6
 """Bytes of chance in a name, two hexadecimal digits each."""
 
+_TRIES = 100
+"""At a lock whose file was removed each time, before it counts as another's."""
+
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, None)
 """What writing fails with on a full disk; None is numpy's, which says how far it came alone."""
 
@@ -189,6 +192,38 @@ def held(directory: Path) -> Iterator[bool]:
         lock.release()
 
 
+@contextmanager
+def held_name(path: Path) -> Iterator[bool]:
+    """Hold the name of a file that is replaced again and again, or is not there yet, for the block.
+
+    A hidden empty file beside it, `.NAME.lock`, is what is locked. It is removed at the end; one
+    that a killed run left holds nobody up.
+
+    Args:
+        path: What to hold; other names of the same file hold it, too.
+
+    Yields:
+        Whether it is held: False where another process holds it. Without locks, always True.
+
+    Raises:
+        OSError: The file beside it cannot be created.
+    """
+    path = path.resolve()
+    name = path.with_name(f".{path.name}.lock")
+    for _ in range(_TRIES):
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | _BINARY, 0o666))
+        lock = _Lock(name)
+        if lock.is_mine or lock.is_anothers:
+            break
+        lock.release()  # it was removed by who held it until now
+    try:
+        yield lock.is_mine
+    finally:
+        if lock.is_mine:
+            name.unlink(missing_ok=True)
+        lock.release()
+
+
 def _remove_unlocked(found: Path) -> list[Leftover]:
     try:
         lock = _Lock(found)
@@ -215,6 +250,7 @@ class _Lock:
     Attributes:
         is_certain: The lock is held, and what it is held on still has its name.
         is_mine: `is_certain`, or there are no locks here.
+        is_anothers: Another process holds it.
 
     Raises:
         OSError: What is there cannot be opened.
@@ -222,7 +258,7 @@ class _Lock:
 
     def __init__(self, path: Path) -> None:
         self._descriptor: int | None = None
-        self.is_certain = self.is_mine = False
+        self.is_certain = self.is_mine = self.is_anothers = False
         if sys.platform == "win32":
             self.is_mine = True
             return
@@ -235,6 +271,7 @@ class _Lock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.is_anothers = True
             return
         except OSError:  # a file system without locks
             self.is_mine = True

@@ -6,14 +6,15 @@ there. What a cell is, is `cells.py`'s matter.
 
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.extras import pyarrow_for
 from coordgen_rs.files.json_text import JsonTextError, read_json
-from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.files.unfinished import held_name, replacing
 
 KINDS: Final = (".json", ".parquet")
 CELL: Final = "cell"
@@ -29,8 +30,25 @@ class TableError(CoordgenError):
     """A file is no table of an evaluation, or cannot be read; the message names it."""
 
 
+@contextmanager
+def open_table(path: Path) -> Iterator["TableFile"]:
+    """A table that no other process fills until the block ends.
+
+    Raises:
+        OptionError: Same as in `TableFile`.
+        TableError: Same as there; or another process fills it now.
+        OSError: Its directory cannot be written to.
+    """
+    with held_name(path) as is_held:
+        if not is_held:
+            raise TableError(
+                f"another command is filling {path}: wait for it, or give this one another --table"
+            )
+        yield TableFile(path)
+
+
 class TableFile:
-    """A table on disk.
+    """A table on disk; `open_table` is for those who fill it.
 
     Args:
         path: Its name ends in `.json` or `.parquet`; the file need not be there yet.

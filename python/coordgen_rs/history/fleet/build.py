@@ -92,15 +92,63 @@ class _ReadCall:
 
 @dataclass(frozen=True)
 class _MergeCall:
-    """Merge some namespaces of all shards and builds, and write their indexes."""
+    """Merge some namespaces, and write their indexes; it carries nothing of the others.
+
+    Attributes:
+        into: Where the indexes are written.
+        namespaces: In order.
+        shards: Those that hold any of them.
+        builds: Directories of other builds that do, each with its entries.
+        fingerprint: Of the tokenizer.
+        vocab_size: Number of ids in the vocabulary.
+        max_tokens: Most tokens of a namespace.
+    """
 
     into: Path
     namespaces: tuple[str, ...]
     shards: tuple[Shard, ...]
-    builds: tuple[Path, ...]
+    builds: tuple[tuple[Path, tuple[IndexEntry, ...]], ...]
     fingerprint: str
     vocab_size: int
     max_tokens: int
+
+
+class _Places:
+    """All that is merged, and of it what a call needs.
+
+    Args:
+        work: Where indexes are written.
+        shards: What was read from files.
+        builds: Directories of other builds, with their lists.
+    """
+
+    def __init__(
+        self, work: Path, shards: Sequence[Shard], builds: Sequence[tuple[Path, BuildList]]
+    ) -> None:
+        self._work, self._shards = work, shards
+        self._builds = [
+            (path, {entry.namespace: entry for entry in listed.namespaces})
+            for path, listed in builds
+        ]
+
+    def merge(
+        self, namespaces: tuple[str, ...], fingerprint: str, vocab_size: int, max_tokens: int
+    ) -> _MergeCall:
+        """The call that merges some namespaces."""
+        shards = [shard.of(namespaces) for shard in self._shards]
+        builds = [
+            (path, tuple(entries[name] for name in namespaces if name in entries))
+            for path, entries in self._builds
+        ]
+        return _MergeCall(
+            self._work,
+            namespaces,
+            tuple(shard for shard in shards if shard.spans),
+            tuple(found for found in builds if found[1]),
+            fingerprint,
+            vocab_size,
+            max_tokens,
+        )
 
 
 def build(
@@ -169,10 +217,9 @@ def build(
             sizes = _sizes(shards, lists)
             if not sizes:
                 raise HistoryError(f"no finished request was found{_first_of(bad)}")
-            merges = [
-                _MergeCall(work, group, tuple(shards), builds, fingerprint, vocab_size, max_tokens)
-                for group in _groups(sizes)
-            ]
+            places = _Places(work, shards, list(zip(builds, lists, strict=True)))
+            limits = (fingerprint, vocab_size, max_tokens)
+            merges = [places.merge(group, *limits) for group in _groups(sizes)]
             entries = _merge_all(merges, tasks, on_progress)
             listed = BuildList(built.FORMAT, fingerprint, vocab_size, max_tokens, entries)
             _put_in_place(work, directory, listed)
@@ -264,14 +311,13 @@ def _merge(call: _MergeCall) -> list[IndexEntry]:
     parts: dict[str, list[Table]] = {name: [] for name in call.namespaces}
     files: dict[str, list[Path]] = {name: [] for name in call.namespaces}
     for shard in call.shards:
-        for name, table in shard.tables(call.namespaces).items():
+        for name, table in shard.tables().items():
             parts[name].append(table)
             files[name].append(shard.tokens)
-    for place in call.builds:
-        for entry in built.read_list(place).namespaces:
-            if entry.namespace in parts:
-                parts[entry.namespace].append(built.read_table(place, entry))
-                files[entry.namespace].append(built.index_path(place, entry.namespace))
+    for place, entries in call.builds:
+        for entry in entries:
+            parts[entry.namespace].append(built.read_table(place, entry))
+            files[entry.namespace].append(built.index_path(place, entry.namespace))
     return [_write(call, name, parts.pop(name), files[name]) for name in call.namespaces]
 
 

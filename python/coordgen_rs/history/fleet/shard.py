@@ -4,10 +4,9 @@ In: documents one by one. Out: a file of token ids and a table of what lies wher
 row for each document in memory, and never the tokens of more than one.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from coordgen_rs.history.fleet.documents import (
     newest_within,
 )
 
-_TOKENS, _TABLE, _SPANS = "tokens.u32", "documents.npy", "namespaces.json"
+_TOKENS, _TABLE = "tokens.u32", "documents.npy"
 
 
 class Document(NamedTuple):
@@ -48,11 +47,13 @@ class Shard:
     Attributes:
         directory: Where it is.
         num_tokens: Tokens by namespace, terminators included, of what is within the limit.
+        spans: First row and end of each namespace in the table of documents.
         num_requests: Documents that were read, duplicates and those beyond the limit included.
     """
 
     directory: Path
     num_tokens: dict[str, int]
+    spans: dict[str, tuple[int, int]]
     num_requests: int
 
     @property
@@ -60,11 +61,17 @@ class Shard:
         """The file that holds its documents, `u32` in little-endian order."""
         return self.directory / _TOKENS
 
-    def tables(self, namespaces: Iterable[str]) -> dict[str, Table]:
-        """The documents of some namespaces, each as a table; of no others."""
-        spans: dict[str, list[int]] = json.loads((self.directory / _SPANS).read_text("utf-8"))
+    def of(self, namespaces: Iterable[str]) -> "Shard":
+        """What it says of some namespaces: as much as their merging needs."""
+        spans = {name: self.spans[name] for name in namespaces if name in self.spans}
+        return replace(
+            self, num_tokens={name: self.num_tokens[name] for name in spans}, spans=spans
+        )
+
+    def tables(self) -> dict[str, Table]:
+        """The documents of each namespace, as a table."""
         table = np.load(self.directory / _TABLE, mmap_mode="r")
-        return {name: np.array(table[slice(*spans[name])]) for name in namespaces if name in spans}
+        return {name: np.array(table[slice(*span)]) for name, span in self.spans.items()}
 
 
 def write_shard(directory: Path, documents: Iterable[Document], max_tokens: int) -> Shard:
@@ -93,7 +100,5 @@ def write_shard(directory: Path, documents: Iterable[Document], max_tokens: int)
         at = spans[namespace][1]
     with replacing(directory / _TABLE) as stream:
         np.save(stream, np.concatenate([np.zeros(0, ROW), *tables]))
-    with replacing(directory / _SPANS) as stream:
-        stream.write(json.dumps(spans).encode())
     num_tokens = {name: count_tokens(table) for name, table in zip(spans, tables, strict=True)}
-    return Shard(directory, num_tokens, num_requests)
+    return Shard(directory, num_tokens, spans, num_requests)
