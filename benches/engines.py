@@ -50,6 +50,7 @@ def main(arguments=None):
         options.max_new_tokens or (EQUAL_NEW_TOKENS if options.equal else MAX_NEW_TOKENS),
         stop_at_end=options.stop_at_end or bool(options.equal),
         is_equality=bool(options.equal),
+        is_cpu_time=options.cpu_time,
     )
     commit, slots = commit_of(Path(__file__)), options.work / "slots"
     documents, failures = [], {}
@@ -93,7 +94,9 @@ def _prompts(options, weights):
 def _measured(engine, prompts, asked, commit, options, failures):
     """The document of an engine; parts that are kept are not measured again."""
     kept = Kept(options.work / "engines" / f"{engine.name}-{engine.weights}.jsonl")
-    started = adapted.Started(engine, options.work / "logs", options.limit_s, failures)
+    started = adapted.Started(
+        engine, options.work / "logs", options.limit_s, asked.is_cpu_time, failures
+    )
     parts = []
     try:
         for task, token_ids in adapted.parts(prompts, asked):
@@ -153,6 +156,11 @@ def _parser():
         "--max-new-tokens",
         None,
         f"of an answer, default {MAX_NEW_TOKENS}, {EQUAL_NEW_TOKENS} with --equal",
+    )
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="by the clock of the cores, where others use them",
     )
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
     add_count("--limit-s", 1800, "seconds for one answer")

@@ -25,6 +25,7 @@ class Asked(NamedTuple):
     max_new_tokens: int
     stop_at_end: bool
     is_equality: bool
+    is_cpu_time: bool
 
 
 class Process(NamedTuple):
@@ -120,11 +121,12 @@ class Started:
         engine: An `Engine`.
         logs: A folder for what they print.
         limit_s: Seconds for one answer.
+        is_cpu_time: Whether they measure by the clock of their cores.
         failures: Gets why one cannot be opened.
     """
 
-    def __init__(self, engine, logs, limit_s, failures):
-        self.engine = engine
+    def __init__(self, engine, logs, limit_s, is_cpu_time, failures):
+        self.engine, self._is_cpu_time = engine, is_cpu_time
         self._logs, self._limit_s, self._failures = logs, limit_s, failures
         self._running, self._contestants, self.facts = [], None, {}
 
@@ -141,7 +143,13 @@ class Started:
         log = self._logs / f"engines-{self.engine.name}-{self.engine.weights}-{number}.log"
         log.write_bytes(b"")
         try:
-            running = EngineProcess(process.open_engine, process.options, log, self._limit_s)
+            running = EngineProcess(
+                process.open_engine,
+                process.options,
+                log,
+                self._limit_s,
+                is_cpu_time=self._is_cpu_time,
+            )
         except ContestantFailedError as error:
             name = f"{self.engine.name} {self.engine.weights} {process.kinds[0]}"
             self._failures[name] = str(error)

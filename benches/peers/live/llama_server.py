@@ -1,13 +1,14 @@
 """llama.cpp's server as a live engine: plain, and with one of its n-gram types, by xllamacpp.
 
 In: a GGUF file, a type and threads. Out: `Opened` with one contestant; types stand in the server's
-own defaults. Times and counts are the server's own. It is asked by its loopback address, because
-only there does it give out token ids.
+own defaults. Times and counts are the server's own, but for those with `slots`. It is asked by its
+loopback address, because only there does it give out token ids.
 """
 
 import gc
 import hashlib
 import json
+import time
 import urllib.request
 
 from contest import Answer
@@ -67,13 +68,17 @@ class LlamaServer:
         asked = self._request | {"prompt": prompt.tolist(), "n_predict": max_new_tokens}
         if self._slots is not None:
             self._read(asked)
+        start = time.perf_counter()
         said = self._post("completion", asked)
+        took = time.perf_counter() - start
         times, tokens = said["timings"], said["tokens"]
         num_read = len(prompt) if self._slots is None else 1
         if times["prompt_n"] != num_read:
             raise ValueError(f"read {times['prompt_n']} tokens of the prompt, not {num_read}")
         decoded = times["predicted_n"] - 1  # the first is chosen by the prompt's logits
         steps = decoded - times.get("draft_n_accepted", 0)
+        if self._slots is not None:  # the step of the prompt's last token is one like the others
+            return Answer(tokens, decoded + 1, steps + 1, 0.0, took)
         return Answer(tokens, decoded, steps, times["prompt_ms"] / 1e3, times["predicted_ms"] / 1e3)
 
     def _read(self, asked):
@@ -98,8 +103,8 @@ class LlamaServer:
 def open_engine(gguf, kind, threads, context, stop_at_end, slots=None):
     """`Opened`; raises ModuleNotFoundError without the package.
 
-    With `slots`, a folder, servers take each other's prompts from there, and `prompt_s` of an
-    answer is that of its last token alone.
+    With `slots`, a folder, servers take each other's prompts from there. Times are then of the
+    whole call, by the process's own clock.
     """
     import xllamacpp
 

@@ -8,6 +8,7 @@ time, fails its contestants and nothing else.
 import contextlib
 import multiprocessing
 import os
+import time
 from typing import NamedTuple
 
 from contest import ContestantFailedError
@@ -35,15 +36,16 @@ class EngineProcess:
         options: Its options.
         log: A file for all that the process prints.
         limit_s: Seconds for an answer, and for the start; then the process is ended.
+        is_cpu_time: Whether it measures by the clock of its cores, where other programs run.
     """
 
-    def __init__(self, open_engine, options, log, limit_s=3600.0):
+    def __init__(self, open_engine, options, log, limit_s=3600.0, *, is_cpu_time=False):
         """Raises ContestantFailedError where the engine cannot be opened."""
         context = multiprocessing.get_context("spawn")  # no threads of ours are inherited
         self._log, self.limit_s = log, limit_s
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, open_engine, options, log), daemon=True
+            target=_serve, args=(theirs, open_engine, options, log, is_cpu_time), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -114,8 +116,10 @@ class Remote:
         return self._process.call(self._kind, "explain", prompt, position, max_new_tokens)
 
 
-def _serve(pipe, open_engine, options, log):
+def _serve(pipe, open_engine, options, log, is_cpu_time):
     """Open the engine, then do one call at a time until told to end."""
+    if is_cpu_time:
+        time.perf_counter = time.process_time
     with log.open("ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
