@@ -118,6 +118,7 @@ build/.venv: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/python -m pip install --quiet --only-binary :all: --group engines || echo "no wheels: the tests of llama.cpp and GenAI are skipped" >&2
 	@mkdir -p build && touch $@
 
 # The lowest of what users install; what only tests need stays the newest that goes with it.
