@@ -5,8 +5,9 @@
 Of the records, every tenth is said by the target; passages of the others, put together at random
 with one token in fifty replaced, are the fleet's requests, as token ids in JSON lines. Prints one
 JSON object for each size. `--cpu-time` times steps by the core's clock, where other programs run:
-waiting for the disk is left out then. With `--text N` it builds from text of N tokens instead,
-once for each of `--ray local:1,local:2` and once without Ray, and compares times and bytes.
+waiting for the disk is left out then. With `--text N` it builds from text of N tokens in 8
+namespaces instead, once for each of `--ray local:1,local:2` and once without Ray, and compares
+times and bytes: of the start of Ray and its workers, and of the build on them.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -26,12 +28,15 @@ from coordgen_rs import History
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.bench.replay.templates import TEMPLATES, tokenize
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.history.fleet.build import build
+from coordgen_rs.tasks import RayTasks, Sequential
 from coordgen_rs.text.tokenizer import Tokenizer
 
 TOKENS_A_FILE = 5_000_000
 MEAN_LENGTH = 500
 PASSAGE = (8, 200)
 REPLACED = 0.02
+NAMESPACES = 8
 
 
 def requests(texts, num_tokens, seed):
@@ -52,9 +57,12 @@ def requests(texts, num_tokens, seed):
 
 
 def write_files(folder, texts, num_tokens, text_of=None):
-    """The requests as JSON lines, at most `TOKENS_A_FILE` a file; all in one namespace."""
+    """The requests as JSON lines, at most `TOKENS_A_FILE` a file.
+
+    Token ids are in one namespace; text, in as many files as namespaces, is in `NAMESPACES`.
+    """
     folder.mkdir()
-    per_file = min(TOKENS_A_FILE, -(-num_tokens // 8)) if text_of else TOKENS_A_FILE
+    per_file = min(TOKENS_A_FILE, -(-num_tokens // NAMESPACES)) if text_of else TOKENS_A_FILE
     for number in range(-(-num_tokens // per_file)):
         left = min(per_file, num_tokens - number * per_file)
         with (folder / f"{number}.jsonl").open("w") as stream:
@@ -64,6 +72,7 @@ def write_files(folder, texts, num_tokens, text_of=None):
                     record["token_ids"] = request.tolist()
                 else:
                     record["answer"] = text_of(request.tolist())
+                    record["namespace"] = f"user {at % NAMESPACES}"
                 stream.write(f"{json.dumps(record)}\n")
 
 
@@ -125,16 +134,47 @@ def measure(num_tokens, texts, live, bundle, folder, budget, clock):
 
 
 def compare_workers(num_tokens, texts, tokenizer, bundle, folder, addresses):
-    """Seconds of a build from text by where it runs, Ray's start included; and equal bytes."""
+    """Seconds of a build from text by where it runs, those of Ray's start apart, and bytes."""
     write_files(folder / "logs", texts, num_tokens, tokenizer.decode)
-    seconds, contents = {}, []
+    sources = sorted((folder / "logs").iterdir())
+    rows, contents = {}, []
     for number, address in enumerate([None, *addresses]):
-        options = () if address is None else ("--ray", address)
-        out = folder / f"fleet{number}"
-        _, seconds[address or "here"], *_ = built(out, folder / "logs", bundle.path, *options)
+        start = time.perf_counter()
+        tasks = Sequential() if address is None else RayTasks(address)
+        try:
+            for _ in tasks.run(warmed, [bundle.path] * 4 * (os.cpu_count() or 1)):
+                pass
+            started, at = time.perf_counter(), {}
+            out = folder / f"fleet{number}"
+            build(out, sources, bundle, tasks=tasks, on_progress=partial(note, at))
+            ended = time.perf_counter()
+        finally:
+            if address is not None:
+                tasks.close()
+        rows[address or "here"] = {
+            "start_s": round(started - start, 1),
+            "build_s": round(ended - started, 1),
+            "reading_s": round(at["reading"][1] - at["reading"][0], 1),
+            "sorting_s": round(at["sorting"][1] - at["sorting"][0], 1),
+        }
         contents.append({path.name: path.read_bytes() for path in out.iterdir()})
+        print(json.dumps({address or "here": rows[address or "here"]}), flush=True)
     same = all(content == contents[0] for content in contents)
-    return {"seconds": {name: round(took, 1) for name, took in seconds.items()}, "same": same}
+    first = rows[addresses[0]]["build_s"]
+    times = {address: round(first / rows[address]["build_s"], 2) for address in addresses}
+    return {f"{addresses[0]} / another": times, "same": same}
+
+
+def warmed(path):
+    """On a worker, what its first call takes beside its work: imports and the tokenizer."""
+    Tokenizer.of(Bundle.open(path))
+    time.sleep(0.2)  # so that each worker gets a call
+
+
+def note(at, what, done, total):
+    """When a part of a build began and ended."""
+    now = time.perf_counter()
+    at[what] = (at.get(what, (now,))[0], now)
 
 
 def main():

@@ -35,18 +35,20 @@ class FakeHost:
         self.takes_trees, self.commit, self.capacity = takes_trees, commit, capacity
         self.text: list[int] = []
         self.run_lens: list[int] = []
+        self.paths: list[list[int]] = []
 
     def clear(self) -> None:
         self.text = []
 
     def read(self, token_ids: np.ndarray) -> None:
         self.text += token_ids.tolist()
+        self.paths = [[]]
 
     def run(self, token_ids: np.ndarray, parents: np.ndarray) -> None:
         assert len(self.text) + len(token_ids) <= self.capacity
         is_chain = parents.tolist() == [0, *range(len(parents) - 1)]
         assert self.takes_trees or is_chain
-        self.paths: list[list[int]] = []
+        self.paths = []
         for node, token in enumerate(token_ids.tolist()):
             above = self.paths[parents[node]] if node else []
             self.paths.append([*above, token])

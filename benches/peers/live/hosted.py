@@ -45,7 +45,8 @@ class Hosted:
         end = time.perf_counter()
         tokens = [token for step in steps for token in step.token_ids]
         read_at = self._host.read_at
-        return Answer(tokens, len(tokens), len(steps), read_at - start, end - read_at)
+        decoded = len(tokens) - 1  # the first is chosen by the prompt's logits
+        return Answer(tokens, decoded, len(steps) - 1, read_at - start, end - read_at)
 
     def explain(self, prompt, position, max_new_tokens):
         """Scores at a position of an answer, in steps of one row and in ours.
@@ -82,6 +83,7 @@ class _Reader:
 
     def __init__(self, host):
         self._host, self._held, self.read_at = host, None, 0.0
+        self._said, self._is_at_prompt = 0, False
 
     def clear(self):
         """Left to `read`."""
@@ -92,8 +94,17 @@ class _Reader:
         else:
             self._host.clear()
             self._host.read(token_ids)
+            self._said = self._host.choose(0)
             self._held = token_ids if hasattr(self._host, "cut") else None
+        self._is_at_prompt = True
         self.read_at = time.perf_counter()
+
+    def run(self, token_ids, parents):
+        self._is_at_prompt = False
+        self._host.run(token_ids, parents)
+
+    def choose(self, row):
+        return self._said if self._is_at_prompt else self._host.choose(row)
 
     def __getattr__(self, name):
         return getattr(self._host, name)
@@ -227,8 +238,7 @@ class Transformers:
             hook.remove()
         end = time.perf_counter()
         tokens = said[0, len(prompt) :].tolist()
-        decoded = len(tokens) - ("custom_generate" not in self._asked)
-        return Answer(tokens, decoded, len(ends) - 1, ends[0] - start, end - ends[0])
+        return Answer(tokens, len(tokens) - 1, len(ends) - 1, ends[0] - start, end - ends[0])
 
     def explain(self, prompt, position, max_new_tokens):
         """As of `Hosted`."""

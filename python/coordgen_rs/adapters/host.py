@@ -45,7 +45,10 @@ class Host(Protocol):
         """Forget all tokens, and whatever an interrupted step left."""
 
     def read(self, token_ids: NDArray[np.uint32]) -> None:
-        """Compute and commit the prompt's tokens but the last, `(tokens,) u32`, maybe none."""
+        """Compute and commit the prompt, `(tokens,) u32`, as the engine's own loop does.
+
+        What the engine says behind it is asked for as `choose(0)`.
+        """
 
     def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
         """Compute a tree behind the committed tokens; nothing of it is committed yet.
@@ -56,7 +59,7 @@ class Host(Protocol):
         """
 
     def choose(self, row: int) -> int:
-        """The token that the engine says after node `row` of the last run.
+        """The token that the engine says after node `row` of the last run, or after the prompt.
 
         Asked along the accepted path, from the root on, once for each node.
         """
@@ -66,7 +69,7 @@ class Host(Protocol):
 
 
 class HostStep(NamedTuple):
-    """What a run of the engine gave out.
+    """What a run of the engine gave out; the first run is that of the prompt.
 
     Attributes:
         token_ids: New tokens, in order; the last is the engine's own, those before it were drafted.
@@ -179,19 +182,22 @@ def generate(
     propose = drafter.propose_tree if host.takes_trees else partial(_propose_chain, drafter)
     drafter.begin(prompt)
     host.clear()
-    host.read(prompt[:-1])
-    length = len(prompt) - 1
-    while left > 0:
+    host.read(prompt)
+    length, num_drafted, new_tokens = len(prompt), 0, [host.choose(0)]
+    while True:
+        drafter.observe(np.array(new_tokens, np.uint32))
+        left = 0 if new_tokens[-1] in end_token_ids else left - len(new_tokens)
+        if left == 0 and history is not None:
+            history.remember(drafter.token_ids)
+        yield HostStep(new_tokens, num_drafted)
+        if left == 0:
+            return
         token_ids, parents = propose(min(left - 1, host.capacity - length - 1))
         host.run(token_ids, parents)
         rows, new_tokens = _walk(host, token_ids.tolist(), parents.tolist(), end_token_ids, left)
         host.keep(rows)
-        drafter.observe(np.array(new_tokens, np.uint32))
         length += len(rows)
-        left = 0 if new_tokens[-1] in end_token_ids else left - len(new_tokens)
-        if left == 0 and history is not None:
-            history.remember(drafter.token_ids)
-        yield HostStep(new_tokens, len(token_ids) - 1)
+        num_drafted = len(token_ids) - 1
 
 
 def _propose_chain(

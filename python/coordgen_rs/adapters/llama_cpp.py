@@ -69,7 +69,7 @@ class LlamaHost:
         self.takes_trees, self.commit = n_seq_max > 1, arguments.one_of("commit", commit, COMMITS)
         self._sequences = list(range(n_seq_max))
         self._most = context.n_batch
-        self._length = 0
+        self._length = self._first_row = 0
         self._of_node: list[list[int]] = []
 
     def clear(self) -> None:
@@ -89,7 +89,7 @@ class LlamaHost:
         self._length = num_tokens
 
     def read(self, token_ids: NDArray[np.uint32]) -> None:
-        """Compute and commit tokens, in batches of the context's size.
+        """Compute and commit a prompt, in batches of the context's size.
 
         Raises:
             EngineError: llama.cpp refuses a batch.
@@ -98,8 +98,8 @@ class LlamaHost:
         for first in range(0, len(ids), self._most):
             part = ids[first : first + self._most]
             places = range(self._length, self._length + len(part))
-            self._decode(part, places, [self._sequences] * len(part), logits=False)
-            self._length += len(part)
+            self._decode(part, places, [self._sequences] * len(part), first_said=len(part) - 1)
+            self._length, self._first_row = self._length + len(part), len(part) - 1
 
     def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
         """Compute a tree.
@@ -110,12 +110,12 @@ class LlamaHost:
         """
         of_node, depths = branches(parents.tolist(), len(self._sequences))
         places = [self._length + depth for depth in depths]
-        self._of_node = of_node
-        self._decode(token_ids.tolist(), places, of_node, logits=True)
+        self._of_node, self._first_row = of_node, 0
+        self._decode(token_ids.tolist(), places, of_node, first_said=0)
 
     def choose(self, row: int) -> int:
-        """What the sampler chooses after a node."""
-        return int(self._sampler.sample(self._context, row))
+        """What the sampler chooses after a node, or after the prompt."""
+        return int(self._sampler.sample(self._context, self._first_row + row))
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep a path: in all sequences, without the other branches.
@@ -151,13 +151,19 @@ class LlamaHost:
         places: Sequence[int],
         of_node: Sequence[Sequence[int]],
         *,
-        logits: bool,
+        first_said: int,
     ) -> None:
+        """Run a batch; what is said behind rows from `first_said` on can be asked for.
+
+        Raises:
+            EngineError: llama.cpp refuses it.
+        """
         batch = self._library.LlamaBatch(
             n_tokens=len(token_ids), embd=0, n_seq_max=len(self._sequences)
         )
-        for token, place, sequences in zip(token_ids, places, of_node, strict=True):
-            batch.add(token, place, sequences, logits)
+        rows = zip(token_ids, places, of_node, strict=True)
+        for row, (token, place, sequences) in enumerate(rows):
+            batch.add(token, place, sequences, row >= first_said)
         try:
             self._context.decode(batch)
         except (RuntimeError, ValueError) as error:

@@ -63,21 +63,27 @@ class MlxHost:
         self._num_run = 0
 
     def read(self, token_ids: NDArray[np.uint32]) -> None:
-        """Compute and commit tokens."""
+        """Compute and commit a prompt, the last token by itself, as MLX-LM does."""
         import mlx.core as mx
 
-        for first in range(0, len(token_ids), _CHUNK):
-            part = mx.array(token_ids[first : first + _CHUNK])
+        before = token_ids[:-1]
+        for first in range(0, len(before), _CHUNK):
+            part = mx.array(before[first : first + _CHUNK])
             mx.eval(self._model(part[None], cache=self._cache))
+        self._compute(token_ids[-1:])
 
     def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
         """Compute a chain."""
+        self._compute(token_ids)
+        self._num_run = len(token_ids)
+
+    def _compute(self, token_ids: NDArray[np.uint32]) -> None:
         import mlx.core as mx
 
         logits = self._model(mx.array(token_ids)[None], cache=self._cache)
         if self._forbidden:
             logits[..., mx.array(self._forbidden)] = -mx.inf
-        self._num_run, self._logits = len(token_ids), logits[0]
+        self._logits = logits[0]
         self._said = mx.argmax(self._logits, axis=-1).tolist()
 
     def choose(self, row: int) -> int:

@@ -66,10 +66,10 @@ class GenaiHost:
         self._length = 0
 
     def read(self, token_ids: NDArray[np.uint32]) -> None:
-        """Compute and commit tokens."""
-        if len(token_ids):
-            self._generator.append_tokens(token_ids.astype(np.int32))
-            self._length += len(token_ids)
+        """Compute and commit a prompt."""
+        self._generator.append_tokens(token_ids.astype(np.int32))
+        self._rows = self._generator.get_logits().reshape(1, self.vocab_size)
+        self._length += len(token_ids)
 
     def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
         """Compute a chain."""

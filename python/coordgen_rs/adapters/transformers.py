@@ -71,10 +71,10 @@ class TransformersHost:
         self._text: list[int] = []
 
     def read(self, token_ids: NDArray[np.uint32]) -> None:
-        """Compute and commit tokens."""
-        if len(token_ids):
-            self._forward(token_ids, None, None, logits_to_keep=1)
-            self._text += token_ids.tolist()
+        """Compute and commit a prompt, in one run."""
+        self._logits = self._forward(token_ids, None, None, logits_to_keep=1)
+        self._text += token_ids.tolist()
+        self._tree = ([], [])
 
     def run(self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32]) -> None:
         """Compute a tree; a chain needs no mask."""
@@ -134,7 +134,7 @@ class TransformersHost:
         import torch
 
         token_ids, parents = self._tree
-        path = [token_ids[row]]
+        path = token_ids[row : row + 1]  # none behind the prompt
         while row:
             row = parents[row]
             path.append(token_ids[row])
@@ -231,8 +231,7 @@ class Drafted:
             end_token_ids=end_token_ids,
             history=self._history,
         )
-        for step in steps:
-            self.num_steps += 1
+        for self.num_steps, step in enumerate(steps):
             for token in step.token_ids:
                 new = torch.tensor([[token]], device=input_ids.device)
                 said = torch.cat([said, new], dim=1)
