@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from centred import assert_centring_changes_no_output
 from coordgen_rs.bench.exactness import check
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import UnsupportedModelError
@@ -42,6 +43,12 @@ def test_float_graphs_compute_what_transformers_does(checkpoint_of, name, change
         expected = model(torch.from_numpy(ids)[None]).logits[0].numpy()
     got = float_logits(change(open_checkpoint(path)), ids, 4)
     assert np.abs(got - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize(("name", "layer"), [("Qwen3", 0), ("SmolLM3", 3), ("Phi-4-mini", 1)])
+def test_centred_keys_and_values_change_no_output(checkpoint_of, name, layer):
+    _, path = checkpoint_of(name)
+    assert_centring_changes_no_output(open_checkpoint(path), layer)
 
 
 @needs_emulator

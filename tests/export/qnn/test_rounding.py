@@ -5,15 +5,13 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from centred import assert_centring_changes_no_output
 from checkpoints import write_checkpoint
 from coordgen_rs.export.bundle import model_shape
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.qnn.calibration import WatchedGraph
-from coordgen_rs.export.qnn.channels import (
-    channels_apart,
-    equalised_channels,
-    largest_channels,
-)
+from coordgen_rs.export.qnn.centring import key_channels, usual_first
+from coordgen_rs.export.qnn.channels import channels_apart
 from coordgen_rs.export.qnn.graph import block_graph
 from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
 from coordgen_rs.export.qnn.quantize import matrix_tensors
@@ -32,18 +30,25 @@ def test_turns_are_orthogonal_and_spread_a_single_channel(size):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_equalised_channels_change_no_output_and_are_of_like_size(tmp_path, family):
-    source = open_checkpoint(write_checkpoint(tmp_path / "model", family=family, kv_heads=2))
-    config, layers = source.config, range(1, 2)
-    hidden = np.random.default_rng(2).standard_normal((1, 40, config.hidden_size))
-    inputs = {"hidden": hidden.astype(np.float32), **text_inputs(config, layers, 40)}
-    graph = block_graph(source, model_shape(config), layers)
-    before = WatchedGraph(graph).run(inputs)
-    equalised_channels(config, 1, graph, largest_channels(config, 1, before))
-    after = WatchedGraph(graph).run(inputs)
-    assert np.abs(after["hidden_out"] - before["hidden_out"]).max() < 1e-4
-    for channels in largest_channels(config, 1, after):
-        assert np.allclose(channels, channels.mean(), rtol=1e-3)
+def test_centred_and_equalised_keys_and_values_change_no_output(tmp_path, family):
+    path = write_checkpoint(tmp_path / "model", family=family, kv_heads=2)
+    assert_centring_changes_no_output(open_checkpoint(path), 1)
+
+
+def test_a_key_that_stands_still_in_a_text_is_kept_in_range_where_it_turns_on(tmp_path):
+    source = open_checkpoint(write_checkpoint(tmp_path / "model", head_dim=16))
+    config = source.config
+    rows = np.random.default_rng(1).standard_normal((2, 20, 16)).astype(np.float32) + 4
+    short, long = (key_channels(config, 0, context, [rows], 0) for context in (20, 4096))
+    slow = len(config.inv_freq) - 1
+    assert (long.largest[:, slow] > short.largest[:, slow]).all()
+    assert (long.largest >= short.largest).all()
+    turned = np.hypot(rows[..., :8], rows[..., 8:]).max(1)
+    assert (long.largest[:, :8] <= turned * 1.01).all()
+
+
+def test_texts_mostly_begin_with_one_token():
+    assert usual_first([[4, 5], [7, 1], [7, 2]]) == 1
 
 
 def test_channels_apart_are_those_that_outgrow_all_others_if_they_are_few():

@@ -9,7 +9,8 @@ large as others, and take the 8 bits of those. So each channel is divided by a f
 of the weights that make it, and what reads it is multiplied by the same: queries for keys, the
 output weights of attention for values. The two channels that turn together in rotary embedding
 share a factor, which then commutes with the turn; heads that share a key share its factors. In
-effect each channel has a step of its own, which costs nothing at run time.
+effect each channel has a step of its own, which costs nothing at run time. The centre of each
+(`centring.py`) is taken off by a difference behind the turn, or by a bias.
 
 In the feed-forward, a channel or two make the massive activations of the first token: one of layer
 11 of SmolLM2 reaches 3,214 there, where the others have a root mean square of 0.16, so 16 bits lose
@@ -17,7 +18,8 @@ more of these than 4-bit weights would. Scaled down, they would take as much fro
 them. So they get a product of their own, of which there is nothing where no channel outgrows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx
@@ -25,7 +27,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from coordgen_rs.export.checkpoints.config import ModelConfig
-from coordgen_rs.export.qnn.graph import key_value_names
+from coordgen_rs.export.qnn.calibration import Ranges
+from coordgen_rs.export.qnn.centring import Channels
+from coordgen_rs.export.qnn.graph import centre_names, has_bare_keys, key_value_names
 
 Array = NDArray[np.float32]
 
@@ -33,19 +37,6 @@ _OUTGROWN = 32
 """Times the size that all but the few largest channels keep below."""
 _MOST_APART = 16
 """Channels; where more are as large, they are no exceptions."""
-_LEAST = 1e-3
-"""Of the mean: channels that are smaller than that are not made larger."""
-
-
-def largest_channels(config: ModelConfig, number: int, outputs: Mapping[str, Array]) -> list[Array]:
-    """Size of each channel of a layer's new keys and values: two arrays `(kv_heads, head_dim)`."""
-    keys, values = (
-        np.abs(outputs[key_value_names(number, kind)[1]])[0] for kind in ("key", "value")
-    )
-    half = 0 if number in config.unrotated_layers else len(config.inv_freq)
-    turning = np.hypot(keys[..., :half], keys[..., half : 2 * half])
-    keys = np.concatenate([turning, turning, keys[..., 2 * half :]], -1)
-    return [keys.max(1), values.max(1)]
 
 
 def channels_apart(largest: Array) -> list[int]:
@@ -62,37 +53,58 @@ def channels_apart(largest: Array) -> list[int]:
 
 
 def equalised_channels(
-    config: ModelConfig, number: int, graph: onnx.ModelProto, largest: list[Array]
+    config: ModelConfig, number: int, graph: onnx.ModelProto, keys: Channels, values: Channels
 ) -> None:
-    """Change the constants of a layer's graph; `largest` as `largest_channels` gives it."""
+    """Change the constants of a layer's graph, by what is known of its keys and values."""
     constants = {tensor.name: tensor for tensor in graph.graph.initializer}
-    of_keys, of_values = map(_factors, largest)
-    group = config.num_heads // config.num_kv_heads
-    by_head, of_outputs = (np.repeat(it, group, 0) for it in (of_keys, of_values))
+    group, name = config.num_heads // config.num_kv_heads, f"layer_{number}"
 
-    def change(name: str, factors: Array, *, is_input: bool = False) -> None:
-        if name in constants:
-            weight = numpy_helper.to_array(constants[name])
-            changed = weight * factors.reshape([-1, 1] if is_input else [-1])
-            constants[name].CopyFrom(numpy_helper.from_array(changed, name))
+    def change(constant: str, changed: Callable[[Array], Array]) -> None:
+        if constant in constants:
+            array = numpy_helper.to_array(constants[constant])
+            replaced = np.asarray(changed(array), np.float32)
+            constants[constant].CopyFrom(numpy_helper.from_array(replaced, constant))
 
-    name = f"layer_{number}"
-    if config.qk_norm:  # one norm for all heads
-        of_keys = np.broadcast_to(of_keys.max(0), of_keys.shape)
-        change(f"{name}.q_proj.normed.weight", of_keys[0])
-        change(f"{name}.k_proj.normed.weight", np.reciprocal(of_keys[0]))
+    of_keys, of_values = keys.factors, values.factors
+    by_head, of_outputs = (np.repeat(it, group, 0).reshape(-1) for it in (of_keys, of_values))
+    if config.qk_norm:
+        change(f"{name}.q_proj.normed.weight", lambda it: it * of_keys[0])
+        change(f"{name}.k_proj.normed.weight", lambda it: it / of_keys[0])
     else:
-        for part, factors in (("q_proj", by_head), ("k_proj", np.reciprocal(of_keys))):
-            change(f"{name}.{part}.weight", factors)
-            change(f"{name}.{part}.bias", factors)
-    change(f"{name}.v_proj.weight", np.reciprocal(of_values))
-    change(f"{name}.v_proj.bias", np.reciprocal(of_values))
-    change(f"{name}.attention_out.weight", of_outputs, is_input=True)
+        for constant in (f"{name}.q_proj.weight", f"{name}.q_proj.bias"):
+            change(constant, lambda it: it * by_head)
+        change(f"{name}.k_proj.weight", lambda it: it / of_keys.reshape(-1))
+        off = keys.centre.reshape(-1) if has_bare_keys(config, number) else np.float32(0)
+        change(f"{name}.k_proj.bias", lambda it: (it - off) / of_keys.reshape(-1))
+    centre = (keys.centre / of_keys)[:, np.newaxis]
+    for constant, part in zip(centre_names(number), _parts(config, centre), strict=True):
+        change(constant, partial(np.add, part))
+    change(f"{name}.v_proj.weight", lambda it: it / of_values.reshape(-1))
+    change(
+        f"{name}.v_proj.bias", lambda it: (it - values.centre.reshape(-1)) / of_values.reshape(-1)
+    )
+    weight, off = f"{name}.attention_out.weight", np.repeat(values.centre, group, 0).reshape(-1)
+    outputs = numpy_helper.to_array(constants[weight])
+    change(f"{name}.attention_out.bias", lambda it: it + off @ outputs)
+    change(weight, lambda it: it * of_outputs[:, np.newaxis])
 
 
-def _factors(largest: Array) -> Array:
-    mean = largest.mean()
-    if not mean:
-        return np.ones_like(largest)
-    factors: Array = np.maximum(largest / mean, np.float32(_LEAST))
-    return factors
+def _parts(config: ModelConfig, rows: Array) -> list[Array]:
+    """First halves of what is rotated, second halves, and the rest."""
+    half = len(config.inv_freq)
+    return np.split(rows, [half, 2 * half], -1)
+
+
+def widen_ranges(number: int, ranges: Ranges, keys: Channels, values: Channels) -> None:
+    """Make the ranges of a layer's rotary products, keys and values hold for all positions."""
+
+    def widen(name: str, size: float) -> None:
+        if name in ranges.by_name:
+            ranges.add(name, -size, size)
+
+    extent = float((keys.extent / keys.factors).max())
+    for part in ("first", "second", "rest"):
+        widen(f"layer_{number}.key_rotary.turned_{part}", extent)
+        widen(f"layer_{number}.key_rotary.centred_{part}", keys.size)
+    for kind, channels in (("key", keys), ("value", values)):
+        widen(key_value_names(number, kind)[1], channels.size)

@@ -147,7 +147,7 @@ def conversions(
     return found
 
 
-_ROTARY_PARTS = ("turned_first", "turned_second", "rest")
+_ROTARY_PARTS = ("centred_first", "centred_second", "centred_rest")
 
 
 def is_converted(cache: CacheEncodings) -> bool:

@@ -121,7 +121,8 @@ def export_qnn(
         path = None if calibration is None else Path(calibration)
         texts = texts_for(source, path, is_chat=True)
         with staged_directory(Path(out)) as staging:
-            key = work_key(source, [*texts.calibration, *texts.held_out], bits, blocks)
+            read = [*texts.calibration, *texts.held_out]
+            key = work_key(source, read, bits, blocks, context)
             work = WorkFolder(Path(out), key)
             report = on_progress or no_progress
             finished = _QnnExporter(source, staging, options, texts, chat, work, report).run()
@@ -196,7 +197,13 @@ class _QnnExporter:
         ends = frozenset(layers[-1] for layers in self._layers)
         bits = _BITS[self._options.weights]
         preparation = Preparation(
-            self._source, self._texts, bits, self._work, ends, self._on_progress
+            self._source,
+            self._texts,
+            bits,
+            self._options.context,
+            self._work,
+            ends,
+            self._on_progress,
         )
         preparation.run(self._steps)
         layers = [self._work.load(layer_name(it)) for it in range(self._model.num_layers)]

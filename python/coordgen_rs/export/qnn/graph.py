@@ -16,6 +16,7 @@ versions 73 to 81). ScatterND, RotaryEmbedding and Where do not finalise in a qu
 ScatterElements gives wrong results, GroupQueryAttention is not there at all.
 The factor 1 / sqrt(head_dim) is part of the query weights, or of the norm behind them, which saves
 a product of all scores; a factor of the residual stream is part of the weights before it.
+Keys and values are stored less a constant, zero here, that `centring.py` chooses for each channel.
 Layers that read the same input are not joined, as on CPU: each gets encodings of its own.
 """
 
@@ -28,6 +29,7 @@ from onnx import numpy_helper
 
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.export.checkpoints.config import ModelConfig
 from coordgen_rs.export.checkpoints.tensor import Tensor
 from coordgen_rs.export.graph_builder import GraphBuilder, float_info
 from coordgen_rs.export.layers import (
@@ -44,6 +46,7 @@ ROWS, PAST, ATTENDED = "rows", "past", "attended"
 REPEATED_MASK = "mask_of_group"
 """The value that holds the mask once for each head of a group, where groups have several."""
 
+_PARTS = ("first", "second", "rest")
 _OPSET = 23
 _ANY = -1
 """The rows in a Reshape, which infers them."""
@@ -64,6 +67,15 @@ def masked_scores_name(layer: int) -> str:
 def key_value_names(layer: int, kind: str) -> tuple[str, str, str]:
     """Past, new rows and both together of a layer's keys or values (`kind`)."""
     return f"{kind}_{layer}", f"{kind}_{layer}_new", f"{kind}_{layer}_all"
+
+
+def centre_names(layer: int) -> tuple[str, str, str]:
+    """The constants that are taken off rotated keys, for first halves, second halves and the rest.
+
+    `(num_kv_heads, 1, n)` each, the last of them only where there is a rest.
+    """
+    first, second, rest = (f"layer_{layer}.key_centre_{part}" for part in _PARTS)
+    return first, second, rest
 
 
 def block_graph(
@@ -99,6 +111,11 @@ def block_graph(
         output = "hidden_out" if number == layers[-1] else None
         x = graph.feed_forward(number, x, output, (apart or {}).get(number, ()))
     return graph.model("block", [*inputs, *graph.matrices], outputs, _OPSET)
+
+
+def has_bare_keys(config: ModelConfig, layer: int) -> bool:
+    """Whether a layer's keys are neither normed nor rotated: their centre is part of a bias."""
+    return layer in config.unrotated_layers and not config.qk_norm
 
 
 def head_graph(
@@ -161,7 +178,8 @@ class _QnnGraph(GraphBuilder):
         rows = self.integers(1, _ANY, width)
         attended = self.node("Reshape", [attended, rows], f"{name}.attended_rows")
         weight = self._weight(number, "self_attn.o_proj", self._residual_scale)
-        out = self.linear(f"{name}.attention_out", attended, weight)
+        centre = np.zeros(model.hidden_size, np.float32)
+        out = self.linear(f"{name}.attention_out", attended, weight, centre)
         return self.node("Add", [x, out], f"{name}.after_attention")
 
     def feed_forward(
@@ -220,6 +238,9 @@ class _QnnGraph(GraphBuilder):
         width = heads * model.head_dim
         weight = self._weight(number, f"self_attn.{part}", scale)
         bias = None
+        has_centre = part == "k_proj" and has_bare_keys(self._source.config, number)
+        if part == "v_proj" or has_centre:
+            bias = np.zeros(width, np.float32)
         if self._source.config.qkv_bias:
             bias_name = f"model.layers.{number}.self_attn.{part}.bias"
             bias = self._source.tensor(bias_name, width).times(scale).load()
@@ -248,27 +269,38 @@ class _QnnGraph(GraphBuilder):
             heads = self._by_head(number, part, x, by_head, norm=norm)
         else:
             heads = self._by_head(number, part, x, by_head, scale)
-        return self._rotate(f"{name}_rotary", heads, finished) if is_rotated else heads
+        if not is_rotated:
+            return heads
+        centres = centre_names(number) if kind == "key" else ()
+        return self._rotate(f"{name}_rotary", heads, finished, centres)
 
-    def _rotate(self, name: str, x: str, output: str) -> str:
+    def _rotate(self, name: str, x: str, output: str, centres: Sequence[str]) -> str:
         """Rotary embedding of `x (1, heads, M, head_dim)`: element i turns with i + head_dim / 2.
 
         Spelt out: quantised blocks with the operator RotaryEmbedding did not finalise on HTP.
         The graph has inputs `cos` and `sin` `(1, 1, M, head_dim / 2)`; with fewer columns, the
-        dimensions behind those that are rotated stay as they are. `output` names the result.
+        dimensions behind those that are rotated stay as they are. `output` names the result, from
+        which constants with the names `centres` are taken, if there are any.
         """
         half = len(self._source.config.inv_freq)
-        first, second, rest = f"{name}.first", f"{name}.second", f"{name}.rest"
         sizes = [half, half, self._model.head_dim - 2 * half]
-        parts = [first, second, rest] if sizes[2] else [first, second]
-        self.split("Split", [x, self.integers(*sizes[: len(parts)])], parts, axis=-1)
+        sizes = sizes if sizes[2] else sizes[:2]
+        first, second, *rest = parts = [
+            f"{name}.{part}" for part, _ in zip(_PARTS, sizes, strict=False)
+        ]
+        self.split("Split", [x, self.integers(*sizes)], parts, axis=-1)
         first_cos = self.node("Mul", [first, "cos"], f"{name}.first_cos")
         second_sin = self.node("Mul", [second, "sin"], f"{name}.second_sin")
         second_cos = self.node("Mul", [second, "cos"], f"{name}.second_cos")
         first_sin = self.node("Mul", [first, "sin"], f"{name}.first_sin")
         turned_first = self.node("Sub", [first_cos, second_sin], f"{name}.turned_first")
         turned_second = self.node("Add", [second_cos, first_sin], f"{name}.turned_second")
-        return self.node("Concat", [turned_first, turned_second, *parts[2:]], output, axis=-1)
+        turned = [turned_first, turned_second, *rest]
+        for index, (centre, size) in enumerate(zip(centres, sizes, strict=False)):
+            zeros = np.zeros((self._model.num_kv_heads, 1, size), np.float32)
+            pair = [turned[index], self._constant(centre, zeros)]
+            turned[index] = self.node("Sub", pair, f"{name}.centred_{_PARTS[index]}")
+        return self.node("Concat", turned, output, axis=-1)
 
     def _attend(self, number: int, query: str) -> str:
         """Softmax attention of `query (1, heads, M, head_dim)`, in the same shape.

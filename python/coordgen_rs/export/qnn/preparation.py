@@ -20,12 +20,9 @@ from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.graph_builder import float_info
 from coordgen_rs.export.layers import final_norm_tensor, first_hidden_tensor, output_tensor
 from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
-from coordgen_rs.export.qnn.channels import (
-    channels_apart,
-    equalised_channels,
-    largest_channels,
-)
-from coordgen_rs.export.qnn.graph import block_graph
+from coordgen_rs.export.qnn.centring import Channels, key_channels, usual_first, value_channels
+from coordgen_rs.export.qnn.channels import channels_apart, equalised_channels, widen_ranges
+from coordgen_rs.export.qnn.graph import block_graph, key_value_names
 from coordgen_rs.export.qnn.rounding import ColumnIntegers, output_error, rounded
 from coordgen_rs.export.qnn.text_inputs import text_inputs
 from coordgen_rs.export.qnn.work import Matrix, PreparedGraph, WorkFolder
@@ -36,8 +33,6 @@ HEAD = "head"
 HEAD_MATRIX = "logits.weight"
 HEAD_BITS = 8
 """The head is more sensitive."""
-_SAMPLE = 16
-"""Texts that tell the sizes of keys' and values' channels."""
 _HEAD_ROWS = 1024
 """Rows on which the range of the logits is found."""
 _MARGIN = 1.1
@@ -57,6 +52,7 @@ class Preparation:
         source: The checkpoint.
         texts: Token ids of the texts.
         bits: That the matrices of layers may get.
+        context: Most tokens of a request.
         work: Where results are kept.
         ends: The last layer of each block, behind which held-out states are kept.
         on_progress: Called with what comes next, steps done, and steps in all.
@@ -65,6 +61,7 @@ class Preparation:
     source: Checkpoint
     texts: CalibrationTexts
     bits: Sequence[int]
+    context: int
     work: WorkFolder
     ends: frozenset[int]
     on_progress: Progress
@@ -108,22 +105,21 @@ class Preparation:
         name = layer_name(number)
         states = self.work.states(layer_name(number - 1)) if number else self.first_states()
         texts = self.by_text(states)
-        graph, apart = self._equalised_graph(
-            number, texts[: min(_SAMPLE, len(self.texts.calibration))]
-        )
+        calibrated = texts[: len(self.texts.calibration)]
+        graph, apart, channels = self._equalised_graph(number, calibrated)
         streams = {f"layer_{number}.attended_rows": f"layer_{number}.after_attention"}
         for activated in ("activated", "activated_apart")[: 2 if apart else 1]:
             streams[f"layer_{number}.{activated}"] = "hidden_out"
-        watched, num_calibrated = WatchedGraph(graph, streams), len(self.texts.calibration)
-        after = []
+        watched, after = WatchedGraph(graph, streams), []
         for index, text in enumerate(texts):
-            run = watched.watch if index < num_calibrated else watched.run
+            run = watched.watch if index < len(calibrated) else watched.run
             after.append(run(self._inputs(number, text))["hidden_out"][0])
         joined = np.concatenate(after)
         if not np.isfinite(joined).all():
             raise CheckpointError(
                 f"layer {number} gives NaN or infinite values on the calibration text"
             )
+        widen_ranges(number, watched.ranges, *channels)
         self.work.save(name, _prepared(graph, watched, self.bits, apart), joined)
         if number and number - 1 not in self.ends:
             self.work.forget_states(layer_name(number - 1))
@@ -133,24 +129,34 @@ class Preparation:
         return {"hidden": text[np.newaxis], **text_inputs(self.source.config, layers, len(text))}
 
     def _equalised_graph(
-        self, number: int, sample: Sequence[Array]
-    ) -> tuple[onnx.ModelProto, list[int]]:
-        """The float graph of a layer whose channels are of like size, and those that are apart."""
+        self, number: int, texts: Sequence[Array]
+    ) -> tuple[onnx.ModelProto, list[int], tuple[Channels, Channels]]:
+        """The float graph of a layer whose channels are of like size, and those that are apart.
+
+        Then what is known of the channels of its keys and values.
+        """
         config, layers = self.source.config, range(number, number + 1)
         model, activated = model_shape(config), f"layer_{number}.activated"
         graph = block_graph(self.source, model, layers)
         graph.graph.output.append(float_info(activated, 1, "rows", "n"))
         watched = WatchedGraph(graph)
-        outputs = [watched.run(self._inputs(number, text)) for text in sample]
+        sizes, keys, values = np.zeros(model.ffn_size, np.float32), [], []
+        for text in texts:
+            outputs = watched.run(self._inputs(number, text))
+            sizes = np.maximum(sizes, np.abs(outputs[activated][0]).max(0))
+            keys.append(outputs[key_value_names(number, "key")[1]][0])
+            values.append(outputs[key_value_names(number, "value")[1]][0])
         del watched, graph.graph.output[-1]
-        sizes = np.max([np.abs(it[activated][0]).max(0) for it in outputs], 0)
         apart = channels_apart(sizes)
         if apart:
             graph = block_graph(self.source, model, layers, apart={number: apart})
-        largest = [largest_channels(config, number, it) for it in outputs]
-        both = [np.max(arrays, 0) for arrays in zip(*largest, strict=True)]
-        equalised_channels(config, number, graph, both)
-        return graph, apart
+        first = usual_first(self.texts.calibration)
+        channels = (
+            key_channels(config, number, self.context, keys, first),
+            value_channels(values, first),
+        )
+        equalised_channels(config, number, graph, *channels)
+        return graph, apart, channels
 
     def _prepare_head(self) -> None:
         config, ranges = self.source.config, Ranges()
