@@ -13,7 +13,7 @@ REQUESTS ?= 2000
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak fuzz fuzz-again wheel lint format docs bench clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak fuzz fuzz-again wheel lint format docs figures bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -105,6 +105,9 @@ format: build/.venv ## rewrite the sources in the project's format
 
 docs: build/.docs ## these pages as a site in build/site, without network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+figures: build/.core ## rerun what README and docs measure, and rewrite it there (hours; ONLY="plans widths")
+	PYTHONPATH=tests/support $(BIN)/python docs/figures.py $(ONLY)
 
 bench: build/.core ## micro-benchmarks of drafting, in Rust and through the binding
 	cargo bench

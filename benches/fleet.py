@@ -3,11 +3,11 @@
     python benches/fleet.py BUNDLE DATA.jsonl .. --tokens 1000000,10000000,100000000
 
 Of the records, every tenth is said by the target; passages of the others, put together at random
-with one token in fifty replaced, are the fleet's requests, as token ids in JSON lines. Prints one
-JSON object for each size. `--cpu-time` times steps by the core's clock, where other programs run:
-waiting for the disk is left out then. With `--text N` it builds from text of N tokens in 8
-namespaces instead, once for each of `--ray local:1,local:2` and once without Ray, and compares
-times and bytes: of the start of Ray and its workers, and of the build on them.
+with one token in fifty replaced, are the fleet's requests, as token ids in JSON lines. Prints a
+table, or with `--json` an object for each size. `--cpu-time` times steps by the core's clock, where
+other programs run: waiting for the disk is left out then. With `--text N` it builds from text of N
+tokens in 8 namespaces instead, once for each of `--ray local:1,local:2` and once without Ray, and
+compares times and bytes: of the start of Ray and its workers, and of the build on them.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from coordgen_rs.bench.replay.templates import TEMPLATES, tokenize
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.history.fleet.build import build
 from coordgen_rs.tasks import RayTasks, Sequential
+from coordgen_rs.text.tables import show_table
 from coordgen_rs.text.tokenizer import Tokenizer
 
 TOKENS_A_FILE = 5_000_000
@@ -37,6 +38,15 @@ MEAN_LENGTH = 500
 PASSAGE = (8, 200)
 REPLACED = 0.02
 NAMESPACES = 8
+COLUMNS = (
+    "tokens",
+    "requests",
+    "build, seconds of a core",
+    "peak memory of the build, MB",
+    "index, MB",
+    "tokens per step",
+    "step, p50, us",
+)
 
 
 def requests(texts, num_tokens, seed):
@@ -177,6 +187,25 @@ def note(at, what, done, total):
     at[what] = (at.get(what, (now,))[0], now)
 
 
+def cells(rows):
+    """The lines of the table; the first is drafting without a fleet."""
+    empty = rows[0]["without"]
+    yield ["0", "0", "-", "-", "-", *_steps_told(empty)]
+    for row in rows:
+        yield [
+            f"{row['tokens']:,}",
+            f"{row['requests']:,}",
+            f"{row['build_cpu_s']:.1f}",
+            f"{row['peak_bytes'] / 1e6:,.0f}",
+            f"{row['index_bytes'] / 1e6:.1f}",
+            *_steps_told(row["again"]),
+        ]
+
+
+def _steps_told(figures):
+    return [f"{figures['tokens_per_step']:.2f}", f"{figures['step_us']['p50']:.0f}"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle", type=Path)
@@ -186,6 +215,7 @@ def main():
     parser.add_argument("--text", type=int, default=0)
     parser.add_argument("--ray", default="local:1,local:2")
     parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     clock = time.thread_time if options.cpu_time else time.perf_counter
     bundle = Bundle.open(options.bundle)
@@ -210,10 +240,14 @@ def main():
             )
             print(json.dumps(compared), flush=True)
         return
+    rows = []
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            measured = measure(size, texts, live, bundle, Path(folder), options.budget, clock)
-            print(json.dumps(measured), flush=True)
+            rows.append(measure(size, texts, live, bundle, Path(folder), options.budget, clock))
+        if options.json:
+            print(json.dumps(rows[-1]), flush=True)
+    if not options.json:
+        show_table("a fleet's history by its size", COLUMNS, list(cells(rows)))
 
 
 if __name__ == "__main__":

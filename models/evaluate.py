@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import Session, Tokenizer, generate, make_drafter, open_session
+from coordgen_rs.text.tables import show_table
 from corpus import EOS, HELD_OUT_SEEDS, TASKS, Example, example
 
 NGRAM_LEN = 4
@@ -84,19 +85,18 @@ def main() -> None:
     arguments = parser.parse_args()
     session = open_session(arguments.bundle)
     tokenizer = Tokenizer.of(session.bundle)
-    print("task     exact  facts  overlap  prompt  answer")
+    rows = []
     for task in TASKS:
         examples = [example(task, seed) for seed in HELD_OUT_SEEDS[: arguments.examples]]
         made = answers(session, tokenizer, [tokenizer.encode(wanted.prompt) for wanted in examples])
         got = score(tokenizer, examples, made)
-        print(
-            f"{task:8} {got.exact:5.3f}  {got.facts:5.3f}  {got.overlap:7.3f}"
-            f"  {got.prompt_len:6.0f}  {got.answer_len:6.0f}",
-            flush=True,
-        )
+        shares = [f"{share:.3f}" for share in (got.exact, got.facts, got.overlap)]
+        rows.append([task, *shares, f"{got.prompt_len:.0f}", f"{got.answer_len:.0f}"])
         if arguments.prompts is not None:
             chosen = showpiece(tokenizer, examples, made)
             (arguments.prompts / f"{task}.txt").write_text(chosen.prompt)
+    columns = ("task", "exact", "facts", "overlap", "prompt length", "answer length")
+    show_table(f"{arguments.examples} held-out examples per task", columns, rows)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,13 @@ _UNITS = {
     "answer": ("whole answers, new tokens/s, prompt included", 1),
     "tokens_per_step": ("tokens per step", 2),
 }
+_IN_SHORT = (
+    ("rates", "prefill", 0),
+    ("rates", "decode", 1),
+    ("rates_without_loops", "decode", 1),
+    ("rates", "tokens_per_step", 2),
+    ("rates", "answer", 1),
+)
 
 
 def run_document(run, prompts):
@@ -128,6 +135,7 @@ def show(run, num_prompts):
         num_prompts: Prompts in all.
     """
     threads, rows = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}", run["rows"]
+    _show_in_short(f"in short, all tasks, {threads}", rows)
     for measure, (title, digits) in _UNITS.items():
         _show_rates(f"{title}, {threads}", rows, "rates", measure, digits)
     _show_rates(
@@ -159,6 +167,31 @@ def show(run, num_prompts):
         _show_comparisons(f"{title}, {threads}", run["comparisons"], kind)
     for name, why in run["failures"].items():
         print(f"failed: {name}: {why}")
+
+
+def _show_in_short(title, rows):
+    """A line a row: what the tables below say of all tasks together."""
+    show_table(
+        title,
+        [
+            "",
+            "reading the prompt, tokens/s",
+            "decoding, tokens/s",
+            "without loops, tokens/s",
+            "tokens per step",
+            "whole answers, tokens/s",
+        ],
+        [
+            [
+                row["name"],
+                *(
+                    _median(row[which][measure][ALL], digits)
+                    for which, measure, digits in _IN_SHORT
+                ),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _show_rates(title, rows, which, measure, digits):

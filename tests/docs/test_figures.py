@@ -1,0 +1,171 @@
+"""The figures of the documents: each measured table can be printed and written again by itself."""
+
+import re
+import subprocess
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+import figures
+from checkpoints import ROOT
+from documents import DOCUMENTS, parse_error, simple_commands
+
+BY_HAND = {
+    "requests as token ids, gzip": "arithmetic, as the text says",
+    "`int8` | uint16": "two runs side by side, on chats that are not in the repository",
+    "Q4_K_M as F32": "two files were written as floats by hand",
+    "tokens seen, millions": "training takes an hour; embedded/curve.txt is its output",
+}
+"""First cells of tables of figures that no command rewrites, and why."""
+
+_TABLE = re.compile(r"^(?:\|.*\|\n){2,}", re.MULTILINE)
+_RULE = re.compile(r"\|[-: |]+\|")
+_NUMBER = re.compile(r"\W*x?\d[\d.,]*( ?[%\w]+)?( \([\d.,]+\))?\W*")
+
+
+def all_blocks() -> list[figures.Block]:
+    return [block for document in DOCUMENTS for block in figures.blocks_of(document)]
+
+
+def rows_of(table: str) -> list[list[str]]:
+    lines = [line for line in table.splitlines() if not _RULE.fullmatch(line)]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def is_of_figures(table: str) -> bool:
+    """Whether most of its cells, the first column and the head left out, are numbers."""
+    cells = [cell for row in rows_of(table)[1:] for cell in row[1:]]
+    return sum(_NUMBER.fullmatch(cell) is not None for cell in cells) > len(cells) / 2
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch) -> Path:
+    """A copy of the benchmarks page, which alone is rewritten."""
+    page = tmp_path / "benchmarks.md"
+    page.write_text((ROOT / "docs" / "benchmarks.md").read_text())
+    monkeypatch.setattr(figures, "DOCUMENTS", [page])
+    monkeypatch.setattr(figures, "WORK", tmp_path / "work")
+    return page
+
+
+def test_every_marker_has_a_name_of_its_own_and_a_command_that_parses():
+    blocks = all_blocks()
+    names = [block.name for block in blocks]
+    assert len(names) == len(set(names)) > 15
+    for block in blocks:
+        (call,) = simple_commands(block.command)
+        assert call[0] in ("coordgen", "python"), block
+        if call[0] == "coordgen":
+            assert parse_error(call[1:]) is None, block
+        else:
+            assert (ROOT / call[1]).exists() or (ROOT / "models" / call[1]).exists(), block
+
+
+def test_every_need_is_in_its_command():
+    for block in all_blocks():
+        words = block.command.split()
+        for name in block.needs:
+            assert any(fnmatch(name, word) or name == word for word in words), (block, name)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_measured_table_is_between_markers(path):
+    text = re.sub(r"<!-- figures: .*?<!-- /figures -->", "", path.read_text(), flags=re.DOTALL)
+    tables = [table for table in _TABLE.findall(text) if is_of_figures(table)]
+    assert [table for table in tables if not any(cell in table for cell in BY_HAND)] == []
+
+
+def test_no_exception_is_left_over():
+    everything = "".join(path.read_text() for path in DOCUMENTS)
+    assert all(cell in everything for cell in BY_HAND)
+
+
+def test_a_table_is_rewritten_in_its_place_and_says_what_was_measured(copied, capsys):
+    before = copied.read_text()
+    head = before.partition("<!-- figures: plans")[0]
+    copied.write_text(before.replace("1.417", "9.999"))
+    assert figures.main(["plans"]) == 0
+    after = copied.read_text()
+    assert "plans: rewritten" in capsys.readouterr().out
+    written = after.partition("<!-- figures: plans")[2].partition("<!-- /figures -->")[0]
+    assert "makespan / lower bound, mean\n\n| chunks |" in written
+    assert "every point" not in written
+    assert "1.417" in written
+    assert f"Measured at {figures.commit()}." in written
+    assert after.partition("<!-- figures: plans")[0] == head
+    end = "## Switching"
+    assert after.partition(end)[2] == before.partition(end)[2]
+
+
+def test_figures_whose_needs_are_absent_stay_as_they_are(copied, capsys):
+    before = copied.read_text()
+    assert figures.main(["replays", "widths"]) == 0
+    said = capsys.readouterr().out
+    assert "replays: left as it is: needs " in said
+    assert copied.read_text() == before
+
+
+def test_a_command_that_fails_is_named_and_leaves_its_table(copied, capsys):
+    broken = copied.read_text().replace("coordgen plan --grid", "coordgen plan --gird")
+    copied.write_text(broken)
+    assert figures.main(["plans"]) == 1
+    assert "plans: FAILED, left as it is: exit code 2 of coordgen plan" in capsys.readouterr().out
+    assert copied.read_text() == broken
+
+
+def test_an_unknown_name_is_refused_and_names_are_listed(copied, capsys):
+    assert figures.main(["plan"]) == 2
+    assert "no plan; --list shows all names" in capsys.readouterr().err
+    assert figures.main(["--list", "plans"]) == 0
+    assert capsys.readouterr().out.endswith("coordgen plan --grid\n")
+
+
+def test_a_bundle_that_a_document_makes_is_made_before_its_figures(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\necho 1 > first.txt\npython -c 'print(open(\"first.txt\").read())' > made.txt\n"
+        "cat made.txt\n```\n<!-- figures: one; needs: first.txt, made.txt -->\n<!-- /figures -->\n"
+    )
+    monkeypatch.setattr(figures, "DOCUMENTS", [page])
+    monkeypatch.setattr(figures, "WORK", tmp_path / "work")
+    assert figures.main([]) == 1
+    assert "it printed no table" in capsys.readouterr().out
+    assert (tmp_path / "work" / "made.txt").read_text() == "1\n\n"
+
+
+def test_only_tables_are_kept_with_the_line_above_each():
+    printed = "loaded\n\nspeed\n\n| a |\n| - |\n| 1 |\n\nbytes\n\n| b |\n| - |\n| 2 |\ndone\n"
+    first, second = "speed\n\n| a |\n| - |\n| 1 |", "bytes\n\n| b |\n| - |\n| 2 |"
+    assert figures.tables_of(printed) == f"{first}\n\n{second}"
+    assert figures.tables_of(printed, ["byte"]) == second
+    with pytest.raises(figures.FailedError, match="no table speeds"):
+        figures.tables_of(printed, ["speeds"])
+
+
+@pytest.mark.parametrize(
+    ("marker", "mistake"),
+    [
+        ("<!-- figures: a -->\n<!-- /figures -->\n", "no command for a"),
+        ("```sh\nls\n```\n<!-- figures: a -->\n| 1 |\n", "no <!-- /figures --> for a"),
+        ("```sh\nls\n```\n<!-- figures: a; need: b -->\n<!-- /figures -->\n", "option need"),
+    ],
+)
+def test_a_marker_that_is_not_well_formed_is_refused(marker, mistake, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(marker)
+    with pytest.raises(ValueError, match=mistake):
+        list(figures.blocks_of(page))
+
+
+def test_what_is_changed_but_a_document_is_told(monkeypatch):
+    asked = []
+
+    def fake(command, **_):
+        asked.append(command)
+        said = "0123456\n" if "rev-parse" in command else " M src/lib.rs\n"
+        return subprocess.CompletedProcess(command, 0, stdout=said)
+
+    monkeypatch.setattr(subprocess, "run", fake)
+    assert figures.commit() == "0123456, with uncommitted changes"
+    assert ":!*.md" in asked[-1]
