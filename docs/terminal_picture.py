@@ -20,6 +20,8 @@ from rich.text import Text
 
 COLUMNS = 96
 
+_ERASED_LINE = "\x1b[2K"
+_CURSOR = re.compile(r"\x1b?\[(?:\?25[hl]|\d*[AK])")
 _FONTS_BY_ADDRESS = re.compile(r"@font-face {{.*?}}\s*", re.DOTALL)
 _FORMAT = _FONTS_BY_ADDRESS.sub("", CONSOLE_SVG_FORMAT).replace(
     "Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -35,13 +37,20 @@ def main() -> int:
     done = subprocess.run(
         options.command,
         env=os.environ | {"FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)},
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     if done.returncode:
+        sys.stderr.write(done.stderr)
         return done.returncode
-    options.picture.write_text(drawn(shlex.join(options.command), done.stdout))
+    printed = done.stdout + without_progress(done.stderr)
+    options.picture.write_text(drawn(shlex.join(options.command), printed))
     return 0
+
+
+def without_progress(said: str) -> str:
+    """What stays on a terminal when the bars of progress are gone."""
+    return _CURSOR.sub("", said[said.rfind(_ERASED_LINE) + 1 :])
 
 
 def drawn(command: str, printed: str) -> str:

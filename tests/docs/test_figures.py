@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import concept_figures
 import figures
+import terminal_picture
 from checkpoints import ROOT
 from documents import DOCUMENTS, parse_error, simple_commands
 
@@ -98,12 +100,27 @@ def test_a_table_is_rewritten_in_its_place_and_says_what_was_measured(copied, ca
     assert after.partition(end)[2] == before.partition(end)[2]
 
 
-def test_figures_whose_needs_are_absent_stay_as_they_are(copied, capsys):
-    before = copied.read_text()
-    assert figures.main(["replays", "widths"]) == 0
-    said = capsys.readouterr().out
-    assert "replays: left as it is: needs " in said
-    assert copied.read_text() == before
+def test_figures_whose_needs_are_absent_stay_as_they_are(tmp_path, monkeypatch, capsys):
+    page, typed = tmp_path / "page.md", "```sh\ncoordgen export no.gguf made\nls made\n```\n"
+    needs = ("made", "no.jsonl", "made; packages: no_such_package")
+    page.write_text(
+        typed
+        + "".join(
+            f"<!-- figures: f{n}; needs: {need} -->\n<!-- /figures -->\n"
+            for n, need in enumerate(needs)
+        )
+        + "<!-- picture: drawn; needs: build/no; command: ls -->\n"
+    )
+    before = page.read_text()
+    monkeypatch.setattr(figures, "DOCUMENTS", [page])
+    monkeypatch.setattr(figures, "WORK", tmp_path / "work")
+    assert figures.main([]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("f0: left as it is: needs no.gguf: put it into ")
+    assert said[1].startswith("f1: left as it is: needs no.jsonl: put it into ")
+    assert said[2] == "f2: left as it is: needs the package no_such_package, which is not installed"
+    assert said[3] == "drawn: left as it is: needs build/no, which is not there"
+    assert page.read_text() == before
 
 
 def test_a_command_that_fails_is_named_and_leaves_its_table(copied, capsys):
@@ -169,3 +186,32 @@ def test_what_is_changed_but_a_document_is_told(monkeypatch):
     monkeypatch.setattr(subprocess, "run", fake)
     assert figures.commit() == "0123456, with uncommitted changes"
     assert ":!*.md" in asked[-1]
+
+
+@pytest.mark.parametrize("name", concept_figures.FIGURES)
+def test_the_drawn_figures_are_those_of_their_script(name):
+    assert concept_figures.FIGURES[name]() == (ROOT / "docs" / name).read_text("utf-8")
+
+
+def test_every_picture_of_the_documents_is_drawn_by_a_marked_command():
+    drawn = {name for block in all_blocks() if block.is_picture for name in named_by(block)}
+    assert {path.name for path in (ROOT / "docs").glob("*.svg")} - drawn == {"data-flow.svg"}
+
+
+def named_by(block: figures.Block) -> set[str]:
+    """The pictures that a command writes."""
+    if "concept_figures" in block.command:
+        return set(concept_figures.FIGURES)
+    return {Path(word).name for word in block.command.split() if word.endswith(".svg")}
+
+
+def test_what_progress_left_on_a_terminal_is_not_in_its_picture():
+    bars = "\x1b[?25l\x1b[2Ktiming 10%\x1b[2Ktiming 90%\n\x1b[?25h\x1b[1A\x1b[2K"
+    said = "\x1b[32mautomaton\x1b[0m 40%\n"
+    assert terminal_picture.without_progress(bars + said) == said
+    assert terminal_picture.without_progress(said) == said
+    picture = terminal_picture.drawn("coordgen", said)
+    assert "automaton" in picture
+    assert "http" not in picture.replace("http://www.w3.org/2000/svg", "").replace(
+        "https://www.textualize.io", ""
+    )
