@@ -141,7 +141,7 @@ def _path_told(canvas: Canvas, accepted: Sequence[int]) -> None:
         "One run of the model gives the next token of every row.",
         f"Row 0 gives “{SAYS[0]}”, which is row {accepted[0]}; that gives “{SAYS[1]}”; and so on.",
         f"Accepted: “{' '.join(words)}”. Nothing follows row {accepted[-1]}, so the model's",
-        f"own “{SAYS[len(words)]}” is the last token of the step: {len(words)} + 1 tokens in one run.",
+        f"own “{SAYS[len(words)]}” is the last token of this step: {len(words)} + 1 in one run.",
     )
     for number, line in enumerate(lines):
         canvas.text("left", 24, 270 + 26 * number, line)
