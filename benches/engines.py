@@ -78,16 +78,16 @@ def _prompts(options, weights):
     by_task = {}
     for each in conversations:
         by_task.setdefault(each.task, []).append(each)
-    limit = options.limit
-    if options.equal:
-        limit = -(-options.equal // len(by_task))
+    limit = -(-options.equal // len(by_task)) if options.equal else options.limit
     few = [each for of in by_task.values() for each in spread(of, limit and 8 * limit)]
     prompts, _ = shorter(
         encode(few, chat_template(options.model), tokenizer), options.max_prompt_tokens
     )
-    prompts = {task: spread(of, limit) for task, of in prompts.items()}
     if not prompts:
         raise ContestantFailedError(f"no prompt has at most {options.max_prompt_tokens} tokens")
+    if options.equal:
+        limit = -(-options.equal // len(prompts))
+    prompts = {task: spread(of, limit) for task, of in prompts.items()}
     return {task: [prompt.token_ids for prompt in of] for task, of in prompts.items()}
 
 

@@ -15,6 +15,8 @@ from live.process import EngineProcess
 CONTEXT = 4096
 ENGINES = ("llama.cpp", "transformers", "GenAI", "MLX")
 OURS = tuple(hosted.KINDS)
+WIDEST = OURS[1:]
+"""For equality: where steps are widest, their arithmetic is furthest from that of one row."""
 
 
 class Asked(NamedTuple):
@@ -85,26 +87,30 @@ def _engines(name, gguf, weights, asked, slots):
     if name == "transformers":
         lookups = () if asked.is_equality else tuple(hosted.LOOKUPS)
         options = {"folder": folder, **common}
-        kinds = ("plain", *OURS, *(f"prompt lookup {count}" for count in lookups))
+        kinds = ("plain", *_ours(asked), *(f"prompt lookup {count}" for count in lookups))
         yield Engine(name, "float32", [Process(hosted.open_transformers, options, kinds)])
     elif name == "GenAI":
         made = weights.genai("int4")
         own = ("GenAI plain",) if asked.is_equality else tuple(genai_folder.SETTINGS)
         processes = [
             Process(genai_folder.open_engine, {"folder": made, **common}, own),
-            Process(hosted.open_genai, {"folder": made, **shape, **common}, OURS),
+            Process(hosted.open_genai, {"folder": made, **shape, **common}, _ours(asked)),
         ]
         yield Engine(name, "int4", processes)
     else:
         options = {"folder": folder, **shape, **common}
-        yield Engine(name, "float32", [Process(hosted.open_mlx, options, ("plain", *OURS))])
+        yield Engine(name, "float32", [Process(hosted.open_mlx, options, ("plain", *_ours(asked)))])
+
+
+def _ours(asked):
+    return WIDEST if asked.is_equality else OURS
 
 
 def _llama(weights, gguf, asked, common, slots):
     opened = {"gguf": gguf, "context": CONTEXT, **common}
     processes = [
         Process(llama_loop.open_engine, opened, ("plain",)),
-        Process(hosted.open_llama, opened, OURS),
+        Process(hosted.open_llama, opened, _ours(asked)),
     ]
     types = [] if asked.is_equality else [kind for kind in llama_server.TYPES if kind != "plain"]
     shared = opened | {"slots": slots.absolute()}
