@@ -124,7 +124,7 @@ def _emptied(folder):
     try:
         yield
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # another run may share it
 
 
 def _tell(what):

@@ -1,0 +1,138 @@
+"""The comparison of engines with our drafts, with fake engines: what is kept, told and compared."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contest import Answer, Contest
+from fake_engines import open_absent, open_scripted
+from live import adapted, adapted_report
+from live.hosted import Hosted
+from live.kept import Kept, key_of, merged
+
+MEASURED, FREE = adapted.OURS
+SECONDS = {"plain": 4.0, MEASURED: 2.0, FREE: 8.0, "n-gram": 2.5}
+PROMPTS = {"summary": [np.arange(4, dtype=np.uint32)], "ui": [np.arange(9, dtype=np.uint32)]}
+
+
+def asked(*, is_equality: bool = False) -> adapted.Asked:
+    return adapted.Asked(1, 1, 11, True, is_equality, False)
+
+
+def engine(*processes: adapted.Process) -> adapted.Engine:
+    return adapted.Engine("fake", "float32", list(processes))
+
+
+def scripted(*names: str, **options: object) -> adapted.Process:
+    kinds = {name: SECONDS[name] for name in names}
+    return adapted.Process(open_scripted, {"kinds": kinds, **options}, names)
+
+
+def contest(steps: dict[str, int], other: str | None = None) -> Contest:
+    """Ten decoded tokens each, in so many steps; one contestant says another token at place 3."""
+    tokens = list(range(11))
+    slip = [0, 1, 2, 9, *range(4, 11)]
+    return Contest(
+        {
+            name: {"ui": [[Answer(slip if name == other else tokens, 10, num, 1.0, SECONDS[name])]]}
+            for name, num in steps.items()
+        }
+    )
+
+
+def test_an_engine_is_measured_task_by_task_and_an_absent_part_is_named(tmp_path: Path) -> None:
+    failures: dict[str, str] = {}
+    fake = engine(scripted("plain"), adapted.Process(open_absent, {}, ("n-gram",)), scripted(FREE))
+    started = adapted.Started(fake, tmp_path, 60, False, failures)
+    told: list[str] = []
+    try:
+        parts = [
+            adapted.measure(started, task, token_ids, asked(), told.append)
+            for task, token_ids in adapted.parts(PROMPTS, asked())
+        ]
+    finally:
+        started.close()
+    assert [*merged([part[0] for part in parts]).answers] == ["plain", FREE]
+    assert "pip install --group peers" in failures["fake float32 n-gram"]
+    assert len(told) == 2
+    assert told[0].startswith("fake float32 summary: 1 of 1 prompts")
+
+
+def test_a_part_that_is_kept_is_found_by_its_settings_alone(tmp_path: Path) -> None:
+    path, first = tmp_path / "kept" / "fake.jsonl", contest({"plain": 10, FREE: 4})
+    Kept(path).add(key_of(task="ui", tokens=64), first, {"facts": {}})
+    with path.open("a") as file:
+        file.write('{"key": "cut o')
+    again = Kept(path)
+    found, told = again.find(key_of(task="ui", tokens=64))
+    assert found.answers == first.answers
+    assert told == {"facts": {}}
+    assert again.find(key_of(task="ui", tokens=32)) is None
+    again.add("other", first, {})
+    assert Kept(path).find("other")[0].answers == first.answers
+
+
+def test_ours_are_compared_with_the_best_of_the_engines_own() -> None:
+    steps = {"plain": 10, MEASURED: 8, FREE: 4, "n-gram": 5}
+    parts = [(contest(steps), {"facts": {}})]
+    found = adapted_report.document(engine(scripted(*steps)), parts, asked(), "abc")
+    assert found["rows"][FREE]["tokens_per_step"] == {"ui": 2.5, "all": 2.5}
+    compared = found["compared"]
+    assert compared["tokens a step / its best"] == pytest.approx(2.5 / 2)
+    assert compared["speed / plain"] == compared["speed / plain there"] == pytest.approx(2)
+    assert compared["speed / its best"] == pytest.approx(2.5 / 2)
+
+
+def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys) -> None:
+    reason = {"position": 3, "one row": [3, 9, 0.01], "ours": [9, 3, 0.02], "largest change": 0.05}
+    parts = [
+        (contest({"plain": 10, FREE: 4}, other=FREE), {"facts": {}, "reasons": {FREE: reason}}),
+        (contest({"plain": 10, FREE: 4}), {"facts": {}, "reasons": {}}),
+    ]
+    fake = engine(scripted("plain", FREE))
+    adapted_report.show(adapted_report.document(fake, parts, asked(is_equality=True), "abc"))
+    shown = capsys.readouterr().out
+    assert f"| {FREE} | 1 of 2 (0.50) | 3 | 2.50 |" in shown
+    assert "token 3: token 3 before 9 by 0.01 in steps of one row, 9 before 3 by 0.02" in shown
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "place"), [([1, 2, 3], [1, 5, 3], 1), ([1, 2], [1, 2, 3], 2)]
+)
+def test_the_first_difference_is_a_token_or_an_end(said, expected, place) -> None:
+    assert adapted.first_difference(said, expected) == place
+
+
+class Wavering:
+    """A host whose scores depend on how many rows a run has, by less than they lie apart or not."""
+
+    takes_trees, commit, capacity, vocab_size = False, "canonical", 64, 8
+
+    def clear(self) -> None:
+        self.num_rows = 1
+
+    def read(self, token_ids: np.ndarray) -> None:
+        self.num_rows = 1
+
+    def run(self, token_ids: np.ndarray, parents: np.ndarray) -> None:
+        self.num_rows = len(token_ids)
+
+    def scores(self, row: int) -> np.ndarray:
+        scores = np.zeros(8, np.float32)
+        scores[[3, 4]] = 1.0, 1.01 - 0.02 * (self.num_rows == 1)
+        return scores
+
+    def choose(self, row: int) -> int:
+        return int(self.scores(row).argmax())
+
+    def keep(self, rows: list[int]) -> None:
+        pass
+
+
+def test_scores_tell_why_a_near_tie_falls_otherwise() -> None:
+    ours = Hosted(FREE, Wavering(), (1, 2, 4), None, [])
+    found = ours.explain(np.full(6, 3, np.uint32), 2, 8)
+    assert found["one row"][:2] == [3, 4]
+    assert found["ours"][:2] == [4, 3]
+    assert found["largest change"] == pytest.approx(0.02, abs=1e-5)
