@@ -13,7 +13,8 @@ from hypothesis import settings
 from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.export import export_checkpoint
-from coordgen_rs.target.onnx_runtime import set_threads, usable_cores
+from coordgen_rs.machine import usable_cores
+from coordgen_rs.target.onnx_runtime import set_threads
 from prompts import PROMPTS
 
 # In CI the same examples every time; elsewhere new ones, which may find what those do not.

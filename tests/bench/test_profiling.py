@@ -52,8 +52,8 @@ def test_a_block_takes_its_weights_in_memory(bundle):
             assert num_bytes > bundle.manifest.files[block.weights].num_bytes / 2
 
 
-def test_without_figures_of_the_system_files_are_counted(bundle, monkeypatch, tmp_path):
-    monkeypatch.setattr("coordgen_rs.bench.profiling.memory._STATM", tmp_path / "absent")
+def test_without_figures_of_the_system_files_are_counted(bundle, monkeypatch):
+    monkeypatch.setattr("coordgen_rs.bench.profiling.memory.resident_bytes", lambda: 0)
     sizes, how = block_bytes(bundle, 1, ProviderChoice())
     weights = [bundle.manifest.files[block.weights].num_bytes for block in bundle.manifest.blocks]
     assert sizes == {"prefill": weights, "decode": weights}

@@ -204,6 +204,22 @@ def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path, monkeypa
         assert names(tmp_path) == []
 
 
+def test_without_locks_files_are_replaced_and_nothing_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")  # as on Windows
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    left = tmp_path / f".table.{secrets.token_hex(6)}.unfinished"
+    left.write_bytes(b"half")
+    with replacing(tmp_path / "table") as stream:
+        stream.write(b"whole")
+    with unfinished_directory(tmp_path / "out") as folder:
+        assert folder.is_dir()
+    with held(tmp_path) as is_held, held(tmp_path) as is_held_again:
+        assert (is_held, is_held_again) == (True, True)
+    assert remove_abandoned(tmp_path / "table") == []
+    assert (tmp_path / "table").read_bytes() == b"whole"
+    assert names(tmp_path) == sorted([left.name, "table"])
+
+
 def test_a_directory_is_not_replaced_by_a_file(tmp_path):
     for path in (tmp_path, Path("/")):
         with pytest.raises(IsADirectoryError, match=str(path)), replacing(path):

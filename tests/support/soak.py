@@ -24,10 +24,10 @@ from time import perf_counter
 from typing import Any
 
 from coordgen_rs import Model, open_session
-from coordgen_rs.bench.profiling.memory import resident_bytes
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafters import Drafters
 from coordgen_rs.errors import CallOrderError, OptionError, PromptTooLongError, SessionClosedError
+from coordgen_rs.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 WARM_UP = 500

@@ -18,6 +18,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import values
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.extras import how_to_install
+from coordgen_rs.machine import cpu_features, memory_bytes
 from coordgen_rs.target.costs import machine_facts
 from coordgen_rs.target.onnx_runtime import kernel_library
 from coordgen_rs.target.open import recorded_self_test, records_directory
@@ -87,8 +88,8 @@ def facts() -> dict[str, Any]:
         },
         "machine": {
             **machine,
-            "memory_bytes": _memory_bytes(),
-            "instructions": _instructions(),
+            "memory_bytes": memory_bytes(),
+            "instructions": [it for it in _INSTRUCTIONS if it in cpu_features()],
             "w8a8_kernels": kernel_library() is not None,
         },
         "qnn": _qnn_facts(),
@@ -187,25 +188,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:  # run from a source tree that is not installed
         return "unknown"
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not of POSIX
-        return None
-
-
-def _instructions() -> list[str]:
-    """Those of `_INSTRUCTIONS` that Linux names; none elsewhere."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return []
-    named = {
-        word for line in lines if line.startswith(("flags", "Features")) for word in line.split()
-    }
-    return [name for name in _INSTRUCTIONS if name in named]
 
 
 def _is_writable(directory: Path) -> bool:

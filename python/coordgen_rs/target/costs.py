@@ -7,15 +7,15 @@ they may have changed, and an error if they are for other blocks. It measures no
 import hashlib
 import platform
 import warnings
-from pathlib import Path
 
 import onnxruntime
 
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
+from coordgen_rs.machine import cpu_name, usable_cores
 from coordgen_rs.profile.file import Profile
-from coordgen_rs.target.onnx_runtime import kernel_build, usable_cores
+from coordgen_rs.target.onnx_runtime import kernel_build
 
 
 def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCost]:
@@ -88,7 +88,7 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
 def machine_facts() -> dict[str, object]:
     """Facts about this machine alone: processor, cores that may be used, system."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": usable_cores(),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -115,12 +115,3 @@ def stale_facts(profile: Profile, bundle: Bundle, threads: int) -> list[str]:
         for name, value in now.items()
         if name != "name" and measured.get(name) != value
     ]
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
-    return ", ".join(sorted(names)) or platform.machine()

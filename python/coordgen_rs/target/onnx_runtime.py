@@ -23,6 +23,7 @@ from coordgen_rs import arguments
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs._core import byte_products_saturate
 from coordgen_rs.errors import OptionError
+from coordgen_rs.machine import usable_cores
 from coordgen_rs.process import OpenedHere
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
@@ -109,11 +110,6 @@ def most_threads() -> int:
     that compute.
     """
     return max(_MOST_ON_FEW_CORES, 4 * (os.cpu_count() or 1))
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shared_options() -> onnxruntime.SessionOptions:

@@ -16,6 +16,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.machine import cpu_model
 from coordgen_rs.target.onnx_runtime import kernel_build, set_threads
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
@@ -153,7 +154,7 @@ def _record_path(
         str(bundle.path.resolve()),
         hashlib.sha256(bundle.identity()).hexdigest(),
         platform.processor() or platform.machine(),
-        _cpu_model(),
+        cpu_model(),
         *provider.conditions(bundle),
         str(threads),
         "" if memory_budget is None else f"{switch} within {memory_budget}",
@@ -171,14 +172,6 @@ def records_directory() -> Path | None:
     except RuntimeError:  # no HOME, and the user id has no entry in the password file
         return None
     return cache / "coordgen_rs"
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))
 
 
 def _stamps(bundle: Bundle) -> dict[str, tuple[int, int]]:

@@ -19,9 +19,9 @@ from coordgen_rs._core import BlockCost, Switcher, SwitchReport
 from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.bench.measuring.answers import Answered, NotLosslessError, answer
 from coordgen_rs.bench.measuring.slow_loads import DelayedStore
-from coordgen_rs.bench.profiling.memory import peak_resident_bytes, reset_peak
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
+from coordgen_rs.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 

@@ -5,8 +5,6 @@ resident memory, since memory that was in use before is taken again without grow
 the system does not tell, or an NPU has memory of its own, as sizes of files.
 """
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +12,12 @@ import numpy as np
 from coordgen_rs.bench.own_process import in_own_process
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
+from coordgen_rs.machine import resident_bytes
 from coordgen_rs.target.blocks import GRAPHS, Blocks, GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn.onnx_runtime import is_emulator
-
-_STATM = Path("/proc/self/statm")
 
 
 def block_bytes(
@@ -37,7 +34,7 @@ def block_bytes(
         BundleError: A graph cannot be loaded or run.
     """
     is_apart = bundle.manifest.qnn is not None and not is_emulator()  # not this process's memory
-    if is_apart or not _STATM.exists():
+    if is_apart or not resident_bytes():
         return {graph: _file_sizes(bundle, graph) for graph in GRAPHS}, "sizes of files"
     grown: dict[GraphName, list[int]] = {}
     for graph in GRAPHS:
@@ -47,29 +44,6 @@ def block_bytes(
             message = f"{bundle.path}: its {graph} graphs cannot be run: {error}"
             raise BundleError(message) from error
     return grown, "growth of resident memory"
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process, shared pages included; 0 where the system does not tell."""
-    try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
-
-
-def reset_peak() -> None:
-    """Forget the peak of resident memory so far, where the system can."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_resident_bytes() -> int:
-    """Most resident memory of this process since `reset_peak`; 0 where the system does not tell."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def grown_bytes(path: Path, graph: GraphName, threads: int, provider: ProviderChoice) -> list[int]:

@@ -6,8 +6,8 @@ from coordgen_rs.bench.measuring.repeats import Summary, summarize
 from coordgen_rs.bench.measuring.settings import Settings
 from coordgen_rs.bench.measuring.workbench import SHOWN, Workbench
 from coordgen_rs.bench.own_process import in_own_process
-from coordgen_rs.bench.profiling.memory import peak_resident_bytes, reset_peak
 from coordgen_rs.bench.reporting.section import Cell, Chart, Column, Section
+from coordgen_rs.machine import peak_resident_bytes, reset_peak
 
 STAGES = ("opening", "prefill", "answering")
 
