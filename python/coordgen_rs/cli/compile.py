@@ -27,7 +27,8 @@ def add_option_argument(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "
         "context_priority, shared_memory, spill_fill, offload_io_quantization, profiling, "
-        "profiling_file, or any other by the provider's own name",
+        "profiling_file, or any other by the provider's own name; on_cpu=1 computes the graphs on "
+        "the CPU instead, for comparing",
     )
 
 

@@ -119,5 +119,6 @@ class ProviderChoice:
             from coordgen_rs.target.qnn.onnx_runtime import version
             from coordgen_rs.target.qnn.options import QnnOptions
 
-            found += [str(version()), str(self.options or QnnOptions())]
+            options = self.options or QnnOptions()
+            found += [*([] if options.on_cpu else [str(version())]), str(options)]
         return found

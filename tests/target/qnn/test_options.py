@@ -1,6 +1,7 @@
 """Options of the QNN provider: checked before any session is made. Needs no provider."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import OptionError
+from coordgen_rs.target.provider import ProviderChoice
+from coordgen_rs.target.qnn import compile as compile_module
+from coordgen_rs.target.qnn import onnx_runtime
 from coordgen_rs.target.qnn.options import SOCS, QnnOptions, parse_options, soc_named
 
 
@@ -104,3 +108,21 @@ def test_integers_stand_for_the_numbers_they_were_made_from(low, high, dtype, sh
         assert error.max() <= encoding.scale * 1.01
         assert np.array_equal(encoding.quantize(encoding.dequantize(integers)), integers)
         assert encoding.dequantize(encoding.quantize(np.zeros(1, np.float32)))[0] == 0
+
+
+def test_graphs_on_the_cpu_need_no_provider(monkeypatch):
+    options = parse_options(["on_cpu=1", "vtcm_mb=8"])
+    assert options == QnnOptions(on_cpu=True, vtcm_mb=8)
+    assert "on_cpu" not in options.provider_options(soc_named("8-elite"))
+    with pytest.raises(OptionError, match="on_cpu is 'yes', but must be 0 or 1"):
+        parse_options(["on_cpu=yes"])
+    monkeypatch.setattr(onnx_runtime, "version", lambda: pytest.fail("asked for the provider"))
+    bundle = SimpleNamespace(manifest=SimpleNamespace(provider="qnn"))
+    assert "on_cpu=True" in ProviderChoice(options=options).conditions(bundle)[-1]
+
+
+def test_nothing_is_compiled_for_the_cpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(compile_module, "_qnn_target", lambda bundle: None)
+    monkeypatch.setattr(compile_module.Bundle, "open", lambda path: None)
+    with pytest.raises(OptionError, match="nothing is compiled for the CPU"):
+        compile_module.compile_bundle(tmp_path, options=QnnOptions(on_cpu=True))

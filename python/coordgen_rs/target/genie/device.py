@@ -38,7 +38,7 @@ class GenieDevice:
         allowed_commits: Ways to commit that are allowed: compact only if it is exact.
 
     Raises:
-        BundleError: The bundle is for another chip.
+        BundleError: The bundle is for another chip, or is to be computed on the CPU.
         ProviderError: The provider is missing, cannot run here, or is older than the binaries.
     """
 
@@ -51,6 +51,8 @@ class GenieDevice:
     ) -> None:
         manifest, model = folder.manifest, folder.model
         target = _target(folder, soc)
+        if options is not None and options.on_cpu:
+            raise BundleError(f"{folder.path} holds compiled graphs, which no CPU can run: on_cpu")
         check_available()
         _check_version(folder)
         self.bundle = folder

@@ -27,7 +27,7 @@ from coordgen_rs.bundle.manifest import (
     Manifest,
     QnnTarget,
 )
-from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning
+from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.files.unfinished import held, replacing, unfinished_directory
 from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session, version
 from coordgen_rs.target.qnn.options import QnnOptions, Soc, soc_named
@@ -77,13 +77,15 @@ def compile_bundle(
 
     Raises:
         BundleError: The bundle is not for QNN.
-        OptionError: The chip is unknown.
+        OptionError: The chip is unknown, or graphs are to be computed on the CPU.
         ProviderError: The provider is missing, or cannot compile or load a graph; the bundle is
             unchanged.
         ExportError: The binaries cannot be written, or another process compiles this bundle; the
             bundle is unchanged.
     """
     _qnn_target(Bundle.open(path))
+    if options is not None and options.on_cpu:
+        raise OptionError("on_cpu: nothing is compiled for the CPU")
     with _staging(Path(path).absolute()) as staging:
         bundle = Bundle.open(path)  # which another process may just have compiled
         target = _qnn_target(bundle)

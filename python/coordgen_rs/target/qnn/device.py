@@ -63,7 +63,8 @@ class QnnDevice:
         self.bundle = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
         manifest, model = self.bundle.manifest, self.bundle.manifest.model
         self._target = target
-        self.allowed_commits = ("canonical", "compact") if target.is_exact else ("canonical",)
+        is_exact = target.is_exact and not self._options.on_cpu
+        self.allowed_commits = ("canonical", "compact") if is_exact else ("canonical",)
         self.cache = QnnCache(target.caches, model.num_kv_heads, manifest.slots, model.head_dim)
         self.blocks = QnnBlocks(self.bundle, self._chip, self.cache, self._options, ready)
 
