@@ -146,6 +146,9 @@ def test_held_out_text_is_answered_like_the_float_model(tmp_path):
     assert report.file_bytes.keys() == Bundle.open(tmp_path / "bundle").manifest.files.keys()
     assert report.lines()[1].startswith("same next token as float: 9")
     assert 0 < report.divergence < 0.05
+    assert report.lines()[-2].startswith("time: ")
+    assert report.lines()[-1].endswith(" x the weights in float32")
+    assert report.peak_bytes > report.float_bytes > 4 * 1_000_000
     assert report.perplexity == pytest.approx(report.float_perplexity, rel=0.05)
 
 

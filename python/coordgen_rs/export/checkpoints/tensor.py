@@ -141,5 +141,11 @@ class Tensor:
         return Tensor(self.name, (self.shape[0], len(numbers)), read_rows)
 
     def load(self) -> NDArray[np.float32]:
-        """The whole tensor; for small ones."""
-        return self.read_rows(0, self.shape[0])
+        """The whole tensor; beside it a piece at a time is in memory."""
+        spans = list(self.spans())
+        if len(spans) < 2:
+            return self.read_rows(0, self.shape[0])
+        values = np.empty(self.shape, np.float32)
+        for start, stop in spans:
+            values[start:stop] = self.read_rows(start, stop)
+        return values

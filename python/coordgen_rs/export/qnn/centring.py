@@ -112,7 +112,7 @@ def _bounds(rows: Iterable[Array]) -> tuple[Array, Array]:
 
 
 def _half(low: Array, high: Array) -> Array:
-    half: Array = (high - low) / 2
+    half: Array = (high - low) * np.float32(0.5)
     return half
 
 

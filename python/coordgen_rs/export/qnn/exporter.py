@@ -7,8 +7,10 @@ Memory: one layer as float32, then one block in fixed point. What is done stays 
 the bundle until that is there, so that an export that was interrupted goes on (`work.py`).
 """
 
+import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -57,6 +59,7 @@ from coordgen_rs.export.qnn.work import PreparedGraph, WorkFolder, work_key
 from coordgen_rs.export.rotation import rotated
 from coordgen_rs.export.stored import WeightWriter
 from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
+from coordgen_rs.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.target.qnn.options import Soc, soc_named
 
 _DEFAULT_CONTEXT = 1024
@@ -110,6 +113,8 @@ def export_qnn(
         ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
     chat = None if chat_template is None else Path(chat_template)
+    start_s = time.monotonic()
+    reset_peak()
     with memory_named(Path(out)):
         refuse_taken(Path(out))
         source = open_checkpoint(Path(checkpoint))
@@ -117,6 +122,7 @@ def export_qnn(
             context = min(source.config.max_positions, _DEFAULT_CONTEXT)
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
         options.check(source.config)
+        float_bytes = sum(4 * math.prod(tensor.shape) for tensor in source.tensors.values())
         source, bits = rotated(source), _BITS[weights]
         path = None if calibration is None else Path(calibration)
         texts = texts_for(source, path, is_chat=True)
@@ -127,7 +133,12 @@ def export_qnn(
             report = on_progress or no_progress
             finished = _QnnExporter(source, staging, options, texts, chat, work, report).run()
         work.remove()
-        return finished
+    return replace(
+        finished,
+        float_bytes=float_bytes,
+        peak_bytes=peak_resident_bytes(),
+        seconds=time.monotonic() - start_s,
+    )
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,9 @@ class QuantizationReport:
         float_perplexity: Of the same by the float model.
         matrices_of_8_bits: With `int4`, those that got 8 bits.
         file_bytes: Size of every file of the bundle.
+        float_bytes: Size of the checkpoint's weights as float32.
+        peak_bytes: Most memory of the process during the export; 0 where the system does not tell.
+        seconds: That the export took; what an interrupted run had done already is not counted.
     """
 
     tokens: int
@@ -52,6 +55,9 @@ class QuantizationReport:
     float_perplexity: float
     matrices_of_8_bits: tuple[str, ...]
     file_bytes: dict[str, int]
+    float_bytes: int = 0
+    peak_bytes: int = 0
+    seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON types."""
@@ -74,6 +80,10 @@ class QuantizationReport:
         if self.matrices_of_8_bits:
             lines.append(f"matrices of 8 bits: {', '.join(self.matrices_of_8_bits)}")
         lines += [f"{name}: {size} bytes" for name, size in sorted(self.file_bytes.items())]
+        lines.append(f"time: {self.seconds:.0f} s")
+        if self.peak_bytes:
+            megabytes, times = self.peak_bytes / 1e6, self.peak_bytes / max(1, self.float_bytes)
+            lines.append(f"memory: {megabytes:.0f} MB, {times:.1f} x the weights in float32")
         return lines
 
 
