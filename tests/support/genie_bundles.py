@@ -40,6 +40,7 @@ class Form:
         is_native: Whether new rows are written in the graph, at `cache_index`.
         by_head: Whether each head has tensors of its own.
         has_lookup: Whether the embedding is a file.
+        has_4_sizes: Whether hidden states between parts are (1, 1, rows, hidden size).
     """
 
     widths: Sequence[int] = (1, 32)
@@ -49,6 +50,7 @@ class Form:
     is_native: bool = False
     by_head: bool = False
     has_lookup: bool = False
+    has_4_sizes: bool = False
 
 
 def write_genie(bundle: Bundle, out: Path, form: Form) -> Path:
@@ -147,13 +149,16 @@ def part_model(bundle: Bundle, part: int, rows: int, form: Form) -> onnx.ModelPr
     inputs: list[onnx.ValueInfoProto] = []
     outputs: list[onnx.ValueInfoProto] = []
 
-    hidden = (1, rows, shape.hidden_size)
+    hidden = (1,) * (1 + form.has_4_sizes) + (rows, shape.hidden_size)
     if part == 0 and not form.has_lookup:
         _embed(edit, bundle, target.hidden[0])
         inputs.append(_info("input_ids", "int32", 1, rows))
     else:
-        edit.rename("hidden", "inputs_embeds" if part == 0 else f"_model_layers_{part}_in")
         name = "inputs_embeds" if part == 0 else f"_model_layers_{part}_in"
+        if form.has_4_sizes:
+            edit.front(_reshaped(edit, name, "hidden", target.hidden[part], hidden[1:]))
+        else:
+            edit.rename("hidden", name)
         inputs.append(_info(name, "uint16", *hidden))
     for old, new in (("mask", "attention_mask"), ("cos", COS), ("sin", SIN)):
         edit.rename(old, new)
@@ -171,8 +176,13 @@ def part_model(bundle: Bundle, part: int, rows: int, form: Form) -> onnx.ModelPr
         _add_head(edit, onnx.load(bundle.file(manifest.head.graphs[manifest.prefill_rows])))
         outputs.append(_info("logits", "uint16", 1, rows, shape.vocab_size))
     else:
-        edit.rename("hidden_out", f"_model_layers_{part}_out")
-        outputs.append(_info(f"_model_layers_{part}_out", "uint16", *hidden))
+        name = f"_model_layers_{part}_out"
+        if form.has_4_sizes:
+            encoding = target.hidden[part + 1]
+            edit.graph.node.extend(_reshaped(edit, "hidden_out", name, encoding, hidden))
+        else:
+            edit.rename("hidden_out", name)
+        outputs.append(_info(name, "uint16", *hidden))
     del edit.graph.input[:], edit.graph.output[:]
     edit.graph.input.extend(inputs)
     edit.graph.output.extend(outputs)
@@ -297,6 +307,19 @@ class _CacheEditor:
 
 def _transpose(reals: list[str], result: str, perm: list[int]) -> list[onnx.NodeProto]:
     return [helper.make_node("Transpose", reals, [result], perm=perm)]
+
+
+def _reshaped(
+    edit: "_Editor", old: str, new: str, encoding: Encoding, shape: Sequence[int]
+) -> list[onnx.NodeProto]:
+    """Nodes that give a value another shape and name."""
+    sizes = edit.constant(f"{new}.sizes", np.array(shape, np.int64))
+    return edit.quantized(
+        new,
+        encoding,
+        [old],
+        lambda reals, result: [helper.make_node("Reshape", [*reals, sizes], [result])],
+    )
 
 
 def _index(edit: "_Editor", context: int, rows: int) -> None:

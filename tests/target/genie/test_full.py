@@ -4,12 +4,14 @@ import pytest
 
 from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, open_session, plain
 from coordgen_rs.bench.exactness import check
+from coordgen_rs.export.qnn.exporter import export_qnn
 from coordgen_rs.target.genie.device import GenieDevice
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 from genie_bundles import Form, write_genie
 from genie_pipelines import write_pipeline
 from qnn_bundles import PROMPT, needs_emulator, qnn_bundle, tokens_of
+from real_model import GGUF, QUESTIONS, chat, needs_real_model
 
 pytestmark = [needs_emulator, pytest.mark.qnn_full]
 
@@ -25,6 +27,9 @@ FORMS = {
     "ssd of AI Hub Models 0.65": Form(widths=(8, 32), context=160, is_native=True, by_head=True),
     "GenieX of AI Hub Models 0.65, embedding as a file": Form(
         widths=(8, 16), context=144, has_lookup=True
+    ),
+    "Genie of AI Hub Models 0.65, hidden states of four sizes": Form(
+        widths=(1, 16), context=144, has_4_sizes=True
     ),
 }
 
@@ -57,6 +62,22 @@ def test_tokens_are_those_of_our_own_bundle(own, expected, tmp_path, name):
     report = check(session, prompt, max_new_tokens=8)
     assert report.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in report.comparisons), report.comparisons
+
+
+@needs_real_model
+def test_a_real_model_in_the_form_of_genie_says_the_same_as_ours(tmp_path):
+    sizes = {"context": 48, "prefill_rows": 16, "decode_rows": 4, "blocks": 3}
+    export_qnn(GGUF, tmp_path / "own", soc="8-gen-2", **sizes)
+    own = Bundle.open(tmp_path / "own")
+    prompt = Tokenizer.of(own).encode(chat(QUESTIONS[0]))[-32:]
+    ours = OrtSession(QnnDevice(own))
+    expected = tokens_of(plain(ours, prompt, max_new_tokens=8))
+    ours.close()
+    form = Form(widths=(1, 16), context=48, has_lookup=True, has_4_sizes=True)
+    session = open_session(write_genie(own, tmp_path / "bundle", form) / "genie_config.json")
+    assert tokens_of(plain(session, prompt, max_new_tokens=8)) == expected
+    drafter = make_drafter(session, "auto", "compact")
+    assert tokens_of(generate(session, prompt, max_new_tokens=8, drafter=drafter)) == expected
 
 
 PIPELINES = {

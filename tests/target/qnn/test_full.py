@@ -56,7 +56,7 @@ def test_drafting_changes_no_token(tmp_path, name, soc):
 
 
 @needs_real_model
-@pytest.mark.parametrize(("soc", "weights"), [("8-gen-2", "int8"), ("8-elite-gen-5", "int4")])
+@pytest.mark.parametrize(("soc", "weights"), [("8-gen-2", "int8"), ("8-elite", "int4")])
 def test_a_real_model_says_the_same_at_every_width_and_with_drafts(tmp_path, soc, weights):
     out = tmp_path / "bundle"
     sizes = {"context": 128, "prefill_rows": 64, "decode_rows": 8, "blocks": 6}

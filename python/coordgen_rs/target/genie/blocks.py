@@ -102,10 +102,13 @@ class GenieBlocks(OrtBlocks):
             if name in own.values:
                 binding.bind_ortvalue_input(name, own.values[name])
         if graph.hidden_in is not None:
-            binding.bind_ortvalue_input(graph.hidden_in, own.hidden_values[block % 2])
-        is_last = block == len(self) - 1
-        after = own.hidden_values[(block + 1) % 2]
-        binding.bind_ortvalue_output(graph.out, own.logits_value if is_last else after)
+            shape = graph.facts.inputs[graph.hidden_in].shape
+            binding.bind_ortvalue_input(graph.hidden_in, own.hidden_value(block % 2, shape))
+        if block == len(self) - 1:
+            binding.bind_ortvalue_output(graph.out, own.logits_value)
+        else:
+            after = own.hidden_value((block + 1) % 2, graph.facts.outputs[graph.out].shape)
+            binding.bind_ortvalue_output(graph.out, after)
         for layer in graph.keys:
             self._bind_layer(binding, layer, own.rows)
         return binding

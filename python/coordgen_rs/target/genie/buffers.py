@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.genie.model import GenieModel
@@ -54,6 +55,7 @@ class GenieBuffers(Buffers):
     def __init__(self, *arrays: Any, forms: Forms, is_part: bool = False) -> None:
         super().__init__(*arrays)
         self.is_part, self._forms, self._past_len = is_part, forms, 0
+        *_, self._hidden = arrays
         model, rows = forms.model, self.rows
         graphs = [part[rows] for part in model.parts]
         layered = next(graph for graph in graphs if graph.slots)
@@ -88,6 +90,15 @@ class GenieBuffers(Buffers):
         """The buffers of some consecutive rows: views of what the core fills."""
         views = self._views(slice(first, first + rows))
         return GenieBuffers(*views, forms=self._forms, is_part=True)
+
+    def hidden_value(self, place: int, shape: tuple[int, ...]) -> onnxruntime.OrtValue:
+        """Hidden states as a graph has them: `(1, rows, hidden_size)`, or with fewer or more ones.
+
+        Args:
+            place: 0 or 1: a part reads one and gives the other.
+            shape: The graph's.
+        """
+        return ort_value(self._hidden[place].reshape(shape))
 
     def before_run(self) -> None:
         """Turn ids, positions and mask into the graphs' own."""
