@@ -38,8 +38,6 @@ class Channels:
 
     centre: Array
     largest: Array
-    extent: Array
-    """Largest magnitude before the centre is taken off."""
 
     @property
     def factors(self) -> Array:
@@ -97,9 +95,8 @@ def key_channels(
     if config.qk_norm:  # one norm for all heads
         largest[:] = largest.max(0)
         if not half:  # nowhere to take a centre off
-            extent = np.maximum(np.abs(low), np.abs(high))
-            largest[:] = extent.max(0)
-            return Channels(np.zeros_like(low), largest, extent)
+            largest[:] = np.maximum(np.abs(low), np.abs(high)).max(0)
+            return Channels(np.zeros_like(low), largest)
     return _channels(low, high, largest, keys[first][:, 0])
 
 
@@ -144,5 +141,4 @@ def _channels(low: Array, high: Array, largest: Array, first: Array) -> Channels
     largest = largest * (_STEPS / (_STEPS - np.float32(0.5)))  # room for half a step
     step = np.maximum(largest, largest.mean() * _LEAST) / _STEPS
     steps = np.rint((first - (low + high) / 2) / np.where(step, step, 1))
-    extent = np.maximum(np.abs(low), np.abs(high))
-    return Channels(first - steps * step, largest, extent)
+    return Channels(first - steps * step, largest)

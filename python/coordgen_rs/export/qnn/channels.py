@@ -18,6 +18,7 @@ more of these than 4-bit weights would. Scaled down, they would take as much fro
 them. So they get a product of their own, of which there is nothing where no channel outgrows.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -95,16 +96,26 @@ def _parts(config: ModelConfig, rows: Array) -> list[Array]:
     return np.split(rows, [half, 2 * half], -1)
 
 
-def widen_ranges(number: int, ranges: Ranges, keys: Channels, values: Channels) -> None:
+def widen_ranges(
+    config: ModelConfig, number: int, ranges: Ranges, keys: Channels, values: Channels
+) -> None:
     """Make the ranges of a layer's rotary products, keys and values hold for all positions."""
 
     def widen(name: str, size: float) -> None:
         if name in ranges.by_name:
             ranges.add(name, -size, size)
 
-    extent = float((keys.extent / keys.factors).max())
-    for part in ("first", "second", "rest"):
-        widen(f"layer_{number}.key_rotary.turned_{part}", extent)
-        widen(f"layer_{number}.key_rotary.centred_{part}", keys.size)
+    name = f"layer_{number}"
+    if number not in config.unrotated_layers:
+        for kind in ("query", "key"):
+            rotary = f"{name}.{kind}_rotary"
+            entering = ranges.largest([f"{rotary}.first", f"{rotary}.second"])
+            size = entering * max(1.0, config.rope_factor or 1.0)
+            for product in ("first_cos", "first_sin", "second_cos", "second_sin"):
+                widen(f"{rotary}.{product}", size)
+            for part in ("first", "second"):
+                widen(f"{rotary}.turned_{part}", size * math.sqrt(2))
+        for part in ("first", "second", "rest"):
+            widen(f"{name}.key_rotary.centred_{part}", keys.size)
     for kind, channels in (("key", keys), ("value", values)):
         widen(key_value_names(number, kind)[1], channels.size)

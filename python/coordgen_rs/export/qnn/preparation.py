@@ -119,7 +119,7 @@ class Preparation:
             raise CheckpointError(
                 f"layer {number} gives NaN or infinite values on the calibration text"
             )
-        widen_ranges(number, watched.ranges, *channels)
+        widen_ranges(self.source.config, number, watched.ranges, *channels)
         self.work.save(name, _prepared(graph, watched, self.bits, apart), joined)
         if number and number - 1 not in self.ends:
             self.work.forget_states(layer_name(number - 1))
