@@ -15,7 +15,7 @@ from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput,
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import IntegerFormat
 from coordgen_rs.export.cpu import equalisation, exporter
-from coordgen_rs.export.cpu.compensation import compensated_rows
+from coordgen_rs.export.cpu.compensation import compensated_blocks, compensated_rows
 from coordgen_rs.export.cpu.equalisation import channel_factors, equalised, round_rows
 from coordgen_rs.export.cpu.quantize import common_format, pack_rows, quantize_rows
 from coordgen_rs.export.layers import norm_tensor
@@ -153,13 +153,13 @@ def test_inputs_are_those_of_each_linear_layer(tmp_path):
 
 
 @pytest.mark.parametrize("features", [64, 100])
-def test_compensated_rows_change_the_outputs_less_than_rounding_alone(features):
+def test_compensated_blocks_change_the_outputs_less_than_rounding_alone(features):
     rng = np.random.default_rng(1)
     mixing = rng.standard_normal((features, features)).astype(np.float32)
     rows = rng.standard_normal((300, features)).astype(np.float32) @ mixing
     weight = rng.standard_normal((24, features)).astype(np.float32)
     held = IntegerFormat(4, 32, has_zero_points=True)
-    integers = compensated_rows(weight, LinearInput(rows))
+    integers = compensated_blocks(weight, LinearInput(rows)).read_rows(0, 24)
     compensated = dequantized(pack_rows(integers, held, common_format([held, held])))
     alone = dequantized(quantize_rows(weight, 4))
     errors = [
@@ -168,29 +168,34 @@ def test_compensated_rows_change_the_outputs_less_than_rounding_alone(features):
     assert errors[0] < errors[1] * 0.7
 
 
-def test_columns_that_are_always_zero_and_few_rows_are_no_trouble():
+@pytest.mark.parametrize(
+    ("compensated", "highest"), [(compensated_blocks, 15), (compensated_rows, 255)]
+)
+def test_columns_that_are_always_zero_and_few_rows_are_no_trouble(compensated, highest):
     weight = np.random.default_rng(2).standard_normal((6, 64)).astype(np.float32)
     for rows in (np.zeros((1, 64), np.float32), np.eye(1, 64, dtype=np.float32)):
-        integers = compensated_rows(weight, LinearInput(rows))
+        integers = compensated(weight, LinearInput(rows)).read_rows(0, 6)
         assert np.isfinite(integers.scales).all()
-        assert integers.values.max() <= 15
+        assert integers.values.max() <= highest
 
 
+@pytest.mark.parametrize("compensated", [compensated_blocks, compensated_rows])
 @pytest.mark.parametrize("size", [1e20, 1e30])
-def test_inputs_that_cannot_be_compensated_for_are_named(size):
+def test_inputs_that_cannot_be_compensated_for_are_named(size, compensated):
     rows = np.full((4, 64), size, np.float32)
     with pytest.raises(CheckpointError, match="too large or too uneven to round weights"):
-        compensated_rows(np.ones((6, 64), np.float32), LinearInput(rows))
+        compensated(np.ones((6, 64), np.float32), LinearInput(rows))
 
 
+@pytest.mark.parametrize("weights", ["int4", "w8a8"])
 @pytest.mark.parametrize("options", [{"ffn": 100}, {"family": "qwen2"}], ids=str)
-def test_a_calibrated_int4_bundle_is_as_large_and_nearer_on_its_text(tmp_path, options):
+def test_a_calibrated_bundle_is_as_large_and_nearer_on_its_text(tmp_path, options, weights):
     checkpoint = write_checkpoint(tmp_path / "checkpoint", **options)
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    plain = exported(checkpoint, tmp_path / "plain", weights="int4", blocks=2)
+    plain = exported(checkpoint, tmp_path / "plain", weights=weights, blocks=2)
     calibrated = exported(
-        checkpoint, tmp_path / "calibrated", weights="int4", blocks=2, calibration=text
+        checkpoint, tmp_path / "calibrated", weights=weights, blocks=2, calibration=text
     )
     sizes = [
         {name: record.num_bytes for name, record in bundle.manifest.files.items()}

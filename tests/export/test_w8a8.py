@@ -77,8 +77,8 @@ def test_weights_are_within_half_a_step(rows, columns, piece, seed, size):
     pieces = (matrix[start : start + piece] for start in range(0, rows, piece))
     quantized = quantize_columns(pieces, matrix.shape)
     assert quantized.values.shape == (columns, rows)
-    restored = quantized.values.T * quantized.scales[:, None]
-    step = quantized.scales[:, None]
+    restored = quantized.values.T * quantized.steps[:, None]
+    step = quantized.steps[:, None]
     assert np.all(np.abs(restored - matrix) <= step * 0.501)
     assert size == 0 or np.all(np.abs(quantized.values).max(axis=0) == 127)
 

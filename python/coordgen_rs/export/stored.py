@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.export.checkpoints.tensor import IntegerFormat, Tensor
+from coordgen_rs.export.calibration.rounding import ColumnIntegers
+from coordgen_rs.export.checkpoints.tensor import IntegerFormat, StoredIntegers, Tensor
 from coordgen_rs.export.cpu.quantize import (
     BLOCK_SIZE,
     QuantizedRows,
@@ -23,7 +24,7 @@ from coordgen_rs.export.cpu.quantize import (
     pack_rows,
     quantize_rows,
 )
-from coordgen_rs.export.cpu.w8a8 import quantize_columns
+from coordgen_rs.export.cpu.w8a8 import joined_columns, quantize_columns
 from coordgen_rs.export.writer import HashedFile
 
 Bits = Literal[8, 4, "w8a8", "keep"] | None
@@ -124,9 +125,15 @@ class WeightWriter:
         read = Tensor.pieces if bits in (None, "keep") else _finite_pieces
         rows = (piece for weight in weights for piece in read(weight))
         bias = self._vector([bias.load() for bias in biases]) if biases else None
-        if bits == "w8a8":
-            return self._by_column(rows, (out_features, in_features), bias)
         stored = [weight.integers for weight in weights if weight.integers is not None]
+        if bits == "w8a8":
+            if len(stored) == len(weights) and all(_is_by_row(it, in_features) for it in stored):
+                held = [
+                    it.read_rows(0, weight.shape[0])
+                    for it, weight in zip(stored, weights, strict=True)
+                ]
+                return self._by_column(joined_columns(held), bias)
+            return self._by_column(quantize_columns(rows, (out_features, in_features)), bias)
         if bits == "keep" and len(stored) == len(weights):
             wanted = common_format([integers.format for integers in stored])
             kept = _kept(weights, wanted)
@@ -158,14 +165,12 @@ class WeightWriter:
             in_features, out_features, form.bits, weight, scales, zeros, bias, form.block_size
         )
 
-    def _by_column(
-        self, rows: Iterable[NDArray[np.float32]], shape: tuple[int, int], bias: StoredTensor | None
-    ) -> StoredLinear:
-        """Appends a layer of `shape (out, in)` for integer products; in memory as a whole."""
-        quantized = quantize_columns(rows, shape)
-        weight = self._append([quantized.values], shape[::-1], onnx.TensorProto.INT8)
-        scales = self._vector([quantized.scales])
-        return StoredLinear(shape[1], shape[0], 8, weight, scales, None, bias, is_w8a8=True)
+    def _by_column(self, columns: ColumnIntegers, bias: StoredTensor | None) -> StoredLinear:
+        """Appends a layer for integer products."""
+        in_features, out_features = columns.values.shape
+        weight = self._append([columns.values], columns.values.shape, onnx.TensorProto.INT8)
+        scales = self._vector([columns.steps])
+        return StoredLinear(in_features, out_features, 8, weight, scales, None, bias, is_w8a8=True)
 
     def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
         """Appends arrays one after the other as a vector of their type."""
@@ -181,6 +186,12 @@ class WeightWriter:
         for piece in pieces:
             self._file.write(np.ascontiguousarray(piece))
         return StoredTensor(self._name, offset, self._file.num_bytes - offset, shape, onnx_type)
+
+
+def _is_by_row(integers: StoredIntegers, in_features: int) -> bool:
+    """Whether they are of 8 bits, with one step for each row."""
+    form = integers.format
+    return (form.bits, form.block_size, form.has_zero_points) == (8, in_features, False)
 
 
 def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:

@@ -8,6 +8,7 @@ from onnx import numpy_helper
 from centred import assert_centring_changes_no_output
 from checkpoints import write_checkpoint
 from coordgen_rs.export.bundle import model_shape
+from coordgen_rs.export.calibration.rounding import ColumnIntegers, output_error, rounded
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.qnn.calibration import WatchedGraph
 from coordgen_rs.export.qnn.centring import key_channels, usual_first
@@ -16,7 +17,6 @@ from coordgen_rs.export.qnn.graph import block_graph
 from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
 from coordgen_rs.export.qnn.quantize import matrix_tensors
 from coordgen_rs.export.qnn.report import _products
-from coordgen_rs.export.qnn.rounding import ColumnIntegers, output_error, rounded
 from coordgen_rs.export.qnn.text_inputs import text_inputs
 from coordgen_rs.export.rotation import orthogonal_matrix
 

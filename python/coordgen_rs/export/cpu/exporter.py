@@ -33,11 +33,16 @@ from coordgen_rs.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.export.chat import write_chat
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import IntegerFormat, Tensor
-from coordgen_rs.export.cpu.compensation import compensated_layers
+from coordgen_rs.export.cpu.compensation import (
+    compensated_blocks,
+    compensated_layers,
+    compensated_rows,
+)
 from coordgen_rs.export.cpu.equalisation import equalised
 from coordgen_rs.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.export.cpu.quantize import BLOCK_SIZE
 from coordgen_rs.export.layers import first_hidden_tensor, output_tensor, write_head, write_layer
+from coordgen_rs.export.rotation import rotated
 from coordgen_rs.export.stored import Bits, StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
@@ -91,11 +96,12 @@ def export_checkpoint(
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
-        calibration: Text like that which the model is to read (`read_texts`): `int4` is then
-            rounded so that its outputs on it change least (`compensation.py`), which takes about
-            half a minute for 100 million weights; and channels of `w8a8` are made of like size by
-            it (`equalisation.py`), where None takes four short English texts. Both read the text
-            in float32.
+        calibration: Text like that which the model is to read (`read_texts`): `int4` and `w8a8` are
+            then rounded so that their outputs on it change least (`compensation.py`), which takes
+            some minutes for a billion weights, for `w8a8` with the residual stream turned before
+            (`rotation.py`) where the model's norms allow it. Channels of `w8a8` are also made of
+            like size by it (`equalisation.py`), where None takes four short English texts. All
+            read the text in float32.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Returns:
@@ -115,12 +121,11 @@ def export_checkpoint(
         if context is None:
             context = min(source.config.max_positions, _DEFAULT_CONTEXT)
         weights = weights or ("keep" if source.is_gguf else "fp32")
-        options = _Options(weights, blocks, prefill_rows, decode_rows, context)
+        has_text = calibration is not None
+        options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)
         options.check(source)
-        if calibration is not None:
-            options.check_calibration()
         texts = None
-        if calibration is not None or weights == "w8a8":
+        if has_text or weights == "w8a8":
             texts = texts_for(source, None if calibration is None else Path(calibration))
         with staged_directory(Path(out)) as staging:
             sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
@@ -184,8 +189,11 @@ def _least_bits(tensor: Tensor, bits: Bits) -> int:
 class _Options(BundleOptions):
     """What the bundle is to be; see `export_checkpoint`."""
 
+    has_text: bool
+    """Whether there is a calibration text, and not only some texts of our own."""
+
     def check(self, source: Checkpoint) -> None:
-        """Refuse what the exporter or the model cannot do.
+        """Refuse what the exporter or the model cannot do, and a text that would change nothing.
 
         Raises:
             OptionError: An option is out of its limits, which the message names.
@@ -195,14 +203,7 @@ class _Options(BundleOptions):
         if self.weights == "keep" and not source.is_gguf:
             raise OptionError("weights is 'keep', which is for GGUF files")
         self.check_limits(source.config, MOST_ROWS)
-
-    def check_calibration(self) -> None:
-        """Refuse a calibration that would change nothing.
-
-        Raises:
-            OptionError: The weights do not depend on a text.
-        """
-        if self.weights not in CALIBRATED:
+        if self.has_text and self.weights not in CALIBRATED:
             able = " and ".join(CALIBRATED)
             raise OptionError(f"calibration changes nothing in {self.weights}: it is for {able}")
 
@@ -238,6 +239,8 @@ class _Exporter:
         config, options = self._source.config, self._options
         if self._texts is not None and options.weights == "w8a8":
             self._source = equalised(self._source, self._texts.calibration, self._on_progress)
+            if options.has_text and not config.output_norms:
+                self._source = rotated(self._source)
         self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
         chat = write_chat(self._staging, self._source, self._chat_template)
         embedding = self._write_embedding()
@@ -268,9 +271,11 @@ class _Exporter:
 
     def _calibrated(self) -> Iterator[Mapping[str, Tensor]] | None:
         """The matrices of one layer after the other, where a text decides how they are rounded."""
-        if self._texts is None or self._options.weights != "int4":
+        if self._texts is None or not self._options.has_text:
             return None
-        return compensated_layers(self._source, self._texts.calibration)
+        is_int4 = self._options.weights == "int4"
+        rounding = compensated_blocks if is_int4 else compensated_rows
+        return compensated_layers(self._source, self._texts.calibration, rounding)
 
     def _write_block(
         self, index: int, layers: range, calibrated: Iterator[Mapping[str, Tensor]] | None
@@ -284,7 +289,7 @@ class _Exporter:
                 source = self._source
                 if calibrated is not None:
                     source = replace(source, tensors={**source.tensors, **next(calibrated)})
-                kept: Bits = bits if calibrated is None else "keep"
+                kept: Bits = "keep" if calibrated is not None and bits == 4 else bits
                 stored.append(write_layer(source, writer, number, kept))
         graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)

@@ -26,13 +26,15 @@ The functions are what any ONNX Runtime can compute. The crate has a kernel for 
 further nodes are small, a step of one row of SmolLM2 takes longer.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import parser
+
+from coordgen_rs.export.calibration.rounding import ColumnIntegers
+from coordgen_rs.export.checkpoints.tensor import IntegerRows
 
 DOMAIN = "ai.coordgen"
 FINE_ROWS, NORM_ROWS, FINE_NORM_ROWS = "FineRows", "NormRows", "FineNormRows"
@@ -41,7 +43,7 @@ JOIN_NORM_ROWS, FINE_GATE_ROWS, JOINED = "JoinNormRows", "FineGateRows", "Joined
 FINE = (FINE_ROWS, FINE_NORM_ROWS, FINE_GATE_ROWS)
 """Those that give two rows for each."""
 
-_LARGEST = 127
+_LARGEST, _MIDDLE = 127, 128
 
 _ROUND = """
     magnitudes = Abs(x)
@@ -107,22 +109,12 @@ _FUNCTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class QuantizedColumns:
-    """A matrix for MatMulIntegerToFloat; a weight is `value * scale` of its column."""
-
-    values: NDArray[np.int8]
-    """`(in_features, out_features)`"""
-    scales: NDArray[np.float32]
-    """`(out_features,)`"""
-
-
 def quantize_columns(
     pieces: Iterable[NDArray[np.float32]], shape: tuple[int, int]
-) -> QuantizedColumns:
+) -> ColumnIntegers:
     """Quantises and transposes a finite matrix `(out, in)` that comes as pieces of its rows.
 
-    The largest of a row becomes 127 or -127.
+    The largest of a row becomes 127 or -127. Where texts are given, `compensation.py` decides.
     """
     values = np.empty(shape[::-1], np.int8)
     scales = np.empty(shape[0], np.float32)
@@ -135,7 +127,14 @@ def quantize_columns(
         unrounded = piece * np.where(np.isfinite(factor), factor, 0)
         values[:, start:stop] = np.rint(unrounded).astype(np.int8).T
         start = stop
-    return QuantizedColumns(values, scales)
+    return ColumnIntegers(values, scales, 8)
+
+
+def joined_columns(parts: Sequence[IntegerRows]) -> ColumnIntegers:
+    """Transposes matrices of 8 bits, each row of them a block, that stand one behind the other."""
+    values = np.concatenate([part.values for part in parts]).T.astype(np.int16) - _MIDDLE
+    steps = np.concatenate([part.scales[:, 0] for part in parts])
+    return ColumnIntegers(values.astype(np.int8), steps, 8)
 
 
 def function(name: str, opset: int) -> onnx.FunctionProto:

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.bundle import Progress, model_shape
+from coordgen_rs.export.calibration.rounding import ColumnIntegers, output_error, rounded
 from coordgen_rs.export.calibration.texts import CalibrationTexts
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.graph_builder import float_info
@@ -23,7 +24,6 @@ from coordgen_rs.export.qnn.calibration import Ranges, WatchedGraph
 from coordgen_rs.export.qnn.centring import Channels, key_channels, usual_first, value_channels
 from coordgen_rs.export.qnn.channels import channels_apart, equalised_channels, widen_ranges
 from coordgen_rs.export.qnn.graph import block_graph, key_value_names
-from coordgen_rs.export.qnn.rounding import ColumnIntegers, output_error, rounded
 from coordgen_rs.export.qnn.text_inputs import text_inputs
 from coordgen_rs.export.qnn.work import Matrix, PreparedGraph, WorkFolder
 

@@ -30,9 +30,9 @@ from onnxruntime.quantization.quant_utils import add_infer_metadata
 from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 
 from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.export.calibration.rounding import ColumnIntegers
 from coordgen_rs.export.qnn.calibration import Ranges
 from coordgen_rs.export.qnn.encodings import Conversion
-from coordgen_rs.export.qnn.rounding import ColumnIntegers
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import ExportError
+from coordgen_rs.export.calibration.rounding import ColumnIntegers
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.qnn.calibration import Ranges
-from coordgen_rs.export.qnn.rounding import ColumnIntegers
 
 Array = NDArray[np.float32]
 

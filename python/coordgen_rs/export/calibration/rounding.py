@@ -1,4 +1,4 @@
-"""Weights as integers with one step for each output feature, which is what the HTP multiplies by.
+"""Weights as integers with one step for each output feature: what the HTP and W8A8 multiply by.
 
 In: a matrix, and the products of what enters it on real text. Out: integers and steps.
 
