@@ -22,10 +22,13 @@ pub(super) struct Guess {
     pub(super) cursor: Cursor,
 }
 
-/// The guesses after one place, with buffers that are used again for the next.
+/// The guesses after each place of a tree, with buffers that are used again for the next tree.
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
+    /// After all places that were asked about.
     guesses: Vec<Guess>,
+    /// Those after the newest place, the likeliest first, the older one first among equals.
+    order: Vec<Key>,
     /// Index of the draft model among the sources.
     model: Option<usize>,
     /// Index of the source that tells what the target held likely in like places.
@@ -34,9 +37,28 @@ pub(super) struct Guesses {
     largest_factor: f32,
     /// Whether all sources keep silent about what is less likely than they are asked for.
     leave_out_the_unlikely: bool,
-    /// Whether it is among those who propose `guesses`.
+    /// Whether it is among those who propose something after the newest place.
     model_speaks: bool,
     successors: Vec<Successor>,
+}
+
+/// The bits of the probability, which are in the order of what they stand for, above those of the
+/// guess's index, inverted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u64);
+
+impl Key {
+    fn new(probability: f32, guess: usize) -> Self {
+        Self(u64::from(probability.to_bits()) << 32 | u64::from(!(guess as u32)))
+    }
+
+    fn guess(self) -> u32 {
+        !(self.0 as u32)
+    }
+
+    fn probability(self) -> f32 {
+        f32::from_bits((self.0 >> 32) as u32)
+    }
 }
 
 impl Guesses {
@@ -60,13 +82,24 @@ impl Guesses {
         self.leave_out_the_unlikely && at_least > self.largest_factor
     }
 
-    /// The likeliest first.
-    pub fn all(&self) -> &[Guess] {
-        &self.guesses
+    /// Forgets the guesses of all places.
+    pub fn clear(&mut self) {
+        self.guesses.clear();
+        self.order.clear();
     }
 
-    /// Collects the guesses of all sources that are at `cursors`; those below `at_least` may be left
-    /// out.
+    /// One of all guesses.
+    pub fn get(&self, guess: u32) -> &Guess {
+        &self.guesses[guess as usize]
+    }
+
+    /// Those after the newest place, by their index among all, the likeliest first.
+    pub fn newest(&self) -> impl Iterator<Item = (u32, f32)> {
+        self.order.iter().map(|key| (key.guess(), key.probability()))
+    }
+
+    /// Collects the guesses of all sources that are at `cursors`, the newest place; those below
+    /// `at_least` may be left out.
     ///
     /// A token that several sources name keeps its largest probability. Sources read much the
     /// same text, so their agreement is not independent evidence, and probabilities are not added up.
@@ -80,7 +113,7 @@ impl Guesses {
         cursors: &[Option<Cursor>],
         at_least: f32,
     ) {
-        self.guesses.clear();
+        let start = self.guesses.len();
         let model_says = self.likeliest(self.model, sources, cursors);
         let expected = self.likeliest(self.expectation, sources, cursors);
         self.model_speaks = model_says.is_some();
@@ -110,14 +143,24 @@ impl Guesses {
                 let proposal = Proposal { source: index, match_len, probability, standing };
                 let probability = (probability * factor).min(MAX_PROBABILITY);
                 let guess = Guess { token, probability, proposal, cursor };
-                match self.guesses.iter_mut().find(|known| known.token == token) {
+                match self.guesses[start..].iter_mut().find(|known| known.token == token) {
                     Some(known) if known.probability >= probability => {}
                     Some(known) => *known = guess,
                     None => self.guesses.push(guess),
                 }
             }
         }
-        self.guesses.sort_by(|one, other| other.probability.total_cmp(&one.probability));
+        self.order.clear();
+        for (index, guess) in self.guesses.iter().enumerate().skip(start) {
+            let key = Key::new(guess.probability, index);
+            let mut place = self.order.len();
+            self.order.push(key);
+            while place > 0 && self.order[place - 1] < key {
+                self.order[place] = self.order[place - 1];
+                place -= 1;
+            }
+            self.order[place] = key;
+        }
     }
 
     /// Factors on the likeliest guess and on the others, by which all sum up to 1 at most.
@@ -126,8 +169,8 @@ impl Guesses {
     /// trust in who contradicts it is priced in already: the likeliest keeps its estimate, and the
     /// others share what it leaves.
     pub fn scales(&self) -> (f32, f32) {
-        let total: f32 = self.guesses.iter().map(|guess| guess.probability).sum();
-        let first = self.guesses.first().map_or(0.0, |guess| guess.probability);
+        let total: f32 = self.order.iter().map(|key| key.probability()).sum();
+        let first = self.order.first().map_or(0.0, |key| key.probability());
         if self.model_speaks && total > 1.0 {
             return (1.0, (1.0 - first) / (total - first));
         }
@@ -137,6 +180,7 @@ impl Guesses {
     /// Bytes held on the heap.
     pub fn memory_bytes(&self) -> usize {
         self.guesses.capacity() * size_of::<Guess>()
+            + self.order.capacity() * size_of::<Key>()
             + self.successors.capacity() * size_of::<Successor>()
     }
 

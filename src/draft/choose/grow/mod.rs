@@ -7,8 +7,8 @@ mod frontier;
 mod guesses;
 mod refused;
 
-use self::frontier::Frontier;
-use self::guesses::{Guess, Guesses};
+use self::frontier::{Candidate, Frontier};
+use self::guesses::Guesses;
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::step_choice::Prospect;
 use crate::draft::source::{Cursor, DraftSource};
@@ -37,16 +37,16 @@ pub struct GrowthLimits {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     token: TokenId,
-    parent: usize,
-    depth: usize,
+    parent: u32,
+    depth: u32,
     /// Estimated probability that the target says all tokens from the root to here.
     path_probability: f32,
     worth: f32,
     on_first_path: bool,
     /// Where its cursors start, once the sources have followed to it.
-    first_cursor: usize,
-    /// `None` for the root and for carried tokens, which no source guessed.
-    guess: Option<Guess>,
+    first_cursor: u32,
+    /// Index among all guesses; `None` for the root and for carried tokens, which no source guessed.
+    guess: Option<u32>,
 }
 
 /// The growing tree, with buffers that are used again for every tree.
@@ -62,7 +62,7 @@ pub struct TreeGrower {
     cursors: Vec<Option<Cursor>>,
     /// What may become a node.
     frontier: Frontier,
-    /// What the sources propose after the newest node.
+    /// What the sources propose after the nodes.
     guesses: Guesses,
     /// Place of each node in the tree that is cut.
     places: Vec<NodeId>,
@@ -108,18 +108,19 @@ impl TreeGrower {
     ) {
         self.nodes.clear();
         self.frontier.clear();
+        self.guesses.clear();
         self.cursors.clear();
         self.cursors.extend(sources.iter().map(|source| source.cursor()));
         self.nodes.push(Node::certain(root, 0, 0));
         for &token in carried.iter().take(limits.depth.min(limits.num_nodes - 1)) {
-            let parent = self.nodes.len() - 1;
+            let parent = self.nodes.len() as u32 - 1;
             self.nodes.push(Node::certain(token, parent, parent + 1));
             self.follow(sources);
         }
         self.expand(sources, acceptance, limits);
         while self.nodes.len() < limits.num_nodes {
             let Some(worthiest) = self.frontier.pop() else { break };
-            self.nodes.push(worthiest);
+            self.push(worthiest);
             self.expand(sources, acceptance, limits);
         }
     }
@@ -154,8 +155,9 @@ impl TreeGrower {
         for on_first_path in [true, false] {
             for (index, node) in nodes.iter().enumerate().skip(1) {
                 if node.on_first_path == on_first_path {
-                    self.places[index] = tree.push(self.places[node.parent], node.token);
-                    proposals.push(node.guess.map(|guess| guess.proposal));
+                    let parent = self.places[node.parent as usize];
+                    self.places[index] = tree.push(parent, node.token);
+                    proposals.push(node.guess.map(|guess| self.guesses.get(guess).proposal));
                 }
             }
         }
@@ -165,8 +167,8 @@ impl TreeGrower {
     pub fn cut_off(&self) -> impl Iterator<Item = (NodeId, TokenId, Proposal)> {
         let rest = self.nodes.iter().skip(self.places.len());
         rest.filter_map(|node| {
-            let guess = node.guess?;
-            Some((*self.places.get(node.parent)?, node.token, guess.proposal))
+            let parent = *self.places.get(node.parent as usize)?;
+            Some((parent, node.token, self.guesses.get(node.guess?).proposal))
         })
     }
 
@@ -185,6 +187,21 @@ impl TreeGrower {
             + self.places.capacity() * size_of::<NodeId>()
     }
 
+    /// Makes a candidate the newest node.
+    fn push(&mut self, candidate: Candidate) {
+        let Candidate { guess, parent, path_probability, worth, on_first_path } = candidate;
+        self.nodes.push(Node {
+            token: self.guesses.get(guess).token,
+            parent,
+            depth: self.nodes[parent as usize].depth + 1,
+            path_probability,
+            worth,
+            on_first_path,
+            first_cursor: 0,
+            guess: Some(guess),
+        });
+    }
+
     /// Lets every source follow to the newest node, whose parent they have reached before.
     fn follow(&mut self, sources: &[Box<dyn DraftSource>]) {
         let index = self.nodes.len() - 1;
@@ -192,8 +209,9 @@ impl TreeGrower {
         if index == 0 {
             return;
         }
-        let before = self.nodes[parent].first_cursor;
-        self.nodes[index].first_cursor = self.cursors.len();
+        let before = self.nodes[parent as usize].first_cursor as usize;
+        self.nodes[index].first_cursor = self.cursors.len() as u32;
+        let guess = guess.map(|guess| self.guesses.get(guess));
         for (number, source) in sources.iter().enumerate() {
             let cursor = match guess {
                 Some(guess) if guess.proposal.source == number => Some(guess.cursor),
@@ -219,7 +237,7 @@ impl TreeGrower {
         let num_missing = limits.num_nodes - self.nodes.len();
         let largest = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
         let admitted = self.frontier.admits(largest * self.guesses.largest(), num_missing);
-        if depth == limits.depth || !admitted {
+        if depth as usize == limits.depth || !admitted {
             return;
         }
         let least = self.frontier.least_worth(num_missing).unwrap_or(0.0);
@@ -228,26 +246,19 @@ impl TreeGrower {
             return;
         }
         self.follow(sources);
-        let cursors = &self.cursors[self.nodes[parent].first_cursor..];
+        let cursors = &self.cursors[self.nodes[parent].first_cursor as usize..];
         self.guesses.ask(sources, acceptance, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();
         let num_children = if limits.branches { usize::MAX } else { 1 };
-        for (rank, &guess) in self.guesses.all().iter().take(num_children).enumerate() {
+        for (rank, (guess, probability)) in self.guesses.newest().take(num_children).enumerate() {
             let scale = if rank == 0 { of_first } else { of_others };
-            let path_probability = path_probability * guess.probability * scale;
+            let path_probability = path_probability * probability * scale;
             let on_first_path = on_first_path && rank == 0;
             let worth = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
             if self.frontier.admits(worth, num_missing) {
-                self.frontier.push(Node {
-                    token: guess.token,
-                    parent,
-                    depth: depth + 1,
-                    path_probability,
-                    worth,
-                    on_first_path,
-                    first_cursor: 0,
-                    guess: Some(guess),
-                });
+                let parent = parent as u32;
+                let new = Candidate { guess, parent, path_probability, worth, on_first_path };
+                self.frontier.push(new);
             }
         }
     }
@@ -255,7 +266,7 @@ impl TreeGrower {
 
 impl Node {
     /// A node that the target has said already.
-    fn certain(token: TokenId, parent: usize, depth: usize) -> Self {
+    fn certain(token: TokenId, parent: u32, depth: u32) -> Self {
         let (path_probability, worth, on_first_path) = (1.0, 1.0, true);
         let (first_cursor, guess) = (0, None);
         Self { token, parent, depth, path_probability, worth, on_first_path, first_cursor, guess }

@@ -7,7 +7,7 @@ use crate::ids::TokenId;
 impl TreeGrower {
     /// Token and parent of each node, `(nodes,)` each, parents first.
     pub fn arrays(&self) -> (Vec<TokenId>, Vec<u32>) {
-        self.nodes.iter().map(|node| (node.token, node.parent as u32)).unzip()
+        self.nodes.iter().map(|node| (node.token, node.parent)).unzip()
     }
 
     /// Forgets the nodes that are not `kept`, `(nodes,)`, and all below them; the root stays. Where
@@ -35,9 +35,9 @@ impl TreeGrower {
         let mut nodes: Vec<Node> = Vec::with_capacity(order.len());
         for &index in order {
             let node = self.nodes[index];
-            let parent = if index == 0 { Some(0) } else { places[node.parent] };
+            let parent = if index == 0 { Some(0) } else { places[node.parent as usize] };
             if let Some(parent) = parent {
-                places[index] = Some(nodes.len());
+                places[index] = Some(nodes.len() as u32);
                 nodes.push(Node { parent, ..node });
             }
         }
@@ -48,7 +48,7 @@ impl TreeGrower {
     fn lengthen_first_path(&mut self) {
         let mut end = self.nodes.iter().rposition(|node| node.on_first_path).unwrap_or(0);
         let child_of = |nodes: &[Node], end: usize| {
-            (end + 1..nodes.len()).find(|&node| nodes[node].parent == end)
+            (end + 1..nodes.len()).find(|&node| nodes[node].parent as usize == end)
         };
         while let Some(child) = child_of(&self.nodes, end) {
             let node = &mut self.nodes[child];
@@ -98,16 +98,16 @@ mod tests {
             grower.retain(&kept[..before.len()]);
 
             let mut left = paths(&grower);
-            prop_assert!(grower.nodes.iter().enumerate().skip(1).all(|(at, node)| node.parent < at));
+            prop_assert!(grower.nodes.iter().enumerate().skip(1).all(|(at, node)| (node.parent as usize) < at));
             let worths: Vec<f32> = grower.worths().collect();
             prop_assert!(worths.is_sorted_by(|one, other| one >= other));
             let mut end = 0;
-            while let Some(next) = (1..left.len()).find(|&node| grower.nodes[node].parent == end) {
+            while let Some(next) = (1..left.len()).find(|&node| grower.nodes[node].parent as usize == end) {
                 prop_assert!(grower.nodes[next].on_first_path, "a path without its end");
                 end = next;
             }
             let on_path = grower.nodes.iter().filter(|node| node.on_first_path).count();
-            prop_assert_eq!(on_path, grower.nodes[end].depth + 1);
+            prop_assert_eq!(on_path, grower.nodes[end].depth as usize + 1);
             left.sort();
             expected.sort();
             prop_assert_eq!(left, expected);

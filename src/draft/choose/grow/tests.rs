@@ -372,7 +372,10 @@ fn copies_that_agree_with_what_the_target_held_likely_are_trusted_apart() {
         let limits = GrowthLimits { num_nodes: 40, depth: 1, side_worth: 1.0, branches: true };
         let mut grower = TreeGrower::default();
         grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
-        let guesses = grower.nodes.iter().filter_map(|node| node.guess.map(|it| (node, it)));
+        let guesses = grower
+            .nodes
+            .iter()
+            .filter_map(|node| node.guess.map(|it| (node, grower.guesses.get(it))));
         let of_copy = guesses.filter(|(_, guess)| guess.proposal.source == 0);
         let standings = of_copy.map(|(node, guess)| (node.token, guess.proposal.standing));
         standings.collect::<Vec<_>>()

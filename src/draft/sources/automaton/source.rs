@@ -76,14 +76,17 @@ impl Propose for SuffixAutomaton {
             if weight < MIN_WEIGHT || most < at_least || is_enough {
                 break;
             }
+            // The next level is read while this one's counts are waited for.
+            let link = self.states.get(place).link;
+            self.states.prefetch(link);
             weight = self.add_level(place, match_len, weight, at_least, start, out);
             if place == ROOT {
                 break;
             }
-            place = self.states.get(place).link;
+            place = link;
             match_len = self.states.len(place);
         }
-        out[start..].sort_by(|one, other| other.probability.total_cmp(&one.probability));
+        sort_by_probability(&mut out[start..]);
         out.truncate(start + MAX_SUCCESSORS);
     }
 
@@ -103,6 +106,19 @@ impl Learn for SuffixAutomaton {
 
     fn memory_bytes(&self) -> usize {
         Self::memory_bytes(self)
+    }
+}
+
+/// The likeliest first, the older one first among equals. There are few, in order but for some.
+fn sort_by_probability(successors: &mut [Successor]) {
+    for end in 1..successors.len() {
+        let next = successors[end];
+        let mut place = end;
+        while place > 0 && successors[place - 1].probability < next.probability {
+            successors[place] = successors[place - 1];
+            place -= 1;
+        }
+        successors[place] = next;
     }
 }
 
