@@ -12,7 +12,7 @@ from live.hosted import Hosted
 from live.kept import Kept, key_of, merged
 
 MEASURED, FREE = adapted.OURS
-SECONDS = {"plain": 4.0, MEASURED: 2.0, FREE: 8.0, "n-gram": 2.5}
+SECONDS = {"plain": 4.0, MEASURED: 2.0, FREE: 8.0, "n-gram": 2.5, adapted.SERVER_PLAIN: 5.0}
 PROMPTS = {"summary": [np.arange(4, dtype=np.uint32)], "ui": [np.arange(9, dtype=np.uint32)]}
 
 
@@ -82,6 +82,15 @@ def test_ours_are_compared_with_the_best_of_the_engines_own() -> None:
     assert compared["tokens a step / its best"] == pytest.approx(2.5 / 2)
     assert compared["speed / plain"] == compared["speed / plain there"] == pytest.approx(2)
     assert compared["speed / its best"] == pytest.approx(2.5 / 2)
+
+
+def test_what_a_server_takes_itself_is_told_apart() -> None:
+    steps = {"plain": 10, MEASURED: 8, "n-gram": 5, adapted.SERVER_PLAIN: 10}
+    parts = [(contest(steps), {"facts": {}})]
+    compared = adapted_report.document(engine(scripted(*steps)), parts, asked(), "abc")["compared"]
+    assert compared["its best n-grams by speed"] == "n-gram"
+    assert compared["speed / its best"] == pytest.approx(2.5 / 2)
+    assert compared["the same without what the server itself takes"] == pytest.approx(1.0)
 
 
 def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys) -> None:

@@ -15,6 +15,8 @@ from live.process import EngineProcess
 CONTEXT = 4096
 ENGINES = ("llama.cpp", "transformers", "GenAI", "MLX")
 OURS = tuple(hosted.KINDS)
+SERVER_PLAIN = "server, plain"
+"""llama.cpp's n-grams are its server's, which takes time of its own."""
 WIDEST = OURS[1:]
 """For equality: where steps are widest, their arithmetic is furthest from that of one row."""
 
@@ -112,11 +114,11 @@ def _llama(weights, gguf, asked, common, slots):
         Process(llama_loop.open_engine, opened, ("plain",)),
         Process(hosted.open_llama, opened, _ours(asked)),
     ]
-    types = [] if asked.is_equality else [kind for kind in llama_server.TYPES if kind != "plain"]
     shared = opened | {"slots": slots.absolute()}
-    processes += [
-        Process(llama_server.open_engine, shared | {"kind": kind}, (kind,)) for kind in types
-    ]
+    for kind in () if asked.is_equality else llama_server.TYPES:
+        name = SERVER_PLAIN if kind == "plain" else kind
+        options = shared | {"kind": kind, "name": name}
+        processes.append(Process(llama_server.open_engine, options, (name,)))
     return Engine("llama.cpp", weights, processes)
 
 

@@ -4,7 +4,7 @@ In: contests of an engine's parts. Out: a document of its figures in JSON types,
 of it. It measures nothing.
 """
 
-from live.adapted import OURS
+from live.adapted import OURS, SERVER_PLAIN
 from live.kept import merged
 
 MEASURED, FREE = OURS
@@ -54,7 +54,7 @@ def _rows(contest, tasks):
 def compared(rows, tasks):
     """Ours against the engine's best n-gram setting, and against plain; ratios."""
     others = list(rows)[1:]
-    own = [name for name in others if name not in OURS]
+    own = [name for name in others if name not in (*OURS, SERVER_PLAIN)]
     told = {}
     if FREE in rows:
         told["tokens a step, 16 free rows"] = rows[FREE]["tokens_per_step"]["all"]
@@ -71,7 +71,11 @@ def compared(rows, tasks):
     if own and MEASURED in rows:
         best = max(own, key=lambda name: rows[name]["speedup"]["all"])
         told |= {"its best n-grams by speed": best}
-        told["speed / its best"] = rows[MEASURED]["speedup"]["all"] / rows[best]["speedup"]["all"]
+        ratio = rows[MEASURED]["speedup"]["all"] / rows[best]["speedup"]["all"]
+        told["speed / its best"] = ratio
+        if SERVER_PLAIN in rows:
+            server = rows[SERVER_PLAIN]["speedup"]["all"]
+            told["the same without what the server itself takes"] = ratio * server
     return told
 
 

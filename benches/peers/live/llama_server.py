@@ -100,8 +100,8 @@ class LlamaServer:
             return json.load(response)
 
 
-def open_engine(gguf, kind, threads, context, stop_at_end, slots=None):
-    """`Opened`; raises ModuleNotFoundError without the package.
+def open_engine(gguf, kind, threads, context, stop_at_end, slots=None, name=None):
+    """`Opened`, its contestant under a name of its own or `kind`; raises ModuleNotFoundError.
 
     With `slots`, a folder, servers take each other's prompts from there. Times are then of the
     whole call, by the process's own clock.
@@ -111,4 +111,4 @@ def open_engine(gguf, kind, threads, context, stop_at_end, slots=None):
     server = LlamaServer(xllamacpp, gguf, kind, threads, context, stop_at_end, slots)
     facts = {"package": PACKAGE, "version": xllamacpp.__version__, "file": gguf.name}
     facts |= {"type": kind, "context": context, "threads": threads}
-    return Opened({kind: server}, facts)
+    return Opened({name or kind: server}, facts)
