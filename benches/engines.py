@@ -106,9 +106,15 @@ def _measured(engine, prompts, asked, commit, options, failures):
                 part = adapted.measure(started, task, token_ids, asked, _tell)
                 if part is None:
                     return None
-                if not part[0].failures:
+                contest = part[0]
+                failures |= {
+                    f"{engine.name} {engine.weights} {one}": why
+                    for one, why in contest.failures.items()
+                }
+                if engine.kinds[0] not in contest.answers:
+                    return None
+                if not contest.failures:
                     kept.add(key, *part)
-                failures |= part[0].failures
             parts.append(part)
             if not asked.is_equality:
                 adapted_report.show_task(engine, task, part[0])

@@ -202,7 +202,7 @@ def measure(started, task, token_ids, asked, tell):
         on_progress,
     )
     told = {"facts": {name: fact for name, fact in started.facts.items() if name != "name"}}
-    if asked.is_equality:
+    if asked.is_equality and started.engine.kinds[0] in contest.answers:
         told["reasons"] = _reasons(contest, contestants, task, token_ids[0], asked)
     return contest, told
 
