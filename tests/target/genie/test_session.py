@@ -18,6 +18,7 @@ from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session
+from coordgen_rs.target.qnn.options import QnnOptions
 from genie_bundles import CONFIG_NAME, Form, write_genie
 from qnn_bundles import needs_emulator, tokens_of
 
@@ -52,6 +53,11 @@ def prompt(own):
 @pytest.fixture
 def folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "bundle")
+
+
+def test_compiled_graphs_are_not_for_the_cpu(written):
+    with pytest.raises(BundleError, match="no CPU can run: on_cpu"):
+        GenieDevice(Bundle.open(written), options=QnnOptions(on_cpu=True))
 
 
 def test_tokens_are_those_of_our_own_bundle_with_and_without_drafts(own, written, session, prompt):

@@ -82,8 +82,8 @@ class QuantizationReport:
         lines += [f"{name}: {size} bytes" for name, size in sorted(self.file_bytes.items())]
         lines.append(f"time: {self.seconds:.0f} s")
         if self.peak_bytes:
-            megabytes, times = self.peak_bytes / 1e6, self.peak_bytes / max(1, self.float_bytes)
-            lines.append(f"memory: {megabytes:.0f} MB, {times:.1f} x the weights in float32")
+            peak, weights = self.peak_bytes / 1e6, self.float_bytes / 1e6
+            lines.append(f"memory: {peak:.0f} MB; the weights in float32 take {weights:.0f} MB")
         return lines
 
 
