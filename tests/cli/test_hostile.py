@@ -125,8 +125,30 @@ def test_without_a_command_the_first_steps_are_shown(capsys):
 
 
 def test_an_unknown_command_is_told(said):
-    assert "invalid choice: 'decode'" in said("decode")[1]
+    assert said("decode") == (2, "coordgen: error: no command 'decode'; see coordgen --help\n")
+    assert "no command 'genrate': did you mean generate?" in said("genrate", "--model", "b")[1]
+    assert "did you mean export?" in said("history", "exprot", "a")[1]
     assert said("--version")[0] == 0
+
+
+def test_an_unknown_option_is_told_before_what_is_missing_or_stands_alone(said):
+    asked = ("generate", "--model", "b", "--prompt", "x", "--tokens", "5")
+    told = "coordgen: error: no option --tokens: did you mean --max-new-tokens?\n"
+    assert said(*asked) == (2, told)
+    assert "no option --verison: did you mean --version?" in said("--verison")[1]
+    assert "no option --frobnicate; see coordgen plan --help" in said("plan", "--frobnicate=3")[1]
+    assert "no option" not in said("generate", "--model", "b", "--", "--tokens")[1]
+
+
+def test_help_is_a_command_too(capsys):
+    assert main(["help"]) == 0
+    assert "COMMAND ..." in capsys.readouterr().out
+    assert main(["help", "generate"]) == 0
+    assert "usage: coordgen generate" in capsys.readouterr().out
+
+
+def test_a_request_without_a_prompt_is_told_how_to_give_one(said):
+    assert "no prompt: give --prompt TEXT" in said("generate", "--model", "b")[1]
 
 
 def test_a_bundle_without_its_option_is_told_where_it_belongs(said):

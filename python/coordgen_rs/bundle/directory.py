@@ -176,13 +176,17 @@ def _rotations(
 def _lack(path: Path) -> str:
     """Why a path without a manifest is no bundle, and what to do."""
     if path.suffix == ".gguf" or (path / "config.json").exists():
-        return "it is a checkpoint, so export it first (coordgen export)"
+        return f"it is a checkpoint, so export it first: coordgen export {path} bundle"
     if path.is_file():
         return "it is a file, expected a directory"
     if path.exists():
-        return f"no {MANIFEST_NAME}"
+        return f"no {MANIFEST_NAME}; coordgen export writes a bundle"
     if str(path).startswith("hf:"):
-        return "export it first (coordgen export), and give the directory that was written"
+        return f"export it first, and give what that writes: coordgen export {path} bundle"
+    if str(path).startswith(("http:/", "https:/")):
+        return "it is an address; coordgen export hf:OWNER/NAME bundle fetches a model"
+    if len(path.parts) == len(("OWNER", "NAME")) and not path.parent.exists():
+        return f"it does not exist; coordgen export hf:{path} bundle fetches a model of that name"
     return "it does not exist"
 
 

@@ -115,7 +115,7 @@ def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
         "path": str(bundle.path),
         "provider": bundle.manifest.provider,
         "weights": bundle.manifest.weights,
-        "widths": list(bundle.manifest.widths),
+        "widths": bundle.manifest.decode_widths,
         "is_tested": found is not None,
     }
     if found is not None:
@@ -144,10 +144,11 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     unwritable = "" if records["is_writable"] or not records["directory"] else " (not writable)"
     yield f"results of self-tests are kept in: {printable(kept)}{unwritable}"
     yield ""
+    widths = max(map(len, EXTRAS)), max(len(purpose) for _, purpose in EXTRAS.values())
     for name, extra in found["extras"].items():
         missing = extra["missing"]
         state = f"missing {', '.join(missing)}: {how_to_install(name)}" if missing else "installed"
-        yield f"{name:<11} {extra['for']:<40} {state}"
+        yield f"{name:<{widths[0]}}  {extra['for']:<{widths[1]}}  {state}"
     if "bundle" in found:
         yield ""
         yield from _bundle_lines(found["bundle"])
@@ -163,6 +164,7 @@ def _bundle_lines(bundle: dict[str, Any]) -> Iterator[str]:
     yield f"exact widths: {', '.join(map(str, bundle['exact_widths']))}" + (
         f"; left out: {', '.join(map(str, left_out))}" if left_out else ""
     )
+    yield f"exact after wide chunks of a prompt: {'yes' if bundle['exact_after_prefill'] else 'no'}"
     steps = ", ".join(f"{width}: {ms:.2f}" for width, ms in bundle["step_ms"].items())
     yield f"ms a step by width: {steps}"
 

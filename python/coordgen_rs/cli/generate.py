@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BUNDLE",
         help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
     )
-    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument(
         "--prompt", type=values.text("--prompt"), metavar="TEXT", help="the prompt itself"
     )
@@ -89,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
     prompt, request = _prompt(options), request_options.request(options)
     request["grammar"] = grammar_options.chosen(options)
     with warnings_told(), request_options.opened(options) as model:
+        if not prompt:
+            text.tell("coordgen: the prompt is empty, so the answer may be about anything")
         asked = partial(_asked, model, prompt, options)
         answer = whole(asked(request)) if options.json else _show(asked(request))
         report = _report(answer) | {"commit": options.commit, "provider": model.provider}
@@ -131,10 +133,21 @@ def _dash(typed: str) -> str:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    for typed in (options.prompt, options.user):
-        if typed is not None:
-            return str(typed)
-    return text.read_stdin() if options.stdin else text.read_file(options.prompt_file)
+    """The prompt.
+
+    Raises:
+        OptionError: There is none.
+    """
+    prompt = options.user if options.prompt is None else options.prompt
+    if prompt is None and options.stdin:
+        prompt = text.read_stdin()
+    elif prompt is None and options.prompt_file is not None:
+        prompt = text.read_file(options.prompt_file)
+    elif prompt is None:
+        raise OptionError(
+            "no prompt: give --prompt TEXT, --prompt-file FILE, or - to read it from stdin"
+        )
+    return str(prompt)
 
 
 def _show(stream: Stream) -> Answer:

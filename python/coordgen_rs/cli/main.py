@@ -18,6 +18,7 @@ from coordgen_rs.cli import (
     generate,
     history,
     info,
+    mistyped,
     plan,
     profile,
     quality,
@@ -108,11 +109,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    if not (sys.argv[1:] if arguments is None else arguments):
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words:
         print(FIRST_STEPS, end="")
         return _DONE
+    if words[0] == "help":  # as in `git help log`
+        words = [*words[1:], "--help"]
+    parser = make_parser()
+    mistake = mistyped.mistake(parser, words)
+    if mistake is not None:
+        return _fail(mistake)
     try:
-        options, unknown = make_parser().parse_known_args(arguments)
+        options, unknown = parser.parse_known_args(words)
         if unknown:
             options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as ended:  # --help, --version, or a mistake that is told
@@ -142,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=f"coordgen {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         command = commands.add_parser(

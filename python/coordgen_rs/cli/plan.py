@@ -121,7 +121,10 @@ def run(options: argparse.Namespace) -> int:
             show_grid(grid)
         return 0
     if options.profile is None:
-        raise OptionError("--profile is missing: it says what the blocks cost")
+        raise OptionError(
+            "--profile is missing: it says what the blocks cost; "
+            "`coordgen profile BUNDLE --out FILE` measures that"
+        )
     if options.simulate_decode:
         values.refuse(options, _OF_PLANS, "is for plans, not for --simulate-decode")
         return _simulate(options, Profile.find(str(options.profile)))

@@ -129,9 +129,13 @@ def _is_gguf(path: Path) -> bool:
 
 def _what_it_is(path: Path) -> str:
     """Why a path is no checkpoint."""
+    if str(path).startswith(("http:/", "https:/")):
+        return "is an address; a model of the Hugging Face Hub is called hf:OWNER/NAME"
     if not path.exists():
         return "does not exist; a model of the Hugging Face Hub is called hf:OWNER/NAME"
     files = sorted(path.glob("*.gguf"))
     if files:
         return f"is a directory with a GGUF file, not a checkpoint: give the file, {files[0]}"
-    return "is no GGUF file, and holds no config.json and no single llama2.c .bin file"
+    if path.is_file():
+        return "is no GGUF file; give one, or a directory with a config.json"
+    return "holds no config.json and no GGUF file, and no single llama2.c .bin file"
