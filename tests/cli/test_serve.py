@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+import socket
 from argparse import ArgumentParser
 
 from coordgen_rs import Model
@@ -41,6 +42,12 @@ def test_what_is_unsafe_or_impossible_is_refused(capsys, monkeypatch, options, t
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+def test_a_port_that_another_program_has_is_told_with_what_to_do(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "no-bundle", "--port", str(taken.getsockname()[1])]) == 2
+    assert "another program listens there: give --port, or 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

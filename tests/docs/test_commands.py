@@ -30,6 +30,7 @@ NOT_RUN = {
     r"^cargo ": "compiles; continuous integration runs it by `make`",
     r"^python train\.py": "trains for hours",
     r"^python evaluate\.py": "writes over the demo prompts; test_models_corpus.py runs it",
+    r"^python docs/wheel_beside_others\.py": "asks a registry, and builds the wheel",
     r"^python fuzz/run\.py": "fuzzes; continuous integration runs it by `make`",
     r"^python benches/server_load\.py": "takes a minute, and httpx",
     r"^python benches/server_cost\.py": "takes a minute, and httpx",

@@ -5,6 +5,7 @@ SIGTERM, when what was running has ended or the time for that is over.
 """
 
 import asyncio
+import errno
 import ipaddress
 import signal
 import socket
@@ -185,6 +186,8 @@ def _bound(place: Place) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except (OSError, OverflowError, UnicodeError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            said = "another program listens there: give --port, or 0 for any that is free"
         raise OptionError(f"cannot listen on {place.host} port {place.port}: {said}") from error
 
 
