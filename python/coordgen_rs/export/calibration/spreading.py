@@ -2,7 +2,7 @@
 
 In: products of what enters a linear layer. Out: a triangular matrix, as GPTQ uses it
 (https://arxiv.org/abs/2210.17323, algorithm 1). It rounds nothing: which grid the weights get is
-each processor's own (`cpu/compensation.py`, `qnn/rounding.py`).
+each processor's own (`rounding.py`, `cpu/compensation.py`).
 """
 
 from typing import Any
