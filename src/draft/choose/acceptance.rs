@@ -46,22 +46,18 @@ impl Standing {
 struct Record {
     expected: f32,
     came_true: f32,
-    /// How much more of the proposals came true than was expected.
-    factor: f32,
 }
 
-impl Record {
-    fn new(expected: f32, came_true: f32) -> Self {
-        Self { expected, came_true, factor: came_true / expected }
-    }
-}
+/// By the standing of a proposal, and by match length.
+type ByKind<T> = [[T; LONGEST_MATCH + 1]; Standing::ALL.len()];
 
 /// What is known of a source.
 #[derive(Clone, Debug)]
 struct BySource {
-    /// By the standing of what it proposed, and by match length.
-    records: [[Record; LONGEST_MATCH + 1]; Standing::ALL.len()],
-    /// The largest factor of all records.
+    records: ByKind<Record>,
+    /// How much more of the proposals came true than was expected.
+    factors: ByKind<f32>,
+    /// The largest of them.
     largest: f32,
 }
 
@@ -86,7 +82,7 @@ impl Acceptance {
 
     /// Factor on the probabilities that `source` gives after a match of `match_len` tokens.
     pub fn factor(&self, source: usize, match_len: u32, standing: Standing) -> f32 {
-        self.sources[source].records[standing as usize][bucket(match_len)].factor
+        self.sources[source].factors[standing as usize][bucket(match_len)]
     }
 
     /// The largest factor on the probabilities that `source` gives, whatever it matches.
@@ -96,19 +92,19 @@ impl Acceptance {
 
     /// Learns that the target, asked after the proposal's parent, said its token or another one.
     pub fn observe(&mut self, proposal: Proposal, came_true: bool) {
-        let bucket = bucket(proposal.match_len);
+        let (standing, bucket) = (proposal.standing, bucket(proposal.match_len));
         let source = &mut self.sources[proposal.source];
-        let record = &mut source.records[proposal.standing as usize][bucket];
+        let record = &mut source.records[standing as usize][bucket];
         let fade = |sum: f32, prior: f32| prior + (sum - prior) * DECAY;
-        let (before, prior) = (record.factor, prior(bucket, proposal.standing));
-        *record = Record::new(
-            fade(record.expected, prior.expected) + proposal.probability,
-            fade(record.came_true, prior.came_true) + f32::from(u8::from(came_true)),
-        );
-        if record.factor >= source.largest {
-            source.largest = record.factor;
+        let Record { expected, came_true: prior } = prior(bucket, standing);
+        record.expected = fade(record.expected, expected) + proposal.probability;
+        record.came_true = fade(record.came_true, prior) + f32::from(u8::from(came_true));
+        let factor = record.came_true / record.expected;
+        let before = std::mem::replace(&mut source.factors[standing as usize][bucket], factor);
+        if factor >= source.largest {
+            source.largest = factor;
         } else if before == source.largest {
-            source.largest = source.largest_of_all();
+            source.largest = largest(&source.factors);
         }
     }
 }
@@ -117,14 +113,22 @@ impl BySource {
     /// Before anything is seen.
     fn unseen() -> Self {
         let by_length = |standing| std::array::from_fn(|bucket| prior(bucket, standing));
-        let mut unseen = Self { records: Standing::ALL.map(by_length), largest: 0.0 };
-        unseen.largest = unseen.largest_of_all();
-        unseen
+        let records = Standing::ALL.map(by_length);
+        let factor = |record: Record| record.came_true / record.expected;
+        let factors = records.map(|of_standing| of_standing.map(factor));
+        Self { records, factors, largest: largest(&factors) }
     }
+}
 
-    fn largest_of_all(&self) -> f32 {
-        self.records.as_flattened().iter().map(|record| record.factor).fold(0.0, f32::max)
+/// The largest of all, found length by length side by side.
+fn largest(factors: &ByKind<f32>) -> f32 {
+    let mut by_length = factors[0];
+    for of_standing in &factors[1..] {
+        for (largest, &factor) in by_length.iter_mut().zip(of_standing) {
+            *largest = if factor > *largest { factor } else { *largest };
+        }
     }
+    by_length.into_iter().fold(0.0, f32::max)
 }
 
 /// A short match is partly chance, more so in other texts than the request's own. Sources whose
@@ -136,7 +140,7 @@ fn prior(bucket: usize, standing: Standing) -> Record {
         Standing::Contested => CONTESTED_PRIOR,
         _ => 1.0 - 0.3 / bucket.max(1) as f32,
     };
-    Record::new(PRIOR_WEIGHT, PRIOR_WEIGHT * share)
+    Record { expected: PRIOR_WEIGHT, came_true: PRIOR_WEIGHT * share }
 }
 
 fn bucket(match_len: u32) -> usize {

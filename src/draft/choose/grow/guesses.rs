@@ -129,9 +129,12 @@ impl Guesses {
                 None => [Standing::Unopposed; 2],
             };
             let [if_expected, if_not] = agreed.map(factor);
+            let at_least = at_least / if_expected.max(if_not).max(contested);
+            if self.leave_out_the_unlikely && at_least > 1.0 {
+                continue; // it would say nothing
+            }
             self.successors.clear();
-            let largest = if_expected.max(if_not).max(contested);
-            source.successors_above(cursor, at_least / largest, &mut self.successors);
+            source.successors_above(cursor, at_least, &mut self.successors);
             for &Successor { token, probability, cursor } in &self.successors {
                 let (standing, factor) = if said.is_some_and(|said| said != token) {
                     (Standing::Contested, contested)
