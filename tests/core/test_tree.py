@@ -114,6 +114,16 @@ def test_a_refused_tree_writes_nothing(token_ids, parents, past_len, error):
     assert (inputs.input_ids == -1).all()
 
 
+def test_buffers_that_share_memory_are_refused_at_every_fill():
+    rows = np.zeros(4, np.int64)
+    inputs = StepInputs(rows, rows, np.zeros((4, 20), np.float32))
+    tree = np.arange(3, dtype=np.uint32), np.zeros(3, np.uint32)
+    for past_len in (0, 1):
+        with pytest.raises(TypeError, match="borrowed"):
+            inputs.fill(*tree, past_len)
+    assert not rows.any()
+
+
 def test_a_window_and_its_mask_go_together():
     ids, mask = np.zeros(3, np.int64), np.zeros((1, 1, 3, 8), np.float32)
     for half in ({"window": 2}, {"window_mask": mask.copy()}):

@@ -319,7 +319,7 @@ fn nothing_is_grown_below_an_end_token() {
     assert!(grower.nodes.len() > 1, "the root is no part of the answer");
     assert!(grower.nodes.iter().any(|node| node.depth > 0 && node.token == end));
     for node in &grower.nodes[1..] {
-        assert!(node.parent == 0 || grower.nodes[node.parent].token != end);
+        assert!(node.parent == 0 || grower.nodes[node.parent as usize].token != end);
     }
     grower.grow(&sources, &acceptance, TokenId(0), &[end], limits);
     assert_eq!(grower.nodes.len(), 2);
