@@ -14,7 +14,6 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 from coordgen_rs.text.tables import show_table
@@ -26,7 +25,7 @@ IMPORTS = {
 }
 """What is imported of a package, unless it is a module of the package's name."""
 
-_REPEATS = 5
+_REPEATS = 9
 _OF_ITSELF = re.compile(r"import time:\s*(\d+) \|", re.MULTILINE)
 
 
@@ -39,7 +38,7 @@ class Installation(NamedTuple):
         fetched_bytes: That and all that pip fetches with it.
         num_packages: That are installed.
         installed_bytes: Of all of them; None where it has no wheel.
-        import_ms: The median of the runs; None where it has no wheel.
+        import_ms: The quickest of some runs; None where it has no wheel.
     """
 
     name: str
@@ -137,7 +136,7 @@ def _import_ms(python: Path, imported: str) -> float:
         return sum(map(int, _OF_ITSELF.findall(done.stderr))) / 1000
 
     told(imported)  # compiles the modules
-    return median(told(imported) - told("pass") for _ in range(_REPEATS))
+    return min(told(imported) for _ in range(_REPEATS)) - min(told("pass") for _ in range(_REPEATS))
 
 
 def cells(row: Installation) -> list[str]:
