@@ -132,7 +132,7 @@ def _words(listed: str) -> tuple[str, ...]:
 
 
 def tables_of(printed: str, wanted: Sequence[str] = ()) -> str:
-    """The Markdown tables that a command printed, with the line above each.
+    """The Markdown tables that a command printed; where they are several, with the line above each.
 
     Args:
         printed: Its output.
@@ -156,6 +156,8 @@ def tables_of(printed: str, wanted: Sequence[str] = ()) -> str:
     if missing:
         raise FailedError(f"it printed no table {missing[0]}".rstrip())
     kept = [part for part in parts if not wanted or any(word in part[0] for word in wanted)]
+    if len(kept) == 1:  # the document itself says what it is
+        return "\n".join(kept[0][1])
     return "\n\n".join("\n".join([*([title, ""] if title else []), *rows]) for title, rows in kept)
 
 

@@ -135,7 +135,13 @@ def show(run, num_prompts):
         num_prompts: Prompts in all.
     """
     threads, rows = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}", run["rows"]
-    _show_in_short(f"in short, all tasks, {threads}", rows)
+    best = {of["other"] for of in run["comparisons"] if of["kind"] == "drafting"}
+    in_short = [
+        row
+        for row in rows
+        if row["engine"] == "coordgen" or not row["drafts"] or row["name"] in best
+    ]
+    _show_in_short(f"in short, all tasks, {threads}", in_short)
     for measure, (title, digits) in _UNITS.items():
         _show_rates(f"{title}, {threads}", rows, "rates", measure, digits)
     _show_rates(
@@ -170,7 +176,7 @@ def show(run, num_prompts):
 
 
 def _show_in_short(title, rows):
-    """A line a row: what the tables below say of all tasks together."""
+    """What the tables below say of all tasks together, of others' drafting the best only."""
     show_table(
         title,
         [
