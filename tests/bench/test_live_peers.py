@@ -34,7 +34,7 @@ from live.prompts import (
     shorter,
     spread,
 )
-from live.report import run_document
+from live.report import run_document, show
 from live.run import Run
 from live.weights import Weights, llama_config
 
@@ -396,6 +396,33 @@ def test_what_fails_is_named_and_the_others_are_reported(
     said = capsys.readouterr().out
     assert "failed: llama.cpp Q4_1 plain: its process ended with 3: out of luck" in said
     assert "decoding, tokens/s, 1 thread" in said
+    in_short = said.partition("in short, all tasks, 1 thread")[2].partition("\n\n")[2]
+    assert [line.split("|")[1].strip() for line in in_short.split("\n\n")[0].splitlines()[2:]] == [
+        *rows
+    ]
+
+
+def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        Row("ours plain", "plain", "coordgen", "b", False),
+        Row("ours auto", "auto", "coordgen", "b", True),
+        Row("x plain", "plain", "GenAI", "int4", False),
+        Row("x slow", "n-gram", "GenAI", "int4", True),
+        Row("x quick", "n-gram 2", "GenAI", "int4", True),
+    ]
+    seconds = {"ours plain": 1.0, "ours auto": 0.5, "x plain": 1.0, "x slow": 3.0, "x quick": 0.8}
+    contest = Contest({name: {"rag": [answers(of)]} for name, of in seconds.items()})
+    run = Run(1, rows, {name: {} for name in seconds}, contest, {})
+    show(run_document(run, prompts_of(rag=[5])), 1)
+    in_short, _, rest = capsys.readouterr().out.partition(
+        "reading the prompt, tokens/s, 1 thread\n"
+    )
+    assert [name for name in seconds if f"| {name}" in in_short] == [
+        *("ours plain", "ours auto", "x plain", "x quick")
+    ]
+    assert "| x slow" in rest
 
 
 def test_the_best_of_an_engine_may_be_without_drafts() -> None:
