@@ -1,6 +1,8 @@
 //! What may become a node of a growing tree. In: candidates, in the order in which they are found.
 //! Out: the worthiest, and how worthy a newcomer must be.
 
+use super::key::Key;
+
 /// What may become a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
@@ -19,29 +21,10 @@ pub(super) struct Candidate {
 /// Candidates in the order of their worth.
 #[derive(Debug, Default)]
 pub(super) struct Frontier {
-    /// The worthiest last, the older one last among equals.
+    /// Worth and index: the worthiest last, the older one last among equals.
     keys: Vec<Key>,
     /// In the order of their coming, also those that have left.
     candidates: Vec<Candidate>,
-}
-
-/// The bits of the worth, which are in the order of what they stand for, above those of the
-/// candidate's index, inverted: so one comparison tells which of two goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key(u64);
-
-impl Key {
-    fn new(worth: f32, candidate: usize) -> Self {
-        Self(u64::from(worth.to_bits()) << 32 | u64::from(!(candidate as u32)))
-    }
-
-    fn worth(self) -> f32 {
-        f32::from_bits((self.0 >> 32) as u32)
-    }
-
-    fn candidate(self) -> usize {
-        !(self.0 as u32) as usize
-    }
 }
 
 impl Frontier {
@@ -55,31 +38,25 @@ impl Frontier {
     pub fn push(&mut self, candidate: Candidate) {
         let key = Key::new(candidate.worth, self.candidates.len());
         self.candidates.push(candidate);
-        let mut place = self.keys.len();
-        self.keys.push(key);
-        while place > 0 && self.keys[place - 1] > key {
-            self.keys[place] = self.keys[place - 1];
-            place -= 1;
-        }
-        self.keys[place] = key;
+        key.insert(&mut self.keys, Key::gt);
     }
 
     /// Takes the worthiest out, the oldest of equals.
     pub fn pop(&mut self) -> Option<Candidate> {
-        self.keys.pop().map(|key| self.candidates[key.candidate()])
+        self.keys.pop().map(|key| self.candidates[key.index() as usize])
     }
 
     /// The worth that a newcomer must exceed to become one of `num_missing` nodes; `None` where any
     /// would do, or nothing is missing.
     pub fn least_worth(&self, num_missing: usize) -> Option<f32> {
         let surplus = self.keys.len().checked_sub(num_missing)?;
-        self.keys.get(surplus).map(|known| known.worth())
+        self.keys.get(surplus).map(|known| known.value())
     }
 
     /// Whether something of this worth may still become one of `num_missing` nodes.
     pub fn admits(&self, worth: f32, num_missing: usize) -> bool {
         match self.keys.len().checked_sub(num_missing) {
-            Some(surplus) => self.keys.get(surplus).is_some_and(|known| worth > known.worth()),
+            Some(surplus) => self.keys.get(surplus).is_some_and(|known| worth > known.value()),
             None => true,
         }
     }

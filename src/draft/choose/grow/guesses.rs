@@ -1,6 +1,7 @@
 //! What all sources propose after one place. In: where each source is there, and the trust in it.
 //! Out: their guesses, the likeliest first, each token once.
 
+use super::key::Key;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
 use crate::draft::source::{Cursor, DraftSource, Successor};
 use crate::ids::TokenId;
@@ -42,25 +43,6 @@ pub(super) struct Guesses {
     successors: Vec<Successor>,
 }
 
-/// The bits of the probability, which are in the order of what they stand for, above those of the
-/// guess's index, inverted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key(u64);
-
-impl Key {
-    fn new(probability: f32, guess: usize) -> Self {
-        Self(u64::from(probability.to_bits()) << 32 | u64::from(!(guess as u32)))
-    }
-
-    fn guess(self) -> u32 {
-        !(self.0 as u32)
-    }
-
-    fn probability(self) -> f32 {
-        f32::from_bits((self.0 >> 32) as u32)
-    }
-}
-
 impl Guesses {
     /// A tree is to be grown from these sources, of which those count that know a place.
     pub fn begin(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance) {
@@ -95,7 +77,7 @@ impl Guesses {
 
     /// Those after the newest place, by their index among all, the likeliest first.
     pub fn newest(&self) -> impl Iterator<Item = (u32, f32)> {
-        self.order.iter().map(|key| (key.guess(), key.probability()))
+        self.order.iter().map(|key| (key.index(), key.value()))
     }
 
     /// Collects the guesses of all sources that are at `cursors`, the newest place; those below
@@ -155,14 +137,7 @@ impl Guesses {
         }
         self.order.clear();
         for (index, guess) in self.guesses.iter().enumerate().skip(start) {
-            let key = Key::new(guess.probability, index);
-            let mut place = self.order.len();
-            self.order.push(key);
-            while place > 0 && self.order[place - 1] < key {
-                self.order[place] = self.order[place - 1];
-                place -= 1;
-            }
-            self.order[place] = key;
+            Key::new(guess.probability, index).insert(&mut self.order, Key::lt);
         }
     }
 
@@ -172,8 +147,8 @@ impl Guesses {
     /// trust in who contradicts it is priced in already: the likeliest keeps its estimate, and the
     /// others share what it leaves.
     pub fn scales(&self) -> (f32, f32) {
-        let total: f32 = self.order.iter().map(|key| key.probability()).sum();
-        let first = self.order.first().map_or(0.0, |key| key.probability());
+        let total: f32 = self.order.iter().map(|key| key.value()).sum();
+        let first = self.order.first().map_or(0.0, |key| key.value());
         if self.model_speaks && total > 1.0 {
             return (1.0, (1.0 - first) / (total - first));
         }

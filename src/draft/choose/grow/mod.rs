@@ -5,6 +5,7 @@
 
 mod frontier;
 mod guesses;
+mod key;
 mod refused;
 
 use self::frontier::{Candidate, Frontier};

@@ -71,7 +71,6 @@ impl States {
     #[inline]
     pub fn prefetch(&self, id: StateId) {
         prefetch(self.get(id));
-        prefetch(&self.tallies[id.index()]);
     }
 
     /// Length of the longest substring of a class.
