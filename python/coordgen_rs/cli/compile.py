@@ -27,8 +27,7 @@ def add_option_argument(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "
         "context_priority, shared_memory, spill_fill, offload_io_quantization, profiling, "
-        "profiling_file, or any other by the provider's own name; on_cpu=1 computes the graphs on "
-        "the CPU instead, for comparing",
+        "profiling_file, or any other by the provider's own name",
     )
 
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, numpy_helper
 
 import reference
 from checkpoints import CHECKPOINTS, write_checkpoint
-from coordgen_rs import Bundle, generate, make_drafter, open_session, plain
+from coordgen_rs import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.export.calibration.texts import read_texts
@@ -17,9 +17,7 @@ from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.qnn import graph as qnn_graph
 from coordgen_rs.export.qnn.exporter import export_qnn
 from coordgen_rs.export.rotation import rotated
-from coordgen_rs.target.provider import ProviderChoice
-from coordgen_rs.target.qnn.options import QnnOptions
-from qnn_bundles import SMALL, float_logits, tokens_of
+from qnn_bundles import SMALL, float_logits
 
 HTP_OPERATORS = {
     "Add",
@@ -124,17 +122,6 @@ def test_only_what_is_stored_has_8_bits(small):
         }
         assert found
         assert found <= scales
-
-
-def test_the_cpu_runs_the_graphs_without_a_provider_and_drafts_change_no_token(small):
-    provider = ProviderChoice(options=QnnOptions(on_cpu=True))
-    session = open_session(small.path, provider=provider)
-    assert session.allowed_commits == ("canonical",)
-    prompt = list(range(3, 40)) * 2
-    expected = tokens_of(plain(session, prompt, max_new_tokens=8))
-    drafter = make_drafter(session)
-    assert tokens_of(generate(session, prompt, max_new_tokens=8, drafter=drafter)) == expected
-    session.close()
 
 
 def test_blocks_hand_on_hidden_states_under_one_encoding(small):

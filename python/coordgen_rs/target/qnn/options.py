@@ -75,8 +75,8 @@ class QnnOptions:
         profiling_file: Where a profile goes; needs `profiling`.
         extra: Further options by the provider's own names.
         on_cpu: Whether ONNX Runtime's own kernels compute the graphs in place of the provider,
-            with the same encodings: for comparing, without onnxruntime-qnn. Their sums are rounded
-            in another order at each width, so nothing is exact but canonical commits in one width.
+            with the same encodings: for comparing, without onnxruntime-qnn. Their rounding
+            depends on slots and widths, so drafts may change tokens: SmolLM2's do.
 
     Raises:
         OptionError: A value outside its range, an unknown name in `extra`, one that has a field
@@ -140,8 +140,7 @@ def parse_options(given: Sequence[str]) -> QnnOptions:
     Raises:
         OptionError: One has no `=` or a malformed value, or `QnnOptions` rejects it.
     """
-    names = {*_NAMES, "on_cpu"}
-    own = {item.name: item.type for item in fields(QnnOptions) if item.name in names}
+    own = {item.name: item.type for item in fields(QnnOptions) if item.name in _NAMES}
     values: dict[str, Any] = {}
     extra: dict[str, str] = {}
     for item in given:
