@@ -6,8 +6,8 @@ Markers may say `needs:` (files and bundles), `packages:`, and `tables:` (words 
 those that are kept). Out: the documents with what the commands print now, and the commit below it.
 
 Commands run in `build/figures`. What a document makes by `coordgen export` or `> FILE` is made
-there again; anything else that is needed must be there, or in `build`. What is absent is named,
-and the figures that need it stay as they are.
+there again, if it can be; anything else that is needed must be there, or in `build`. What is absent
+is named, and the figures that need it stay as they are.
 """
 
 import argparse
@@ -162,7 +162,17 @@ def tables_of(printed: str, wanted: Sequence[str] = ()) -> str:
 
 
 def rewrite(block: Block, tables: str, measured_at: str) -> None:
-    """Write the tables into the block's place in its document, and what was measured below them."""
+    """Write the tables into the block's place in its document, and what was measured below them.
+
+    Raises:
+        FailedError: Somebody has changed the block since it was read.
+    """
+    try:
+        is_same = block in blocks_of(block.document)
+    except (OSError, ValueError):
+        is_same = False
+    if not is_same:
+        raise FailedError(f"{block.document.name} was changed there meanwhile")
     text = block.document.read_text("utf-8")
     marker = next(found for found in _MARKED.finditer(text) if _name(found) == block.name)
     end = text.index(_END, marker.end())
@@ -218,20 +228,26 @@ class Runner:
         return self._printed[block.command]
 
     def _provide(self, name: str, makers: Mapping[str, "Maker"]) -> None:
-        place, given = WORK / name, ROOT / "build" / name
-        if name in self._made or place.is_symlink() or (place.exists() and name not in makers):
+        place, given, maker = WORK / name, ROOT / "build" / name, makers.get(name)
+        if place.is_symlink() and (place.readlink() == given or not place.exists()):
+            place.unlink()  # of an earlier run, or it leads nowhere
+        if name in self._made or place.is_symlink() or (place.exists() and maker is None):
             return
-        if given.exists():
-            place.symlink_to(given)
-            return
-        if name not in makers:
-            raise AbsentError(f"needs {name}: put it into {os.path.relpath(WORK, ROOT)}")
-        maker = makers[name]
-        if maker.source is not None:
-            self._provide(maker.source, makers)
+        try:
+            if maker is None:
+                raise AbsentError(f"needs {name}: put it into {os.path.relpath(WORK, ROOT)}")
+            if maker.source is not None:
+                self._provide(maker.source, makers)
+        except AbsentError:
+            if not given.exists():
+                raise
+            maker = None
         if place.is_dir():  # of an earlier run, and perhaps of an earlier commit
             shutil.rmtree(place)
         place.unlink(missing_ok=True)
+        if maker is None:
+            place.symlink_to(given)
+            return
         _output(maker.command, WORK)
         self._made.add(name)
 

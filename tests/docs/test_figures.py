@@ -151,6 +151,47 @@ def test_a_bundle_that_a_document_makes_is_made_before_its_figures(tmp_path, mon
     assert (tmp_path / "work" / "made.txt").read_text() == "1\n\n"
 
 
+def test_what_lies_in_build_stands_only_for_what_cannot_be_made(tmp_path, monkeypatch):
+    build, work, page = tmp_path / "build", tmp_path / "build" / "figures", tmp_path / "page.md"
+    page.write_text(
+        "```sh\necho new > made.txt\ncoordgen export no.gguf bundle\n"
+        "cat made.txt bundle data\n```\n"
+        "<!-- figures: one; needs: made.txt, bundle, data -->\n<!-- /figures -->\n"
+    )
+    work.mkdir(parents=True)
+    for name in ("made.txt", "bundle", "data"):
+        (build / name).write_text(f"{name} of build\n")
+    (work / "made.txt").symlink_to(build / "made.txt")
+    (work / "bundle").mkdir()
+    (work / "data").symlink_to(tmp_path / "nowhere")
+    for name, value in (("DOCUMENTS", [page]), ("WORK", work), ("ROOT", tmp_path)):
+        monkeypatch.setattr(figures, name, value)
+    (block,) = figures.blocks_of(page)
+    assert figures.Runner().run(block) == "new\nbundle of build\ndata of build\n"
+    assert (build / "made.txt").read_text() == "made.txt of build\n"
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        "other words\n",
+        "```sh\nls -l\n```\n<!-- figures: a -->\n<!-- /figures -->\n",
+        "```sh\nls\n```\n<!-- figures: a -->\n",
+    ],
+)
+def test_a_document_that_was_edited_meanwhile_is_left_as_it_is(tmp_path, edited):
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nls\n```\n<!-- figures: a -->\n<!-- /figures -->\n")
+    (block,) = figures.blocks_of(page)
+    page.write_text("more above\n\n" + page.read_text())
+    figures.rewrite(block, "| 1 |", "0123456")
+    assert page.read_text().startswith("more above")
+    page.write_text(edited)
+    with pytest.raises(figures.FailedError, match=r"page\.md was changed there meanwhile"):
+        figures.rewrite(block, "| 1 |", "0123456")
+    assert page.read_text() == edited
+
+
 def test_only_tables_are_kept_with_the_line_above_each():
     printed = "loaded\n\nspeed\n\n| a |\n| - |\n| 1 |\n\nbytes\n\n| b |\n| - |\n| 2 |\ndone\n"
     both = "speed\n\n| a |\n| - |\n| 1 |\n\nbytes\n\n| b |\n| - |\n| 2 |"
