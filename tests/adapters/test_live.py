@@ -102,6 +102,22 @@ class TestMlx:
         from coordgen_rs.adapters.mlx_lm import MlxHost
 
         mx.random.seed(3)
+        check(MlxHost(self.model(llama), vocab_size=64, capacity=96))
+
+    def test_scores_of_half_the_width_are_told_as_float32(self):
+        mx = pytest.importorskip("mlx.core")
+        llama = pytest.importorskip("mlx_lm.models.llama")
+        from coordgen_rs.adapters.mlx_lm import MlxHost
+
+        model = self.model(llama)
+        model.set_dtype(mx.bfloat16)
+        host = MlxHost(model, vocab_size=64, capacity=96)
+        host.read(PROMPTS[0])
+        scores = host.scores(0)
+        assert scores.dtype == np.float32
+        assert scores.argmax() == host.choose(0)
+
+    def model(self, llama):
         args = llama.ModelArgs(
             model_type="llama",
             hidden_size=32,
@@ -112,7 +128,7 @@ class TestMlx:
             vocab_size=64,
             num_key_value_heads=2,
         )
-        check(MlxHost(llama.Model(args), vocab_size=64, capacity=96))
+        return llama.Model(args)
 
 
 class TestGenai:

@@ -92,7 +92,9 @@ class MlxHost:
 
     def scores(self, row: int) -> NDArray[np.float32]:
         """The logits after a node, `(vocab_size,) f32`."""
-        return np.array(self._logits[row], np.float32)
+        import mlx.core as mx
+
+        return np.array(self._logits[row].astype(mx.float32))  # numpy has no bfloat16
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep the first rows of the chain."""
