@@ -123,21 +123,36 @@ class TestVllm:
         self.call(proposer, [([1, 2], [3])])
         assert self.call(proposer, [([5, 40, 41], [42])])[0][:4] == [43, 44, 45, 46]
 
-    def test_a_paused_request_goes_on_and_has_not_ended(self, monkeypatch):
-        begun = []
+    @pytest.fixture
+    def begun(self, monkeypatch) -> list[int]:
+        """Lengths of the prompts that drafters began with."""
+        lens = []
 
         class Counting:
             def __init__(self, *arguments, **options):
                 self._core = HostDrafter(*arguments, **options)
 
             def begin(self, prompt):
-                begun.append(len(prompt))
+                lens.append(len(prompt))
                 self._core.begin(prompt)
 
             def __getattr__(self, name):
                 return getattr(self._core, name)
 
         monkeypatch.setattr("coordgen_rs.adapters.vllm.HostDrafter", Counting)
+        return lens
+
+    def test_a_prompt_that_is_read_in_parts_ends_no_paused_request(self, begun):
+        proposer = self.proposer()
+        paused, new = [40, 41, 42], [5, 6, 7, 8]
+        self.call(proposer, [(paused, [43])])
+        assert self.call(proposer, [(new, [])]) == [[]]
+        self.call(proposer, [(new, []), ([*paused, 43], [44])])
+        assert begun == [3]
+        self.call(proposer, [(new, [9]), ([*paused, 43, 44], [45])])
+        assert begun == [3, 4]
+
+    def test_a_paused_request_goes_on_and_has_not_ended(self, begun):
         proposer = self.proposer()
         secret, other = [40, 41, 42, 43, 44, 45, 46], [5, 6]
         self.call(proposer, [(secret, [47]), (other, [40])])

@@ -7,8 +7,9 @@ In: what vLLM's model runner tells a proposer: rows of tokens, without the ids o
 Out: chains. A row is recognised by its text: the drafter whose text it continues goes on, wherever
 its row has moved to; if none does, a request has begun. A row that has left the batch has ended or
 was paused (preempted), which vLLM does not tell. It takes paused requests up again before it begins
-others, so those that are gone have ended when one begins; under the policy "priority", which may
-begin others first, a paused request may be remembered early, and again at its end.
+others, so those that are gone have ended when another says its first token; under the policy
+"priority", which may begin others first, a paused request may be remembered early, and again at
+its end.
 
 Versions: the interface of vLLM 0.32 (V1 model runner), where it is experimental.
 """
@@ -71,10 +72,11 @@ class Proposer:
             for row, said in enumerate(sampled_token_ids)
         ]
         found = [self._requests.take(text, len(text) - num_said) for text, num_said in rows]
-        if None in found:
+        of_rows = list(zip(rows, found, strict=True))
+        if any(known is None and num_said for (_, num_said), known in of_rows):
             self._end(self._requests.take_all())
         drafts: list[list[int]] = []
-        for (text, num_said), known in zip(rows, found, strict=True):
+        for (text, num_said), known in of_rows:
             if not num_said:  # a part of a prompt, or a row whose turn it was not
                 if known is not None:
                     self._requests.add(known)
