@@ -136,6 +136,8 @@ def test_an_unknown_option_is_told_before_what_is_missing_or_stands_alone(said):
     told = "coordgen: error: no option --tokens: did you mean --max-new-tokens?\n"
     assert said(*asked) == (2, told)
     assert "no option --verison: did you mean --version?" in said("--verison")[1]
+    assert "did you mean --max-new-tokens?" in said("generate", "--max_new_tokens", "5")[1]
+    assert "no option --out; see" in said("export", "--out", "x")[1], "not the nearest of all"
     assert "no option --frobnicate; see coordgen plan --help" in said("plan", "--frobnicate=3")[1]
     assert "no option" not in said("generate", "--model", "b", "--", "--tokens")[1]
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-_OPTION = re.compile(r"--[a-z][a-z0-9-]*(?==|$)", re.IGNORECASE)
+_OPTION = re.compile(r"--[a-z][a-z0-9_-]*(?==|$)", re.IGNORECASE)
 _LIKE = 0.6
 """The share of letters in common from which a name may have been meant."""
 
@@ -45,7 +45,8 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _advice(typed: str, known: Iterable[str], parser: argparse.ArgumentParser) -> str:
-    names = list(known)
-    found = [name for name in names if typed.strip("-") in name]
-    found += get_close_matches(typed, names, n=1, cutoff=_LIKE)
-    return f": did you mean {found[0]}?" if found else f"; see {parser.prog} --help"
+    names = {name.strip("-"): name for name in known}
+    meant = typed.strip("-").lower().replace("_", "-")
+    found = [name for name in names if f"-{meant}-" in f"-{name}-"]
+    found += get_close_matches(meant, names, n=1, cutoff=_LIKE)
+    return f": did you mean {names[found[0]]}?" if found else f"; see {parser.prog} --help"
