@@ -67,6 +67,12 @@ def test_more_cores_than_a_machine_has_are_refused_at_once(ray_tasks, monkeypatc
         RayTasks("local:2", cores=3)
 
 
+def test_a_cluster_that_starts_machines_when_asked_may_have_none_yet(ray_tasks, monkeypatch):
+    head = {"Alive": True, "Resources": {"memory": 1e9}}  # takes no tasks itself
+    monkeypatch.setattr("ray.nodes", lambda: [head])
+    assert list(RayTasks("local:2", cores=2).run(square, [3])) == [(0, 9)]
+
+
 def test_a_call_that_kills_every_worker_is_a_lost_task(ray_tasks, monkeypatch):
     monkeypatch.setattr(tasks, "RETRIES", 0)  # each costs the start of a worker
     with pytest.raises(TaskLostError, match="lost a task"):

@@ -63,8 +63,8 @@ class RayTasks:
         cores: That Ray sets aside for each call.
 
     Raises:
-        OptionError: The address is none, the package ray is missing, or no machine of the cluster
-            has so many cores, so that calls would wait for ever.
+        OptionError: The address is none, the package ray is missing, or the largest machine of
+            the cluster has fewer cores, so that calls would wait for ever.
         TaskLostError: No cluster answers there.
     """
 
@@ -98,7 +98,7 @@ class RayTasks:
     def _check_cores(self, address: str) -> None:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         most = max((int(resources.get("CPU", 0)) for resources in nodes), default=0)
-        if most < self._cores:
+        if 0 < most < self._cores:  # where there are none yet, a cluster starts machines when asked
             raise OptionError(
                 f"--ray {address}: each task takes {self._cores} cores, but no machine there has "
                 f"more than {most}: use fewer threads, or larger machines"
