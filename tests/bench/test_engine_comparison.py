@@ -8,7 +8,7 @@ import pytest
 from contest import Answer, Contest
 from fake_engines import open_absent, open_scripted
 from live import adapted, adapted_report
-from live.hosted import Hosted
+from live.hosted import Hosted, Reader
 from live.kept import Kept, key_of, merged
 
 MEASURED, FREE = adapted.OURS
@@ -145,3 +145,32 @@ def test_scores_tell_why_a_near_tie_falls_otherwise() -> None:
     assert found["one row"][:2] == [3, 4]
     assert found["ours"][:2] == [4, 3]
     assert found["largest change"] == pytest.approx(0.02, abs=1e-5)
+
+
+def test_a_prompt_that_could_not_be_read_is_read_again():
+    class Engine:
+        def __init__(self):
+            self.text = []
+
+        def clear(self):
+            self.text = []
+
+        def cut(self, num_tokens):
+            self.text = self.text[:num_tokens]
+
+        def read(self, token_ids):
+            if len(token_ids) > 4:
+                raise RuntimeError("no room")
+            self.text += token_ids.tolist()
+
+        def choose(self, row):
+            return sum(self.text)
+
+    engine = Engine()
+    reader = Reader(engine)
+    short, long = (np.arange(length, dtype=np.uint32) for length in (4, 9))
+    reader.read(short)
+    with pytest.raises(RuntimeError):
+        reader.read(long)
+    reader.read(short)
+    assert engine.text == short.tolist()

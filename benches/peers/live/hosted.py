@@ -75,7 +75,7 @@ class Hosted:
         return heard.scores[position]
 
 
-class _Reader:
+class Reader:
     """A host that notes when it has read a prompt, and reads one that comes again but once.
 
     Then the seconds of reading mean nothing; those of decoding do not depend on it.
@@ -92,6 +92,7 @@ class _Reader:
         if self._held is not None and np.array_equal(self._held, token_ids):
             self._host.cut(len(token_ids))
         else:
+            self._held = None  # until it is read whole
             self._host.clear()
             self._host.read(token_ids)
             self._said = self._host.choose(0)
@@ -127,7 +128,7 @@ class _Heard:
 def contestants(host, end_token_ids):
     """Plain, and ours with measured and with free rows."""
     costs = hosts.measured_costs(host)
-    host = _Reader(host)
+    host = Reader(host)
     found = {"plain": Hosted("plain", host, (1,), None, end_token_ids)}
     for name, is_free in KINDS.items():
         given = None if is_free else costs
@@ -254,7 +255,7 @@ def open_transformers(folder, threads, stop_at_end):
 
     torch.set_num_threads(threads)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    host = _Reader(TransformersHost(model))
+    host = Reader(TransformersHost(model))
     costs = hosts.measured_costs(TransformersHost(model))
     options = {"plain": {}}
     for count in LOOKUPS:
