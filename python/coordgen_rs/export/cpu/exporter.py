@@ -80,8 +80,9 @@ def export_checkpoint(
 
     `out` appears only when it is complete; after an exception or an interrupt nothing is left
     behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer; `w8a8` holds
-    a whole matrix in 8 bits. With a calibration text also one layer in float32 with its inputs, and
-    for `int4` some square matrices of float64 as wide as the widest input.
+    a whole matrix in 8 bits, and reads a text, for which one layer in float32 and its inputs are in
+    memory. A calibration text takes that for `int4`, too, and for both some square matrices of
+    float64 as wide as the widest input.
 
     Args:
         checkpoint: A Hugging Face directory, a GGUF file, or a llama2.c `.bin` or its directory.
