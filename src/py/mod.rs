@@ -13,8 +13,9 @@ mod top_k;
 
 use pyo3::prelude::*;
 
-/// The extension module `coordgen_rs._core`.
-#[pymodule]
+/// The extension module `coordgen_rs._core`. Arrays are read and written on the strength of the
+/// interpreter's lock, so an interpreter that can do without one takes it when this is imported.
+#[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     bus_error::register(module)?;
