@@ -101,3 +101,53 @@ impl Learn for RecentSource {
         self.documents.read().memory_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::draft::sources::automaton::suffix_automaton::tests::{texts, tokens};
+
+    /// What is said after each place of a walk, with what is known of it.
+    fn said(source: &RecentSource, walk: &[Cursor]) -> Vec<Vec<Successor>> {
+        let each = walk.iter().map(|&place| {
+            let mut found = Vec::new();
+            source.successors(place, &mut found);
+            found
+        });
+        each.collect()
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_looked_up_anew_wherever_text_was_added(
+            steps in prop::collection::vec((texts(), texts(), texts(), any::<bool>()), 1..6),
+        ) {
+            let history = History::new(100);
+            let new = || RecentSource::new(Arc::clone(&history.shared));
+            let (mut source, mut always, mut another) = (new(), new(), new());
+            history.remember(&tokens(&[0, 1, 2, 0, 1])).unwrap();
+            source.clear();
+            always.clear();
+            for (said_now, draft, remembered, is_added) in steps {
+                source.extend(&said_now);
+                always.extend(&said_now);
+                always.known_len = usize::MAX;
+                prop_assert_eq!(source.cursor(), always.cursor());
+                let mut walk: Vec<Cursor> = source.cursor().into_iter().collect();
+                for (at, &token) in draft.iter().enumerate() {
+                    if is_added && at == draft.len() / 2 {
+                        history.remember(&remembered).unwrap();
+                        another.clear(); // its request begins: what is remembered is added
+                    }
+                    let Some(&place) = walk.last() else { break };
+                    let next = source.advance(place, token);
+                    prop_assert_eq!(next, always.advance(place, token));
+                    walk.extend(next);
+                }
+                prop_assert_eq!(said(&source, &walk), said(&always, &walk));
+            }
+        }
+    }
+}
