@@ -4,11 +4,14 @@ import ctypes
 import os
 import platform
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from coordgen_rs import machine
+from coordgen_rs.bench.measuring.settings import Settings
+from coordgen_rs.bench.sections.memory import stage_peaks
 
 CPUINFO = """\
 processor : 0
@@ -80,7 +83,7 @@ def test_linux_tells_of_memory(proc):
     (proc / "self" / "status").write_text("VmHWM:\t  300 kB\nVmRSS:\t  200 kB\n")
     assert machine.resident_bytes() == 200 * 1024
     assert machine.peak_resident_bytes() == 300 * 1024
-    machine.reset_peak()
+    assert machine.reset_peak()
     assert (proc / "self" / "clear_refs").read_text() == "5"
 
 
@@ -103,7 +106,12 @@ def test_without_proc_the_peak_is_the_kernel_s_own(monkeypatch, proc, system, un
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=4096))
     assert machine.peak_resident_bytes() == 4096 * unit
     assert machine.resident_bytes() == 0
-    machine.reset_peak()
+
+
+def test_a_peak_that_cannot_be_forgotten_is_of_no_stage(proc):
+    (proc / "self" / "clear_refs").mkdir()
+    assert not machine.reset_peak()
+    assert set(stage_peaks(Settings(Path("nowhere")), "plain").values()) == {0}
 
 
 def test_here_the_peak_is_no_less_than_what_is_resident():

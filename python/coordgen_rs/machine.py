@@ -9,7 +9,6 @@ import ctypes
 import os
 import platform
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +64,13 @@ def resident_bytes() -> int:
     return _status("VmRSS:")
 
 
-def reset_peak() -> None:
-    """Forget the peak of resident memory so far, where the system can: on Linux and Android."""
-    with suppress(OSError):
+def reset_peak() -> bool:
+    """Forget the peak of resident memory so far; whether the system can: Linux and Android do."""
+    try:
         (_PROC / "self" / "clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
 
 
 def peak_resident_bytes() -> int:

@@ -178,7 +178,7 @@ def bench_switching(
 
 
 def _answer(session: OrtSession, prompt: NDArray[np.uint32], max_new_tokens: int) -> Switched:
-    reset_peak()
+    is_told = reset_peak()
     answered = answer(session, prompt, None, max_new_tokens=max_new_tokens)
     report = cast(SwitchReport, answered.stats.switching)
-    return Switched(answered, report, peak_resident_bytes())
+    return Switched(answered, report, peak_resident_bytes() if is_told else 0)

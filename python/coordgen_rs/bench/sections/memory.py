@@ -55,13 +55,14 @@ def measure_memory(bench: Workbench) -> Section:
             "of the weights' files included; extra: over plain while answering",
         ]
         if told
-        else ["this system does not tell the peak of resident memory"],
+        else ["this system does not tell the peak of resident memory by stage"],
     )
 
 
 def stage_peaks(settings: Settings, method: str) -> dict[str, int]:
     """Bytes of resident memory at most in each stage, in this process; 0 where nobody tells."""
-    reset_peak()
+    if not reset_peak():  # what comes after would have the peak of what came before
+        return dict.fromkeys(STAGES, 0)
     bench = Workbench.open(settings)
     peaks = {"opening": peak_resident_bytes()}
     prompts = [prompt for of_task in bench.prompts.values() for prompt in of_task]
