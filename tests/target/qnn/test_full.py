@@ -61,7 +61,7 @@ def test_a_real_model_says_the_same_at_every_width_and_with_drafts(tmp_path, soc
     out = tmp_path / "bundle"
     sizes = {"context": 128, "prefill_rows": 64, "decode_rows": 8, "blocks": 6}
     report = export_qnn(GGUF, out, soc=soc, weights=weights, **sizes)
-    assert report.argmax_agreement > (0.9 if weights == "int8" else 0.6)
+    assert report.argmax_agreement > (0.8 if weights == "int8" else 0.5)
     compile_bundle(out)
     session = OrtSession(QnnDevice(Bundle.open(out)))
     tokenizer = Tokenizer.of(session.bundle)
