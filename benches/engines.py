@@ -99,11 +99,15 @@ def _measured(engine, prompts, asked, commit, options, failures):
     )
     parts = []
     try:
-        for task, token_ids in adapted.parts(prompts, asked):
+        all_parts = list(adapted.parts(prompts, asked))
+        for number, (task, token_ids) in enumerate(all_parts, 1):
             settings = asked._asdict() | {"commit": commit, "kinds": engine.kinds}
             key = key_of(task=task, prompts=[ids.tolist() for ids in token_ids], **settings)
             if (part := kept.find(key)) is None:
-                part = adapted.measure(started, task, token_ids, asked, _tell)
+                place = f"part {number} of {len(all_parts)}, "
+                part = adapted.measure(
+                    started, task, token_ids, asked, lambda what, place=place: _tell(place + what)
+                )
                 if part is None:
                     return None
                 contest = part[0]
