@@ -11,6 +11,7 @@ import pytest
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import open_session
+from coordgen_rs._core import HostDrafter, SharedHistory
 from coordgen_rs.adapters.host import generate, make_drafter, measured_costs
 from coordgen_rs.errors import OptionError
 
@@ -84,6 +85,30 @@ class TestTransformers:
             ours = model.generate(ids, custom_generate=drafted, **asked)
             assert ours.tolist() == plain.tolist()
             assert drafted.num_steps <= NUM_NEW
+
+    def test_an_answer_that_a_criterion_ends_is_remembered_up_to_there(self, model):
+        import torch
+
+        from coordgen_rs.adapters.transformers import Drafted
+
+        history = SharedHistory(64)
+        prompt = torch.from_numpy(PROMPTS[0].astype(np.int64))[None]
+        num_said = prompt.shape[1] + 5
+
+        def has_said_five(said, _):
+            return torch.tensor([said.shape[1] >= num_said])
+
+        answer = model.generate(
+            prompt,
+            custom_generate=Drafted(costs=None, history=history),
+            do_sample=False,
+            max_new_tokens=NUM_NEW,
+            stopping_criteria=[has_said_five],
+        )
+        assert answer.shape == (1, num_said)
+        drafter = HostDrafter(64, history=history)
+        drafter.begin(answer[0, -5:-2].numpy().astype(np.uint32))
+        assert drafter.propose_chain(2).tolist() == answer[0, -2:].tolist()
 
     def test_two_sequences_are_refused(self, model):
         import torch

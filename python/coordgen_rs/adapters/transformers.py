@@ -229,7 +229,6 @@ class Drafted:
             drafter=drafter,
             max_new_tokens=config.max_length - len(prompt),
             end_token_ids=end_token_ids,
-            history=self._history,
         )
         for self.num_steps, step in enumerate(steps):
             for token in step.token_ids:
@@ -240,6 +239,8 @@ class Drafted:
                 if stopping_criteria and bool(stopping_criteria(said, None).all()):
                     steps.close()
                     break
+        if self._history is not None:
+            self._history.remember(said[0].cpu().numpy().astype(np.uint32))
         if streamer is not None:
             streamer.end()
         return said
