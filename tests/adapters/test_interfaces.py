@@ -152,6 +152,13 @@ class TestVllm:
         self.call(proposer, [(new, [9]), ([*paused, 43, 44], [45])])
         assert begun == [3, 4]
 
+    def test_a_prompt_that_continues_a_running_text_begins_a_drafter_of_its_own(self, begun):
+        proposer = self.proposer()
+        running = [40, 41, 42]
+        self.call(proposer, [(running, [43])])
+        self.call(proposer, [([*running, 43, 50, 51], [52]), ([*running, 43], [44])])
+        assert begun == [3, 6]
+
     def test_a_paused_request_goes_on_and_has_not_ended(self, begun):
         proposer = self.proposer()
         secret, other = [40, 41, 42, 43, 44, 45, 46], [5, 6]

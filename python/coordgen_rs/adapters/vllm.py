@@ -71,8 +71,11 @@ class Proposer:
             (token_ids_cpu[row, : num_tokens_no_spec[row]].astype(np.uint32), len(said))
             for row, said in enumerate(sampled_token_ids)
         ]
-        found = [self._requests.take(text, len(text) - num_said) for text, num_said in rows]
-        of_rows = list(zip(rows, found, strict=True))
+        found = [self._requests.take(text[: len(text) - num_said]) for text, num_said in rows]
+        of_rows = [
+            (row, known or self._requests.take_longest(row[0]))
+            for row, known in zip(rows, found, strict=True)
+        ]
         if any(known is None and num_said for (_, num_said), known in of_rows):
             self._end(self._requests.take_all())
         drafts: list[list[int]] = []
@@ -120,21 +123,23 @@ class _Requests:
         self._by_text.setdefault(text.tobytes(), []).append(drafter)
         self._num_of_length[len(text)] += 1
 
-    def take(self, text: NDArray[np.uint32], usual: int) -> HostDrafter | None:
-        """Take the drafter whose text this one continues: of the usual length, or the longest."""
-        key = text[:usual].tobytes()
-        if key not in self._by_text:
-            lengths = sorted(each for each in self._num_of_length if each <= len(text))
-            keys = (text[:length].tobytes() for length in reversed(lengths))
-            key = next((each for each in keys if each in self._by_text), b"")
+    def take(self, text: NDArray[np.uint32]) -> HostDrafter | None:
+        """Take a drafter that has this text."""
+        key = text.tobytes()
         found = self._by_text.get(key)
         if not found:
             return None
         drafter = found.pop()
         if not found:
             del self._by_text[key]
-        self._forget_length(len(key) // text.itemsize)
+        self._forget_length(len(text))
         return drafter
+
+    def take_longest(self, text: NDArray[np.uint32]) -> HostDrafter | None:
+        """Take the drafter with the longest text that this one continues."""
+        lengths = sorted(each for each in self._num_of_length if each <= len(text))
+        taken = (self.take(text[:length]) for length in reversed(lengths))
+        return next((drafter for drafter in taken if drafter is not None), None)
 
     def take_all(self) -> list[HostDrafter]:
         """Take all that are left."""
