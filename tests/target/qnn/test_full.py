@@ -71,6 +71,6 @@ def test_a_real_model_says_the_same_at_every_width_and_with_drafts(tmp_path, soc
         drafter = make_drafter(session, "auto", commit)
         steps = generate(session, prompt, max_new_tokens=16, drafter=drafter)
         assert tokens_of(steps) == expected, commit
-    checked = check(session, prompt, max_new_tokens=8)
+    checked = check(session, prompt[:24], max_new_tokens=6)
     assert checked.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in checked.comparisons), checked.comparisons
