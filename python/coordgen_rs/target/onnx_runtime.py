@@ -158,6 +158,8 @@ def cpu_session(model: Path | bytes, weights: Path | None = None) -> onnxruntime
         )
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    # Or 4-bit weights in blocks would be multiplied by activations of 8 bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     library = kernel_library()
     if library is not None:
         options.register_custom_ops_library(str(library))

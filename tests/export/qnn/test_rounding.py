@@ -3,22 +3,32 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from centred import assert_centring_changes_no_output
 from checkpoints import write_checkpoint
 from coordgen_rs.export.bundle import model_shape
-from coordgen_rs.export.calibration.rounding import ColumnIntegers, output_error, rounded
+from coordgen_rs.export.calibration.rounding import (
+    BLOCK,
+    ColumnIntegers,
+    bits_taken,
+    may_have_blocks,
+    output_error,
+    rounded,
+    rounded_in_blocks,
+)
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.export.graph_builder import float_info
 from coordgen_rs.export.qnn.calibration import WatchedGraph
 from coordgen_rs.export.qnn.centring import key_channels, usual_first
 from coordgen_rs.export.qnn.channels import channels_apart
 from coordgen_rs.export.qnn.graph import block_graph
 from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
-from coordgen_rs.export.qnn.quantize import matrix_tensors
+from coordgen_rs.export.qnn.quantize import matrix_tensors, read_in_blocks
 from coordgen_rs.export.qnn.report import _products
 from coordgen_rs.export.qnn.text_inputs import text_inputs
 from coordgen_rs.export.rotation import orthogonal_matrix
+from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
 
 @pytest.mark.parametrize("size", [3, 64, 576, 896])
@@ -97,12 +107,57 @@ def test_compensated_rounding_loses_less_than_the_nearest_integers(bits):
     assert output_error(weight, products, got) == pytest.approx(exact, rel=1e-2)
 
 
+def test_steps_that_differ_between_blocks_lose_less_than_one_for_a_column():
+    generator = np.random.default_rng(4)
+    mixed = generator.standard_normal((96, 96)) / 10 + np.eye(96)
+    read, others = (
+        (generator.standard_normal((500, 96)) @ mixed).astype(np.float32) for _ in range(2)
+    )
+    weight = generator.standard_normal((96, 40)).astype(np.float32)
+    products, unseen = read.T @ read, others.T @ others
+    got = rounded_in_blocks(weight, products, 4, len(read))
+    plain = rounded(weight, products, 4)
+    assert output_error(weight, unseen, got) < 0.9 * output_error(weight, unseen, plain)
+    assert got.multiples.shape == (len(weight) // BLOCK, weight.shape[1])
+    assert (got.multiples.max(0) == 16).all()  # or the HTP takes other steps
+    assert got.multiples.min() >= 1
+
+
+def test_a_matrix_has_blocks_where_they_divide_its_inputs():
+    assert may_have_blocks(3 * BLOCK, 4)
+    assert not any(may_have_blocks(*it) for it in ((3 * BLOCK, 8), (BLOCK + 1, 4), (BLOCK, 4)))
+    assert bits_taken((64, 10), 4, has_blocks=True) == 10 * (64 * 4 + 2 * 8 + 32)
+    assert bits_taken((64, 10), 8, has_blocks=False) == 10 * (64 * 8 + 32)
+
+
+def test_a_graph_reads_weights_in_blocks_as_they_were_rounded():
+    rows, weight = entering()
+    integers = rounded_in_blocks(weight, rows.T @ rows, 4, len(rows))
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["m.values", "m.steps", "m.zeros"], ["m"], axis=1),
+            helper.make_node("MatMul", ["x", "m"], ["y"]),
+        ],
+        "product",
+        [float_info("x", len(rows), len(weight))],
+        [float_info("y", len(rows), weight.shape[1])],
+        matrix_tensors("m", integers),
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    read_in_blocks(model, "m")
+    set_threads(None)
+    (got,) = cpu_session(model.SerializeToString()).run(None, {"x": rows})
+    expected = rows @ integers.floats()
+    assert np.abs(got - expected).max() < 1e-4 * np.abs(expected).max()
+
+
 def test_an_input_that_is_always_zero_and_a_column_of_zeros_are_rounded():
     rows, weight = entering()
     rows[:, 5], weight[:, 7] = 0, 0
-    got = rounded(weight, rows.T @ rows, 4)
-    assert np.isfinite(got.steps).all()
-    assert not got.values[:, 7].any()
+    products = rows.T @ rows
+    for got in (rounded(weight, products, 4), rounded_in_blocks(weight, products, 4, len(rows))):
+        assert np.isfinite(got.steps).all()
+        assert not got.values[:, 7].any()
 
 
 def test_integers_of_4_bits_are_packed_as_onnx_reads_them():

@@ -53,7 +53,12 @@ from coordgen_rs.export.qnn.encodings import (
 from coordgen_rs.export.qnn.graph import block_graph, head_graph
 from coordgen_rs.export.qnn.mixture import MatrixCosts, mixed_bits
 from coordgen_rs.export.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
-from coordgen_rs.export.qnn.quantize import fix_shape, matrix_tensors, quantize_graph
+from coordgen_rs.export.qnn.quantize import (
+    fix_shape,
+    matrix_tensors,
+    quantize_graph,
+    read_in_blocks,
+)
 from coordgen_rs.export.qnn.report import Comparison, FloatHead, QuantizationReport, QuantizedGraph
 from coordgen_rs.export.qnn.work import PreparedGraph, WorkFolder, work_key
 from coordgen_rs.export.rotation import rotated
@@ -306,6 +311,8 @@ class _QnnExporter:
                 bits = self._work.load(part, self._bits_of).matrices
                 for matrix, forms in bits.items():
                     (integers,) = forms.forms.values()
+                    if integers.multiples is not None:
+                        read_in_blocks(graph, matrix)
                     graph.graph.initializer.extend(
                         _external(tensor, writer) for tensor in matrix_tensors(matrix, integers)
                     )

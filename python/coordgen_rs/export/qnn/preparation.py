@@ -15,7 +15,13 @@ from onnx import numpy_helper
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.bundle import Progress, model_shape
-from coordgen_rs.export.calibration.rounding import ColumnIntegers, output_error, rounded
+from coordgen_rs.export.calibration.rounding import (
+    ColumnIntegers,
+    may_have_blocks,
+    output_error,
+    rounded,
+    rounded_in_blocks,
+)
 from coordgen_rs.export.calibration.texts import CalibrationTexts
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.graph_builder import float_info
@@ -198,6 +204,7 @@ def _prepared(
             watched.products[it],
             bits,
             sizes[_writer(name)] / num_values / sizes[name],
+            watched.num_rows,
         )
         for name, it in entering.items()
     }
@@ -225,13 +232,20 @@ def _size(weight: Array, products: Array) -> float:
     return float(np.einsum("io,io->", products @ weight, weight, dtype=np.float64)) or 1.0
 
 
-def _rounded(weight: Array, products: Array, bits: Sequence[int], share: float) -> Matrix:
+def _rounded(
+    weight: Array, products: Array, bits: Sequence[int], share: float, num_rows: int
+) -> Matrix:
     """A matrix in each number of bits; `share` turns squared errors of what it gives into losses.
 
     The loss of one that does not write to the residual stream is taken to be the same share of what
     comes of it there.
     """
-    forms = {number: rounded(weight, products, number) for number in bits}
+    forms = {
+        number: rounded_in_blocks(weight, products, number, num_rows)
+        if may_have_blocks(len(weight), number)
+        else rounded(weight, products, number)
+        for number in bits
+    }
     losses = {
         number: output_error(weight, products, integers) * share
         for number, integers in forms.items()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import ExportError
-from coordgen_rs.export.calibration.rounding import ColumnIntegers
+from coordgen_rs.export.calibration.rounding import ColumnIntegers, bits_taken, may_have_blocks
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.qnn.calibration import Ranges
 
@@ -48,7 +48,10 @@ class Matrix:
     @property
     def num_bits(self) -> dict[int, int]:
         """By number of bits of a weight, of all of them, steps included."""
-        return {bits: self.size * bits + 32 * self.shape[1] for bits in self.losses}
+        return {
+            bits: bits_taken(self.shape, bits, has_blocks=may_have_blocks(self.shape[0], bits))
+            for bits in self.losses
+        }
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ class WorkFolder:
             for bits, integers in matrix.forms.items():
                 arrays[f"values {bits} {matrix_name}"] = integers.values
                 arrays[f"steps {bits} {matrix_name}"] = integers.steps
+                if integers.multiples is not None:
+                    arrays[f"multiples {bits} {matrix_name}"] = integers.multiples
         facts = {
             "ranges": graph.ranges.by_name,
             "apart": graph.apart,
@@ -140,7 +145,8 @@ class WorkFolder:
                     forms = {}
                     for number in [] if bits is None else [bits(matrix)]:
                         values, steps = (arrays[f"{it} {number} {matrix}"] for it in _PARTS)
-                        forms[number] = ColumnIntegers(values, steps, number)
+                        multiples = arrays.get(f"multiples {number} {matrix}")
+                        forms[number] = ColumnIntegers(values, steps, number, multiples)
                     by_bits = {int(number): loss for number, loss in losses.items()}
                     matrices[matrix] = Matrix(forms, by_bits, tuple(shape))
                 constants = {

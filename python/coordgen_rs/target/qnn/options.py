@@ -117,7 +117,7 @@ class QnnOptions:
             for item in fields(self)
             if item.name in _NAMES and getattr(self, item.name) is not None
         }
-        chip = {"htp_arch": str(soc.htp_arch), "soc_model": str(soc.model)}
+        chip = {"htp_arch": str(soc.htp_arch), "soc_model": str(soc.model)} | _IN_BLOCKS
         return chip | {name: _text(value) for name, value in given.items()} | self.extra
 
 
@@ -132,6 +132,10 @@ _NAMES = {
     "profiling": "profiling_level",
     "profiling_file": "profiling_file_path",
 }
+
+
+_IN_BLOCKS = {"enable_block_quant_weight_optimization": "1"}
+"""4-bit weights in blocks are multiplied in integers; without it in floats, and slower."""
 
 
 def parse_options(given: Sequence[str]) -> QnnOptions:
