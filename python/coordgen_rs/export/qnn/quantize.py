@@ -26,17 +26,21 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationMethod, QuantType
-from onnxruntime.quantization.calibrate import TensorData, TensorsData
-from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
-from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-from onnxruntime.quantization.quant_utils import add_infer_metadata
-from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.export.calibration.rounding import BLOCK, ColumnIntegers
 from coordgen_rs.export.qnn.calibration import Ranges
 from coordgen_rs.export.qnn.encodings import Conversion
+from coordgen_rs.export.qnn.runtime_quantizer import (
+    CalibrationMethod,
+    QDQQuantizer,
+    QuantType,
+    TensorData,
+    TensorsData,
+    add_infer_metadata,
+    get_qnn_qdq_config,
+    make_dim_param_fixed,
+)
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
 
