@@ -129,10 +129,10 @@ def _is_gguf(path: Path) -> bool:
 
 def _what_it_is(path: Path) -> str:
     """Why a path is no checkpoint."""
-    if str(path).startswith(("http:/", "https:/")):
-        return "is an address; a model of the Hugging Face Hub is called hf:OWNER/NAME"
     if not path.exists():
-        return "does not exist; a model of the Hugging Face Hub is called hf:OWNER/NAME"
+        is_address = str(path).startswith(("http:/", "https:/"))
+        why = "is an address" if is_address else "does not exist"
+        return f"{why}; a model of the Hugging Face Hub is called hf:OWNER/NAME"
     files = sorted(path.glob("*.gguf"))
     if files:
         return f"is a directory with a GGUF file, not a checkpoint: give the file, {files[0]}"
