@@ -12,12 +12,14 @@ from tokenizers import Tokenizer
 from checkpoints import exported, save_weights, write_checkpoint
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
+from coordgen_rs.export.calibration.rounding import rounded
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.checkpoints.tensor import IntegerFormat
 from coordgen_rs.export.cpu import equalisation, exporter
 from coordgen_rs.export.cpu.compensation import compensated_blocks, compensated_rows
 from coordgen_rs.export.cpu.equalisation import channel_factors, equalised, round_rows
 from coordgen_rs.export.cpu.quantize import common_format, pack_rows, quantize_rows
+from coordgen_rs.export.cpu.w8a8 import joined_columns
 from coordgen_rs.export.layers import norm_tensor
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
@@ -177,6 +179,17 @@ def test_columns_that_are_always_zero_and_few_rows_are_no_trouble(compensated, h
         integers = compensated(weight, LinearInput(rows)).read_rows(0, 6)
         assert np.isfinite(integers.scales).all()
         assert integers.values.max() <= highest
+
+
+def test_integers_of_w8a8_come_back_with_their_signs():
+    generator = np.random.default_rng(3)
+    weight = generator.standard_normal((6, 40), np.float32)
+    entering = LinearInput(generator.standard_normal((64, 40), np.float32))
+    expected = rounded(weight.T.copy(), entering.rows.T @ entering.rows, 8)
+    stored = compensated_rows(weight, entering)
+    columns = joined_columns([stored.read_rows(0, 2), stored.read_rows(2, 6)])
+    assert np.array_equal(columns.values, expected.values)
+    assert np.array_equal(columns.steps, expected.steps)
 
 
 @pytest.mark.parametrize("compensated", [compensated_blocks, compensated_rows])

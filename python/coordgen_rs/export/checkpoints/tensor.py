@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
 
+MIDDLE_OF_8_BITS = 128
+"""The zero point of weights of 8 bits that have none of their own: integers less it are signed."""
+
 
 @dataclass(frozen=True)
 class IntegerRows:

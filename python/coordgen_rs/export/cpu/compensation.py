@@ -28,6 +28,7 @@ from coordgen_rs.export.calibration.rounding import rounded
 from coordgen_rs.export.calibration.spreading import spreading
 from coordgen_rs.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.export.checkpoints.tensor import (
+    MIDDLE_OF_8_BITS,
     IntegerFormat,
     IntegerRows,
     StoredIntegers,
@@ -41,8 +42,6 @@ _Array = NDArray[np.float32]
 Rounding = Callable[[_Array, LinearInput], StoredIntegers]
 """From a matrix `(out_features, in_features)` and what enters it to integers."""
 
-_MIDDLE = 128
-"""What is added to integers of 8 bits where they are stored as uint8."""
 _PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention_out": ("self_attn.o_proj",),
@@ -93,7 +92,7 @@ def compensated_rows(weight: _Array, entering: LinearInput) -> StoredIntegers:
     """
     with np.errstate(over="ignore", invalid="ignore"):  # told by `spreading`
         columns = rounded(np.ascontiguousarray(weight.T), _products(entering), 8)
-    values = (columns.values.T.astype(np.int16) + _MIDDLE).astype(np.uint8)
+    values = (columns.values.T.astype(np.int16) + MIDDLE_OF_8_BITS).astype(np.uint8)
     rows = IntegerRows(values, columns.steps[:, None], None)
     return _stored(rows, IntegerFormat(8, weight.shape[1], has_zero_points=False))
 

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from coordgen_rs.export.calibration.rounding import ColumnIntegers
-from coordgen_rs.export.checkpoints.tensor import IntegerRows
+from coordgen_rs.export.checkpoints.tensor import MIDDLE_OF_8_BITS, IntegerRows
 
 DOMAIN = "ai.coordgen"
 FINE_ROWS, NORM_ROWS, FINE_NORM_ROWS = "FineRows", "NormRows", "FineNormRows"
@@ -43,7 +43,7 @@ JOIN_NORM_ROWS, FINE_GATE_ROWS, JOINED = "JoinNormRows", "FineGateRows", "Joined
 FINE = (FINE_ROWS, FINE_NORM_ROWS, FINE_GATE_ROWS)
 """Those that give two rows for each."""
 
-_LARGEST, _MIDDLE = 127, 128
+_LARGEST = 127
 
 _ROUND = """
     magnitudes = Abs(x)
@@ -132,7 +132,7 @@ def quantize_columns(
 
 def joined_columns(parts: Sequence[IntegerRows]) -> ColumnIntegers:
     """Transposes matrices of 8 bits, each row of them a block, that stand one behind the other."""
-    values = np.concatenate([part.values for part in parts]).T.astype(np.int16) - _MIDDLE
+    values = np.concatenate([part.values for part in parts]).T.astype(np.int16) - MIDDLE_OF_8_BITS
     steps = np.concatenate([part.scales[:, 0] for part in parts])
     return ColumnIntegers(values.astype(np.int8), steps, 8)
 
