@@ -6,10 +6,13 @@ import tomllib
 
 import pytest
 
-from checkpoints import ROOT
+from checkpoints import ROOT, write_checkpoint
 from coordgen_rs import open_session
 from coordgen_rs.cli import doctor
 from coordgen_rs.cli.main import main
+from coordgen_rs.errors import ProviderError
+from coordgen_rs.export.qnn.exporter import export_qnn
+from qnn_bundles import SMALL
 
 
 def test_every_extra_of_the_package_is_looked_for():
@@ -56,9 +59,31 @@ def test_a_home_that_cannot_be_written_to_is_told(capsys, monkeypatch, tmp_path)
     assert json.loads(capsys.readouterr().out)["records"]["is_writable"] is False
 
 
-def test_what_is_no_bundle_is_refused(capsys, tmp_path):
+def test_what_is_no_bundle_is_refused_behind_the_rest_of_the_report(capsys, tmp_path):
     assert main(["doctor", str(tmp_path)]) == 2
-    assert str(tmp_path) in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert str(tmp_path) in said.err
+    assert "cores that may be used" in said.out
+
+
+def test_a_bundle_for_qnn_is_told_of_without_the_provider(capsys, tmp_path, monkeypatch):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=1)
+    export_qnn(checkpoint, tmp_path / "bundle", soc="8-elite", **SMALL)
+
+    def missing(*_):
+        raise ProviderError("onnxruntime-qnn is not installed")
+
+    monkeypatch.setattr("coordgen_rs.target.qnn.onnx_runtime._library", missing)
+    assert main(["doctor", str(tmp_path / "bundle")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].endswith("bundle: int8, for qnn")
+    assert lines[-1] == "cannot be opened here: onnxruntime-qnn is not installed"
+    assert any(line.startswith("cores that may be used") for line in lines)
+    assert main(["doctor", str(tmp_path / "bundle"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["bundle"]
+    assert found["problem"] == "onnxruntime-qnn is not installed"
+    assert found["widths"] == [8]
+    assert found["is_tested"] is False
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

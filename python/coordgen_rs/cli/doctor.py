@@ -69,11 +69,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report.
+
+    Raises:
+        BundleError, BundleDamagedError: There is no bundle, or it cannot be opened; the rest of the
+            report is printed.
+    """
     found = facts()
-    if options.bundle is not None:
-        found["bundle"] = _bundle_facts(Bundle.open(options.bundle))
-    print(json.dumps(found, indent=2) if options.json else "\n".join(_lines(found)))
+    try:
+        if options.bundle is not None:
+            found["bundle"] = _bundle_facts(Bundle.open(options.bundle))
+    finally:
+        print(json.dumps(found, indent=2) if options.json else "\n".join(_lines(found)))
     return 0
 
 
@@ -105,17 +112,18 @@ def facts() -> dict[str, Any]:
 
 
 def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
-    """What a bundle is, and what was found when it was first opened here.
-
-    Raises:
-        ProviderError: It is for QNN, which is not installed or cannot run here.
-    """
-    found = recorded_self_test(bundle)
+    """What a bundle is, and what was found when it was first opened here, or why it cannot be."""
+    found, problem = None, None
+    try:
+        found = recorded_self_test(bundle)
+    except ProviderError as error:
+        problem = str(error)
     facts: dict[str, Any] = {
         "path": str(bundle.path),
         "provider": bundle.manifest.provider,
         "weights": bundle.manifest.weights,
         "widths": bundle.manifest.decode_widths,
+        "problem": problem,
         "is_tested": found is not None,
     }
     if found is not None:
@@ -157,6 +165,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 def _bundle_lines(bundle: dict[str, Any]) -> Iterator[str]:
     path = printable(bundle["path"])
     yield f"{path}: {bundle['weights']}, for {bundle['provider']}"
+    if bundle["problem"]:
+        yield f"cannot be opened here: {bundle['problem']}"
+        return
     if not bundle["is_tested"]:
         yield f"not yet tested on this machine: run coordgen check {path}"
         return
