@@ -103,6 +103,17 @@ def test_another_checkpoint_or_text_starts_anew(tmp_path, source, export, interr
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 
 
+def test_other_code_starts_anew(tmp_path, source, export, interrupted, monkeypatch):
+    code = tmp_path / "code" / "qnn"
+    code.mkdir(parents=True)
+    (code / "rounding.py").write_text("STEPS = 255\n")
+    monkeypatch.setattr("coordgen_rs.export.qnn.work._CODE", code.parent)
+    interrupted(source, tmp_path / "bundle", "layer 2")
+    (code / "rounding.py").write_text("STEPS = 127\n")
+    seen = export(source, tmp_path / "bundle")
+    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+
+
 def test_a_cache_of_another_type_goes_on_from_the_same_layers(
     tmp_path, source, export, interrupted
 ):

@@ -1,8 +1,8 @@
 """What an export has done so far, in a folder beside the bundle, so that it can go on after a stop.
 
 In: graphs as they are prepared, one after the other. Out: the same again, in this run or a later
-one. The folder, `.NAME.export`, goes when the bundle is there. Another checkpoint, other options or
-other texts start anew: a hash of them stands in the folder.
+one. The folder, `.NAME.export`, goes when the bundle is there. Another checkpoint, other options,
+other texts or other code of this package start anew: a hash of them stands in the folder.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -193,16 +192,22 @@ class WorkFolder:
 
 
 _PARTS = ("values", "steps")
+_CODE = Path(__file__).parents[1]
+"""All that exports."""
 
 
 def work_key(source: Checkpoint, texts: Sequence[Sequence[int]], *options: object) -> str:
     """A hash of what the work depends on: the first, middle and last row of each tensor among it.
 
+    The code that exports is, too, so that a development build does not go on from another's work.
+
     Raises:
         CheckpointError: A tensor is damaged.
     """
-    facts = (metadata.version("coordgen-rs"), source.config, options, list(map(list, texts)))
+    facts = (source.config, options, list(map(list, texts)))
     digest = hashlib.sha256(repr(facts).encode())
+    for file in sorted(_CODE.rglob("*.py")):
+        digest.update(file.read_bytes())
     for name, tensor in sorted(source.tensors.items()):
         digest.update(repr((name, tensor.shape)).encode())
         for row in sorted({0, tensor.shape[0] // 2, tensor.shape[0] - 1}):
