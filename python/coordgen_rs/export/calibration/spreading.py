@@ -5,6 +5,7 @@ In: products of what enters a linear layer. Out: a triangular matrix, as GPTQ us
 each processor's own (`rounding.py`, `cpu/compensation.py`).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
 
+_Matrix = NDArray[np.float64]
+
 DAMPING = 0.01
 """Added to the diagonal, in units of its mean, so that few texts suffice."""
+_BLOCK = 256
+"""Columns that are computed at a time."""
 
 
-def damped(products: NDArray[Any], damping: float = DAMPING) -> NDArray[np.float64]:
+def damped(products: NDArray[Any], damping: float = DAMPING) -> _Matrix:
     """Products of inputs with more on their diagonal, and something for inputs that are zero."""
     products = products.astype(np.float64)
     diagonal = np.einsum("ii->i", products)
@@ -29,7 +34,9 @@ def damped(products: NDArray[Any], damping: float = DAMPING) -> NDArray[np.float
 def spreading(products: NDArray[Any], damping: float = DAMPING) -> NDArray[np.float32]:
     """How an error of each column spreads to those behind it: `(in_features, in_features)`.
 
-    The upper Cholesky factor of the inverse of the inputs' products.
+    The upper Cholesky factor of the inverse of the inputs' products. That is the inverse of the
+    triangular factor of the products themselves, taken from the last column on, so no inverse of
+    the whole is computed. Memory: one square matrix of float64, and one of float32.
 
     Args:
         products: Of each input with each, summed over all rows, `(in_features, in_features)`.
@@ -38,9 +45,11 @@ def spreading(products: NDArray[Any], damping: float = DAMPING) -> NDArray[np.fl
     Raises:
         CheckpointError: That factor does not exist, or is no float32.
     """
+    reversed_products = damped(products[::-1, ::-1], damping)
     try:
-        inverse = np.linalg.inv(damped(products, damping))
-        factor = np.linalg.cholesky(inverse).T.astype(np.float32)
+        _factorise(reversed_products)
+        _invert_lower(reversed_products)
+        factor = reversed_products[::-1, ::-1].astype(np.float32)
     except np.linalg.LinAlgError:
         factor = np.full(products.shape, np.nan, np.float32)
     if not np.isfinite(factor).all():
@@ -49,3 +58,34 @@ def spreading(products: NDArray[Any], damping: float = DAMPING) -> NDArray[np.fl
             "weights by it: use another text"
         )
     return factor
+
+
+def _factorise(matrix: _Matrix) -> None:
+    """Put the lower Cholesky factor of a matrix in its place, zeros above the diagonal.
+
+    Raises:
+        LinAlgError: There is none.
+    """
+    for start, stop in _blocks(len(matrix)):
+        block = slice(start, stop)
+        matrix[start:, block] -= matrix[start:, :start] @ matrix[block, :start].T
+        matrix[block, block] = np.linalg.cholesky(matrix[block, block])
+        matrix[stop:, block] = matrix[stop:, block] @ np.linalg.inv(matrix[block, block]).T
+        matrix[block, stop:] = 0
+
+
+def _invert_lower(matrix: _Matrix) -> None:
+    """Put the inverse of a lower triangular matrix in its place."""
+    for start, stop in _blocks(len(matrix)):
+        block = slice(start, stop)
+        inverse = np.linalg.inv(matrix[block, block])
+        for first, last in _blocks(start):
+            columns = slice(first, last)
+            product = matrix[block, first:start] @ matrix[first:start, columns]
+            matrix[block, columns] = -inverse @ product
+        matrix[block, block] = inverse
+
+
+def _blocks(size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, size, _BLOCK):
+        yield start, min(start + _BLOCK, size)
