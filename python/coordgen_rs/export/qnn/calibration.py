@@ -103,6 +103,10 @@ class WatchedGraph:
         self.num_rows += outputs[self._outputs[0]].shape[1]
         return {name: outputs[name] for name in self._outputs}
 
+    def close(self) -> None:
+        """Release the graph; what was noted stays."""
+        del self._session
+
     def _note(self, name: str, outputs: Mapping[str, Array]) -> None:
         rows = outputs[name][0]
         if name in self._streams:

@@ -39,6 +39,9 @@ HEAD = "head"
 HEAD_MATRIX = "logits.weight"
 HEAD_BITS = 8
 """The head is more sensitive."""
+_HEAD_ELEMENTS = 1 << 23
+"""Of the output layer, that are rounded at a time: the work before takes the same for any number.
+"""
 _HEAD_ROWS = 1024
 """Rows on which the range of the logits is found."""
 _MARGIN = 1.1
@@ -125,6 +128,7 @@ class Preparation:
             raise CheckpointError(
                 f"layer {number} gives NaN or infinite values on the calibration text"
             )
+        watched.close()
         widen_ranges(self.source.config, number, watched.ranges, *channels)
         self.work.save(name, _prepared(graph, watched, self.bits, apart), joined)
         if number and number - 1 not in self.ends:
@@ -175,8 +179,10 @@ class Preparation:
             ranges.add(name, float(values.min()), float(values.max()))
         products, few = normed.T @ normed, normed[:: max(1, num_rows // _HEAD_ROWS)]
         parts = []
-        for piece in output_tensor(self.source).pieces():
-            weight = np.ascontiguousarray(piece.T)
+        output, step = output_tensor(self.source), max(1, _HEAD_ELEMENTS // config.hidden_size)
+        for start in range(0, config.vocab_size, step):
+            rows = output.part(start, min(start + step, config.vocab_size))
+            weight = np.ascontiguousarray(rows.load().T)
             logits = few @ weight * np.float32(_MARGIN)
             ranges.add("logits", float(logits.min()), float(logits.max()))
             parts.append(rounded(weight, products, HEAD_BITS))
@@ -196,15 +202,12 @@ def _prepared(
     """The constants of a layer's graph, its matrices rounded."""
     constants = {it.name: numpy_helper.to_array(it) for it in graph.graph.initializer}
     entering = dict(_matrices(graph, constants))
-    sizes = {name: _size(constants[name], watched.products[it]) for name, it in entering.items()}
-    num_values = watched.num_rows * graph.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
+    shares = dict.fromkeys(entering, 0.0)  # where nothing is to be chosen, nothing is compared
+    if len(bits) > 1:
+        shares = _shares(graph, watched, entering, constants)
     matrices = {
         name: _rounded(
-            constants.pop(name),
-            watched.products[it],
-            bits,
-            sizes[_writer(name)] / num_values / sizes[name],
-            watched.num_rows,
+            constants.pop(name), watched.products[it], bits, shares[name], watched.num_rows
         )
         for name, it in entering.items()
     }
@@ -217,6 +220,18 @@ def _matrices(graph: onnx.ModelProto, constants: Mapping[str, object]) -> Iterat
     for node in graph.graph.node:
         if node.op_type == "MatMul" and node.input[1] in constants:
             yield node.input[1], node.input[0]
+
+
+def _shares(
+    graph: onnx.ModelProto,
+    watched: WatchedGraph,
+    entering: Mapping[str, str],
+    constants: Mapping[str, Array],
+) -> dict[str, float]:
+    """By matrix, what turns squared errors of what it gives into losses of the residual stream."""
+    sizes = {name: _size(constants[name], watched.products[it]) for name, it in entering.items()}
+    num_values = watched.num_rows * graph.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
+    return {name: sizes[_writer(name)] / num_values / sizes[name] for name in entering}
 
 
 def _writer(name: str) -> str:
@@ -247,7 +262,7 @@ def _rounded(
         for number in bits
     }
     losses = {
-        number: output_error(weight, products, integers) * share
+        number: share and output_error(weight, products, integers) * share
         for number, integers in forms.items()
     }
     return Matrix(forms, losses, weight.shape)
