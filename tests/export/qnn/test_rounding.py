@@ -17,6 +17,7 @@ from coordgen_rs.export.calibration.rounding import (
     rounded,
     rounded_in_blocks,
 )
+from coordgen_rs.export.calibration.spreading import spreading
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.export.graph_builder import float_info
 from coordgen_rs.export.qnn.calibration import WatchedGraph
@@ -149,6 +150,19 @@ def test_a_graph_reads_weights_in_blocks_as_they_were_rounded():
     (got,) = cpu_session(model.SerializeToString()).run(None, {"x": rows})
     expected = rows @ integers.floats()
     assert np.abs(got - expected).max() < 1e-4 * np.abs(expected).max()
+@pytest.mark.parametrize("features", [1, 7, 256, 600])
+def test_errors_spread_by_the_upper_factor_of_the_inverse(features):
+    rows = np.random.default_rng(5).standard_normal((2 * features, features))
+    rows[:, features // 2] = 0
+    products = (rows.T @ rows).astype(np.float32)
+    damped = products.astype(np.float64)
+    damped[features // 2, features // 2] = 1
+    damped += np.eye(features) * 0.01 * np.diagonal(damped).mean()
+    expected = np.linalg.cholesky(np.linalg.inv(damped)).T
+    got = spreading(products)
+    assert got.dtype == np.float32
+    assert np.array_equal(got, np.triu(got))
+    assert np.allclose(got, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
 
 
 def test_an_input_that_is_always_zero_and_a_column_of_zeros_are_rounded():
