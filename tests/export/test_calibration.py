@@ -21,6 +21,7 @@ from coordgen_rs.export.cpu.equalisation import channel_factors, equalised, roun
 from coordgen_rs.export.cpu.quantize import common_format, pack_rows, quantize_rows
 from coordgen_rs.export.cpu.w8a8 import joined_columns
 from coordgen_rs.export.layers import norm_tensor
+from coordgen_rs.export.rotation import rotated
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
 from dequantized import dequantized
@@ -111,7 +112,7 @@ def test_w8a8_is_equalised_also_without_a_text_of_the_users(tmp_path, monkeypatc
     source = with_outliers(tmp_path / "checkpoint")
     exact = logits(source, tmp_path / "exact", monkeypatch)
     equal = logits(source, tmp_path / "equal", monkeypatch, weights="w8a8")
-    monkeypatch.setattr(exporter, "equalised", lambda source, *_: source)
+    monkeypatch.setattr(exporter, "equalised", lambda source, *_, **__: source)
     alone = logits(source, tmp_path / "alone", monkeypatch, weights="w8a8")
     assert np.square(equal - exact).sum() < np.square(alone - exact).sum() / 2
 
@@ -179,6 +180,21 @@ def test_columns_that_are_always_zero_and_few_rows_are_no_trouble(compensated, h
         integers = compensated(weight, LinearInput(rows)).read_rows(0, 6)
         assert np.isfinite(integers.scales).all()
         assert integers.values.max() <= highest
+
+
+@pytest.mark.parametrize("options", [{}, {"tied": False, "family": "qwen2"}], ids=str)
+def test_a_turn_undoes_factors_of_what_norms_give_so_none_are_searched(tmp_path, options):
+    source = with_outliers(tmp_path / "checkpoint", **options)
+    with_all, without = (
+        rotated(equalised(source, TEXTS, is_turned=is_turned)) for is_turned in (False, True)
+    )
+    assert with_all.tensors.keys() == without.tensors.keys()
+    for name, tensor in with_all.tensors.items():
+        assert np.array_equal(tensor.load(), without.tensors[name].load()), name
+    layer = "model.layers.0.self_attn.q_proj.weight"
+    plain = equalised(source, TEXTS, is_turned=True).tensors[layer].load()
+    assert np.array_equal(plain, source.tensors[layer].load())
+    assert not np.array_equal(equalised(source, TEXTS).tensors[layer].load(), plain)
 
 
 def test_integers_of_w8a8_come_back_with_their_signs():

@@ -66,15 +66,20 @@ def equalised(
     source: Checkpoint,
     texts: Sequence[Sequence[int]],
     on_progress: Progress | None = None,
+    *,
+    is_turned: bool = False,
 ) -> Checkpoint:
     """The same model with channels of like size.
 
-    Memory: one layer, and its inputs on all texts. The result has an output layer of its own.
+    Memory: one layer, and its inputs on all texts. The result has an output layer of its own,
+    unless it is to be turned.
 
     Args:
         source: The checkpoint.
         texts: Token ids to calibrate on; at least one text, none of them empty.
         on_progress: Called with what comes next, steps done, and steps in all.
+        is_turned: Whether the residual stream will be turned (`rotation.py`): that takes what norms
+            multiply by into the weights behind them, so factors there would undo themselves.
 
     Raises:
         CheckpointError: A tensor is missing, misshaped or damaged.
@@ -85,10 +90,12 @@ def equalised(
     for number, inputs in enumerate(watch_inputs(source, texts)):
         report("equalising", number, source.config.num_layers + 1)
         if isinstance(inputs, LayerInputs):
-            tensors |= _folded(source, number, _layer_factors(source, number, inputs))
+            factors = _layer_factors(source, number, inputs, behind_norms=not is_turned)
+            tensors |= _folded(source, number, factors)
         else:
             head = inputs
-    return _with_head(replace(source, tensors=tensors), head)
+    equal = replace(source, tensors=tensors)
+    return equal if is_turned else _with_head(equal, head)
 
 
 def _without_offset(source: Checkpoint) -> Checkpoint:
@@ -198,17 +205,23 @@ def _groups(source: Checkpoint) -> tuple[int, int, int]:
     return config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
 
 
-def _layer_factors(source: Checkpoint, number: int, inputs: LayerInputs) -> _LayerFactors:
+def _layer_factors(
+    source: Checkpoint, number: int, inputs: LayerInputs, *, behind_norms: bool
+) -> _LayerFactors:
+    """Those of a layer; 1 for what norms give unless `behind_norms`."""
+
     def weight(*parts: str) -> _Array:
         return np.concatenate([weight_tensor(source, number, part).load() for part in parts])
 
-    qkv = weight(*(f"self_attn.{part}_proj" for part in "qkv"))
     out, down = weight("self_attn.o_proj"), weight("mlp.down_proj")
-    gate_up = weight("mlp.gate_proj", "mlp.up_proj")
+    qkv = gate_up = np.ones(source.config.hidden_size, np.float32)
+    if behind_norms:
+        qkv = channel_factors(inputs.qkv, weight(*(f"self_attn.{part}_proj" for part in "qkv")))
+        gate_up = channel_factors(inputs.gate_up, weight("mlp.gate_proj", "mlp.up_proj"))
     return _LayerFactors(
-        qkv=channel_factors(inputs.qkv, qkv),
+        qkv=qkv,
         value=channel_factors(inputs.attention_out, out, _groups(source), is_fine=True),
-        gate_up=channel_factors(inputs.gate_up, gate_up),
+        gate_up=gate_up,
         down=channel_factors(inputs.down, down, is_fine=True),
     )
 

@@ -239,8 +239,11 @@ class _Exporter:
         """Writes all files, the manifest last."""
         config, options = self._source.config, self._options
         if self._texts is not None and options.weights == "w8a8":
-            self._source = equalised(self._source, self._texts.calibration, self._on_progress)
-            if options.has_text and not config.output_norms:
+            is_turned = options.has_text and not config.output_norms
+            self._source = equalised(
+                self._source, self._texts.calibration, self._on_progress, is_turned=is_turned
+            )
+            if is_turned:
                 self._source = rotated(self._source)
         self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
         chat = write_chat(self._staging, self._source, self._chat_template)
