@@ -1,5 +1,6 @@
 """The door for people, with the embedded model: the tokens of `generate`, and threads that wait."""
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs import Bundle, Model, OrtSession, Tokenizer, generate
 from coordgen_rs.answer import whole
+from coordgen_rs.cli.main import main
 from coordgen_rs.errors import (
     BundleError,
     CallOrderError,
@@ -20,6 +22,7 @@ from coordgen_rs.errors import (
     TokenOutOfRangeError,
 )
 from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.target.device import CpuDevice
 
 TEXT, OTHER = ((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui"))
 
@@ -48,6 +51,18 @@ def test_the_tokens_are_those_of_generate(session_of, answer):
     assert answer.text == tokenizer.decode(answer.token_ids)
     assert answer.finish_reason == "stop"
     assert answer.stats.new_tokens == len(answer.token_ids) == len(answer.sources)
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_the_way_to_commit_is_told_as_the_session_chose_it(bundle, monkeypatch, capsys, is_allowed):
+    if not is_allowed:
+        monkeypatch.setattr(CpuDevice, "allowed_commits", ("canonical",))
+    expected = "compact" if is_allowed else "canonical"
+    with Model.open(bundle, commit="compact") as model:
+        assert model.commit == expected
+    request = ["generate", "--model", str(bundle), "--prompt", "Hello", "--max-new-tokens", "2"]
+    assert main([*request, "--commit", "compact", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["commit"] == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "top_p": 0.9, "seed": 4}])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordgen_rs._core import draft_method
-from coordgen_rs.drafting import Drafting, make_drafter
+from coordgen_rs.drafting import Drafting, chosen_commit, make_drafter
 from coordgen_rs.target.ort_session import OrtSession
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class Drafters:
         lookup_table: A file written by `coordgen warm-up`; each namespace begins with a copy.
         draft_model: The directory of a smaller bundle. All namespaces share its cache.
 
+    Attributes:
+        commit: How drafts are committed (`chosen_commit`).
+
     Raises:
         OptionError: Same as in `make_drafter`.
         DraftModelError: The draft model has another tokenizer or vocabulary.
@@ -74,7 +77,8 @@ class Drafters:
         lookup_table: Path | str | None = None,
         draft_model: Path | str | None = None,
     ) -> None:
-        self._session, self._draft, self._commit = session, draft, commit
+        self._session, self._draft = session, draft
+        self.commit = chosen_commit(session, commit)
         self._remember, self._directory = remember, history
         self._history_max_tokens, self._lookup_table = history_max_tokens, lookup_table
         self._fleet, self._fleet_namespace = fleet_history, fleet_namespace
@@ -140,7 +144,7 @@ class Drafters:
             drafter = make_drafter(
                 session,
                 self._draft,
-                self._commit,
+                self.commit,
                 kept,
                 table,
                 self._model,

@@ -113,7 +113,7 @@ def make_drafter(
             not use the table or draft model that it is given; or the history has another
             vocabulary.
     """
-    arguments.one_of("commit", commit, ("canonical", "compact"))
+    commit = chosen_commit(session, commit)
     costs = None if free_rows else session.step_costs
     in_gaps = weighs = True
     tree: str | DynamicTree = "best-first"
@@ -131,8 +131,6 @@ def make_drafter(
     _check_used("draft model", draft_model, "draft-model", draft, sources)
     if draft_model is not None and isinstance(draft, str):
         draft_model = draft_model.shaped(method)
-    if commit == "compact" and "compact" not in session.allowed_commits:
-        commit = "canonical"
     drafter = Drafter(
         session.step_inputs,
         session.vocab_size,
@@ -149,6 +147,16 @@ def make_drafter(
         return drafter
     max_tokens = session.step_inputs[-1].rows - 1
     return draft_model.drafter(drafter, max_tokens, in_gaps=in_gaps, weighs=weighs)
+
+
+def chosen_commit(session: Session, commit: str) -> str:
+    """How a session commits drafts, "canonical" where it does not allow the "compact" asked for.
+
+    Raises:
+        OptionError: `commit` is neither.
+    """
+    arguments.one_of("commit", commit, ("canonical", "compact"))
+    return commit if commit in session.allowed_commits else "canonical"
 
 
 def _check_used(

@@ -371,6 +371,11 @@ class Model:
         return dict(zip(session.widths, session.step_costs, strict=True))
 
     @property
+    def commit(self) -> str:
+        """How drafts are committed: as asked for, but "canonical" where only that is exact."""
+        return "canonical" if self._drafters is None else self._drafters.commit
+
+    @property
     def vocab_size(self) -> int:
         """Token ids are below this."""
         return self._session.vocab_size

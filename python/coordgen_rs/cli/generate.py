@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
             text.tell("coordgen: the prompt is empty, so the answer may be about anything")
         asked = partial(_asked, model, prompt, options)
         answer = whole(asked(request)) if options.json else _show(asked(request))
-        report = _report(answer) | {"commit": options.commit, "provider": model.provider}
+        report = _report(answer) | {"commit": model.commit, "provider": model.provider}
         if options.compare:
             compared = compare(
                 answer,
