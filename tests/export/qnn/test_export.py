@@ -146,6 +146,8 @@ def test_held_out_text_is_answered_like_the_float_model(tmp_path):
     assert report.file_bytes.keys() == Bundle.open(tmp_path / "bundle").manifest.files.keys()
     assert report.lines()[1].startswith("same next token as float: 9")
     assert 0 < report.divergence < 0.05
+    assert list(report.stage_seconds) == ["start", "layer", "head", "block", "comparing"]
+    assert report.seconds == sum(report.stage_seconds.values()) > 0
     assert report.lines()[-2].startswith("time: ")
     assert report.lines()[-1].startswith("memory: ")
     assert report.peak_bytes > report.float_bytes > 4 * 1_000_000

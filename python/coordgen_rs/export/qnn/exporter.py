@@ -8,7 +8,6 @@ the bundle until that is there, so that an export that was interrupted goes on (
 """
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +59,7 @@ from coordgen_rs.export.qnn.quantize import (
     read_in_blocks,
 )
 from coordgen_rs.export.qnn.report import Comparison, FloatHead, QuantizationReport, QuantizedGraph
+from coordgen_rs.export.qnn.stages import Stages
 from coordgen_rs.export.qnn.work import PreparedGraph, WorkFolder, work_key
 from coordgen_rs.export.rotation import rotated
 from coordgen_rs.export.stored import WeightWriter
@@ -118,7 +118,7 @@ def export_qnn(
         ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
     chat = None if chat_template is None else Path(chat_template)
-    start_s = time.monotonic()
+    stages = Stages(on_progress or no_progress)
     reset_peak()
     with memory_named(Path(out)):
         refuse_taken(Path(out))
@@ -135,14 +135,13 @@ def export_qnn(
             read = [*texts.calibration, *texts.held_out]
             key = work_key(source, read, bits, blocks, context)
             work = WorkFolder(Path(out), key)
-            report = on_progress or no_progress
-            finished = _QnnExporter(source, staging, options, texts, chat, work, report).run()
+            finished = _QnnExporter(source, staging, options, texts, chat, work, stages).run()
         work.remove()
     return replace(
         finished,
         float_bytes=float_bytes,
         peak_bytes=peak_resident_bytes(),
-        seconds=time.monotonic() - start_s,
+        stage_seconds=stages.seconds,
     )
 
 

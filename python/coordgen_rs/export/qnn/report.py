@@ -5,7 +5,7 @@ the very encodings; what the HTP itself makes of them is `coordgen check`'s to t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class QuantizationReport:
         file_bytes: Size of every file of the bundle.
         float_bytes: Size of the checkpoint's weights as float32.
         peak_bytes: Most memory of the process during the export; 0 where the system does not tell.
-        seconds: That the export took; what an interrupted run had done already is not counted.
+        stage_seconds: That each stage of the export took, in order; what an interrupted run had
+            done already is not counted.
     """
 
     tokens: int
@@ -57,11 +58,16 @@ class QuantizationReport:
     file_bytes: dict[str, int]
     float_bytes: int = 0
     peak_bytes: int = 0
-    seconds: float = 0.0
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """That the export took."""
+        return sum(self.stage_seconds.values())
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON types."""
-        return asdict(self)
+        return asdict(self) | {"seconds": self.seconds}
 
     def lines(self) -> list[str]:
         """The report for people."""
@@ -80,7 +86,8 @@ class QuantizationReport:
         if self.matrices_of_8_bits:
             lines.append(f"matrices of 8 bits: {', '.join(self.matrices_of_8_bits)}")
         lines += [f"{name}: {size} bytes" for name, size in sorted(self.file_bytes.items())]
-        lines.append(f"time: {self.seconds:.0f} s")
+        stages = ", ".join(f"{name} {took:.0f}" for name, took in self.stage_seconds.items())
+        lines.append(f"time: {self.seconds:.0f} s ({stages})")
         if self.peak_bytes:
             peak, weights = self.peak_bytes / 1e6, self.float_bytes / 1e6
             lines.append(f"memory: {peak:.0f} MB; the weights in float32 take {weights:.0f} MB")
