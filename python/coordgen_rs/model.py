@@ -1,17 +1,16 @@
 """The API for text: a `Model` takes a prompt and returns an answer.
 
 In: a bundle's path, then prompts. Out: answers, whole or in pieces. It opens what requests need,
-keeps what was learned for the next one, and makes threads wait for each other. What is drafted, how
-wide and when, is left to the layers below.
+and keeps what was learned for the next one. How threads wait for each other is in `turns.py`, how a
+dialogue becomes text in `prompts.py`. What is drafted, how wide and when, is left to the layers
+below.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Self, Unpack
-from weakref import ref
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,13 +20,8 @@ from coordgen_rs._core import PLAIN
 from coordgen_rs.answer import Answer, Stream, whole
 from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.drafters import Drafters
-from coordgen_rs.errors import (
-    CallOrderError,
-    OptionError,
-    SessionClosedError,
-)
-from coordgen_rs.generate import Step, generate, plain
-from coordgen_rs.process import OpenedHere
+from coordgen_rs.errors import OptionError
+from coordgen_rs.prompts import ChatPrompts, given_template
 from coordgen_rs.request_options import RequestOptions, chosen_sampling
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
@@ -35,15 +29,11 @@ from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.session import StepCost
-from coordgen_rs.text.chat_files import (
-    DEFAULT,
-    ChatTemplates,
-    bundled_templates,
-    read_template_file,
-)
-from coordgen_rs.text.chat_template import ChatTemplate, Message
+from coordgen_rs.text.chat_files import ChatTemplates
+from coordgen_rs.text.chat_template import Message
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.turns import Turns
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
@@ -83,19 +73,14 @@ class Model:
         self.provider = session.device.provider
         self._session, self._drafters = session, drafters
         self._tokenizer = Tokenizer.of(session.bundle)
-        self._given_chat = chat
+        self._prompts = ChatPrompts(session.bundle, self._tokenizer, chat)
         self._remember, self._namespace = remember, namespace
-        self._held_by = namespace  # whose tokens the session holds
         self._prefixes = PrefixPool(prefix_memory, namespace) if prefix_memory else None
-        self._lock = Lock()
-        self._owner: Thread | None = None  # who asked the request that holds the lock for a step
-        self._running: list[ref[Generator[Step]]] = []  # that request
-        self._is_closed = False
-        self._opened = OpenedHere()
-        self._closing = ExitStack()
-        self._closing.callback(session.close)
+        closing = ExitStack()
+        closing.callback(session.close)
         if drafters is not None:
-            self._closing.callback(drafters.close)
+            closing.callback(drafters.close)
+        self._turns = Turns(session, self._prefixes, namespace, closing.close)
 
     @classmethod
     def open(
@@ -192,7 +177,7 @@ class Model:
         for what, keeps in (("a history", history is not None), ("prefix_memory", prefix_memory)):
             if keeps and not remember:
                 raise OptionError(f"{what} remembers requests, but remember is False")
-        chat = _given_template(chat_template)
+        chat = given_template(chat_template)
         measured = None
         if profile is not None:
             from coordgen_rs.profile.file import Profile
@@ -349,8 +334,7 @@ class Model:
             OptionError: A message is malformed, or jinja2 is missing.
             ChatTemplateError: There is no chat template, or it refuses the messages.
         """
-        template = self._template_for_tools if tools is not None else self._template
-        return template.render(messages, tools=tools, variables=template_variables)
+        return self._prompts.render(messages, tools, template_variables)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -387,9 +371,9 @@ class Model:
             OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
-        self._template.check()
+        self._prompts.check()
 
-    @cached_property
+    @property
     def reads_tools(self) -> bool:
         """Whether the chat template tells the model of tools.
 
@@ -397,23 +381,7 @@ class Model:
             OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
-        return self._template_for_tools.reads_tools
-
-    @cached_property
-    def _template(self) -> ChatTemplate:
-        return self._chat.template()
-
-    @cached_property
-    def _template_for_tools(self) -> ChatTemplate:
-        return self._chat.template(for_tools=True)
-
-    @cached_property
-    def _chat(self) -> ChatTemplates:
-        """The templates given or else the bundle's, with the bundle's special tokens."""
-        bundled = bundled_templates(self._session.bundle, self._tokenizer.token)
-        if self._given_chat is None:
-            return bundled
-        return ChatTemplates(self._given_chat.sources, bundled.tokens, self._given_chat.place)
+        return self._prompts.reads_tools
 
     @cached_property
     def _vocabulary(self) -> "Vocabulary":
@@ -473,14 +441,7 @@ class Model:
                 request["prediction"] = self._tokenizer.encode(expected, special_tokens=False)
         if drafters is not None:
             request["trees"] = trees
-        running: list[ref[Generator[Step]]] = []
-        steps = self._steps(request, drafters, whose, running)
-        running.append(ref(steps))
-
-        def asked() -> None:
-            if self._running is running and self._owner is not None:
-                self._owner = current_thread()
-
+        steps, asked = self._turns.turn(request, drafters, whose)
         return Stream(steps, stats, self._tokenizer.stream(), stop_strings, asked)
 
     def close(self) -> None:
@@ -488,70 +449,7 @@ class Model:
 
         Another thread's request ends first. In a fork of its process, nothing happens.
         """
-        if self._opened.is_forked:
-            return
-        if self._owner is current_thread():
-            running = self._running[0]()
-            if running is not None:
-                running.close()
-        with self._lock:
-            self._is_closed = True
-            self._closing.close()
-
-    def _steps(
-        self,
-        request: dict[str, Any],
-        drafters: Drafters | None,
-        namespace: str,
-        running: list[ref[Generator[Step]]],
-    ) -> Generator[Step]:
-        """The steps of a request, while no other request runs.
-
-        Args:
-            request: Arguments of `generate`.
-            drafters: None decodes plainly.
-            namespace: Whose request it is.
-            running: The generator itself, so that `close` can end it.
-
-        Raises:
-            CallOrderError: This thread has a stream of the model open.
-            SessionClosedError: The model is closed.
-            ForkedError: This process is a fork of the one that opened the model.
-        """
-        self._opened.check("model")
-        if self._owner is current_thread():
-            raise CallOrderError(
-                "this thread has a stream of the model open: exhaust it or close it first"
-            )
-        with self._lock:
-            if self._is_closed:
-                raise SessionClosedError("the model is closed")
-            self._hand_over(namespace)
-            if drafters is None:
-                steps = plain(self._session, **request)
-            else:
-                drafter, history = drafters.of(namespace)
-                steps = generate(self._session, drafter=drafter, history=history, **request)
-            try:
-                self._running = running
-                while True:
-                    self._owner = current_thread()
-                    step = next(steps, None)
-                    if step is None:
-                        return
-                    yield step
-            finally:
-                self._owner = None
-                steps.close()
-
-    def _hand_over(self, namespace: str) -> None:
-        """See that the session holds nothing of another namespace."""
-        if namespace == self._held_by:
-            return
-        if self._prefixes is not None:
-            self._prefixes.hand_over(self._session, namespace)
-        self._session.rewind(0)
-        self._held_by = namespace
+        self._turns.close()
 
     def __enter__(self) -> Self:
         return self
@@ -582,10 +480,3 @@ def _check_choices(
     ):
         if path is not None:
             arguments.path(name, path)
-
-
-def _given_template(path: Path | str | None) -> ChatTemplates | None:
-    if path is None:
-        return None
-    path = arguments.path("chat_template", path)
-    return ChatTemplates({DEFAULT: read_template_file(path)}, place=str(path))
