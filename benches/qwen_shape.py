@@ -1,51 +1,83 @@
 """Writes a bundle of Qwen2.5-0.5B's shape with random weights, for benches of loading.
 
     python benches/qwen_shape.py build/qwen-shape-int8 --weights int8
+    python benches/qwen_shape.py build/qwen-htp --soc 8-elite --calibration chats.jsonl \\
+        --tokenizer Qwen2.5-0.5B-Instruct/tokenizer.json --blocks 1
 
 24 layers, hidden 896, FFN 4,864, 14 heads, 2 KV heads, vocabulary 151,936, in 6 blocks. Its answers
-mean nothing; its times and bytes are those of the model.
+mean nothing; its times and bytes are those of the model. `--shape llama-3.2-1b` has 16 layers,
+hidden 2,048, FFN 8,192, 32 heads, 8 KV heads, vocabulary 128,256. With `--soc` the bundle is for
+Qualcomm's HTP, and the report says what the export took.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from checkpoints import write_checkpoint
+from checkpoints import LLAMA3_SCALING, write_checkpoint
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.export import export_checkpoint
+from coordgen_rs.export.qnn.exporter import export_qnn
 
-SHAPE = {
-    "family": "qwen2",
-    "hidden": 896,
-    "ffn": 4864,
-    "layers": 24,
-    "heads": 14,
-    "kv_heads": 2,
-    "vocab": 151_936,
-    "max_positions": 32_768,
+SHAPES = {
+    "qwen2.5-0.5b": {
+        "family": "qwen2",
+        "hidden": 896,
+        "ffn": 4864,
+        "layers": 24,
+        "heads": 14,
+        "kv_heads": 2,
+        "vocab": 151_936,
+        "max_positions": 32_768,
+    },
+    "llama-3.2-1b": {
+        "hidden": 2048,
+        "ffn": 8192,
+        "layers": 16,
+        "heads": 32,
+        "kv_heads": 8,
+        "vocab": 128_256,
+        "max_positions": 131_072,
+        "rope_theta": 500_000.0,
+        "rope_scaling": {**LLAMA3_SCALING, "original_max_position_embeddings": 8192},
+    },
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
+    parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-0.5b")
     parser.add_argument("--weights", choices=["fp32", "int8", "int4", "w8a8"], default="int8")
     parser.add_argument("--blocks", type=int, default=6, metavar="N")
     parser.add_argument("--context", type=int, default=1280, metavar="N")
+    parser.add_argument("--soc", metavar="NAME", help="export for this chip")
+    parser.add_argument("--calibration", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json; default: characters"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, progress() as on_progress:
-        checkpoint = write_checkpoint(Path(directory) / "checkpoint", dtype="BF16", **SHAPE)
-        export_checkpoint(
-            checkpoint,
-            options.out,
-            weights=options.weights,
-            blocks=options.blocks,
-            context=options.context,
-            on_progress=on_progress,
-        )
+        checkpoint = Path(directory) / "checkpoint"
+        write_checkpoint(checkpoint, dtype="BF16", **SHAPES[options.shape])
+        if options.tokenizer is not None:
+            shutil.copy(options.tokenizer, checkpoint / "tokenizer.json")
+        chosen = {
+            "weights": options.weights,
+            "blocks": options.blocks,
+            "context": options.context,
+            "calibration": options.calibration,
+            "on_progress": on_progress,
+        }
+        if options.soc is None:
+            export_checkpoint(checkpoint, options.out, **chosen)
+        else:
+            report = export_qnn(checkpoint, options.out, soc=options.soc, **chosen)
+            print("\n".join(report.lines()))
 
 
 if __name__ == "__main__":
