@@ -6,6 +6,9 @@ In: logits of both, and what the text says. Out: agreement, divergence and perpl
 import numpy as np
 from numpy.typing import NDArray
 
+_LOGITS = 1 << 20
+"""Numbers that are in memory as float64 at a time, several times over."""
+
 
 class Likeness:
     """Sums over rows of logits.
@@ -31,6 +34,17 @@ class Likeness:
             got: Those of the other.
             following: The next token of the text, `(rows,)`; -1 at its end.
         """
+        step = max(1, _LOGITS // expected.shape[1])
+        for start in range(0, len(expected), step):
+            rows = slice(start, start + step)
+            self._add(expected[rows], got[rows], following[rows])
+
+    def _add(
+        self,
+        expected: NDArray[np.float32],
+        got: NDArray[np.float32],
+        following: NDArray[np.int64],
+    ) -> None:
         expected_logs, logs = _log_softmax(expected), _log_softmax(got)
         rows = np.flatnonzero(following >= 0)
         said = following[rows]

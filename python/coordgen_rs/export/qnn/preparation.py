@@ -39,9 +39,6 @@ HEAD = "head"
 HEAD_MATRIX = "logits.weight"
 HEAD_BITS = 8
 """The head is more sensitive."""
-_HEAD_ELEMENTS = 1 << 23
-"""Of the output layer, that are rounded at a time: the work before takes the same for any number.
-"""
 _HEAD_ROWS = 1024
 """Rows on which the range of the logits is found."""
 _MARGIN = 1.1
@@ -179,10 +176,8 @@ class Preparation:
             ranges.add(name, float(values.min()), float(values.max()))
         products, few = normed.T @ normed, normed[:: max(1, num_rows // _HEAD_ROWS)]
         parts = []
-        output, step = output_tensor(self.source), max(1, _HEAD_ELEMENTS // config.hidden_size)
-        for start in range(0, config.vocab_size, step):
-            rows = output.part(start, min(start + step, config.vocab_size))
-            weight = np.ascontiguousarray(rows.load().T)
+        for piece in output_tensor(self.source).pieces():
+            weight = np.ascontiguousarray(piece.T)
             logits = few @ weight * np.float32(_MARGIN)
             ranges.add("logits", float(logits.min()), float(logits.max()))
             parts.append(rounded(weight, products, HEAD_BITS))

@@ -23,8 +23,8 @@ from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
 Array = NDArray[np.float32]
 
-_LOGITS = 1 << 22
-"""Numbers in memory at a time as float64, several times: 64 rows of 65,536 tokens."""
+_ROWS = 64
+"""Rows whose logits are in memory at a time."""
 _LEAST_LENGTH = np.float32(1e-30)
 
 
@@ -181,11 +181,11 @@ class Comparison:
         bits: Mapping[str, int],
     ) -> QuantizationReport:
         """Run the head and tell how like the model is."""
-        likeness, step = Likeness(), max(1, _LOGITS // self._config.vocab_size)
+        likeness = Likeness()
         for text, states, expected in zip(self._texts, self._states, self._expected, strict=True):
             following = np.asarray([*text[1:], -1])
-            for start in range(0, len(text), step):
-                rows = slice(start, start + step)
+            for start in range(0, len(text), _ROWS):
+                rows = slice(start, start + _ROWS)
                 logits = graph.run({"hidden": states[np.newaxis, rows]})["logits"][0]
                 likeness.add(exact.logits(expected[rows]), logits, following[rows])
         return QuantizationReport(
