@@ -150,6 +150,8 @@ def test_a_graph_reads_weights_in_blocks_as_they_were_rounded():
     (got,) = cpu_session(model.SerializeToString()).run(None, {"x": rows})
     expected = rows @ integers.floats()
     assert np.abs(got - expected).max() < 1e-4 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("features", [1, 7, 256, 600])
 def test_errors_spread_by_the_upper_factor_of_the_inverse(features):
     rows = np.random.default_rng(5).standard_normal((2 * features, features))
