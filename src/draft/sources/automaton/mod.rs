@@ -5,6 +5,7 @@
 mod edge_table;
 mod edges;
 pub mod escape;
+mod frequent;
 pub(super) mod other_text;
 mod source;
 mod states;

@@ -4,6 +4,7 @@
 use super::edge_table::{Edge, MAX_LIKELY};
 use super::edges::NO_EDGES;
 use super::escape::escape;
+use super::frequent::Frequent;
 use super::states::{MAX_COUNT, ROOT};
 use super::suffix_automaton::SuffixAutomaton;
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
@@ -26,6 +27,9 @@ const MAX_FROM_SHORTER: usize = 4;
 
 /// What is left of a shorter suffix's own estimate once the longer one has been wrong.
 const SHORTER_SHARE: f32 = 0.7;
+
+/// What is left of the share of a frequent token.
+const FREQUENT_SHARE: f32 = 0.8;
 
 /// Levels that could add less probability than this are not looked at.
 const MIN_WEIGHT: f32 = 1.0 / 64.0;
@@ -71,6 +75,9 @@ impl Propose for SuffixAutomaton {
         let mut match_len = cursor.match_len;
         let mut weight = 1.0;
         for _ in 0..MAX_LEVELS {
+            if place == ROOT {
+                break;
+            }
             let most = if weight < 1.0 { weight * SHORTER_SHARE } else { weight };
             let is_enough = out.len() - start >= ENOUGH_SUCCESSORS;
             if weight < MIN_WEIGHT || most < at_least || is_enough {
@@ -80,14 +87,13 @@ impl Propose for SuffixAutomaton {
             let link = self.states.get(place).link;
             self.states.prefetch(link);
             weight = self.add_level(place, match_len, weight, at_least, start, out);
-            if place == ROOT {
-                break;
-            }
             place = link;
             match_len = self.states.len(place);
         }
         sort_by_probability(&mut out[start..]);
         out.truncate(start + MAX_SUCCESSORS);
+        self.add_frequent(weight, at_least, start, out);
+        sort_by_probability(&mut out[start..]);
     }
 
     fn leaves_out_the_unlikely(&self) -> bool {
@@ -196,6 +202,24 @@ impl SuffixAutomaton {
         let factor = weight * known / num_continued as f32;
         out[first_new..].iter_mut().for_each(|new| new.probability *= factor);
         weight * (1.0 - known)
+    }
+
+    /// Adds to `out[start..]` the tokens that come after the most different ones, by their share of
+    /// `weight`.
+    fn add_frequent(&self, weight: f32, at_least: f32, start: usize, out: &mut Vec<Successor>) {
+        let num_known = out.len() - start;
+        let factor = weight * FREQUENT_SHARE / self.frequent.total().max(1) as f32;
+        for &Frequent { token, num_contexts } in self.frequent.most() {
+            let probability = factor * num_contexts as f32;
+            if probability < at_least {
+                break;
+            }
+            let is_known = out[start..start + num_known].iter().any(|known| known.token == token);
+            let root = self.states.get(ROOT).edges;
+            if let Some(target) = self.edges.target(root, token).filter(|_| !is_known) {
+                out.push(Successor { token, probability, cursor: self.after(0, target) });
+            }
+        }
     }
 
     /// Where a match is by now that was found before the text had its last tokens: they may have

@@ -7,6 +7,7 @@
 
 use super::edge_table::Edge;
 use super::edges::{EdgeList, EdgeStore};
+use super::frequent::FrequentTokens;
 pub use super::states::MAX_COUNT;
 use super::states::{ROOT, State, States};
 use crate::draft::source::Cursor;
@@ -78,6 +79,7 @@ pub const MAX_MATCH: usize = 128;
 pub struct SuffixAutomaton {
     pub(super) states: States,
     pub(super) edges: EdgeStore,
+    pub(super) frequent: FrequentTokens,
     /// The class of the end of the text.
     pub(super) last: StateId,
     text_len: usize,
@@ -102,8 +104,8 @@ impl SuffixAutomaton {
 
     /// The automaton of substrings of at most `max_match` tokens.
     fn matching(max_match: u32) -> Self {
-        let (states, edges) = (States::new(), EdgeStore::default());
-        Self { states, edges, last: ROOT, text_len: 0, max_match }
+        let (edges, frequent) = (EdgeStore::default(), FrequentTokens::default());
+        Self { states: States::new(), edges, frequent, last: ROOT, text_len: 0, max_match }
     }
 
     /// Where a search begins: nothing is matched, and every token of the text follows.
@@ -119,13 +121,14 @@ impl SuffixAutomaton {
     pub fn clear(&mut self) {
         self.states.clear();
         self.edges.clear();
+        self.frequent.clear();
         self.last = ROOT;
         self.text_len = 0;
     }
 
     /// Bytes held on the heap, unused capacity included.
     pub fn memory_bytes(&self) -> usize {
-        self.states.memory_bytes() + self.edges.memory_bytes()
+        self.states.memory_bytes() + self.edges.memory_bytes() + self.frequent.memory_bytes()
     }
 
     /// Number of tokens in the text.
@@ -219,6 +222,9 @@ impl SuffixAutomaton {
         // Every suffix that never had this continuation gets it now, the longest first.
         let link = loop {
             let state = self.states.get_mut(place);
+            if place == ROOT {
+                self.frequent.count(token);
+            }
             if let Some(target) = self.edges.follow(state.edges, token) {
                 break self.class_of(place, token, target);
             }
