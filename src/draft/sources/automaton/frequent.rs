@@ -5,8 +5,9 @@
 
 use crate::ids::TokenId;
 
-/// Tokens that are told apart from the rest.
-pub(super) const MOST_FREQUENT: usize = 16;
+/// Tokens that are told apart from the rest. In recorded answers 16 do as well in a draft of 16 tokens;
+/// they fall behind by 1.5 % at 32 tokens and by 3 % at 64.
+pub(super) const MOST_FREQUENT: usize = 48;
 
 /// Tokens that are counted: a power of two, 32 kB.
 const NUM_COUNTED: usize = 1 << 12;
@@ -96,5 +97,55 @@ impl FrequentTokens {
             self.most.swap(place, place - 1);
             place -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn counted(tokens: &[u32]) -> FrequentTokens {
+        let mut frequent = FrequentTokens::default();
+        tokens.iter().for_each(|&token| frequent.count(TokenId(token)));
+        frequent
+    }
+
+    proptest! {
+        #[test]
+        fn the_most_frequent_stand_first(tokens in prop::collection::vec(0u32..60, 0..400)) {
+            let frequent = counted(&tokens);
+            let num_of = |of: u32| tokens.iter().filter(|&&token| token == of).count() as u32;
+            let mut expected: Vec<u32> = (0..60).map(num_of).filter(|&num| num > 0).collect();
+            expected.sort_by(|one, other| other.cmp(one));
+            expected.truncate(MOST_FREQUENT);
+            for known in frequent.most() {
+                prop_assert_eq!(known.num_contexts, num_of(known.token.0));
+            }
+            let found: Vec<u32> = frequent.most().iter().map(|known| known.num_contexts).collect();
+            prop_assert_eq!(found, expected);
+            prop_assert_eq!(frequent.total() as usize, tokens.len());
+        }
+    }
+
+    #[test]
+    fn the_most_frequent_are_known_in_a_large_vocabulary() {
+        let mut tokens: Vec<u32> = (0..100_000).map(|at| at * 7919 % 1_000_003).collect();
+        tokens.iter_mut().step_by(10).for_each(|token| *token = 5);
+        tokens.iter_mut().skip(1).step_by(20).for_each(|token| *token = 6);
+        let frequent = counted(&tokens);
+        let first: Vec<u32> = frequent.most()[..2].iter().map(|known| known.token.0).collect();
+        assert_eq!(first, [5, 6]);
+        assert_eq!(frequent.most().len(), MOST_FREQUENT);
+    }
+
+    #[test]
+    fn cleared_is_as_good_as_new() {
+        let mut frequent = counted(&[1, 2, 2]);
+        frequent.clear();
+        assert!(frequent.most().is_empty() && frequent.total() == 0);
+        frequent.count(TokenId(2));
+        assert_eq!(frequent.most(), counted(&[2]).most());
     }
 }
