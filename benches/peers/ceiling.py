@@ -1,11 +1,13 @@
 """How far drafting from text alone could go: an oracle that picks what turns out right.
 
 In: a text as it grows, and what comes next. Out: how many of the next tokens any source could have
-proposed. A source can propose a token where the text says it after the same token, and where a
-copy that broke lately may be taken up again. Unlike a drafter the oracle knows which to pick.
+proposed. A source can propose a token where the text says it after the same token, where a copy
+that broke lately may be taken up again, and anywhere if few tokens come after as many different
+ones. Unlike a drafter the oracle knows which to pick.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
+from heapq import nlargest
 
 import numpy as np
 
@@ -13,6 +15,8 @@ LEAST_COPY = 4
 """Tokens that make a copy, as in `resumed-copy`."""
 WINDOW = 10
 """Tokens behind a mismatch in which it may be taken up again, and those of the text it may skip."""
+MOST_FREQUENT = 48
+"""Tokens that may be proposed anywhere, as in `automaton`."""
 _MOST_COPIES = 16
 
 
@@ -21,14 +25,15 @@ class Seen:
 
     Args:
         remembering: Whether earlier requests count.
+        most_frequent: Tokens that may be proposed anywhere.
     """
 
-    def __init__(self, *, remembering=False):
-        self._remembering = remembering
+    def __init__(self, *, remembering=False, most_frequent=MOST_FREQUENT):
+        self._remembering, self._most_frequent = remembering, most_frequent
         self._forget()
 
     def _forget(self):
-        self._text, self._after = [], defaultdict(set)
+        self._text, self._after, self._num_contexts = [], defaultdict(set), Counter()
         self._ends = defaultdict(lambda: deque(maxlen=_MOST_COPIES))
         self._copies, self._broken = {}, {}
 
@@ -46,7 +51,9 @@ class Seen:
             self._text.append(token)
             end = len(self._text)
             if end - self._first > 1:
-                self._after[self._text[-2]].add(token)
+                followers = self._after[self._text[-2]]
+                self._num_contexts[token] += token not in followers
+                followers.add(token)
             if end - self._first >= LEAST_COPY:
                 ends = self._ends[tuple(self._text[-LEAST_COPY:])]
                 self._copies |= dict.fromkeys(ends)
@@ -66,9 +73,11 @@ class Seen:
     def num_foretold(self, rest, most):
         """How many tokens of `rest`, `(tokens,) u32`, could be proposed in one draft of `most`."""
         last = self._text[-1]
-        resumed = self._resumed()
+        contexts = self._num_contexts
+        frequent = nlargest(self._most_frequent, contexts, key=contexts.__getitem__)
+        anywhere = self._resumed().union(frequent)
         for depth, token in enumerate(rest[:most].tolist()):
-            if token not in self._after[last] and token not in resumed:
+            if token not in self._after[last] and token not in anywhere:
                 return depth
             last = token
         return min(most, len(rest))

@@ -34,15 +34,22 @@ def random_records(seed, count=5):
 
 
 def test_what_the_text_said_after_the_same_token_could_be_proposed():
-    seen = Seen()
+    seen = Seen(most_frequent=0)
     seen.begin(uint32([1, 2, 3, 1, 4, 1]))
     assert seen.num_foretold(uint32([2, 3, 1, 4, 1]), 8) == 5
     assert seen.num_foretold(uint32([2, 3, 1, 4, 1]), 3) == 3
     assert seen.num_foretold(uint32([3, 1]), 8) == 0  # never after 1
 
 
+def test_what_comes_after_most_tokens_could_come_after_any():
+    seen = Seen(most_frequent=1)
+    seen.begin(uint32([1, 2, 3, 2, 4, 2, 4, 5, 5]))
+    assert seen.num_foretold(uint32([2, 2, 2]), 8) == 3  # said after 1, 3 and 4
+    assert seen.num_foretold(uint32([1]), 8) == 0
+
+
 def test_a_copy_that_broke_could_be_taken_up_again():
-    seen = Seen()
+    seen = Seen(most_frequent=0)
     seen.begin(uint32([1, 2, 3, 4, 5, 6, 7, 8]))
     seen.extend(uint32([1, 2, 3, 4, 9]))
     assert seen.num_foretold(uint32([6, 7, 8]), 8) == 3  # 9 in place of 5
@@ -53,7 +60,7 @@ def test_a_copy_that_broke_could_be_taken_up_again():
 
 @pytest.mark.parametrize("remembering", [False, True])
 def test_earlier_requests_count_where_they_may(remembering):
-    seen = Seen(remembering=remembering)
+    seen = Seen(remembering=remembering, most_frequent=0)
     seen.begin(uint32([1, 2, 3]))
     seen.begin(uint32([5, 1]))
     assert seen.num_foretold(uint32([2, 3]), 8) == (2 if remembering else 0)
