@@ -74,7 +74,8 @@ pub trait Propose {
     /// The place after `token`, were it to come next; `None` when nothing matches any more.
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor>;
 
-    /// Appends the likely successors of `cursor` to `out`, a bounded number, likeliest first.
+    /// Appends the likely successors of `cursor` to `out`, a bounded number, likeliest first, each
+    /// token once.
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>);
 
     /// [`successors`](Self::successors) without those below a probability of `at_least`, so far as

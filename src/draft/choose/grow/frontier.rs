@@ -18,7 +18,7 @@ pub(super) struct Candidate {
     pub on_first_path: bool,
 }
 
-/// Candidates in the order of their worth.
+/// The worthiest candidates, as many as nodes are missing, in the order of their worth.
 #[derive(Debug, Default)]
 pub(super) struct Frontier {
     /// Worth and index: the worthiest last, the older one last among equals.
@@ -34,11 +34,20 @@ impl Frontier {
         self.candidates.clear();
     }
 
-    /// Adds a candidate.
-    pub fn push(&mut self, candidate: Candidate) {
+    /// Adds a candidate that is [admitted](Self::admits); of more than `num_missing` the least worthy
+    /// goes.
+    pub fn push(&mut self, candidate: Candidate, num_missing: usize) {
         let key = Key::new(candidate.worth, self.candidates.len());
         self.candidates.push(candidate);
-        key.insert(&mut self.keys, Key::gt);
+        if self.keys.len() < num_missing {
+            return key.insert(&mut self.keys, Key::gt);
+        }
+        let mut place = 0; // of the least worthy, which most newcomers are hardly above
+        while self.keys.get(place + 1).is_some_and(|&next| next < key) {
+            self.keys[place] = self.keys[place + 1];
+            place += 1;
+        }
+        self.keys[place] = key;
     }
 
     /// Takes the worthiest out, the oldest of equals.
@@ -49,16 +58,18 @@ impl Frontier {
     /// The worth that a newcomer must exceed to become one of `num_missing` nodes; `None` where any
     /// would do, or nothing is missing.
     pub fn least_worth(&self, num_missing: usize) -> Option<f32> {
-        let surplus = self.keys.len().checked_sub(num_missing)?;
-        self.keys.get(surplus).map(|known| known.value())
+        if self.keys.len() < num_missing {
+            return None;
+        }
+        self.keys.first().map(|known| known.value())
     }
 
     /// Whether something of this worth may still become one of `num_missing` nodes.
     pub fn admits(&self, worth: f32, num_missing: usize) -> bool {
-        match self.keys.len().checked_sub(num_missing) {
-            Some(surplus) => self.keys.get(surplus).is_some_and(|known| worth > known.value()),
-            None => true,
+        if self.keys.len() < num_missing {
+            return true;
         }
+        self.keys.first().is_some_and(|known| worth > known.value())
     }
 
     /// Bytes held on the heap.

@@ -3,8 +3,45 @@
 
 use super::key::Key;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
-use crate::draft::source::{Cursor, DraftSource, Successor};
+use crate::draft::source::{Cursor, DraftSource, Propose, Successor};
 use crate::ids::TokenId;
+
+/// A source that knows a place where the text ends: the others are silent in all of the tree.
+pub(super) struct Knowing<'a> {
+    /// Its index among all sources.
+    index: usize,
+    source: &'a dyn Propose,
+    is_model: bool,
+    /// Where the text ends.
+    pub(super) cursor: Cursor,
+}
+
+impl<'a> Knowing<'a> {
+    /// Those of `sources`, in their order.
+    pub(super) fn among(sources: &'a [Box<dyn DraftSource>]) -> Vec<Self> {
+        let mut knowing = Vec::with_capacity(sources.len());
+        for (index, source) in sources.iter().enumerate() {
+            if let Some(cursor) = source.cursor() {
+                let (source, is_model) = (&**source as &dyn Propose, source.is_model());
+                knowing.push(Self { index, source, is_model, cursor });
+            }
+        }
+        knowing
+    }
+
+    /// Where it is after `token`, from `before` on; `guess` is what led there.
+    pub(super) fn follow(
+        &self,
+        before: Option<Cursor>,
+        token: TokenId,
+        guess: Option<&Guess>,
+    ) -> Option<Cursor> {
+        match guess {
+            Some(guess) if guess.proposal.source == self.index => Some(guess.cursor),
+            _ => self.source.advance(before?, token),
+        }
+    }
+}
 
 /// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
 pub(super) const MAX_PROBABILITY: f32 = 0.98;
@@ -30,9 +67,9 @@ pub(super) struct Guesses {
     guesses: Vec<Guess>,
     /// Those after the newest place, the likeliest first, the older one first among equals.
     order: Vec<Key>,
-    /// Index of the draft model among the sources.
+    /// Index of the draft model among those who know a place.
     model: Option<usize>,
-    /// Index of the source that tells what the target held likely in like places.
+    /// Index among them of the source that tells what the target held likely in like places.
     expectation: Option<usize>,
     /// No source is trusted more than this.
     largest_factor: f32,
@@ -44,14 +81,14 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    /// A tree is to be grown from these sources, of which those count that know a place.
-    pub fn begin(&mut self, sources: &[Box<dyn DraftSource>], acceptance: &Acceptance) {
-        self.model = sources.iter().position(|source| source.is_model());
-        self.expectation = sources.iter().position(|source| source.is_expectation());
-        let knowing = || sources.iter().enumerate().filter(|(_, source)| source.cursor().is_some());
-        let factors = knowing().map(|(index, _)| acceptance.largest_factor(index));
+    /// A tree is to be grown from these sources.
+    pub fn begin(&mut self, knowing: &[Knowing<'_>], acceptance: &Acceptance) {
+        self.model = knowing.iter().position(|one| one.is_model);
+        self.expectation = knowing.iter().position(|one| one.source.is_expectation());
+        let factors = knowing.iter().map(|one| acceptance.largest_factor(one.index));
         self.largest_factor = factors.fold(0.0, f32::max) * ROUNDING;
-        self.leave_out_the_unlikely = knowing().all(|(_, source)| source.leaves_out_the_unlikely());
+        self.leave_out_the_unlikely =
+            knowing.iter().all(|one| one.source.leaves_out_the_unlikely());
     }
 
     /// No guess is likelier than this.
@@ -90,54 +127,85 @@ impl Guesses {
     /// that a source also learns where it names the token with a lower estimate was up to 2 % fewer.
     pub fn ask(
         &mut self,
-        sources: &[Box<dyn DraftSource>],
+        knowing: &[Knowing<'_>],
         acceptance: &Acceptance,
         cursors: &[Option<Cursor>],
         at_least: f32,
     ) {
         let start = self.guesses.len();
-        let model_says = self.likeliest(self.model, sources, cursors);
-        let expected = self.likeliest(self.expectation, sources, cursors);
+        let model_says = self.likeliest(self.model, knowing, cursors);
+        let expected = self.likeliest(self.expectation, knowing, cursors);
         self.model_speaks = model_says.is_some();
-        for (index, (source, cursor)) in sources.iter().zip(cursors).enumerate() {
+        for (place, (one, cursor)) in knowing.iter().zip(cursors).enumerate() {
             let Some(cursor) = *cursor else { continue };
-            let match_len = cursor.match_len;
-            let said = model_says.filter(|_| !source.is_model());
-            let expected = expected.filter(|_| Some(index) != self.expectation);
-            let factor = |standing| acceptance.factor(index, match_len, standing);
+            let said = model_says.filter(|_| !one.is_model);
+            let expected = expected.filter(|_| Some(place) != self.expectation);
+            let factor = |standing| acceptance.factor(one.index, cursor.match_len, standing);
+            if said.is_none() && expected.is_none() {
+                let factor = factor(Standing::Unopposed);
+                if self.hear(one, cursor, at_least / factor) {
+                    self.take_in(start, one, cursor, |_| (Standing::Unopposed, factor));
+                }
+                continue;
+            }
             let contested = if said.is_some() { factor(Standing::Contested) } else { 0.0 };
             let agreed = match expected {
                 Some(_) => [Standing::Agreed, Standing::Disputed],
                 None => [Standing::Unopposed; 2],
             };
             let [if_expected, if_not] = agreed.map(factor);
-            let at_least = at_least / if_expected.max(if_not).max(contested);
-            if self.leave_out_the_unlikely && at_least > 1.0 {
-                continue; // it would say nothing
-            }
-            self.successors.clear();
-            source.successors_above(cursor, at_least, &mut self.successors);
-            for &Successor { token, probability, cursor } in &self.successors {
-                let (standing, factor) = if said.is_some_and(|said| said != token) {
-                    (Standing::Contested, contested)
-                } else if expected == Some(token) {
-                    (agreed[0], if_expected)
-                } else {
-                    (agreed[1], if_not)
-                };
-                let proposal = Proposal { source: index, match_len, probability, standing };
-                let probability = (probability * factor).min(MAX_PROBABILITY);
-                let guess = Guess { token, probability, proposal, cursor };
-                match self.guesses[start..].iter_mut().find(|known| known.token == token) {
-                    Some(known) if known.probability >= probability => {}
-                    Some(known) => *known = guess,
-                    None => self.guesses.push(guess),
-                }
+            if self.hear(one, cursor, at_least / if_expected.max(if_not).max(contested)) {
+                self.take_in(start, one, cursor, |token| {
+                    if said.is_some_and(|said| said != token) {
+                        (Standing::Contested, contested)
+                    } else if expected == Some(token) {
+                        (agreed[0], if_expected)
+                    } else {
+                        (agreed[1], if_not)
+                    }
+                });
             }
         }
         self.order.clear();
         for (index, guess) in self.guesses.iter().enumerate().skip(start) {
             Key::new(guess.probability, index).insert(&mut self.order, Key::lt);
+        }
+    }
+
+    /// Asks one source for its successors of `at_least` its own estimate; tells whether it was asked.
+    #[inline]
+    fn hear(&mut self, one: &Knowing<'_>, cursor: Cursor, at_least: f32) -> bool {
+        if self.leave_out_the_unlikely && at_least > 1.0 {
+            return false; // it would say nothing
+        }
+        self.successors.clear();
+        one.source.successors_above(cursor, at_least, &mut self.successors);
+        true
+    }
+
+    /// Takes in what one source has said behind `cursor`, which names no token twice; `judge` tells
+    /// how a token stands and how far it is trusted. The guesses of the place begin at `start`.
+    #[inline]
+    fn take_in(
+        &mut self,
+        start: usize,
+        one: &Knowing<'_>,
+        Cursor { match_len, .. }: Cursor,
+        judge: impl Fn(TokenId) -> (Standing, f32),
+    ) {
+        let num_before = self.guesses.len();
+        debug_assert!(names_no_token_twice(&self.successors));
+        for &Successor { token, probability, cursor } in &self.successors {
+            let (standing, factor) = judge(token);
+            let proposal = Proposal { source: one.index, match_len, probability, standing };
+            let probability = (probability * factor).min(MAX_PROBABILITY);
+            let guess = Guess { token, probability, proposal, cursor };
+            let of_others = &mut self.guesses[start..num_before];
+            match of_others.iter_mut().find(|known| known.token == token) {
+                Some(known) if known.probability >= probability => {}
+                Some(known) => *known = guess,
+                None => self.guesses.push(guess),
+            }
         }
     }
 
@@ -166,13 +234,19 @@ impl Guesses {
     fn likeliest(
         &mut self,
         source: Option<usize>,
-        sources: &[Box<dyn DraftSource>],
+        knowing: &[Knowing<'_>],
         cursors: &[Option<Cursor>],
     ) -> Option<TokenId> {
-        let index = source?;
-        let cursor = cursors[index]?;
+        let place = source?;
+        let cursor = cursors[place]?;
         self.successors.clear();
-        sources[index].successors(cursor, &mut self.successors);
+        knowing[place].source.successors(cursor, &mut self.successors);
         self.successors.first().map(|likeliest| likeliest.token)
     }
+}
+
+/// What a source must keep to: then only what others have said is searched for its tokens.
+fn names_no_token_twice(successors: &[Successor]) -> bool {
+    let mut after = successors.iter().enumerate();
+    after.all(|(at, one)| successors[at + 1..].iter().all(|next| next.token != one.token))
 }

@@ -9,7 +9,7 @@ mod key;
 mod refused;
 
 use self::frontier::{Candidate, Frontier};
-use self::guesses::Guesses;
+use self::guesses::{Guesses, Knowing};
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::step_choice::Prospect;
 use crate::draft::source::{Cursor, DraftSource};
@@ -58,8 +58,8 @@ pub struct TreeGrower {
     nodes: Vec<Node>,
     /// Worth below which nothing is asked for.
     least_expected: f32,
-    /// `(nodes, sources)`: where each source is after each node that it was asked about, in the order
-    /// of the asking.
+    /// `(nodes, knowing)`: where each source that knows a place is after each node that it was asked
+    /// about, in the order of the asking.
     cursors: Vec<Option<Cursor>>,
     /// What may become a node.
     frontier: Frontier,
@@ -89,19 +89,20 @@ impl TreeGrower {
         carried: &[TokenId],
         limits: GrowthLimits,
     ) {
-        self.guesses.begin(sources, acceptance);
+        let knowing = &Knowing::among(sources);
+        self.guesses.begin(knowing, acceptance);
         self.least_expected = EXPECTED_SHARE / limits.num_nodes as f32;
-        self.grow_expected(sources, acceptance, root, carried, limits);
+        self.grow_expected(knowing, acceptance, root, carried, limits);
         if self.nodes.len() < limits.num_nodes {
             self.least_expected = 0.0;
-            self.grow_expected(sources, acceptance, root, carried, limits);
+            self.grow_expected(knowing, acceptance, root, carried, limits);
         }
     }
 
     /// Grows a tree from what is at least of the expected worth.
     fn grow_expected(
         &mut self,
-        sources: &[Box<dyn DraftSource>],
+        knowing: &[Knowing<'_>],
         acceptance: &Acceptance,
         root: TokenId,
         carried: &[TokenId],
@@ -111,18 +112,18 @@ impl TreeGrower {
         self.frontier.clear();
         self.guesses.clear();
         self.cursors.clear();
-        self.cursors.extend(sources.iter().map(|source| source.cursor()));
+        self.cursors.extend(knowing.iter().map(|one| Some(one.cursor)));
         self.nodes.push(Node::certain(root, 0, 0));
         for &token in carried.iter().take(limits.depth.min(limits.num_nodes - 1)) {
             let parent = self.nodes.len() as u32 - 1;
             self.nodes.push(Node::certain(token, parent, parent + 1));
-            self.follow(sources);
+            self.follow(knowing);
         }
-        self.expand(sources, acceptance, limits);
+        self.expand(knowing, acceptance, limits);
         while self.nodes.len() < limits.num_nodes {
             let Some(worthiest) = self.frontier.pop() else { break };
             self.push(worthiest);
-            self.expand(sources, acceptance, limits);
+            self.expand(knowing, acceptance, limits);
         }
     }
 
@@ -204,7 +205,7 @@ impl TreeGrower {
     }
 
     /// Lets every source follow to the newest node, whose parent they have reached before.
-    fn follow(&mut self, sources: &[Box<dyn DraftSource>]) {
+    fn follow(&mut self, knowing: &[Knowing<'_>]) {
         let index = self.nodes.len() - 1;
         let Node { token, parent, guess, .. } = self.nodes[index];
         if index == 0 {
@@ -213,22 +214,14 @@ impl TreeGrower {
         let before = self.nodes[parent as usize].first_cursor as usize;
         self.nodes[index].first_cursor = self.cursors.len() as u32;
         let guess = guess.map(|guess| self.guesses.get(guess));
-        for (number, source) in sources.iter().enumerate() {
-            let cursor = match guess {
-                Some(guess) if guess.proposal.source == number => Some(guess.cursor),
-                _ => self.cursors[before + number].and_then(|cursor| source.advance(cursor, token)),
-            };
+        for (number, one) in knowing.iter().enumerate() {
+            let cursor = one.follow(self.cursors[before + number], token, guess);
             self.cursors.push(cursor);
         }
     }
 
     /// Adds to the frontier what the sources propose after the newest node.
-    fn expand(
-        &mut self,
-        sources: &[Box<dyn DraftSource>],
-        acceptance: &Acceptance,
-        limits: GrowthLimits,
-    ) {
+    fn expand(&mut self, knowing: &[Knowing<'_>], acceptance: &Acceptance, limits: GrowthLimits) {
         let parent = self.nodes.len() - 1;
         let Node { token, depth, path_probability, on_first_path, .. } = self.nodes[parent];
         // The root is no part of the answer: a prompt may well end with such a token.
@@ -246,9 +239,9 @@ impl TreeGrower {
         if self.guesses.are_none_above(at_least) {
             return;
         }
-        self.follow(sources);
+        self.follow(knowing);
         let cursors = &self.cursors[self.nodes[parent].first_cursor as usize..];
-        self.guesses.ask(sources, acceptance, cursors, at_least);
+        self.guesses.ask(knowing, acceptance, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();
         let num_children = if limits.branches { usize::MAX } else { 1 };
         for (rank, (guess, probability)) in self.guesses.newest().take(num_children).enumerate() {
@@ -256,11 +249,12 @@ impl TreeGrower {
             let path_probability = path_probability * probability * scale;
             let on_first_path = on_first_path && rank == 0;
             let worth = path_probability * if on_first_path { 1.0 } else { limits.side_worth };
-            if self.frontier.admits(worth, num_missing) {
-                let parent = parent as u32;
-                let new = Candidate { guess, parent, path_probability, worth, on_first_path };
-                self.frontier.push(new);
+            if !self.frontier.admits(worth, num_missing) {
+                break; // nor what is worth no more
             }
+            let parent = parent as u32;
+            let new = Candidate { guess, parent, path_probability, worth, on_first_path };
+            self.frontier.push(new, num_missing);
         }
     }
 }
