@@ -5,6 +5,7 @@
 //! [`MAX_BLOCK`] edges stand side by side in a shared pool; beyond that a state gets a hash table.
 
 use super::edge_table::{Edge, EdgeTable, MAX_LIKELY, VACANT};
+use super::large_pages::use_large_pages;
 use crate::ids::{StateId, TokenId};
 
 /// Number of states that the lists can tell apart; the upper half of `u32` marks longer lists.
@@ -212,6 +213,11 @@ impl EdgeStore {
             Kind::Block { start, len } => &self.pool[start..start + len.min(limit)],
             Kind::Table(index) => &self.tables[index].likely()[..limit],
         }
+    }
+
+    /// Moves the pool into large pages if it is long.
+    pub(super) fn use_large_pages(&self) {
+        use_large_pages(&self.pool);
     }
 
     /// Forgets all lists; the pool stays allocated.

@@ -6,6 +6,7 @@ mod edge_table;
 mod edges;
 pub mod escape;
 mod frequent;
+mod large_pages;
 pub(super) mod other_text;
 mod source;
 mod states;

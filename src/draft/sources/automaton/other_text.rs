@@ -21,6 +21,7 @@ impl OtherText {
     /// Appends a part, which is not matched across its border to the next.
     pub fn add_part(&mut self, tokens: &[TokenId]) {
         add_part(&mut self.automaton, tokens);
+        self.automaton.settle();
     }
 
     /// Forgets the text, and the place in it.

@@ -4,6 +4,7 @@
 //! Where a text leads from class to class is the automaton's concern.
 
 use super::edges::{EdgeList, MAX_STATES, grow};
+use super::large_pages::use_large_pages;
 use crate::ids::StateId;
 
 /// Occurrences are counted up to this figure.
@@ -113,6 +114,12 @@ impl States {
             state.last_end = end;
             place = state.link;
         }
+    }
+
+    /// Moves what is long into large pages.
+    pub fn use_large_pages(&self) {
+        use_large_pages(&self.states);
+        use_large_pages(&self.tallies);
     }
 
     /// Forgets all but the root; capacity stays allocated.

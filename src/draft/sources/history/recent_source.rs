@@ -19,6 +19,7 @@ impl SharedText {
     pub fn extend<'a>(&self, documents: impl Iterator<Item = &'a [TokenId]>) {
         let mut automaton = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         documents.for_each(|document| add_part(&mut automaton, document));
+        automaton.settle();
     }
 
     /// To be asked; nothing is appended meanwhile.
