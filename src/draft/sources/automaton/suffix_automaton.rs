@@ -129,7 +129,7 @@ impl SuffixAutomaton {
     /// Prepares for being asked much more often than extended: a long text goes into large pages.
     ///
     /// Cost: nothing unless the text has grown by an eighth since the last call; then a copy of it,
-    /// about a twentieth of what extending took.
+    /// up to a tenth of what extending took.
     pub fn settle(&mut self) {
         if self.text_len - self.settled_len > self.text_len / 8 {
             self.settled_len = self.text_len;
