@@ -1,5 +1,7 @@
 """Exports that were interrupted: what is done is not done again, and nothing old gets in."""
 
+from importlib import metadata
+
 import pytest
 
 from checkpoints import write_checkpoint
@@ -110,6 +112,16 @@ def test_other_code_starts_anew(tmp_path, source, export, interrupted, monkeypat
     monkeypatch.setattr("coordgen_rs.export.qnn.work._CODE", code.parent)
     interrupted(source, tmp_path / "bundle", "layer 2")
     (code / "rounding.py").write_text("STEPS = 127\n")
+    seen = export(source, tmp_path / "bundle")
+    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_another_version_starts_anew_also_without_sources(
+    tmp_path, source, export, interrupted, monkeypatch
+):
+    monkeypatch.setattr("coordgen_rs.export.qnn.work._CODE", tmp_path / "code")
+    interrupted(source, tmp_path / "bundle", "layer 2")
+    monkeypatch.setattr(metadata, "version", lambda _: "99")
     seen = export(source, tmp_path / "bundle")
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 

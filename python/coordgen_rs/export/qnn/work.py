@@ -12,6 +12,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -192,19 +193,20 @@ class WorkFolder:
 
 
 _PARTS = ("values", "steps")
-_CODE = Path(__file__).parents[1]
-"""All that exports."""
+_CODE = Path(__file__).parents[2]
+"""This package: what exports, and what it uses."""
 
 
 def work_key(source: Checkpoint, texts: Sequence[Sequence[int]], *options: object) -> str:
     """A hash of what the work depends on: the first, middle and last row of each tensor among it.
 
-    The code that exports is, too, so that a development build does not go on from another's work.
+    The code is, too, so that a development build does not go on from another's work, and the
+    version, for an installation without its sources.
 
     Raises:
         CheckpointError: A tensor is damaged.
     """
-    facts = (source.config, options, list(map(list, texts)))
+    facts = (metadata.version("coordgen-rs"), source.config, options, list(map(list, texts)))
     digest = hashlib.sha256(repr(facts).encode())
     for file in sorted(_CODE.rglob("*.py")):
         digest.update(file.read_bytes())
