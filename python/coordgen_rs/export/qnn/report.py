@@ -107,7 +107,7 @@ class QuantizedGraph:
         self, graph: onnx.ModelProto, encodings: Mapping[str, Encoding], weights: Path
     ) -> None:
         set_threads(None)
-        self._session = cpu_session(graph.SerializeToString(), weights)
+        self._session = cpu_session(graph.SerializeToString(), weights, as_written=True)
         self._inputs = [item.name for item in self._session.get_inputs()]
         self._outputs = [item.name for item in self._session.get_outputs()]
         self._encodings = encodings

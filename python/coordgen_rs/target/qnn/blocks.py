@@ -84,7 +84,7 @@ def load_qnn_graph(
         ProviderError: The provider cannot load it; the message names the file.
     """
     if options.on_cpu:
-        return cpu_session(bundle.file(file))
+        return cpu_session(bundle.file(file), as_written=True)
     target = bundle.manifest.qnn
     shared = None if target is None else target.shared
     if shared is not None and file in shared.graphs:
