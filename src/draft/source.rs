@@ -20,6 +20,23 @@ pub struct Cursor {
     pub match_len: u32,
 }
 
+impl Cursor {
+    /// Set in `match_len`, which is far below it, where the place is one before the token.
+    const PUT_OFF: u32 = 1 << 31;
+
+    /// In place of the place after a successor's token: that before it, to be led on from by
+    /// [`Propose::advance`] once it is asked about. Most successors never are.
+    pub fn put_off(self) -> Self {
+        Self { match_len: self.match_len | Self::PUT_OFF, ..self }
+    }
+
+    /// The place to be led on from, where the one after a successor's token was put off.
+    pub fn led_on_from(self) -> Option<Self> {
+        let from = Self { match_len: self.match_len & !Self::PUT_OFF, ..self };
+        (from != self).then_some(from)
+    }
+}
+
 /// One token that may come next, as a source sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Successor {
@@ -79,7 +96,8 @@ pub trait Propose {
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>);
 
     /// [`successors`](Self::successors) without those below a probability of `at_least`, so far as
-    /// leaving them out saves work: they would not be used.
+    /// leaving them out saves work: they would not be used. Places may be
+    /// [put off](Cursor::put_off).
     fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         self.successors(cursor, out);
     }
@@ -138,6 +156,18 @@ pub trait Learn {
 pub trait DraftSource: Propose + Learn + Send + Sync {}
 
 impl<T: Propose + Learn + Send + Sync> DraftSource for T {}
+
+/// [`Propose::successors`] of a source that has its own [`Propose::successors_above`]: all of them, and
+/// none of their places put off.
+pub(super) fn all_successors(source: &impl Propose, cursor: Cursor, out: &mut Vec<Successor>) {
+    let start = out.len();
+    source.successors_above(cursor, 0.0, out);
+    for successor in &mut out[start..] {
+        let from = successor.cursor.led_on_from();
+        let place = from.and_then(|from| source.advance(from, successor.token));
+        successor.cursor = place.unwrap_or(successor.cursor);
+    }
+}
 
 /// Tokens before a place that tell it from others with the same token.
 pub(super) const MAX_CONTEXT: usize = 15;

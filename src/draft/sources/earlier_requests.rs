@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::automaton::other_text::OtherText;
-use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
 use crate::ids::TokenId;
 
 /// Tokens of finished requests that are kept at most; 24 to 26 MB. Replays of sessions (`coordgen
@@ -111,7 +111,7 @@ impl Propose for EarlierRequests {
     }
 
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        self.successors_above(cursor, 0.0, out);
+        all_successors(self, cursor, out);
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {

@@ -2,7 +2,7 @@
 //! comes next in them, from their beginning, and wherever the answer comes back to them.
 
 use super::automaton::other_text::{BORDER, OtherText};
-use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
 use crate::ids::TokenId;
 
 /// The beginning is trusted as much as a match of this length.
@@ -76,7 +76,7 @@ impl Propose for Prediction {
     }
 
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        self.successors_above(cursor, 0.0, out);
+        all_successors(self, cursor, out);
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {

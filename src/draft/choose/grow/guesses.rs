@@ -37,7 +37,12 @@ impl<'a> Knowing<'a> {
         guess: Option<&Guess>,
     ) -> Option<Cursor> {
         match guess {
-            Some(guess) if guess.proposal.source == self.index => Some(guess.cursor),
+            Some(guess) if guess.proposal.source == self.index => {
+                match guess.cursor.led_on_from() {
+                    Some(from) => self.source.advance(from, token),
+                    None => Some(guess.cursor),
+                }
+            }
             _ => self.source.advance(before?, token),
         }
     }
@@ -56,7 +61,7 @@ pub(super) struct Guess {
     /// The source's estimate times the trust in it.
     pub(super) probability: f32,
     pub(super) proposal: Proposal,
-    /// The place after the token, in the proposing source.
+    /// The place after the token, in the proposing source; it may be put off.
     pub(super) cursor: Cursor,
 }
 
@@ -167,9 +172,10 @@ impl Guesses {
             }
         }
         self.order.clear();
-        for (index, guess) in self.guesses.iter().enumerate().skip(start) {
-            Key::new(guess.probability, index).insert(&mut self.order, Key::lt);
-        }
+        let guesses = self.guesses.iter().enumerate().skip(start);
+        self.order.extend(guesses.map(|(index, guess)| Key::new(guess.probability, index)));
+        // Each source has named its own in order, so this merges a few runs.
+        self.order.sort_by(|one, other| other.cmp(one));
     }
 
     /// Asks one source for its successors of `at_least` its own estimate; tells whether it was asked.

@@ -7,7 +7,7 @@ use super::escape::escape;
 use super::frequent::Frequent;
 use super::states::{MAX_COUNT, ROOT};
 use super::suffix_automaton::SuffixAutomaton;
-use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
 use crate::ids::{StateId, TokenId};
 
 /// Most successors that a place answers with, beside the tokens that are frequent anywhere.
@@ -67,7 +67,7 @@ impl Propose for SuffixAutomaton {
     }
 
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        self.successors_above(cursor, 0.0, out);
+        all_successors(self, cursor, out);
     }
 
     /// The continuations of the cursor's substring, and of shorter and shorter ones what they know
@@ -96,7 +96,6 @@ impl Propose for SuffixAutomaton {
         out.truncate(start + MAX_SUCCESSORS);
         let unasked = Cursor { place: place.0.into(), match_len };
         self.add_frequent(unasked, weight, at_least, start, out);
-        sort_by_probability(&mut out[start..]);
     }
 
     fn leaves_out_the_unlikely(&self) -> bool {
@@ -207,8 +206,11 @@ impl SuffixAutomaton {
         weight * (1.0 - known)
     }
 
-    /// Adds to `out[start..]` the tokens that come after the most different ones, by their share of
-    /// `weight`. Suffixes longer than that at `unasked` do not go on with them.
+    /// Adds to `out[start..]`, which is in order and stays so, the tokens that come after the most
+    /// different ones, by their share of `weight`. Suffixes longer than that at `unasked` do not go on
+    /// with them.
+    ///
+    /// Each of them has an edge at the root, so that none is [put off](Cursor::put_off) in vain.
     fn add_frequent(
         &self,
         unasked: Cursor,
@@ -217,19 +219,37 @@ impl SuffixAutomaton {
         start: usize,
         out: &mut Vec<Successor>,
     ) {
-        let num_known = out.len() - start;
+        let mut buffer =
+            [Successor { token: TokenId(0), probability: 0.0, cursor: unasked }; MAX_SUCCESSORS];
         let factor = weight * FREQUENT_SHARE / (self.frequent.total() + UNSEEN_PAIRS) as f32;
-        for &Frequent { token, num_contexts } in self.frequent.most() {
-            let probability = factor * num_contexts as f32;
-            if probability < at_least {
-                break;
-            }
-            if out[start..start + num_known].iter().any(|known| known.token == token) {
-                continue;
-            }
-            let cursor = self.advance(unasked, token);
-            out.extend(cursor.map(|cursor| Successor { token, probability, cursor }));
+        let most = self.frequent.most();
+        let is_likely = |one: &Frequent| factor * one.num_contexts as f32 >= at_least;
+        if !most.first().is_some_and(is_likely) {
+            return;
         }
+        let known = &mut buffer[..out.len() - start];
+        known.copy_from_slice(&out[start..]);
+        let known = &*known;
+        out.truncate(start);
+        let mut tokens = known.first().map(|first| [first.token; MAX_SUCCESSORS]);
+        for (token, known) in tokens.iter_mut().flatten().zip(known) {
+            *token = known.token;
+        }
+        let is_known = |token| {
+            tokens.is_some_and(|known| known.iter().fold(false, |any, &one| any | (one == token)))
+        };
+        let mut rest = known.iter().copied().peekable();
+        let cursor = unasked.put_off();
+        for &Frequent { token, num_contexts } in most.iter().take_while(|one| is_likely(one)) {
+            let probability = factor * num_contexts as f32;
+            if !is_known(token) {
+                while let Some(one) = rest.next_if(|one| one.probability >= probability) {
+                    out.push(one);
+                }
+                out.push(Successor { token, probability, cursor });
+            }
+        }
+        out.extend(rest);
     }
 
     /// Where a match is by now that was found before the text had its last tokens: they may have

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
 use super::{History, Shared, lock};
-use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
 use crate::draft::sources::automaton::other_text::{add_part, successors_above};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::ids::TokenId;
@@ -65,7 +65,7 @@ impl Propose for RecentSource {
     }
 
     fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        self.successors_above(cursor, 0.0, out);
+        all_successors(self, cursor, out);
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
