@@ -7,6 +7,9 @@ seconds: as much as the rest of an export of a small model. Nothing here needs i
 import contextlib
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 __all__ = [
     "CalibrationMethod",
@@ -19,20 +22,29 @@ __all__ = [
     "make_dim_param_fixed",
 ]
 
-_PYTORCH = "torch"
+_HELPERS = "onnxruntime.tools.pytorch_export_helpers"
+
+
+def _infer_input_info(*arguments: Any, **options: Any) -> Any:
+    """The function that the tools take from their helpers; PyTorch is imported when called."""
+    return import_module(_HELPERS).infer_input_info(*arguments, **options)
 
 
 @contextlib.contextmanager
 def _without_pytorch() -> Iterator[None]:
-    """Where PyTorch is not imported yet, what asks for it is told that it is not installed."""
-    is_hidden = _PYTORCH not in sys.modules
-    if is_hidden:
-        sys.modules[_PYTORCH] = None  # type: ignore[assignment]  # what `import` calls absent
+    """Something stands in for the one module that imports PyTorch along with all tools.
+
+    PyTorch itself is not hidden: another thread may be about to import it.
+    """
+    if _HELPERS in sys.modules:
+        yield
+        return
+    stand_in = sys.modules[_HELPERS] = ModuleType(_HELPERS)
+    vars(stand_in)["infer_input_info"] = _infer_input_info
     try:
         yield
     finally:
-        if is_hidden:
-            del sys.modules[_PYTORCH]
+        del sys.modules[_HELPERS]
 
 
 with _without_pytorch():
