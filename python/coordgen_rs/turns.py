@@ -37,7 +37,7 @@ class Turns:
         session: The target; nothing else may use it.
         prefixes: What is kept of requests of earlier namespaces; None keeps nothing.
         namespace: Whose tokens the session holds.
-        release: Called once, when no request runs any more and none may begin.
+        release: Called by each `close`, when no request runs any more and none may begin.
     """
 
     def __init__(
