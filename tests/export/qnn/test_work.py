@@ -2,11 +2,14 @@
 
 from importlib import metadata
 
+import numpy as np
 import pytest
 
 from checkpoints import write_checkpoint
 from coordgen_rs.errors import ExportError
+from coordgen_rs.export.qnn.calibration import Ranges
 from coordgen_rs.export.qnn.exporter import export_qnn
+from coordgen_rs.export.qnn.work import PreparedGraph, WorkFolder
 from qnn_bundles import SMALL
 
 
@@ -133,8 +136,40 @@ def test_a_cache_of_another_type_goes_on_from_the_same_layers(
     assert layers_of(export(source, tmp_path / "bundle", cache_type="uint16")) == []
 
 
-def test_damaged_work_is_named(tmp_path, source, export, interrupted):
+@pytest.mark.parametrize("name", ["layer_001.npz", "layer_001.states.npy"])
+@pytest.mark.parametrize("content", [b"half", b""])
+def test_damaged_work_is_named(tmp_path, source, export, interrupted, name, content):
     work = interrupted(source, tmp_path / "bundle", "layer 2")
-    (work / "layer_001.npz").write_bytes(b"half")
-    with pytest.raises(ExportError, match=r"layer_001\.npz is damaged: remove .*\.bundle\.export"):
+    (work / name).write_bytes(content)
+    with pytest.raises(ExportError, match=rf"{name} is damaged: remove .*\.bundle\.export"):
         export(source, tmp_path / "bundle")
+
+
+def test_a_damaged_key_starts_anew(tmp_path):
+    work = tmp_path / ".bundle.export"
+    work.mkdir()
+    (work / "key").write_bytes(b"\xff\x00")
+    (work / "layer_000.npz").write_bytes(b"half")
+    assert WorkFolder(tmp_path / "bundle", "0f").num_found == 0
+    assert (work / "key").read_text() == "0f"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "layer_000.npz/inside"])
+def test_what_no_export_wrote_is_kept(tmp_path, name):
+    mine = tmp_path / ".bundle.export" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(ExportError, match=r"holds .*, which no export wrote: move it elsewhere"):
+        WorkFolder(tmp_path / "bundle", "0f")
+    assert mine.read_text() == "mine"
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def written_in_part(stream, states):
+        raise OSError("1024 requested and 512 written")
+
+    monkeypatch.setattr("coordgen_rs.export.qnn.work.np.save", written_in_part)
+    work = WorkFolder(tmp_path / "bundle", "0f")
+    graph = PreparedGraph(Ranges({}), {}, {}, [])
+    with pytest.raises(ExportError, match=r"\.bundle\.export cannot be written: no space is left"):
+        work.save("layer_000", graph, np.zeros((1, 1), np.float32))

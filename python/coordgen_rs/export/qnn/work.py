@@ -26,7 +26,8 @@ from coordgen_rs.export.qnn.calibration import Ranges
 
 Array = NDArray[np.float32]
 
-_KEY, _STATES, _TEMPORARY = "key", "states.npy", ".part"
+_KEY, _GRAPH, _STATES, _TEMPORARY = "key", "npz", "states.npy", ".part"
+_ENDINGS = (f".{_GRAPH}", f".{_STATES}", _TEMPORARY)
 
 
 @dataclass(frozen=True)
@@ -78,21 +79,30 @@ class WorkFolder:
         num_found: How many graphs an earlier run had left.
 
     Raises:
-        ExportError: It cannot be written.
+        ExportError: It cannot be written, or holds what no export wrote.
     """
 
     def __init__(self, out: Path, key: str) -> None:
         self.path = out.absolute().with_name(f".{out.name}.export")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            found = self.path / _KEY
-            if not found.is_file() or found.read_text() != key:
-                for file in self.path.iterdir():
+            found, files = self.path / _KEY, list(self.path.iterdir())
+            self._refuse_others(files)
+            if not found.is_file() or found.read_bytes() != key.encode():
+                for file in files:
                     file.unlink()
                 found.write_text(key)
-            self.num_found = len(list(self.path.glob("*.npz")))
+            self.num_found = len(list(self.path.glob(f"*.{_GRAPH}")))
         except OSError as error:
             raise ExportError(f"{self.path} cannot be written: {error}") from error
+
+    def _refuse_others(self, files: Sequence[Path]) -> None:
+        """Refuse a folder with what is not of an export: it would be removed."""
+        for file in files:
+            if not (file.name == _KEY or file.name.endswith(_ENDINGS)) or file.is_dir():
+                raise ExportError(
+                    f"{self.path} holds {file.name}, which no export wrote: move it elsewhere"
+                )
 
     def has(self, name: str) -> bool:
         """Whether a graph is prepared."""
@@ -122,9 +132,11 @@ class WorkFolder:
         try:
             if states is not None:  # first: a graph that is there has its states
                 self._replace(f"{name}.{_STATES}", lambda stream: np.save(stream, states))
-            self._replace(f"{name}.npz", lambda stream: np.savez(stream, **arrays))
+            self._replace(f"{name}.{_GRAPH}", lambda stream: np.savez(stream, **arrays))
         except OSError as error:
-            raise ExportError(f"{self.path} cannot be written: {error}") from error
+            # Where a disk is full, NumPy's error has the bytes it could write in place of a cause.
+            cause = error if error.errno else "no space is left, free some and export again"
+            raise ExportError(f"{self.path} cannot be written: {cause}") from error
 
     def load(self, name: str, bits: Callable[[str], int] | None = None) -> PreparedGraph:
         """A graph that was kept.
@@ -154,7 +166,7 @@ class WorkFolder:
                     for key in arrays.files
                     if key.startswith("constant ")
                 }
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ExportError(f"{path} is damaged: remove {self.path} and export again") from error
         ranges = {key: (low, high) for key, (low, high) in facts["ranges"].items()}
         return PreparedGraph(Ranges(ranges), matrices, constants, facts["apart"])
@@ -168,7 +180,7 @@ class WorkFolder:
         path = self.path / f"{name}.{_STATES}"
         try:
             states: Array = np.load(path, mmap_mode="r")
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError) as error:
             raise ExportError(f"{path} is damaged: remove {self.path} and export again") from error
         return states
 
@@ -181,7 +193,7 @@ class WorkFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _file(self, name: str) -> Path:
-        return self.path / f"{name}.npz"
+        return self.path / f"{name}.{_GRAPH}"
 
     def _replace(self, name: str, write: Callable[[Any], None]) -> None:
         temporary = self.path / f"{name}{_TEMPORARY}"
