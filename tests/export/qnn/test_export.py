@@ -200,6 +200,16 @@ def test_a_single_piece_is_calibrated_and_compared_with(tmp_path):
     assert texts.calibration == texts.held_out == [[97, 98, 99]]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.txt", ""), ("a.txt", " \n\n"), ("a.jsonl", '{"text": ""}\n')]
+)
+def test_a_file_without_text_is_refused_though_a_tokenizer_adds_tokens(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(OptionError, match=r"a\..* holds no text"):
+        read_texts(path, lambda text: [1, *map(ord, text)], 100)
+
+
 def test_a_text_that_is_repeated_counts_once(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('"abc"\n' * 12)

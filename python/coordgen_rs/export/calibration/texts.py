@@ -148,6 +148,8 @@ def read_texts(
     texts: Sequence[str] = _DEFAULT
     if path is not None:
         texts = _read(path, template)
+        if not any(text.strip() for text in texts):
+            raise OptionError(f"calibration file {path} holds no text")
     elif template is not None:
         texts = [_rendered([{"role": "user", "content": text}], template) for text in _DEFAULT]
     pieces = [piece for text in texts for piece in _pieces(encode(text), piece_len)]
