@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from checkpoints import LLAMA3_SCALING, write_checkpoint
 from coordgen_rs.cli.progress import progress
+from coordgen_rs.errors import CoordgenError
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.export.qnn.exporter import export_qnn
 
@@ -48,19 +49,18 @@ SHAPES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
-    parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-0.5b")
-    parser.add_argument("--weights", choices=["fp32", "int8", "int4", "w8a8"], default="int8")
-    parser.add_argument("--blocks", type=int, default=6, metavar="N")
-    parser.add_argument("--context", type=int, default=1280, metavar="N")
-    parser.add_argument("--soc", metavar="NAME", help="export for this chip")
-    parser.add_argument("--calibration", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json; default: characters"
-    )
-    options = parser.parse_args()
+def main(arguments: list[str] | None = None) -> int:
+    """Write the bundle; 2 where that is not possible."""
+    options = _parser().parse_args(arguments)
+    try:
+        _export(options)
+    except (CoordgenError, OSError) as error:
+        print(f"qwen_shape.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _export(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as directory, progress() as on_progress:
         checkpoint = Path(directory) / "checkpoint"
         write_checkpoint(checkpoint, dtype="BF16", **SHAPES[options.shape])
@@ -80,5 +80,20 @@ def main() -> None:
             print("\n".join(report.lines()))
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
+    parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-0.5b")
+    parser.add_argument("--weights", choices=["fp32", "int8", "int4", "w8a8"], default="int8")
+    parser.add_argument("--blocks", type=int, default=6, metavar="N")
+    parser.add_argument("--context", type=int, default=1280, metavar="N")
+    parser.add_argument("--soc", metavar="NAME", help="export for this chip")
+    parser.add_argument("--calibration", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json; default: characters"
+    )
+    return parser
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
