@@ -30,7 +30,8 @@ def bench():
 def test_wrong_arguments_are_named_in_one_line(bench, tmp_path, capsys, options, message):
     assert bench.main([str(tmp_path / "out"), "--shape", "small", "--blocks", "1", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("qwen_shape.py: ") and message in line
+    assert line.startswith("qwen_shape.py: ")
+    assert message in line
     assert not list(tmp_path.iterdir())
 
 

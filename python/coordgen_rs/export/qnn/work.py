@@ -97,7 +97,11 @@ class WorkFolder:
             raise ExportError(f"{self.path} cannot be written: {error}") from error
 
     def _refuse_others(self, files: Sequence[Path]) -> None:
-        """Refuse a folder with what is not of an export: it would be removed."""
+        """Refuse a folder with what is not of an export: it would be removed.
+
+        Raises:
+            ExportError: It has such a file or folder.
+        """
         for file in files:
             if not (file.name == _KEY or file.name.endswith(_ENDINGS)) or file.is_dir():
                 raise ExportError(
