@@ -37,8 +37,8 @@ MAX_NEW_TOKENS, EQUAL_NEW_TOKENS = 64, 32
 
 def main(arguments=None):
     """Measure and print; 1 where an engine failed."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         weights = Weights(options.model, options.work)
         prompts = _prompts(options, weights)
     except (CoordgenError, ContestantFailedError, OSError) as error:

@@ -22,8 +22,9 @@ from ceiling import Losses, ceiling
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.bench.replay.run import HISTORIES, replay
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
-from coordgen_rs.errors import CoordgenError
+from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.text.tables import show_table
 from rules import replay_rule
 
@@ -69,7 +70,11 @@ COLUMNS = (
 
 def main(arguments=None):
     """Print a table a set, or with `--json` one object; 2 where there is nothing to replay."""
-    options = _parser().parse_args(arguments)
+    try:
+        options = _parser().parse_args(arguments)
+    except OptionError as error:
+        print(f"replays.py: {error}", file=sys.stderr)
+        return 2
     try:
         arctic.open_rule()
         has_arctic = True
@@ -99,10 +104,12 @@ def _parser():
         metavar="NAME=FILE:TOKENIZER:TEMPLATE",
         help="in place of the known sets; may be repeated",
     )
-    parser.add_argument("--budgets", type=int, nargs="+", default=[8, 16, 32, 64])
+    budget = values.count("--budgets")
+    parser.add_argument("--budgets", type=budget, nargs="+", default=[8, 16, 32, 64])
     parser.add_argument("--history", choices=HISTORIES, default="none")
     parser.add_argument("--half", type=int, choices=[0, 1], help="only every other record")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N records")
+    limit = values.count("--limit")
+    parser.add_argument("--limit", type=limit, metavar="N", help="only the first N records")
     parser.add_argument("--json", action="store_true")
     return parser
 

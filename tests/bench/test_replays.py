@@ -106,3 +106,10 @@ def test_the_command_prints_a_table_a_set_and_names_what_is_absent(tmp_path, cap
     assert two["ceiling"] == 3.0
     assert eight["arctic"] is None
     assert replays.main(options) == 2
+
+
+@pytest.mark.parametrize("given", [("--budgets", "-1"), ("--limit", "0")])
+def test_numbers_that_make_no_sense_are_refused_before_anything_is_read(given, tmp_path, capsys):
+    assert replays.main(["--data", str(tmp_path), "--tokenizers", str(tmp_path), *given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"replays.py: {given[0]} is {given[1]}, but must be at least 1"
