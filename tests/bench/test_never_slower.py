@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from coordgen_rs.bench.measuring.never_slower import Recorded, Replay, measure, random_prompts
+from coordgen_rs.drafting import make_drafter
 from coordgen_rs.errors import OptionError
+from coordgen_rs.generate import generate
 from coordgen_rs.target.session import StepCost
 
 VOCAB_SIZE = 40
@@ -58,6 +61,33 @@ def test_every_task_gets_its_figures(session_of):
         assert figures.fixed >= 1
         assert figures.adaptive >= max(figures.fixed, figures.modelled) * (1 - 1e-9)
         assert figures.gap == pytest.approx(1 - figures.modelled / figures.fixed)
+
+
+def test_a_measured_speedup_is_tokens_over_time_the_first_step_included(session_of, monkeypatch):
+    """Steps take a second each on a clock that only they move, so seconds are steps."""
+    session, seconds = session_of("embedded", "fp32"), [0.0]
+    prompt = np.resize(np.arange(9, dtype=np.uint32), 60)
+    step = type(session).step
+
+    def slow_step(self, inputs):
+        seconds[0] += 1
+        return step(self, inputs)
+
+    monkeypatch.setattr(type(session), "step", slow_step)
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+    monkeypatch.setattr(session, "step_costs", [StepCost(1.0, 0.0)] * len(session.step_inputs))
+    (found,) = measure(session, {"circles": [prompt]}, ["automaton"], max_new_tokens=24, repeats=1)
+    before = seconds[0]
+    drafter = make_drafter(session, ["automaton"])
+    tokens = [
+        token
+        for step in generate(session, prompt, max_new_tokens=24, drafter=drafter)
+        for token in step.token_ids
+    ]
+    num_steps = seconds[0] - before
+    assert 1 < num_steps < len(tokens) / 1.5
+    assert found.plain_tokens_per_s == 1.0
+    assert found.measured == pytest.approx(len(tokens) / num_steps)
 
 
 def test_what_cannot_be_measured_is_refused(session_of, monkeypatch):

@@ -7,8 +7,7 @@ costs say, and so is what the drafter itself would reach by them: their gap owes
 machine.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,8 @@ from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.replay.target import RecordedDrafter, RecordedSession
 from coordgen_rs.drafting import make_drafter
 from coordgen_rs.errors import OptionError
-from coordgen_rs.generate import Step, generate, plain
+from coordgen_rs.generate import generate, plain
+from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.session import Session, StepCost
 
@@ -181,31 +181,27 @@ def _timed(
     options: _Options,
     repeats: int,
 ) -> tuple[list[Recorded], float, float]:
-    """What is said, and the seconds that plain decoding and drafting take for it."""
+    """What is said, and the seconds that plain decoding and drafting take for it.
+
+    They count from the first step on: it brings plain decoding one token, and drafting several.
+    """
     fastest = np.full((2, len(prompts)), np.inf)
     records: dict[int, Recorded] = {}
     for _ in range(repeats):
         drafter = make_drafter(session, sources)
         for index, prompt in enumerate(prompts):
+            of_plain, of_drafting = Stats(), Stats()
             runs = (
-                plain(session, prompt, **options._asdict()),
-                generate(session, prompt, drafter=drafter, **options._asdict()),
+                plain(session, prompt, **options._asdict(), stats=of_plain),
+                generate(session, prompt, drafter=drafter, **options._asdict(), stats=of_drafting),
             )
-            for kind, steps in enumerate(runs):
-                answer, seconds = _decoded(steps)
-                fastest[kind, index] = min(fastest[kind, index], seconds)
-                records.setdefault(index, Recorded(prompt, answer))
+            for steps in runs:
+                answer = [token for step in steps for token in step.token_ids]
+                records.setdefault(index, Recorded(prompt, np.array(answer, np.uint32)))
+            took = of_plain.decode_s, of_drafting.decode_s
+            fastest[:, index] = np.minimum(fastest[:, index], took)
     plain_s, drafting_s = fastest.sum(axis=1)
     return list(records.values()), float(plain_s), float(drafting_s)
-
-
-def _decoded(steps: Iterator[Step]) -> tuple[Tokens, float]:
-    """What is said, and the seconds from the first token to the last: the prompt is left out."""
-    tokens = next(steps).token_ids
-    start = time.perf_counter()
-    for step in steps:
-        tokens = tokens + step.token_ids
-    return np.array(tokens, np.uint32), time.perf_counter() - start
 
 
 class PricedSession(RecordedSession):
