@@ -23,3 +23,16 @@ fn mix(state: u64) -> u64 {
     let state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     state ^ (state >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::test_runner::{Config, RngSeed};
+
+    #[test]
+    fn properties_draw_by_a_seed_that_is_told_and_by_no_file() {
+        let config = Config::default();
+        let is_told = matches!(config.rng_seed, RngSeed::Fixed(_));
+        assert!(is_told, "`cargo test` below this directory reads it from .cargo/config.toml");
+        assert!(config.failure_persistence.is_none());
+    }
+}

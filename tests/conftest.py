@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
@@ -16,11 +17,19 @@ from coordgen_rs.export import export_checkpoint
 from coordgen_rs.machine import usable_cores
 from coordgen_rs.target.onnx_runtime import set_threads
 from prompts import PROMPTS
+from skips import pytest_make_collect_report, pytest_runtest_makereport
 
-# In CI the same examples every time; elsewhere new ones, which may find what those do not.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+
+_NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+# The same examples each time: a test fails by a change, not by a draw. `make explore` draws others.
+settings.register_profile("same", derandomize=True, database=None, print_blob=True, **_NO_CLOCK)
+settings.register_profile("explore", max_examples=1000, database=None, print_blob=True, **_NO_CLOCK)
+settings.load_profile("same")
+# Hypothesis also draws what stands in the modules that are loaded: another set for each order of
+# tests, which under pytest-xdist depends on how busy the machine is.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = providers.Constants
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -293,7 +293,8 @@ def test_versions_are_compared_by_their_first_two_numbers():
 
 @pytest.mark.parametrize("name", [CONFIG_NAME, METADATA_NAME, "htp_backend_ext_config.json"])
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_any_altered_text_opens_or_raises_a_bundle_error(written, name, data):

@@ -236,14 +236,20 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize("line", WRITTEN)
-@pytest.mark.parametrize("kind", ["directory", "gone/below", "empty/below", "loop/below"])
+UNWRITABLE = [
+    (line, kind)
+    for kind in ("directory", "gone/below", "empty/below", "loop/below")
+    for line in WRITTEN
+    # An export uses an empty directory, and makes a missing one.
+    if not (line.startswith("export") and kind in ("directory", "gone/below"))
+]
+
+
+@pytest.mark.parametrize(("line", "kind"), UNWRITABLE)
 def test_where_nothing_can_be_written_is_named_before_anything_is_done(
     said, place, monkeypatch, line, kind
 ):
     monkeypatch.chdir(place)
-    if line.startswith("export") and kind in ("directory", "gone/below"):
-        pytest.skip("an empty directory is used, a missing one is made")
 
     def never(*_, **__):
         raise AssertionError("the work has begun")

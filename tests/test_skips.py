@@ -1,0 +1,73 @@
+"""Where CI must have something, a test that is skipped for want of it fails."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from checkpoints import ROOT
+
+ABSENT = """
+import pytest
+
+
+@pytest.mark.skipif(True, reason="no build/SmolLM2: run `make smollm2`")
+def test_of_a_real_model():
+    raise AssertionError
+
+
+def test_of_an_engine():
+    pytest.importorskip("no_such_engine", reason="could not import 'cyllama'")
+"""
+FILE = """
+import pytest
+
+pytest.importorskip("no_such_package", reason="needs torch")
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run both files with what may be lacking; exit status and output."""
+    (tmp_path / "conftest.py").write_text(
+        "from skips import pytest_make_collect_report, pytest_runtest_makereport\n"
+    )
+    (tmp_path / "test_absent.py").write_text(ABSENT)
+    (tmp_path / "test_file.py").write_text(FILE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    known.pop("COORDGEN_MAY_LACK", None)
+    known["PYTHONPATH"] = str(ROOT / "tests" / "support")
+
+    def pytest_with(*options, **variables):
+        command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", *options]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=known | variables, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout
+
+    return pytest_with
+
+
+def test_anything_may_be_lacking_where_nothing_is_said(run):
+    status, said = run()
+    assert status == 0, said
+    assert "3 skipped" in said
+
+
+def test_what_is_named_may_be_lacking(run):
+    status, said = run(COORDGEN_MAY_LACK="real-model engines torch")
+    assert status == 0, said
+    assert "3 skipped" in said
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")])
+def test_anything_else_fails(run, options):
+    status, said = run(*options, "test_absent.py", COORDGEN_MAY_LACK="engines")
+    assert status == 1, said
+    assert "1 skipped, 1 error" in said
+    assert "COORDGEN_MAY_LACK does not name why: Skipped: no build/SmolLM2" in said
+    status, said = run(*options, "test_file.py", COORDGEN_MAY_LACK="engines real-model")
+    assert status not in (0, 5), said
+    assert "COORDGEN_MAY_LACK does not name why: Skipped: needs torch" in said
