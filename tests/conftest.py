@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.export import export_checkpoint
 from coordgen_rs.machine import usable_cores
+from coordgen_rs.target import self_test
 from coordgen_rs.target.onnx_runtime import set_threads
 from prompts import PROMPTS
 from skips import pytest_make_collect_report, pytest_runtest_makereport
@@ -44,6 +45,24 @@ def shared_cores() -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
         set_threads(max(1, usable_cores() // workers))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def steady_costs() -> Iterator[Callable[..., dict[int, float]]]:
+    """Price steps by the size of their model instead of timing them; gives what times them.
+
+    Which drafts pay decides how many steps an answer takes, and must not depend on how busy the
+    machine is.
+    """
+
+    def step_us(session: OrtSession, _: object) -> dict[int, float]:
+        one_row = sum(file.num_bytes for file in session.bundle.manifest.files.values()) / 1e4
+        return {width: round(one_row * (1 + (width - 1) / 20), 1) for width in session.widths}
+
+    timed = self_test._step_us
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(self_test, "_step_us", step_us)
+        yield timed
 
 
 @pytest.fixture(scope="session", autouse=True)

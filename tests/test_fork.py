@@ -45,7 +45,7 @@ def run(before, in_child, after=""):
 
     code = f"{BEGIN}\n{before}\n{FORK}{indented(after)}else:\n{indented(in_child)}    pass\n"
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 

@@ -22,7 +22,7 @@ def loaded_by(code, *arguments):
 print(*(name for name in sys.modules if name.split(".")[0] in ("coordgen_rs", "onnxruntime")))
 """
     command = [sys.executable, "-c", f"import sys\n{code}{listing}", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return set(done.stdout.split())
 
 
@@ -84,6 +84,6 @@ def test_onnx_runtime_neither_reports_its_use_nor_writes_into_the_home(tmp_path,
     environment = {name: value for name, value in os.environ.items() if name not in silencers}
     environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-c", f"import sys\n{ANSWER}", str(bundle)]
-    subprocess.run(command, env=environment, timeout=120, check=True)
+    subprocess.run(command, env=environment, timeout=600, check=True)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["coordgen_rs"]
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]

@@ -200,10 +200,10 @@ def test_a_stream_belongs_to_the_thread_that_last_asked_for_a_piece(model, answe
         first.submit(next, stream).result()
         second.submit(next, stream).result()
         with pytest.raises(CallOrderError, match="stream"):
-            second.submit(model.generate, TEXT).result(timeout=60)
+            second.submit(model.generate, TEXT).result(timeout=600)
         waiting = first.submit(model.generate, TEXT, max_new_tokens=4)
         second.submit(stream.close).result()
-        assert waiting.result(timeout=60).token_ids == answer.token_ids[:4]
+        assert waiting.result(timeout=600).token_ids == answer.token_ids[:4]
 
 
 def test_close_ends_a_stream_that_is_still_referred_to_and_tells_all_threads(bundle):
@@ -214,7 +214,7 @@ def test_close_ends_a_stream_that_is_still_referred_to_and_tells_all_threads(bun
     with pytest.raises(SessionClosedError, match="closed"):
         model.generate(TEXT)
     with ThreadPoolExecutor(1) as other, pytest.raises(SessionClosedError, match="closed"):
-        other.submit(model.generate, TEXT).result(timeout=60)
+        other.submit(model.generate, TEXT).result(timeout=600)
     assert list(stream) == []
 
 

@@ -195,7 +195,7 @@ class Terminal:
                 try:
                     self.seen += os.read(self._own, 4096).decode()
                 except OSError:  # nobody holds the other end any more
-                    self.process.wait(60)
+                    self.process.wait(600)
             if has_effect():
                 return
         raise AssertionError(self.seen)

@@ -144,7 +144,7 @@ def test_the_answer_ends_before_a_stop_string(bundle):
 
 def test_piping_into_a_closed_reader_is_no_error(bundle):
     script = f"{' '.join(MODULE)} generate --model {bundle} --prompt-file {PROMPT} | head -c 1"
-    done = subprocess.run(script, shell=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script, shell=True, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
@@ -157,7 +157,7 @@ def test_interrupting_is_one_line(bundle):
     ) as process:
         wait_for_stdin(process)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert errors == "coordgen: error: interrupted\n"
 
@@ -179,7 +179,7 @@ def test_interrupting_an_export_leaves_nothing_behind(tmp_path):
         f"sys.exit(main(['export', {str(CHECKPOINTS['embedded'])!r}, 'out']))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 130
     assert done.stderr == "coordgen: error: interrupted\n"

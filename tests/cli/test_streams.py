@@ -27,7 +27,7 @@ def bundle(bundle_of):
 def shell(script, *arguments, **options):
     """Run a script whose "$@" is the command `coordgen` with arguments."""
     command = ["bash", "-c", script, "bash", *MODULE, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, timeout=600, **options)
 
 
 def answer(bundle, *more):
@@ -170,7 +170,7 @@ def test_text_that_an_encoding_lacks_is_written_as_escapes():
         "print('é日 \\udcff', end=''); import sys; sys.stdout.flush()"
     )
     known = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=known, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=known, timeout=600)
     assert done.stdout == b"\\xe9\\u65e5 \\udcff"
 
 
@@ -185,7 +185,7 @@ def test_a_user_without_a_home_can_do_all_but_keep_results(bundle):
     )
     homeless = {name: os.environ[name] for name in os.environ if name in ("PATH", "PYTHONPATH")}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=homeless, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, env=homeless, timeout=600
     )
     assert done.returncode == 0, done.stderr
 
@@ -211,7 +211,7 @@ AS_SCRIPT = "from coordgen_rs.cli.entry import main; sys.exit(main())"
 
 def interrupted(module, start, handler="signal.default_int_handler"):
     code = INTERRUPTED.format(module=module, start=start, handler=handler)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("start", [AS_MODULE, AS_SCRIPT], ids=["module", "script"])

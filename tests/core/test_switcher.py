@@ -224,7 +224,7 @@ except KeyboardInterrupt:
     atexit.register(go_on.set)  # called before the switcher's own, which came first
     print("interrupted")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
@@ -449,5 +449,5 @@ is_dropped.wait()
 sys.setswitchinterval(3600)  # the load goes on only where somebody waits for it
 atexit.register(go_on.set)  # called before the switcher's own, which came first
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "loaded\n", "")

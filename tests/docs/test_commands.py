@@ -70,7 +70,7 @@ SMALLER = [
 HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None
 QUESTION = "The lamp of the Tormel mill is green, says Adam. What is green?\nAnswer:\n"
 _NUM_RECORDS = 12
-_LIMIT_S = 300
+_LIMIT_S = 900
 
 
 def commands() -> list[Typed]:

@@ -51,7 +51,7 @@ def export(url: str, cache: Path, *runs: tuple[str, Path], offline: bool = False
         env={**os.environ, **ours},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split(), done.stderr.splitlines()

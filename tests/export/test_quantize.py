@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordgen_rs.export.cpu.int4 import search_grids
@@ -38,18 +38,23 @@ def range_4(block):
     return (np.clip(np.rint(block / step) + zero, 0, 15) - zero) * step
 
 
-@settings(max_examples=100, deadline=None)
+EVEN = list(np.linspace(-2, 1, 40))
+
+
+@settings(max_examples=100)
 @given(
-    st.sampled_from([[-1, 1], [0, 1], [-3, -2], [0.3], [0], list(np.linspace(-2, 1, 40))]),
+    st.sampled_from([[-1, 1], [0, 1], [-3, -2], [0.3], [0], EVEN]),
     st.integers(0, 1 << 30),
     st.sampled_from([1e-30, 1e-6, 1.0, 1e6, 1e30]),
 )
+@example(EVEN, 247, 1e-6)
 def test_the_error_of_4_bits_is_never_above_symmetric_ones_or_the_ranges(values, seed, size):
     block = block_of(values, seed, size)
     error = squared_error(block, dequantized(quantize_rows(block[None], 4))[0])
     most = min(squared_error(block, symmetric_4(block)), squared_error(block, range_4(block)))
-    rounding = 1e-10 * float(np.square(block.astype(np.float64)).sum())
-    assert error <= most + rounding
+    # Steps, values and the errors that are compared are float32: each is off by a share of 1e-7.
+    size = float(np.square(block.astype(np.float64)).sum())
+    assert error <= most * (1 + 1e-5) + 1e-6 * np.sqrt(most * size) + 1e-13 * size
 
 
 @settings(max_examples=100, deadline=None)

@@ -198,7 +198,7 @@ sys.exit(main.main(["export", sys.argv[1], sys.argv[2]]))
 def export_within(headroom, when, checkpoint, out):
     python = sys.executable
     command = [python, "-P", "-c", _LIMITED, checkpoint, out, str(headroom), when]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")

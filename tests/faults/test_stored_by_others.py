@@ -200,7 +200,7 @@ with open_history(folder) as history:
     print(drafted_after(history, text[:100], 8) == text[100:108].tolist())
 """
     command = [sys.executable, "-P", "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["True", "True"]
     assert "a block of the history's index is damaged" in done.stderr
@@ -241,7 +241,7 @@ with History(sys.argv[1], namespace=name, vocab_size=VOCAB_SIZE, max_tokens=limi
         subprocess.Popen([*command, str(limit), str(first)], stderr=subprocess.DEVNULL)
         for limit, first in ((3_000, 0), (6_000, 100))
     ]
-    assert [writer.wait(120) for writer in writers] == [0, 0]
+    assert [writer.wait(600) for writer in writers] == [0, 0]
     store = HistoryStore(tmp_path)
     assert store.max_tokens in (3_000, 6_000)
     kept = list(store.read())
@@ -269,7 +269,7 @@ with open(path, "r+b") as stream:
 """
     (tmp_path / "weights").write_bytes(bytes(8192))
     command = [sys.executable, "-P", "-c", code, str(tmp_path / "weights")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert done.stderr == (
         "coordgen: error: a file in use was cut short, or its disk failed: "

@@ -71,7 +71,7 @@ def test_an_answer_comes_tinted_and_its_counts_are_those_of_the_api(page, url):
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=600) as response:
         told = json.load(response)
     said = in_page(page, "document.querySelector('.assistant .said').textContent")
     assert said == told["choices"][0]["message"]["content"]

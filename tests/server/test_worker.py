@@ -37,7 +37,7 @@ async def all_news(job):
 
 
 async def in_thread(function, *arguments):
-    return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 60)
+    return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 600)
 
 
 def with_worker(test, model, max_queue=8):
@@ -151,7 +151,7 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
         if is_running:
             await in_thread(model.at_step.acquire)
         gone.set()
-        await asyncio.wait_for(response, 60)
+        await asyncio.wait_for(response, 600)
         assert mine.is_ended
         assert worker.num_waiting == 0
         assert sent == []
@@ -191,9 +191,9 @@ def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
 
         form = Form(mine.asked, "fake", chr)
         response = asyncio.create_task(Answering(mine, worker, form)({}, receive, send))
-        await asyncio.wait_for(pinged.wait(), 60)
+        await asyncio.wait_for(pinged.wait(), 600)
         model.may_step.release(1000)
-        await asyncio.wait_for(response, 60)
+        await asyncio.wait_for(response, 600)
         assert sent[0]["status"] == 200
         bodies = [m["body"] for m in sent[1:] if m["body"] != b": waiting\n\n"]
         assert bodies[-2:] == [b"data: [DONE]\n\n", b""]
@@ -231,7 +231,7 @@ def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request():
     async def test(worker):
         running = job("running")
         worker.submit(running)
-        news = await asyncio.wait_for(all_news(running), 60)
+        news = await asyncio.wait_for(all_news(running), 600)
         assert isinstance(news[-1], UnavailableError)
         await in_thread(worker.join)
         assert isinstance(worker.failure, Panic)

@@ -22,7 +22,7 @@ def opened(profile):
     return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
 
 
-def until(browser, condition, seconds=60):
+def until(browser, condition, seconds=600):
     """Wait for what the page is about to do."""
     return WebDriverWait(browser, seconds, poll_frequency=0.05).until(lambda _: condition())
 
@@ -48,7 +48,7 @@ def ask(browser, text, **settings):
     found(browser, "#text").send_keys(Keys.ENTER)
 
 
-def answered(browser, seconds=60):
+def answered(browser, seconds=600):
     """Wait for the figures behind the last answer."""
     until(browser, lambda: all_of(browser, ".assistant:last-child .legend"), seconds)
 

@@ -8,7 +8,7 @@ MODULE = [sys.executable, "-m", "coordgen_rs"]
 
 def coordgen(*arguments, **options):
     command = [*MODULE, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
 
 
 def refused(*arguments, **options):

@@ -171,7 +171,7 @@ def _commands_of(parser: ArgumentParser) -> dict[str, ArgumentParser]:
 @cache
 def _no_rule(targets: tuple[str, ...]) -> str | None:
     command = ["make", "--dry-run", "-C", str(ROOT), *targets]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
@@ -200,4 +200,4 @@ def _script_mistake(script: str, *arguments: str) -> str | None:
 @cache
 def _help(script: Path, *words: str) -> str:
     command = [sys.executable, script, *words, "--help"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600).stdout

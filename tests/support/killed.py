@@ -28,11 +28,11 @@ def kill_at_random(work: Callable[..., None], *arguments: Any, rng: random.Rando
     worker = processes.Process(target=work, args=(*arguments, sending))
     worker.start()
     sending.close()
-    assert receiving.poll(60), "the worker did not begin"
+    assert receiving.poll(600), "the worker did not begin"
     begun = time.perf_counter()
     told = [receiving.recv()]  # the begin
     if rng.random() < 0.5:  # as long as a round takes, it is killed in the next one
-        assert receiving.poll(60), "the worker did nothing"
+        assert receiving.poll(600), "the worker did nothing"
         told.append(receiving.recv())
     round_s = max(0.02, min(0.3, time.perf_counter() - begun))
     time.sleep(rng.random() * round_s)

@@ -45,6 +45,17 @@ def test_result_is_kept_and_used_again(bundle, monkeypatch):
     assert [cost.base for cost in costs] == list(kept["step_us"].values())
 
 
+def test_no_step_costs_more_than_narrower_ones_that_add_up_to_as_many_rows(
+    session_of, steady_costs
+):
+    session, told = session_of("embedded", "fp32"), []
+    timed = steady_costs(session, lambda *progress: told.append(progress))
+    assert tuple(timed) == session.widths
+    for width, us in timed.items():
+        assert 0 < us <= min(-(-width // other) * timed[other] for other in timed if other <= width)
+    assert told[0] == ("timing steps", 0, 40)
+
+
 def test_changed_file_is_verified_again(bundle):
     open_session(bundle)
     weights = bundle / "block_00.weights"

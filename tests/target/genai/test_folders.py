@@ -237,7 +237,7 @@ def test_folders_of_the_model_builder(tmp_path, precision):
     tokenizer.save_pretrained(source)
     builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-e", "cpu"]
     options = ["-i", source, "-o", out, "-p", precision, "-c", tmp_path / "cache"]
-    subprocess.run([*builder, *map(str, options)], check=True, capture_output=True, timeout=300)
+    subprocess.run([*builder, *map(str, options)], check=True, capture_output=True, timeout=600)
     before, session = hashes(out), open_session(out)
     assert session.widths == (1, 4, 8, 16, 32)
     prompt = np.concatenate([PROMPT[:60], PROMPT[:60]])

@@ -44,7 +44,7 @@ print("loaded")
 
 def child(code, *arguments):
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ ctypes.CDLL(None).fflush(None)
 )
 def test_only_the_emulator_is_silenced():
     command = [sys.executable, "-P", "-c", _PRINT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert sorted(done.stdout.splitlines()) == [
         "of another thread",
         "of the C library, later",
