@@ -65,7 +65,7 @@ def test_half_precision_weights_are_read_as_they_are(tmp_path, dtype):
     ids = tokens(20, 128)
     expected = forward(*load_checkpoint(checkpoint), ids)
     logits = GraphRunner(exported(checkpoint, tmp_path / "out")).feed_all(ids, 32)
-    np.testing.assert_allclose(logits, expected, atol=1e-4)
+    np.testing.assert_allclose(logits, expected, atol=1e-3)
 
 
 def test_a_tied_tensor_may_have_either_name(tmp_path):

@@ -45,7 +45,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[An
 @pytest.mark.parametrize(("name", "file_format"), CASES)
 def test_logits_and_greedy_tokens_are_those_of_transformers(model_of, name, file_format):
     result = compare(*model_of(name, file_format))
-    assert result.difference < 1e-4
+    assert result.difference < 1e-3
     assert result.same_greedy
 
 

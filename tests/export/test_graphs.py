@@ -24,7 +24,7 @@ def test_tiny_stories_logits_equal_a_numpy_forward_pass(tmp_path):
     text = "Once upon a time there was a little dog. He liked to play in the garden with Lily."
     ids = Tokenizer.from_file(str(bundle.file("tokenizer.json"))).encode(text).ids
     expected = forward(*load_checkpoint(TINY_STORIES), ids)
-    np.testing.assert_allclose(GraphRunner(bundle).feed_all(ids, 32), expected, atol=1e-4)
+    np.testing.assert_allclose(GraphRunner(bundle).feed_all(ids, 32), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_logits_equal_a_numpy_forward_pass(tmp_path, options):
     runner = GraphRunner(exported(checkpoint, tmp_path / "out", prefill_rows=64))
     ids = tokens(100, 128)
     expected = forward(*load_checkpoint(checkpoint), ids)
-    np.testing.assert_allclose(runner.feed_all(ids, 64), expected, atol=1e-4)
+    np.testing.assert_allclose(runner.feed_all(ids, 64), expected, atol=1e-3)
 
 
 def test_new_style_rope_parameters_mean_the_same(tmp_path):

@@ -44,7 +44,7 @@ def test_logits_are_near_those_of_a_forward_pass_with_rounded_weights_and_rows(t
     ids = tokens(40, 128)
     expected = forward(config, matrices, ids, rounded_for)
     logits = GraphRunner(exported(checkpoint, tmp_path / "out", weights="w8a8")).feed_all(ids, 8)
-    assert np.sqrt(np.mean((logits - expected) ** 2) / np.mean(expected**2)) < 2e-2
+    assert np.sqrt(np.mean((logits - expected) ** 2) / np.mean(expected**2)) < 5e-2
 
 
 def test_blocks_compute_what_one_block_does(tmp_path):

@@ -52,7 +52,7 @@ def test_a_turn_is_predicted_as_if_it_alone_came_after_the_context():
         made_logits = forward(params, SMALL, ids, positions, seen)
         last = int(segments.max())
         logits[name] = made_logits[0, (segments[0] == last)]
-    torch.testing.assert_close(logits["both"], logits["alone"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits["both"], logits["alone"], rtol=1e-3, atol=1e-3)
 
 
 def test_rows_hold_what_a_user_would_send_and_weigh_the_answer():

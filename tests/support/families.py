@@ -263,8 +263,10 @@ def compare(model: Any, bundle: Bundle) -> Comparison:
     with torch.no_grad():
         expected = model(torch.from_numpy(text.astype(np.int64))[None]).logits[0].numpy()
     difference = np.abs(prompt_logits(session, text) - expected).max()
-    greedy = expected[len(ids) - 1 : -1].argmax(-1).tolist()
-    return Comparison(float(np.abs(expected).max()), float(difference), answer == greedy)
+    behind = expected[len(ids) - 1 : -1]
+    # Of two that are as likely, another processor may choose the other.
+    missed = behind.max(-1) - behind[np.arange(len(answer)), answer]
+    return Comparison(float(np.abs(expected).max()), float(difference), bool((missed < 1e-3).all()))
 
 
 def main() -> int:

@@ -223,7 +223,7 @@ def test_prefill_hands_out_the_logits_of_every_token(session, graphs):
         session.prefill(tokens, graphs, on_logits=lambda logits: got.append(logits.copy()))
         assert session.length == len(tokens)
         np.testing.assert_allclose(
-            np.concatenate(got), np.concatenate(expected), rtol=1e-4, atol=1e-4
+            np.concatenate(got), np.concatenate(expected), rtol=1e-3, atol=1e-3
         )
 
 

@@ -42,7 +42,7 @@ def test_float_graphs_compute_what_transformers_does(checkpoint_of, name, change
     with torch.no_grad():
         expected = model(torch.from_numpy(ids)[None]).logits[0].numpy()
     got = float_logits(change(open_checkpoint(path)), ids, 4)
-    assert np.abs(got - expected).max() < 1e-4
+    assert np.abs(got - expected).max() < 1e-3
 
 
 @pytest.mark.parametrize(("name", "layer"), [("Qwen3", 0), ("SmolLM3", 3), ("Phi-4-mini", 1)])
