@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from checkpoints import ROOT
+from skips import KINDS
 
 ABSENT = """
 import pytest
@@ -71,3 +72,41 @@ def test_anything_else_fails(run, options):
     status, said = run(*options, "test_file.py", COORDGEN_MAY_LACK="engines real-model")
     assert status not in (0, 5), said
     assert "COORDGEN_MAY_LACK does not name why: Skipped: needs torch" in said
+
+
+@pytest.fixture
+def ci(tmp_path):
+    """Run `.ci/run` with a `make` that only fails where told; exit status and its targets."""
+    log, make = tmp_path / "targets", tmp_path / "make"
+    make.write_text(f'#!/bin/sh\necho "$1 $COORDGEN_MAY_LACK" >> {log}\n[ "$1" != "$FAILS" ]\n')
+    make.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+    def run(**variables):
+        log.write_text("")
+        known = {name: value for name, value in os.environ.items() if name != "MAY_LACK"}
+        done = subprocess.run(
+            ["bash", ROOT / ".ci" / "run"], env=known | {"PATH": path} | variables
+        )
+        return done.returncode, [line.split() for line in log.read_text().splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("target", ["setup-train", "smollm2", "test"])
+def test_ci_is_red_where_something_cannot_be_fetched(ci, target):
+    status, targets = ci(FAILS=target)
+    assert status != 0
+    assert targets[-1][0] == target
+
+
+def test_ci_fetches_all_but_what_it_is_told_to_lack_and_tells_the_tests(ci):
+    status, targets = ci(FAILS="")
+    assert status == 0
+    assert {"setup-train", "smollm2"} < {name for name, *_ in targets}
+    assert not {"torch", "real-model"} & set(targets[0])
+    status, targets = ci(FAILS="", MAY_LACK="torch real-model")
+    assert status == 0
+    assert not {"setup-train", "smollm2"} & {name for name, *_ in targets}
+    assert {"torch", "real-model"} < set(targets[0])
+    assert set(targets[0][1:]) <= KINDS.keys()
