@@ -209,7 +209,7 @@ class Terminal:
     def read_more(self, than):
         """Read until more than so many characters were shown."""
         while len(self.seen) <= than:
-            assert select.select([self._own], [], [], 100)[0], self.seen
+            assert select.select([self._own], [], [], 600)[0], self.seen
             self.seen += os.read(self._own, 4096).decode()
 
 

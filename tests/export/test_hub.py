@@ -46,6 +46,7 @@ def export(url: str, cache: Path, *runs: tuple[str, Path], offline: bool = False
             print(main(["export", name, out]))
     """
     ours = {"HF_ENDPOINT": url, "HF_HOME": str(cache), "HF_HUB_OFFLINE": str(int(offline))}
+    ours |= {f"HF_HUB_{what}_TIMEOUT": "600" for what in ("ETAG", "DOWNLOAD")}
     done = subprocess.run(
         [sys.executable, "-c", code, *(str(part) for run in runs for part in run)],
         env={**os.environ, **ours},

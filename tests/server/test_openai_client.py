@@ -20,6 +20,7 @@ from checkpoints import ROOT
 from coordgen_rs import JsonSchema, Model
 from coordgen_rs.history.store import HistoryStore
 from served import served
+from stalled import stall_servers
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
@@ -153,7 +154,10 @@ def test_a_stream_that_is_closed_gives_the_model_to_the_next(client, model):
     assert answer.choices[0].message.content == expected.text
 
 
-def test_sigterm_ends_a_stream_by_an_error_after_the_grace(bundle_of, template):
+def test_sigterm_ends_a_stream_by_an_error_after_the_grace(
+    bundle_of, template, tmp_path, monkeypatch
+):
+    stall_servers(tmp_path, monkeypatch)
     options = ("--chat-template", str(template), "--grace", "0")
     with served(bundle_of("embedded", "fp32"), *options, "--name", "embedded") as (process, url):
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=600)
@@ -167,7 +171,10 @@ def test_sigterm_ends_a_stream_by_an_error_after_the_grace(bundle_of, template):
         assert "Traceback" not in process.stderr.read()
 
 
-def test_a_kill_loses_no_finished_answer_and_the_next_server_goes_on(bundle_of, tmp_path):
+def test_a_kill_loses_no_finished_answer_and_the_next_server_goes_on(
+    bundle_of, tmp_path, monkeypatch
+):
+    stall_servers(tmp_path, monkeypatch)
     options = ("--history", str(tmp_path / "history"), "--name", "embedded")
     bundle = bundle_of("embedded", "fp32")
     texts = []
