@@ -374,6 +374,15 @@ class Model:
         self._prompts.check()
 
     @property
+    def has_chat_template(self) -> bool:
+        """Whether the model expects its prompts in a chat template, as `chat` renders them.
+
+        Raises:
+            ChatTemplateError: The chat template cannot be read.
+        """
+        return self._prompts.has_template
+
+    @property
     def reads_tools(self) -> bool:
         """Whether the chat template tells the model of tools.
 

@@ -58,6 +58,11 @@ class ChatPrompts:
         """
         self._plain.check()
 
+    @property
+    def has_template(self) -> bool:
+        """Whether there is a template; raises ChatTemplateError where it cannot be read."""
+        return DEFAULT in self._templates.sources
+
     @cached_property
     def reads_tools(self) -> bool:
         """Whether the template tells the model of tools; raises as `check` does."""

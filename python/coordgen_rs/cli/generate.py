@@ -13,7 +13,7 @@ from coordgen_rs.cli import grammar_options, request_options, text, values
 from coordgen_rs.cli.colours import SourceColours, wants_colours
 from coordgen_rs.cli.compare import compare
 from coordgen_rs.cli.warned import warnings_told
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import ChatTemplateError, OptionError
 from coordgen_rs.model import Model
 from coordgen_rs.request_options import RequestOptions
 from coordgen_rs.text.counted import counted
@@ -23,15 +23,22 @@ EXAMPLES = """\
 On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from
 the model without a draft. NO_COLOR=1 turns colours off, FORCE_COLOR=1 turns them on.
 
+A chat model expects its prompt in its chat template: --chat puts it there.
+
 examples:
+  coordgen generate --model bundle --chat --user "Is a lion an animal?" --system "Be short."
+  coordgen generate --model bundle --chat --prompt-file question.txt --compare
   coordgen generate --model bundle --prompt "Once upon a time" --max-new-tokens 64
-  coordgen generate --model bundle --prompt-file question.txt --compare
   cat question.txt | coordgen generate --model bundle - --draft prompt-lookup --json
   coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
-  coordgen generate --model bundle --chat --system "Be short." --user "Is a lion an animal?"
   coordgen generate --model bundle --prompt-file mail.txt --json-schema appointment.json
   coordgen generate --model bundle --prompt "Is a lion an animal? " --regex "yes|no"
 """
+
+_WITHOUT_TEMPLATE = (
+    "coordgen: the model expects its chat template, and the prompt goes to it as it is: "
+    "add --chat to send it as a user's message"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +98,8 @@ def run(options: argparse.Namespace) -> int:
     with warnings_told(), request_options.opened(options) as model:
         if not prompt:
             text.tell("coordgen: the prompt is empty, so the answer may be about anything")
+        if not options.chat and sys.stderr.isatty() and _has_template(model):
+            text.tell(_WITHOUT_TEMPLATE)
         asked = partial(_asked, model, prompt, options)
         answer = whole(asked(request)) if options.json else _show(asked(request))
         report = _report(answer) | {"commit": model.commit, "provider": model.provider}
@@ -116,6 +125,14 @@ def _asked(
         return model.stream(prompt, **request)
     system = [] if options.system is None else [{"role": "system", "content": options.system}]
     return model.stream_chat([*system, {"role": "user", "content": prompt}], **request)
+
+
+def _has_template(model: Model) -> bool:
+    """Whether the model has a chat template; one that cannot be read is none to advise."""
+    try:
+        return model.has_chat_template
+    except ChatTemplateError:
+        return False
 
 
 def _dash(typed: str) -> str:
