@@ -426,6 +426,38 @@ def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(
     assert "| x slow" in rest
 
 
+def test_rows_without_loops_are_timed_on_the_same_prompts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        Row("ours", "auto", "coordgen", "b", True),
+        Row("x", "n-gram", "GenAI", "int4", True),
+    ]
+    loop, other = [7] * 24, list(range(24))
+    said = {"ours": (loop, other, other), "x": (other, loop, other)}
+    contest = Contest(
+        {
+            name: {"rag": [answers(s, tokens=of) for s, of in zip((1, 10, 2), texts, strict=True)]}
+            for name, texts in said.items()
+        }
+    )
+    run = run_document(Run(1, rows, {"ours": {}, "x": {}}, contest, {}), prompts_of(rag=[5, 6, 7]))
+    left = [row["rates_without_loops"]["decode"][ALL].median for row in run["rows"]]
+    assert left == [pytest.approx(23 / 2)] * 2
+    assert [row["num_looping"] for row in run["rows"]] == [1, 1]
+    assert {one["num_looping"] for one in run["comparisons"]} == {2}
+    show(run, 3)
+    assert "the 1 of 3 prompts on which no answer loops" in capsys.readouterr().out
+
+
+def test_one_round_has_no_range(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row("ours", "plain", "coordgen", "b", False), Row("x", "plain", "GenAI", "int4", False)]
+    for seconds, has_ranges in (((1.0,), False), ((1.0, 2.0), True)):
+        contest = Contest({row.name: {"rag": [answers(*seconds)]} for row in rows})
+        show(run_document(Run(1, rows, {"ours": {}, "x": {}}, contest, {}), prompts_of(rag=[5])), 1)
+        assert ("lowest..highest" in capsys.readouterr().out) is has_ranges
+
+
 def test_the_best_of_an_engine_may_be_without_drafts() -> None:
     rows = [
         Row("x plain", "plain", "GenAI", "int4", False),

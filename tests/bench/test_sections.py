@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordgen_rs.bench.measuring.repeats import Summary
+from coordgen_rs.bench.measuring.repeats import Summary, summarize
 from coordgen_rs.bench.reporting.condition import commit_of
 from coordgen_rs.bench.reporting.plots import FORMATS, middle, plot_section, rows_by_word
 from coordgen_rs.bench.reporting.section import Across, Chart, Column, Section
@@ -41,6 +41,13 @@ def test_a_table_has_heads_with_units_and_cells_with_spreads(capsys):
         "12,345",
     ]
     assert next(line for line in shown.splitlines() if "ours" in line).count("-") == 1
+
+
+def test_one_repeat_has_no_spread(capsys):
+    rows = [("rag", "plain", summarize([0.5]), 1), ("rag", "ours", summarize([1.0, 3.0]), 2)]
+    Section("made-up", "a table", "measured", COLUMNS, rows, section().chart).show("")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| rag")]
+    assert [line.split("|")[3].strip() for line in lines] == ["0.5", "2.0 (1.0..3.0)"]
 
 
 def test_a_long_table_is_printed_wide_one_figure_at_a_time(capsys):

@@ -17,7 +17,6 @@ _UNITS = {
 _IN_SHORT = (
     ("rates", "prefill", 0),
     ("rates", "decode", 1),
-    ("rates_without_loops", "decode", 1),
     ("rates", "tokens_per_step", 2),
     ("rates", "answer", 1),
 )
@@ -27,27 +26,29 @@ def run_document(run, prompts):
     """The figures of a run as JSON types."""
     figures = Figures(run.contest, prompts)
     rows = {row.name: row for row in run.rows if row.name in figures.names}
+    # Left out for every row: else each would be timed on prompts of its own.
+    skip = set().union(*figures.looping.values())
     return {
         "threads": run.threads,
-        "rows": [_row(figures, row, rows, run.facts[row.name]) for row in rows.values()],
+        "rows": [_row(figures, row, rows, run.facts[row.name], skip) for row in rows.values()],
         "comparisons": [
-            _comparison(figures, kind, name, other) for kind, name, other in _pairs(figures, rows)
+            _comparison(figures, kind, name, other, skip)
+            for kind, name, other in _pairs(figures, rows)
         ],
         "failures": run.failures,
         "answers": _answers(figures, run.contest, prompts),
     }
 
 
-def _row(figures, row, rows, facts):
-    looping = figures.looping[row.name]
+def _row(figures, row, rows, facts, skip):
     own_plain = _plain_of(row, rows)
     return row._asdict() | {
         "facts": facts,
-        "num_looping": len(looping),
+        "num_looping": len(figures.looping[row.name]),
         "num_unlike_plain": None if own_plain is None else figures.num_unlike(row.name, own_plain),
         "rates": {measure: figures.rates(row.name, measure) for measure in MEASURES},
         "rates_without_loops": {
-            measure: figures.rates(row.name, measure, looping) for measure in MEASURES
+            measure: figures.rates(row.name, measure, skip) for measure in MEASURES
         },
     }
 
@@ -88,8 +89,7 @@ def _best(figures, rows):
     return [name for _, name in best.values()]
 
 
-def _comparison(figures, kind, name, other):
-    skip = figures.looping[name] | figures.looping[other]
+def _comparison(figures, kind, name, other, skip):
     return {
         "kind": kind,
         "name": name,
@@ -144,13 +144,14 @@ def show(run, num_prompts):
     _show_in_short(f"in short, all tasks, {threads}", in_short)
     for measure, (title, digits) in _UNITS.items():
         _show_rates(f"{title}, {threads}", rows, "rates", measure, digits)
-    _show_rates(
-        f"decoding without answers that loop, tokens/s, {threads}",
-        rows,
-        "rates_without_loops",
-        "decode",
-        1,
+    num_left = num_prompts - len(
+        {(of["task"], of["prompt"]) for of in run["answers"] if of["loops"]}
     )
+    if 0 < num_left < num_prompts:
+        on = f"the {num_left} of {num_prompts} prompts on which no answer loops"
+        _show_rates(
+            f"decoding, tokens/s, {on}, {threads}", rows, "rates_without_loops", "decode", 1
+        )
     counts = "num_looping", "num_unlike_plain"
     show_table(
         f"answers, {threads}",
@@ -183,7 +184,6 @@ def _show_in_short(title, rows):
             "",
             "reading the prompt, tokens/s",
             "decoding, tokens/s",
-            "without loops, tokens/s",
             "tokens per step",
             "whole answers, tokens/s",
         ],
@@ -204,17 +204,18 @@ def _show_rates(title, rows, which, measure, digits):
     if not rows:
         return
     groups = list(rows[0][which][measure])
-    columns = [*(group for group in groups if group != ALL), ALL, "lowest..highest"]
+    columns = [*(group for group in groups if group != ALL), ALL]
+    ranges = _ranges([row[which][measure][ALL] for row in rows], digits)
     show_table(
         title,
-        ["", *columns],
+        ["", *columns, *ranges[0]],
         [
             [
                 row["name"],
-                *(_median(row[which][measure][group], digits) for group in columns[:-1]),
-                _range(row[which][measure][ALL], digits),
+                *(_median(row[which][measure][group], digits) for group in columns),
+                *spread,
             ]
-            for row in rows
+            for row, spread in zip(rows, ranges[1:], strict=True)
         ],
     )
 
@@ -225,19 +226,19 @@ def _show_comparisons(title, comparisons, kind):
         return
     groups = list(chosen[0]["ratios"]["decode"])
     columns = [*(group for group in groups if group != ALL), ALL]
+    ranges = _ranges([comparison["ratios"]["decode"][ALL] for comparison in chosen], 2)
     show_table(
         title,
-        ["", "beside", *columns, "lowest..highest", "without loops", "whole answers"],
+        ["", "beside", *columns, *ranges[0], "whole answers"],
         [
             [
                 comparison["name"],
                 comparison["other"],
                 *(_median(comparison["ratios"]["decode"][group], 2) for group in columns),
-                _range(comparison["ratios"]["decode"][ALL], 2),
-                _median(comparison["ratios_without_loops"]["decode"][ALL], 2),
+                *spread,
                 _median(comparison["ratios"]["answer"][ALL], 2),
             ]
-            for comparison in chosen
+            for comparison, spread in zip(chosen, ranges[1:], strict=True)
         ],
         num_words=2,
     )
@@ -245,6 +246,13 @@ def _show_comparisons(title, comparisons, kind):
 
 def _median(summary, digits):
     return "-" if summary is None else f"{summary[0]:.{digits}f}"
+
+
+def _ranges(summaries, digits):
+    """A column of ranges with its head; empty lines where no figure has one, as of one round."""
+    if all(summary is None or summary[1] == summary[2] for summary in summaries):
+        return [[]] * (1 + len(summaries))
+    return [["lowest..highest"], *([_range(summary, digits)] for summary in summaries)]
 
 
 def _range(summary, digits):

@@ -175,5 +175,5 @@ def _text(cell: Cell, column: Column) -> str:
         return cell
     if isinstance(cell, Summary):
         median, low, high = (f"{value:,.{column.digits}f}" for value in cell)
-        return f"{median} ({low}..{high})"
+        return median if cell.low == cell.high else f"{median} ({low}..{high})"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.{column.digits}f}"
