@@ -103,7 +103,7 @@ pub const SOURCES: &[Source] = &[
     source(
         ResumedCopy::NAME,
         Needs::Nothing,
-        "what the text goes on with behind a token that broke a copy of it",
+        "how a copied passage goes on after a token that differs from it",
     ),
     source(
         Calibration::NAME,
