@@ -111,10 +111,11 @@ lint: build/.core ## formatting, lints, types, stubs and documentation
 	$(BIN)/python -m mypy.stubtest coordgen_rs._core
 	$(BIN)/python docs/third_party.py --check
 
-format: build/.venv ## rewrite the sources in the project's format
+format: build/.venv ## rewrite the sources in the project's format, and the tables of the Python API
 	cargo fmt
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python docs/api_tables.py
 
 docs: build/.docs ## these pages as a site in build/site, without network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

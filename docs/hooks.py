@@ -17,6 +17,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import api_tables
 from coordgen_rs.cli.main import make_parser
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +51,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Point the page's links to where their targets are in the site."""
+    markdown = api_tables.written_out(markdown)
     sources = {to: source for source, to in PAGES.items()}
     source = sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return _LINK.sub(lambda link: _in_site(link, posixpath.dirname(source)), markdown)
