@@ -14,12 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import q4_0
 from contest import ContestantFailedError
 from live.genai_folder import CONFIG_NAME
 
 PRECISIONS = ("int4", "fp32")
-_Q4_0 = 2
-"""`LLAMA_FTYPE_MOSTLY_Q4_0` of llama.h."""
 _NAME_DIGITS = 12
 
 
@@ -69,12 +68,7 @@ class Weights:
         return path
 
     def _quantize(self, part):
-        from cyllama.llama import llama_cpp
-
-        llama_cpp.disable_logging()
-        params = llama_cpp.LlamaModelQuantizeParams()
-        params.ftype, params.allow_requantize = _Q4_0, True
-        llama_cpp.model_quantize(str(self.gguf), str(part), params)
+        q4_0.quantize(self.gguf, part)
 
     def _dequantize(self, part):
         from safetensors.numpy import save_file
