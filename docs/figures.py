@@ -3,7 +3,8 @@
 In: documents. A measured table stands between `<!-- figures: NAME -->` and `<!-- /figures -->`,
 below the command that prints it; a picture stands below `<!-- picture: NAME; command: .. -->`.
 Markers may say `needs:` (files and bundles), `packages:`, and `tables:` (words of the titles of
-those that are kept). Out: the documents with what the commands print now, and the commit below it.
+those that are kept). Out: the documents with what the commands print now, and below it the commit
+and the machine.
 
 Commands run in `build/figures`. What a document makes by `coordgen export` or `> FILE` is made
 there again, if it can be; anything else that is needed must be there, or in `build`. What is absent
@@ -21,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from coordgen_rs.target.costs import machine_facts
 from documents import DOCUMENTS, ROOT, typed
 
 WORK = ROOT / "build" / "figures"
@@ -93,7 +95,7 @@ def _rerun(blocks: Sequence[Block]) -> int:
         try:
             printed = runner.run(block)
             if not block.is_picture:
-                rewrite(block, tables_of(printed, block.tables), runner.commit)
+                rewrite(block, tables_of(printed, block.tables), runner.measured)
             told.append((block.name, "drawn" if block.is_picture else "rewritten"))
         except AbsentError as error:
             told.append((block.name, f"left as it is: {error}"))
@@ -161,8 +163,8 @@ def tables_of(printed: str, wanted: Sequence[str] = ()) -> str:
     return "\n\n".join("\n".join([*([title, ""] if title else []), *rows]) for title, rows in kept)
 
 
-def rewrite(block: Block, tables: str, measured_at: str) -> None:
-    """Write the tables into the block's place in its document, and what was measured below them.
+def rewrite(block: Block, tables: str, measured: str) -> None:
+    """Write the tables into the block's place in its document, and below them what was measured.
 
     Raises:
         FailedError: Somebody has changed the block since it was read.
@@ -176,7 +178,7 @@ def rewrite(block: Block, tables: str, measured_at: str) -> None:
     text = block.document.read_text("utf-8")
     marker = next(found for found in _MARKED.finditer(text) if _name(found) == block.name)
     end = text.index(_END, marker.end())
-    new = f"\n{tables}\n\nMeasured at {measured_at}.\n\n"
+    new = f"\n{tables}\n\nMeasured at {measured}.\n\n"
     beside = block.document.with_name(f".{block.document.name}.new")
     beside.write_text(text[: marker.end()] + new + text[end:], "utf-8")
     beside.replace(block.document)
@@ -190,11 +192,11 @@ class Runner:
     """Runs commands, each once, in a folder that has what documents take for granted.
 
     Attributes:
-        commit: What is measured.
+        measured: The commit and the machine, for the line below a table.
     """
 
     def __init__(self) -> None:
-        self.commit = commit()
+        self.measured = f"{commit()}, on {machine()}"
         self._printed: dict[str, str] = {}
         self._made: set[str] = set()
         WORK.mkdir(parents=True, exist_ok=True)
@@ -286,6 +288,12 @@ def commit() -> str:
         "status", "--porcelain", "--untracked-files=no", "--", ".", ":!*.md", ":!docs/*.svg"
     )
     return f"{head}, with uncommitted changes" if changed else head
+
+
+def machine() -> str:
+    """The processor and how many of its cores are used, as a document names them."""
+    facts = machine_facts()
+    return f"{facts['cpu']}, {facts['cores']} cores"
 
 
 def _in_a_line(command: str) -> str:

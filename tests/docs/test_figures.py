@@ -23,11 +23,24 @@ BY_HAND = {
 
 _TABLE = re.compile(r"^(?:\|.*\|\n){2,}", re.MULTILINE)
 _RULE = re.compile(r"\|[-: |]+\|")
+_MEASURED = re.compile(
+    r"Measured at [0-9a-f]{7}( or shortly before|, with uncommitted changes)?, on .+ cores\b.*\."
+)
 _NUMBER = re.compile(r"\W*x?\d[\d.,]*( ?[%\w]+)?( \([\d.,]+\))?\W*")
 
 
 def all_blocks() -> list[figures.Block]:
     return [block for document in DOCUMENTS for block in figures.blocks_of(document)]
+
+
+def all_figures() -> list[figures.Block]:
+    return [block for block in all_blocks() if not block.is_picture]
+
+
+def figures_of(block: figures.Block) -> str:
+    """What stands between the block's markers."""
+    after = block.document.read_text("utf-8").partition(f"<!-- figures: {block.name}")[2]
+    return after.partition("<!-- /figures -->")[0].partition("-->\n")[2]
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -78,6 +91,23 @@ def test_every_measured_table_is_between_markers(path):
     assert [table for table in tables if not any(cell in table for cell in BY_HAND)] == []
 
 
+@pytest.mark.parametrize("block", all_figures(), ids=lambda block: block.name)
+def test_every_measured_table_says_at_which_commit_and_on_which_machine(block):
+    assert _MEASURED.fullmatch(figures_of(block).strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("block", all_figures(), ids=lambda block: block.name)
+def test_no_table_shows_a_range_of_a_single_run(block):
+    if re.search(r"--(repeats|rounds) 1\b", block.command):
+        assert re.findall(r"\S*\d\.\.\d\S*", figures_of(block)) == []
+
+
+@pytest.mark.parametrize("block", all_figures(), ids=lambda block: block.name)
+def test_no_table_leaves_out_other_texts_in_each_row(block):
+    heads = [rows_of(table)[0] for table in _TABLE.findall(figures_of(block))]
+    assert not any("without loops" in cell for head in heads for cell in head)
+
+
 def test_no_exception_is_left_over():
     everything = "".join(path.read_text() for path in DOCUMENTS)
     assert all(cell in everything for cell in BY_HAND)
@@ -94,7 +124,7 @@ def test_a_table_is_rewritten_in_its_place_and_says_what_was_measured(copied, ca
     assert "makespan / lower bound, mean\n\n| chunks |" in written
     assert "every point" not in written
     assert "1.417" in written
-    assert f"Measured at {figures.commit()}." in written
+    assert f"Measured at {figures.commit()}, on {figures.machine()}." in written
     assert after.partition("<!-- figures: plans")[0] == head
     end = "## Switching"
     assert after.partition(end)[2] == before.partition(end)[2]
