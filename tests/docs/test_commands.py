@@ -1,54 +1,23 @@
 """What README and docs tell to type: it parses, and it runs, on a tiny scale.
 
 Each document is read from top to bottom in a folder of its own, in which lies what it takes for
-granted (a checkpoint, a prompt, a bundle). `SMALLER` says what is cut down, `NOT_RUN` what is not
-run here and why; all of it must parse with the options as they are.
+granted (a checkpoint, a prompt, a bundle). `SMALLER` says what is cut down, `not_run.py` what is
+not run here and why; all of it must parse with the options as they are.
 """
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from checkpoints import CHECKPOINTS, ROOT
-from documents import DOCUMENTS, Typed, mistakes, parse_error, simple_commands, typed
-
-NOT_RUN = {
-    r"^pip install": "asks a registry",
-    r"^coordgen chat": "waits for a person; cli/test_chat.py talks to it",
-    r"^coordgen serve": "runs until it is told to end; tests/server asks it",
-    r"^curl ": "asks a server",
-    r"^from openai ": "asks a server; tests/server does the same",
-    r"^from langchain_openai ": "asks a server, and needs the package langchain-openai",
-    r"^make ": "builds; continuous integration runs the targets",
-    r"^cargo ": "compiles; continuous integration runs it by `make`",
-    r"^python train\.py": "trains for hours",
-    r"^python evaluate\.py": "writes over the demo prompts; test_models_corpus.py runs it",
-    r"^python docs/wheel_beside_others\.py": "asks a registry, and builds the wheel",
-    r"^python fuzz/run\.py": "fuzzes; continuous integration runs it by `make`",
-    r"^python benches/server_load\.py": "takes a minute, and httpx",
-    r"^python benches/server_cost\.py": "takes a minute, and httpx",
-    r"^python benches/qwen_shape\.py": "writes half a gigabyte",
-    r"^python benches/peers/real\.py": "needs a real model; test_live_peers.py runs it with fakes",
-    r"^python benches/engines\.py": "needs a real model; adapters/test_live.py runs small ones",
-    r"^python benches/widths\.py": "needs two bundles of a real model",
-    r"^python benches/fleet\.py smollm2": "needs a real model; benchmarks.md runs a small one",
-    r"^python benches/grammar\.py": "needs a real model, and recorded calls of tools",
-    r"^python benches/peers/perplexity\.py": "needs a real model, and llama.cpp",
-    r"^coordgen quality SmolLM2": "needs a real model",
-    r"^coordgen export SmolLM2": "needs a real model",
-    r"^coordgen bench smollm2": "needs two bundles of a real model",
-    r"^python benches/peers/replays\.py": "needs recorded answers; bench/test_replays.py has some",
-    r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": "needs a GenAI folder; target/genai has some",
-    r"^coordgen \w+ .*/llama_v3_2_3b_instruct": "needs a bundle of AI Hub; target/genie has some",
-}
-"""What begins like this is not run."""
+from chat_checkpoint import chat_checkpoint
+from checkpoints import ROOT
+from coordgen_rs.export import export_checkpoint
+from documents import DOCUMENTS, Typed, mistakes, parse_error, run, simple_commands, typed
+from not_run import NOT_RUN, why_not
 
 SMALLER = [
     (r"--context 4096", "--context 512"),
@@ -81,36 +50,44 @@ def typed_of(path: Path) -> list[Typed]:
     return list(typed(path.read_text("utf-8"), str(path.relative_to(ROOT))))
 
 
-def why_not(command: Typed) -> str | None:
-    """Why a command is not run here."""
-    return next((why for rule, why in NOT_RUN.items() if re.search(rule, command.text)), None)
-
-
-def smaller(text: str) -> str:
-    joined = text.replace("\\\n", " ")
+def smaller(command: Typed) -> str:
+    """A command on a tiny scale; an example stays as it is."""
+    if command.language != "sh":
+        return command.text
+    joined = command.text.replace("\\\n", " ")
     for rule, replacement in SMALLER:
         joined = re.sub(rule, replacement, joined)
     return joined
 
 
-def workplace(folder: Path, document: list[Typed], bundle_of: Callable[[str, str], Path]) -> Path:
+@pytest.fixture(scope="session")
+def instruct(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What stands in for an instruct model: a folder with a `checkpoint` and its `bundle`."""
+    folder = tmp_path_factory.mktemp("instruct")
+    export_checkpoint(
+        chat_checkpoint("embedded-draft", folder / "checkpoint"), folder / "bundle", weights="fp32"
+    )
+    return folder
+
+
+def workplace(folder: Path, document: list[Typed], instruct: Path) -> Path:
     """Put into `folder` what the commands of a document take for granted, and do not make."""
     for name in ("models", "benches", "tests"):
         (folder / name).symlink_to(ROOT / name)
-    draft, prompts = CHECKPOINTS["embedded-draft"], folder / "mails"
+    prompts = folder / "mails"
     (folder / "path" / "to").mkdir(parents=True)
     for name in ("Qwen2.5-0.5B-Instruct", "path/to/Qwen2.5-0.5B-Instruct", "tokenizer"):
-        (folder / name).symlink_to(draft)
+        (folder / name).symlink_to(instruct / "checkpoint")
     prompts.mkdir()
-    for path in (prompts / "first.txt", folder / "question.txt", folder / "mail.txt"):
+    texts = ("question.txt", "mail.txt", "report.txt")
+    for path in (prompts / "first.txt", *(folder / name for name in texts)):
         path.write_text(QUESTION)
-    (folder / "template.jinja").write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}")
     record = {"id": "1", "task": "rag", "prompt": QUESTION, "output": "The lamp is green."}
     for name in ("prompts.jsonl", "records.jsonl", "mails.jsonl"):
         (folder / name).write_text(f"{json.dumps(record)}\n" * _NUM_RECORDS)
     made = {word for command in document for word in written_by(command)}
     for name in {"bundle", "small-bundle", "embedded-bundle", "qwen-shape"} - made:
-        (folder / name).symlink_to(bundle_of("embedded-draft", "fp32"))
+        (folder / name).symlink_to(instruct / "bundle")
     for script in (ROOT / "models").glob("*.py"):  # models/README.md is read in models/
         (folder / script.name).symlink_to(script)
     return folder
@@ -125,28 +102,15 @@ def written_by(command: Typed) -> Iterator[str]:
             yield call[3]
 
 
-def run(command: Typed, folder: Path) -> None:
-    """Run a command as a shell would, or an example as Python would; it must succeed."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    if command.language == "sh":
-        words = ["bash", "-euo", "pipefail", "-c", smaller(command.text)]
-    else:
-        words = [sys.executable, "-c", command.text]
-    done = subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LIMIT_S
-    )
-    assert done.returncode == 0, f"{command.place}: {words[-1]}\n{done.stdout[-500:]}{done.stderr}"
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_to_be_typed_runs(path, bundle_of, tmp_path):
+def test_what_is_to_be_typed_runs(path, instruct, tmp_path):
     document = typed_of(path)
     if "--provider qnn" in path.read_text() and not HAS_QNN:
         pytest.skip("no onnxruntime-qnn here")
-    workplace(tmp_path, document, bundle_of)
+    workplace(tmp_path, document, instruct)
     for command in document:
         if why_not(command) is None:
-            run(command, tmp_path)
+            run(command._replace(text=smaller(command)), tmp_path)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -157,7 +121,7 @@ def test_commands_options_and_targets_exist(path):
 def test_what_is_cut_down_still_parses():
     for command in commands():
         if command.language == "sh" and why_not(command) is None:
-            for call in simple_commands(smaller(command.text)):
+            for call in simple_commands(smaller(command)):
                 assert call[0] != "coordgen" or parse_error(call[1:]) is None, command
 
 

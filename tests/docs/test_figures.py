@@ -108,6 +108,14 @@ def test_no_table_leaves_out_other_texts_in_each_row(block):
     assert not any("without loops" in cell for head in heads for cell in head)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_the_q4_0_file_of_the_peers_is_made_by_a_command_of_the_page(page):
+    q4_1, q4_0 = (f"SmolLM2-135M-Instruct.{of}.gguf" for of in ("Q4_1", "Q4_0"))
+    made = dict(figures.recipes(ROOT / page))
+    assert made[q4_0].source == q4_1
+    assert made["smollm2-q4_0"].source == q4_0
+
+
 def test_no_exception_is_left_over():
     everything = "".join(path.read_text() for path in DOCUMENTS)
     assert all(cell in everything for cell in BY_HAND)

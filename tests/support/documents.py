@@ -4,6 +4,7 @@ In: a Markdown file. Out: its fenced `sh` and `python` blocks in order, a comman
 what is wrong with them as far as it can be told without running them: unknown commands, options.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -23,12 +24,32 @@ DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "models").glob("*.md")),
+    *sorted((ROOT / "benches").rglob("*.md")),
 ]
 
-_FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL, PYTHON = ("sh", "bash", "console"), ("python", "py")
+"""What the languages of blocks are called that are commands, or examples."""
+
+_FENCED = re.compile(r"^```(?P<language>\w*)\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^ *(```|~~~).*$", re.MULTILINE)
 _SPAN = re.compile(r"`(coordgen [a-z][^`]*)`")
 _BETWEEN = {"|", "||", "&", "&&", ";"}
+_LIMIT_S = 300
 _REDIRECTION = {"<", ">", ">>"}
+
+
+class Block(NamedTuple):
+    """A fenced block of a document, whatever is in it.
+
+    Attributes:
+        place: Document and line, for messages.
+        language: The first word behind the fence; empty where there is none.
+        text: What is between the fences.
+    """
+
+    place: str
+    language: str
+    text: str
 
 
 class Typed(NamedTuple):
@@ -45,16 +66,29 @@ class Typed(NamedTuple):
     text: str
 
 
+def blocks(text: str, name: str) -> Iterator[Block]:
+    """The fenced blocks of a document, in order.
+
+    Raises:
+        ValueError: A fence is not closed, or stands where this reader does not look for it.
+    """
+    for block in _FENCED.finditer(text):
+        line = text.count("\n", 0, block.start()) + 2
+        yield Block(f"{name}:{line}", block["language"], block["content"])
+    left = _FENCE.search(_FENCED.sub("", text))
+    if left:
+        raise ValueError(f"{name}: what is {left[0].strip()!r}? Fences are ``` at the margin")
+
+
 def typed(text: str, name: str) -> Iterator[Typed]:
     """The commands and examples of a document, in order."""
-    for block in _FENCED.finditer(text):
-        language, content = block.groups()
-        line = text.count("\n", 0, block.start()) + 2
-        if language == "python":
-            yield Typed(f"{name}:{line}", language, content)
-        elif language in ("sh", "bash", "console"):
-            for offset, command in _commands(content):
-                yield Typed(f"{name}:{line + offset}", "sh", command)
+    for block in blocks(text, name):
+        document, _, line = block.place.rpartition(":")
+        if block.language in PYTHON:
+            yield Typed(block.place, "python", block.text)
+        elif block.language in SHELL:
+            for offset, command in _commands(block.text):
+                yield Typed(f"{document}:{int(line) + offset}", "sh", command)
 
 
 def _commands(content: str) -> Iterator[tuple[int, str]]:
@@ -83,6 +117,20 @@ def _words(command: str) -> list[str]:
     lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     return list(lexer)
+
+
+def run(command: Typed, folder: Path) -> str:
+    """What a command prints in a shell, or an example in Python; it must succeed."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    if command.language == "sh":
+        words = ["bash", "-euo", "pipefail", "-c", command.text]
+    else:
+        words = [sys.executable, "-c", command.text]
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LIMIT_S
+    )
+    assert done.returncode == 0, f"{command.place}: {words[-1]}\n{done.stdout[-500:]}{done.stderr}"
+    return done.stdout
 
 
 def simple_commands(command: str) -> Iterator[list[str]]:
@@ -132,7 +180,7 @@ def _mistake(call: list[str]) -> str | None:
         return _script_mistake(*arguments)
     return (
         None
-        if program in ("pip", "cargo", "python", "cat", "tee", "curl")
+        if program in ("pip", "cargo", "python", "cat", "head", "tee", "curl")
         else f"what is {program}?"
     )
 

@@ -1,0 +1,106 @@
+"""What the documents show and no test runs as it stands there, and why.
+
+In: a command or an example. Out: the reason, one of a few; or None, and then it is run. Blocks that
+are neither commands nor examples have a check of their own.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from checkpoints import ROOT
+from documents import Block, Typed
+
+
+class Reason(Enum):
+    """All reasons that there are. One more is one more thing that may break unseen."""
+
+    INDEX = "asks a package index, or a site"
+    PERSON = "waits for a person, or runs until it is told to end"
+    BUILD = "builds, or runs tests; continuous integration does it by `make`"
+    HOURS = "takes minutes or hours, or writes gigabytes"
+    MODEL = "needs a model that is not in the repository"
+    RECORDS = "needs recorded answers that are not in the repository"
+    ENGINE = "needs an engine or a package that is not installed"
+
+
+class Exempt(NamedTuple):
+    """Why something is not run.
+
+    Attributes:
+        reason: In a word.
+        instead: The test that does the same with something smaller or made up; may be empty.
+    """
+
+    reason: Reason
+    instead: str = ""
+
+
+NOT_RUN = {
+    r"^pip install": Exempt(Reason.INDEX),
+    r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/export/test_hub.py"),
+    r"^coordgen chat": Exempt(Reason.PERSON, "tests/cli/test_chat.py"),
+    r"^coordgen serve": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
+    r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
+    r"^from langchain_openai ": Exempt(Reason.ENGINE, "tests/server/test_openai_client.py"),
+    r"coordgen_rs\.adapters|HostDrafter\(": Exempt(Reason.ENGINE, "tests/adapters/test_live.py"),
+    r"^make ": Exempt(Reason.BUILD),
+    r"^cargo ": Exempt(Reason.BUILD),
+    r"^python train\.py": Exempt(Reason.HOURS, "tests/models/test_training.py"),
+    r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/bench/test_evaluation.py"),
+    r"^python docs/wheel_beside_others\.py": Exempt(Reason.INDEX),
+    r"^python fuzz/run\.py": Exempt(Reason.BUILD),
+    r"^python benches/server_(load|cost)\.py": Exempt(Reason.HOURS),
+    r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/bench/test_qwen_shape.py"),
+    r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/bench/test_live_peers.py"),
+    r"^python benches/peers/q4_0\.py": Exempt(Reason.MODEL),
+    r"^python benches/engines\.py": Exempt(Reason.MODEL, "tests/bench/test_engine_comparison.py"),
+    r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/bench/test_widths.py"),
+    r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
+    r"^python benches/grammar\.py": Exempt(Reason.RECORDS),
+    r"^python benches/peers/perplexity\.py": Exempt(Reason.MODEL),
+    r"^python benches/peers/replays\.py": Exempt(Reason.RECORDS, "tests/bench/test_replays.py"),
+    r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/bench/test_quality.py"),
+    r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/export/gguf"),
+    r"^coordgen bench smollm2": Exempt(Reason.MODEL, "tests/bench/test_bench.py"),
+    r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": Exempt(Reason.MODEL, "tests/target/genai"),
+    r"^coordgen \w+ .*/llama_v3_2_3b_instruct": Exempt(Reason.MODEL, "tests/target/genie"),
+}
+"""What begins like this is not run."""
+
+
+def why_not(command: Typed) -> Exempt | None:
+    """Why a command or an example is not run; None for one that is."""
+    return next((why for rule, why in NOT_RUN.items() if re.search(rule, command.text)), None)
+
+
+def check_dependency(text: str) -> None:
+    """A `Cargo.toml` that depends on this crate."""
+    (name,) = tomllib.loads(text)["dependencies"]
+    assert name == tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["name"]
+
+
+def check_keys(text: str) -> None:
+    """A file of keys, as `--api-key-file` reads it."""
+    from coordgen_rs.server.keys import read_keys
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "keys"
+        path.write_text(text)
+        assert len(read_keys(path)) > 1
+
+
+CHECKED: dict[str, Callable[[str], None]] = {
+    r"^\[dependencies\]": check_dependency,
+    r"^# name key\n": check_keys,
+}
+"""What a block that is neither commands nor an example begins with, and how it is checked."""
+
+
+def check_of(block: Block) -> Callable[[str], None] | None:
+    """The check of such a block; None where there is none."""
+    return next((check for rule, check in CHECKED.items() if re.search(rule, block.text)), None)
