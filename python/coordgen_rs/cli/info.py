@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
     )
     chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
     print(f"provider: {manifest.provider}{chip}")
-    print(f"weights: {manifest.weights}, {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
+    print(f"weights: {manifest.weights}")
+    print(f"size: {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
     for line in kept_lines(manifest):
         print(line)
     print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
