@@ -6,11 +6,12 @@ output is exactly the tokens of plain decoding, sooner:
     from coordgen_rs import Model
 
     with Model.open("bundle") as model:
-        for piece in model.stream("Once upon a time", max_new_tokens=64):
+        for piece in model.stream_chat([{"role": "user", "content": "Name three rivers."}]):
             print(piece.text, end="", flush=True)
 
-`Model` takes and returns text. The lower level works with tokens: `open_session`, `generate`, and
-the baseline `plain`, which returns the same tokens. `coordgen export` makes bundles.
+`Model` takes and returns text; `stream` and `generate` are for text without a chat template. The
+lower level works with tokens: `open_session`, `generate`, and the baseline `plain`, which returns
+the same tokens. `coordgen export` makes bundles.
 
 Names are loaded on first use: what a program does not use costs it nothing.
 """

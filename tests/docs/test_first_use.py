@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from checkpoints import ROOT
-from documents import DOCUMENTS, Typed, simple_commands, typed
+from coordgen_rs.cli import export, generate, main
+from documents import DOCUMENTS, Typed, parse_error, simple_commands, typed
 
 FIRST = ("README.md", "docs/own-model.md", "docs/chat.md", "docs/python-api.md")
 """The pages with which a newcomer begins."""
@@ -83,3 +84,23 @@ def test_readme_says_which_environment_to_be_in():
     text = (ROOT / "README.md").read_text("utf-8")
     assert text.index(". .venv/bin/activate") < text.index("pip install")
     assert "In an environment of your own" in text
+
+
+def examples_of_help(text: str, command: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if f"coordgen {command}" in line]
+
+
+@pytest.mark.parametrize("text", [main.FIRST_STEPS, generate.EXAMPLES], ids=["first", "generate"])
+def test_the_help_begins_with_a_chat_too(text):
+    assert "--chat" in examples_of_help(text, "generate")[0]
+
+
+@pytest.mark.parametrize("text", [main.FIRST_STEPS, export.EXAMPLES], ids=["first", "export"])
+def test_the_help_begins_with_w8a8_too(text):
+    assert "--weights w8a8" in examples_of_help(text, "export")[0]
+
+
+@pytest.mark.parametrize("line", examples_of_help(generate.EXAMPLES + export.EXAMPLES, ""))
+def test_an_example_of_the_help_parses(line):
+    for call in simple_commands(line):
+        assert call[0] != "coordgen" or parse_error(call[1:]) is None

@@ -20,10 +20,10 @@ from coordgen_rs.target.qnn.options import SOCS
 ABOUT = "convert a checkpoint to a bundle"
 EXAMPLES = """\
 examples:
-  coordgen export Llama-3.2-1B-Instruct bundle --weights int4 --context 4096
-  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
+  coordgen export Llama-3.2-1B-Instruct bundle --weights w8a8 --context 4096
   coordgen export SmolLM2-135M-Instruct.Q4_0.gguf bundle
-  coordgen export hf:Qwen/Qwen2.5-0.5B-Instruct bundle --weights int8
+  coordgen export hf:Qwen/Qwen2.5-0.5B-Instruct bundle --weights w8a8
+  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
   coordgen export stories260K bundle
   coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
 """

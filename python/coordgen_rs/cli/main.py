@@ -53,14 +53,16 @@ _COMMANDS: dict[str, ModuleType] = {
 """One module per command, with `ABOUT`, `EXAMPLES`, `add_arguments` and `run`."""
 
 FIRST_STEPS = """\
-coordgen: faster text generation on device, without changing a single token
+coordgen: faster text generation on device, with the same tokens
 
 what to type next:
-  coordgen export MODEL bundle     convert a model: a Hugging Face directory, hf:OWNER/NAME, or a
-                                   GGUF file (a folder of ONNX Runtime GenAI needs no conversion)
+  coordgen export MODEL bundle --weights w8a8
+                                   convert a model: a Hugging Face directory or hf:OWNER/NAME; for
+                                   a GGUF file leave --weights out, it keeps its own (a folder of
+                                   ONNX Runtime GenAI needs no conversion)
   coordgen chat bundle             talk with it
-  coordgen generate --model bundle --prompt "..." --compare
-                                   answer one prompt, with and without drafts
+  coordgen generate --model bundle --chat --user "..." --compare
+                                   answer one message, with and without drafts
   coordgen serve bundle            a server for OpenAI clients, with a chat page
   coordgen doctor                  what this machine can do, and what is missing
 
