@@ -1,4 +1,4 @@
-"""A Q4_0 file of a GGUF file, by llama.cpp's own quantiser: for peers that have faster kernels for it.
+"""A Q4_0 file of a GGUF file, by llama.cpp's own quantiser, for peers that run it faster.
 
     python benches/peers/q4_0.py MODEL.gguf OUT.gguf
 
