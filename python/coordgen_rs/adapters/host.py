@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs._core import HostDrafter, SharedHistory
+from coordgen_rs.errors import OptionError
 from coordgen_rs.request import admit
 
 ROWS = (1, 2, 4, 8, 16)
@@ -125,9 +126,15 @@ def measured_costs(
             by default.
 
     Raises:
-        OptionError, ShapeError, TokenOutOfRangeError: The prompt cannot be used.
+        OptionError: The host's cache holds too few tokens, or the prompt is not integers.
+        ShapeError, TokenOutOfRangeError: The prompt cannot be used.
     """
-    usual = np.arange(min(128, host.capacity - max(rows))) * 37 % min(host.vocab_size, 1024)
+    room = host.capacity - max(rows)
+    if room < 1:
+        raise OptionError(
+            f"the cache holds {host.capacity} tokens: too few to measure steps of {max(rows)} rows"
+        )
+    usual = np.arange(min(128, room)) * 37 % min(host.vocab_size, 1024)
     prompt = arguments.token_ids(
         "the prompt", usual if prompt_ids is None else prompt_ids, host.vocab_size
     )
@@ -156,6 +163,7 @@ def generate(
     max_new_tokens: int,
     end_token_ids: Collection[int] = (),
     history: SharedHistory | None = None,
+    draft_until: int | None = None,
 ) -> Generator[HostStep]:
     """Yield the tokens that the engine says, several a step.
 
@@ -170,6 +178,7 @@ def generate(
         max_new_tokens: Most new tokens; the host's capacity is another limit.
         end_token_ids: Tokens that end an answer.
         history: Remembers the request when it has ended.
+        draft_until: Tokens of prompt and answer that drafts may reach; None for the capacity.
 
     Raises:
         OptionError: The prompt is not integers, or `max_new_tokens` is below 1.
@@ -180,6 +189,7 @@ def generate(
     """
     prompt, left, _ = admit(host, prompt_ids, max_new_tokens)
     propose = drafter.propose_tree if host.takes_trees else partial(_propose_chain, drafter)
+    until = host.capacity if draft_until is None else min(draft_until, host.capacity)
     drafter.begin(prompt)
     host.clear()
     host.read(prompt)
@@ -192,7 +202,7 @@ def generate(
         yield HostStep(new_tokens, num_drafted)
         if left == 0:
             return
-        token_ids, parents = propose(min(left - 1, host.capacity - length - 1))
+        token_ids, parents = propose(max(0, min(left - 1, until - length - 1)))
         host.run(token_ids, parents)
         rows, new_tokens = _walk(host, token_ids.tolist(), parents.tolist(), end_token_ids, left)
         host.keep(rows)

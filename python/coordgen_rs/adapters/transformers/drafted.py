@@ -1,0 +1,197 @@
+"""The decoding loop that `generate` is given, for one request after the other."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from coordgen_rs import arguments
+from coordgen_rs._core import HostDrafter, SharedHistory
+from coordgen_rs.adapters.host import ROWS, generate, make_drafter, measured_costs
+from coordgen_rs.adapters.transformers.asked import (
+    hand_on_what_was_given,
+    refuse_what_is_not_done,
+)
+from coordgen_rs.adapters.transformers.host import TransformersHost
+from coordgen_rs.adapters.transformers.layers import draftable_len
+from coordgen_rs.errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+_MEASURED_LEN = 160
+
+
+class Drafted:
+    """A decoding loop for `generate(custom_generate=..)`; keep one to keep what it learned.
+
+    What it learns is kept for each model. Use one for each thread.
+
+    Args:
+        trees: Whether to verify trees, or chains.
+        rows: Rows that a step may have, ascending.
+        costs: Cost of a step of each; "measured" measures them at a model's first request, None
+            where rows are free, as on a GPU.
+        history: Finished requests to draft from; they are remembered there.
+
+    Attributes:
+        num_steps: Runs of the model in the last request, the prompt's left out.
+
+    Raises:
+        OptionError: `costs` is a word other than "measured".
+    """
+
+    def __init__(
+        self,
+        *,
+        trees: bool = True,
+        rows: Sequence[int] = ROWS,
+        costs: Sequence[float] | str | None = "measured",
+        history: SharedHistory | None = None,
+    ) -> None:
+        if isinstance(costs, str):
+            arguments.one_of("costs", costs, ("measured",))
+        self._trees, self._rows, self._costs, self._history = trees, rows, costs, history
+        self._drafters: WeakKeyDictionary[Any, dict[tuple[int, ...], HostDrafter]]
+        self._drafters = WeakKeyDictionary()
+        self._measured: WeakKeyDictionary[Any, list[float]] = WeakKeyDictionary()
+        self._lock = Lock()
+        self.num_steps = 0
+        hand_on_what_was_given(Drafted)
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: "torch.Tensor",
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        tokenizer: Any = None,
+        **model_kwargs: Any,
+    ) -> "torch.Tensor":
+        """The request's tokens, prompt included, `(1, tokens) i64`.
+
+        The tokenizer is not used: stopping criteria have it.
+
+        Raises:
+            OptionError: Something is asked for that this loop does not do, by name; or another
+                thread is in it.
+            EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
+        """
+        config = generation_config or model.generation_config
+        given = {**model_kwargs, "synced_gpus": synced_gpus}
+        refuse_what_is_not_done(model, input_ids, config, given)
+        until = draftable_len(model.config, config.max_length)
+        cache = model_kwargs.get("past_key_values")
+        host = TransformersHost(
+            model,
+            logits_processor=logits_processor,
+            do_sample=bool(config.do_sample),
+            takes_trees=self._trees,
+            capacity=config.max_length,
+            cache=cache if getattr(cache, "_is_user_defined", False) else None,
+        )
+        with self._alone():
+            said = self._answer(model, host, input_ids, config, until, stopping_criteria, streamer)
+        if self._history is not None:
+            self._history.remember(said[0].cpu().numpy().astype(np.uint32))
+        if streamer is not None:
+            streamer.end()
+        return said
+
+    def _answer(
+        self,
+        model: Any,
+        host: TransformersHost,
+        said: "torch.Tensor",
+        config: Any,
+        until: int,
+        stopping_criteria: Any,
+        streamer: Any,
+    ) -> "torch.Tensor":
+        """The prompt and what is said behind it; the cache then holds all of it but the last."""
+        ends = _end_token_ids(config)
+        steps = generate(
+            host,
+            said[0].cpu().numpy(),
+            drafter=self._drafter_of(model, host, ends),
+            max_new_tokens=config.max_length - said.shape[1],
+            end_token_ids=ends,
+            draft_until=until,
+        )
+        try:
+            for text in self._texts(steps, said, stopping_criteria, streamer):
+                said = text
+        finally:
+            steps.close()
+            host.cut(said.shape[1] - 1)
+        return said
+
+    def _texts(
+        self, steps: Any, said: "torch.Tensor", stopping_criteria: Any, streamer: Any
+    ) -> Iterator["torch.Tensor"]:
+        """The text after each token, up to the one at which a criterion ends it."""
+        import torch
+
+        self.num_steps = 0
+        for self.num_steps, step in enumerate(steps):
+            for token in step.token_ids:
+                new = torch.tensor([token], device=said.device)
+                said = torch.cat([said, new[None]], dim=1)
+                yield said
+                ends = stopping_criteria and bool(stopping_criteria(said, None).all())
+                if streamer is not None:
+                    streamer.put(new.cpu())
+                if ends:
+                    return
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second request while one is being answered: they would share a drafter.
+
+        Raises:
+            OptionError: Another thread, or a callback, is in a request.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise OptionError("this Drafted is answering another request: use one for each thread")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _drafter_of(
+        self, model: Any, host: TransformersHost, end_token_ids: set[int]
+    ) -> HostDrafter:
+        """The drafter of a model, for its vocabulary and these end tokens."""
+        drafters = self._drafters.setdefault(model, {})
+        key = (host.vocab_size, *sorted(end_token_ids))
+        if key not in drafters:
+            drafters[key] = make_drafter(
+                host,
+                rows=self._rows,
+                costs=self._costs_of(model),
+                end_token_ids=end_token_ids,
+                history=self._history,
+            )
+        return drafters[key]
+
+    def _costs_of(self, model: Any) -> Sequence[float] | None:
+        """Costs as given, or measured once for each model, without processors or drawing."""
+        if not isinstance(self._costs, str):
+            return self._costs
+        if model not in self._measured:
+            most = draftable_len(model.config, 1)
+            capacity = min(_MEASURED_LEN, most) if most > 1 else _MEASURED_LEN
+            host = TransformersHost(model, takes_trees=False, capacity=capacity)
+            self._measured[model] = measured_costs(host, self._rows)
+        return self._measured[model]
+
+
+def _end_token_ids(config: Any) -> set[int]:
+    ends = config.eos_token_id
+    return set() if ends is None else {ends} if isinstance(ends, int) else {*ends}
