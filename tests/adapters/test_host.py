@@ -115,6 +115,47 @@ def test_who_stops_early_leaves_the_committed_tokens_and_the_next_request_is_cle
     assert [token for step in again for token in step.token_ids] == plain([1, 2, 1], 9)
 
 
+@pytest.mark.parametrize("name", ["clear", "read", "run", "choose", "keep"])
+def test_an_engine_that_fails_once_leaves_the_next_request_right(name):
+    host, history = FakeHost(True, "compact"), SharedHistory(VOCAB_SIZE)
+    drafter = make_drafter(host, history=history)
+    works, calls = getattr(host, name), []
+
+    def fails_at_last(*given):
+        calls.append(given)
+        if len(calls) == (1 if name in {"clear", "read"} else 3):
+            raise BrokenPipeError
+        return works(*given)
+
+    setattr(host, name, fails_at_last)
+    with pytest.raises(BrokenPipeError):
+        list(generate(host, PROMPT, drafter=drafter, max_new_tokens=60, history=history))
+    assert history.num_recent_tokens == 0
+    setattr(host, name, works)
+    asked = {"drafter": drafter, "max_new_tokens": 60, "history": history}
+    steps = list(generate(host, PROMPT, **asked))
+    assert [token for step in steps for token in step.token_ids] == plain(PROMPT, 60)
+    assert history.num_recent_tokens == len(PROMPT) + 60
+
+
+def test_no_draft_reaches_further_than_it_may():
+    host = FakeHost(True, "compact")
+    asked = {"max_new_tokens": 60, "draft_until": len(PROMPT) + 30}
+    steps = list(generate(host, PROMPT, drafter=make_drafter(host), **asked))
+    assert [token for step in steps for token in step.token_ids] == plain(PROMPT, 60)
+    length = len(PROMPT)
+    for step, rows in zip(steps, host.run_lens, strict=False):
+        assert rows == 1 or length + rows <= len(PROMPT) + 30
+        length += len(step.token_ids)
+    assert max(host.run_lens) > 1
+    assert host.run_lens[-20:] == [1] * 20
+
+
+def test_costs_are_not_measured_where_nothing_fits():
+    with pytest.raises(OptionError, match="too few to measure steps of 16 rows"):
+        measured_costs(FakeHost(True, "compact", capacity=16))
+
+
 def test_a_finished_request_is_drafted_from_by_the_next():
     host, history = FakeHost(False, "canonical"), SharedHistory(VOCAB_SIZE)
     num_steps = []

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coordgen_rs._core import HostDrafter
+from coordgen_rs._core import HostDrafter, SharedHistory
+from coordgen_rs.adapters.host import make_drafter
 from coordgen_rs.adapters.llama_cpp import LlamaHost, branches
 from coordgen_rs.adapters.llama_cpp_python import DraftModel
 from coordgen_rs.adapters.sglang import Corpus, padded
 from coordgen_rs.adapters.vllm import Proposer
-from coordgen_rs.errors import EngineError, OptionError
+from coordgen_rs.errors import EmptyPromptError, EngineError, OptionError, TokenOutOfRangeError
 
 VOCAB_SIZE = 100
 PERIOD = [11, 12, 13, 14, 15]
@@ -62,6 +63,29 @@ class TestLlamaCppPython:
         first = self.answer(model, plain([1], 12), 60)[1]
         second = self.answer(model, plain([1], 12), 60)[1]
         assert second < first
+
+    def test_a_prompt_that_begins_with_the_last_answer_goes_on(self):
+        model = DraftModel(VOCAB_SIZE)
+        text, _ = self.answer(model, plain([1], 12), 20)
+        again, num_steps = self.answer(model, text, 40)
+        assert again[: len(text) + 40] == plain([1], len(text) + 39)
+        assert num_steps < 20
+
+    def test_an_answer_that_stopped_early_leaves_nothing_behind(self):
+        model, prompt = DraftModel(VOCAB_SIZE), plain([1], 12)
+        model(np.array([*prompt, says(prompt)], np.intc))  # a stop string ends it here
+        text, _ = self.answer(model, prompt, 40)
+        assert text[: len(prompt) + 40] == plain(prompt, 40)
+
+    def test_tokens_of_another_model_and_no_tokens_are_refused_by_name(self):
+        model = DraftModel(VOCAB_SIZE)
+        for wrong, error in (([VOCAB_SIZE], TokenOutOfRangeError), ([], EmptyPromptError)):
+            with pytest.raises(error):
+                model(np.array(wrong, np.intc))
+        with pytest.raises(OptionError):
+            DraftModel(VOCAB_SIZE, num_pred_tokens=-1)
+        with pytest.raises(OptionError, match="vocabulary"):
+            DraftModel(VOCAB_SIZE, history=SharedHistory(VOCAB_SIZE + 1))
 
     def test_no_tokens_are_drafted_where_none_pay(self):
         model = DraftModel(VOCAB_SIZE, num_pred_tokens=3, costs=[1, 9, 18, 27])
@@ -176,6 +200,26 @@ class TestVllm:
         ]  # and now it is gone for good
         assert self.call(proposer, begins)[1][:2] == [47, 48]
 
+    def test_an_empty_batch_has_no_drafts(self):
+        assert self.call(self.proposer(), []) == []
+
+    def test_an_unknown_token_is_named_and_the_next_step_is_right(self):
+        proposer, text = self.proposer(), plain([1], 12)
+        with pytest.raises(TokenOutOfRangeError):
+            self.call(proposer, [(text, [says(text)]), ([3], [VOCAB_SIZE])])
+        said = taken(text, [])
+        chain = self.call(proposer, [(text, said)])[0]
+        assert chain
+        assert taken(text + said, chain)[:1] == [says(text + said)]
+
+    def test_a_history_of_another_vocabulary_is_refused(self):
+        model = SimpleNamespace(get_vocab_size=lambda: VOCAB_SIZE, max_model_len=9)
+        speculative = SimpleNamespace(num_speculative_tokens=2)
+        config = SimpleNamespace(model_config=model, speculative_config=speculative)
+        proposer = Proposer(config, SharedHistory(VOCAB_SIZE + 1))
+        with pytest.raises(OptionError, match="vocabulary"):
+            self.call(proposer, [([1], [2])])
+
     def test_the_work_for_a_row_does_not_grow_with_the_batch(self, monkeypatch):
         texts_read = []
 
@@ -205,10 +249,10 @@ class TestSglang:
         while min(map(len, texts.values())) < 60:
             tails = [text[-12:] for text in texts.values()]
             corpus.synchronize()
-            tokens, masks, known = corpus.batch_get([*texts], tails, [*map(len, texts.values())])
+            tokens, masks = corpus.batch_get([*texts], tails, [*map(len, texts.values())])
             assert tokens.shape == (16,)
             assert masks.shape == (2 * 8 * 8,)
-            assert known.shape == (2,)
+            assert tokens.dtype == masks.dtype == np.int64
             for row, (name, text) in enumerate(texts.items()):
                 tree, mask = tokens[8 * row :][:8], masks.reshape(2, 8, 8)[row]
                 assert tree[0] == text[-1]
@@ -235,11 +279,46 @@ class TestSglang:
         corpus = Corpus(VOCAB_SIZE, 4)
         corpus.batch_get(["one"], [[40, 41, 42, 43, 44]], [5])
         corpus.erase_match_state(["one", "unknown"])
-        tokens, _, _ = corpus.batch_get(["two"], [[7, 40, 41]], [3])
+        tokens, _ = corpus.batch_get(["two"], [[7, 40, 41]], [3])
         assert tokens.tolist() == [41, 42, 43, 44]
         corpus.reset()
-        tokens, _, _ = corpus.batch_get(["three"], [[7, 40, 41]], [3])
+        tokens, _ = corpus.batch_get(["three"], [[7, 40, 41]], [3])
         assert 42 not in tokens
+
+    def test_an_empty_batch_has_an_empty_answer(self):
+        corpus = Corpus(VOCAB_SIZE, 4)
+        tokens, masks = corpus.batch_get([], [], [])
+        assert tokens.shape == masks.shape == (0,)
+        assert tokens.dtype == masks.dtype == np.int64
+        corpus.batch_put([])
+        corpus.erase_match_state([])
+
+    def test_a_tree_of_the_root_alone_has_its_size(self):
+        tokens, masks = Corpus(VOCAB_SIZE, 1).batch_get(["one"], [[4, 5]], [2])
+        assert (tokens.tolist(), masks.tolist()) == ([5], [1])
+
+    def test_a_request_that_is_refused_leaves_the_others_as_they_were(self):
+        corpus, text = Corpus(VOCAB_SIZE, 4), plain([1], 20)
+        expected = corpus.batch_get(["one"], [text], [len(text)])
+        for wrong, error in (([], EmptyPromptError), ([VOCAB_SIZE], TokenOutOfRangeError)):
+            with pytest.raises(error):
+                corpus.batch_get(["one", "two"], [text, wrong], [len(text), len(wrong)])
+            again = corpus.batch_get(["one"], [text], [len(text)])
+            assert [part.tolist() for part in again] == [part.tolist() for part in expected]
+
+    def test_a_request_that_was_taken_back_begins_anew(self):
+        corpus, text = Corpus(VOCAB_SIZE, 4), plain([1], 20)
+        corpus.batch_get(["one"], [text], [len(text)])
+        tokens, _ = corpus.batch_get(["one"], [text[:9]], [9])
+        assert tokens[0] == text[8]
+
+    def test_external_corpora_are_refused_by_name(self):
+        corpus = Corpus(VOCAB_SIZE, 4)
+        with pytest.raises(OptionError, match=r"'notes'.*SharedHistory"):
+            corpus.load_external_corpus_named("notes", [[1, 2, 3]])
+        with pytest.raises(OptionError, match="'notes'"):
+            corpus.remove_external_corpus("notes")
+        assert corpus.list_external_corpora() == {}
 
     def test_padding_sees_the_root_and_itself(self):
         token_ids, parents = np.array([5, 6, 7], np.uint32), np.array([0, 0, 1], np.uint32)
@@ -271,22 +350,71 @@ class TestBranches:
 
 
 class TestLlamaHost:
-    def host(self, *, is_recurrent: bool = False, drops: bool = True) -> LlamaHost:
+    def host(
+        self,
+        *,
+        is_recurrent: bool = False,
+        drops: bool = True,
+        n_seq_max: int = 1,
+        first_place: int = 0,
+        metadata: tuple[str, ...] = (),
+        **params: bool,
+    ) -> LlamaHost:
         vocab = SimpleNamespace(n_vocab=VOCAB_SIZE, is_eog=lambda token: token == 2)
         model = SimpleNamespace(
-            get_vocab=lambda: vocab, is_recurrent=lambda: is_recurrent, is_hybrid=lambda: False
+            get_vocab=lambda: vocab,
+            is_recurrent=lambda: is_recurrent,
+            is_hybrid=lambda: False,
+            metadata=lambda: dict.fromkeys(metadata, "16"),
         )
         context = SimpleNamespace(
             model=model,
             n_ctx=64,
             n_batch=32,
+            n_seq_max=4,
+            params=SimpleNamespace(**{"kv_unified": True, "swa_full": True, **params}),
             decode=lambda batch: None,
             memory_seq_rm=lambda sequence, first, last: drops,
+            memory_seq_pos_min=lambda sequence: first_place,
         )
         library = SimpleNamespace(
             LlamaBatch=lambda **sizes: SimpleNamespace(add=lambda *token: None)
         )
-        return LlamaHost(library, context, SimpleNamespace(), n_seq_max=1)
+        sampler = SimpleNamespace(reset=lambda: None)
+        return LlamaHost(library, context, sampler, n_seq_max=n_seq_max)
+
+    def test_a_context_whose_sequences_are_no_branches_is_refused(self):
+        window = ("gemma3.attention.sliding_window",)
+        assert self.host(n_seq_max=4).takes_trees
+        assert not self.host(n_seq_max=1, metadata=window, swa_full=False).takes_trees
+        with pytest.raises(OptionError, match="has 4 sequences"):
+            self.host(n_seq_max=5)
+        with pytest.raises(OptionError, match="n_seq_max is 0"):
+            self.host(n_seq_max=0)
+        with pytest.raises(OptionError, match="kv_unified = True"):
+            self.host(n_seq_max=4, kv_unified=False)
+        with pytest.raises(OptionError, match="swa_full = True"):
+            self.host(n_seq_max=4, metadata=window, swa_full=False)
+
+    def test_more_rows_than_branches_are_refused_before_any_token(self):
+        host = self.host(n_seq_max=4)
+        make_drafter(host, rows=(1, 5))
+        with pytest.raises(OptionError, match="5 branches, the host 4"):
+            make_drafter(host, rows=(1, 6))
+        make_drafter(self.host(n_seq_max=1), rows=(1, 16))  # chains have one
+
+    def test_no_more_is_cut_than_is_there(self):
+        host = self.host()
+        host.read(np.array([3, 4, 5], np.uint32))
+        host.cut(2)
+        for wrong in (3, -1):
+            with pytest.raises(OptionError, match="2 tokens are committed"):
+                host.cut(wrong)
+        host = self.host(first_place=1)
+        host.read(np.array([3, 4, 5], np.uint32))
+        host.cut(3)
+        with pytest.raises(EngineError, match="left the model's window"):
+            host.cut(2)
 
     def test_a_model_whose_state_cannot_be_taken_back_is_refused(self):
         with pytest.raises(OptionError, match="recurrent layers"):

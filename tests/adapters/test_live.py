@@ -4,6 +4,9 @@ The models are tiny and have random weights; their scores lie far apart, so that
 by rounding.
 """
 
+import json
+import shutil
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import open_session
 from coordgen_rs._core import HostDrafter, SharedHistory
 from coordgen_rs.adapters.host import generate, make_drafter, measured_costs
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import EngineError, OptionError, TokenOutOfRangeError
 
 NUM_NEW = 24
 RNG = np.random.default_rng(7)
@@ -40,6 +43,22 @@ def check(host) -> None:
     steps = list(generate(host, PROMPTS[0], **filling))
     assert sum(len(step.token_ids) for step in steps) == room
     assert total < 2 * len(PROMPTS) * NUM_NEW
+
+
+def take_turns(one, other) -> None:
+    """Two hosts that answer step by step in turns say what each says alone."""
+    prompts = dict(zip((one, other), PROMPTS, strict=True))
+    alone = [answer(host, prompt, make_drafter(host))[0] for host, prompt in prompts.items()]
+    asked = {"max_new_tokens": NUM_NEW}
+    running = [
+        generate(host, prompt, drafter=make_drafter(host), **asked)
+        for host, prompt in prompts.items()
+    ]
+    said: list[list[int]] = [[], []]
+    for steps in zip_longest(*running):
+        for tokens, step in zip(said, steps, strict=True):
+            tokens += step.token_ids if step else []
+    assert said == alone
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +161,29 @@ class TestMlx:
         assert scores.dtype == np.float32
         assert scores.argmax() == host.choose(0)
 
-    def model(self, llama):
+    def test_a_text_within_the_window_is_answered_and_a_longer_one_refused(self):
+        mx = pytest.importorskip("mlx.core")
+        llama = pytest.importorskip("mlx_lm.models.llama")
+        from coordgen_rs.adapters.mlx_lm import MlxHost
+
+        mx.random.seed(3)
+        windows = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 97}
+        model = self.model(llama, **windows)
+        check(MlxHost(model, vocab_size=64, capacity=96))
+        with pytest.raises(OptionError, match=r"window of 97 tokens.*below 97"):
+            MlxHost(model, vocab_size=64, capacity=97)
+
+    def test_a_token_that_is_forbidden_must_be_one(self):
+        pytest.importorskip("mlx.core")
+        llama = pytest.importorskip("mlx_lm.models.llama")
+        from coordgen_rs.adapters.mlx_lm import MlxHost
+
+        with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
+            MlxHost(self.model(llama), vocab_size=64, capacity=96, forbidden_ids=[64])
+
+    def model(self, llama, **sizes):
         args = llama.ModelArgs(
+            **sizes,
             model_type="llama",
             hidden_size=32,
             num_hidden_layers=2,
@@ -156,28 +196,153 @@ class TestMlx:
         return llama.Model(args)
 
 
-class TestGenai:
-    def test_the_answer_is_that_of_the_folder(self, bundle_of, tmp_path: Path):
-        genai = pytest.importorskip("onnxruntime_genai")
-        pytest.importorskip("onnx")
-        from coordgen_rs.adapters.onnxruntime_genai import GenaiHost
-        from genai_folders import write_folder
+@pytest.fixture(scope="module")
+def folder(bundle_of, tmp_path_factory):
+    pytest.importorskip("onnxruntime_genai")
+    pytest.importorskip("onnx")
+    from genai_folders import write_folder
 
-        session = open_session(bundle_of("embedded", "fp32"))
-        folder = write_folder(session.bundle, tmp_path / "folder")
-        model = genai.Model(str(folder))
-        check(GenaiHost(model, session.vocab_size, min(96, session.capacity)))
+    session = open_session(bundle_of("embedded", "fp32"))
+    return write_folder(session.bundle, tmp_path_factory.mktemp("genai") / "folder")
+
+
+@pytest.fixture(scope="module")
+def open_host(folder):
+    """A function from a capacity and more to a host of the folder."""
+    import onnxruntime_genai as genai
+
+    from coordgen_rs.adapters.onnxruntime_genai import GenaiHost
+
+    vocab_size = json.loads((folder / "genai_config.json").read_text())["model"]["vocab_size"]
+    model = genai.Model(str(folder))
+
+    def opened(capacity=96, *, more_columns=0, **options):
+        return GenaiHost(model, vocab_size + more_columns, capacity, **options)
+
+    return opened
+
+
+class TestGenai:
+    def test_the_answer_is_that_of_the_folder(self, open_host):
+        check(open_host())
+
+    def test_two_hosts_of_a_model_take_turns(self, open_host):
+        take_turns(open_host(), open_host())
+
+    def test_what_is_not_the_models_is_refused(self, open_host):
+        with pytest.raises(OptionError, match="capacity of 100000"):
+            open_host(100_000)
+        with pytest.raises(OptionError, match="the logits have"):
+            open_host(more_columns=1)
+        with pytest.raises(OptionError, match="capacity is 0"):
+            open_host(0)
+        with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
+            open_host(forbidden_ids=[10**6])
+
+    def test_a_model_that_cannot_take_tokens_back_is_refused(self, folder, tmp_path: Path):
+        import onnxruntime_genai as genai
+
+        from coordgen_rs.adapters.onnxruntime_genai import GenaiHost
+        from genai_folders import edit_config
+
+        windowed = shutil.copytree(folder, tmp_path / "windowed")
+        window = {"window_size": 16, "layers": [0, 1], "slide_key_value_cache": False}
+        edit_config(windowed, decoder__sliding_window=window)
+        model = genai.Model(str(windowed))
+        with pytest.raises(OptionError, match="cannot take tokens back"):
+            GenaiHost(model, 1536, 96)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    pytest.importorskip("cyllama")
+    gguf_files = pytest.importorskip("gguf_files")
+    where = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    return gguf_files.write_gguf(where, CHECKPOINTS["embedded"])
 
 
 class TestLlamaCpp:
     @pytest.mark.parametrize("n_seq_max", [16, 1])
-    def test_the_answer_is_that_of_the_file(self, tmp_path: Path, n_seq_max: int):
-        pytest.importorskip("cyllama")
-        gguf_files = pytest.importorskip("gguf_files")
+    def test_the_answer_is_that_of_the_file(self, path, n_seq_max: int):
         from coordgen_rs.adapters.llama_cpp import open_host
 
-        path = gguf_files.write_gguf(tmp_path / "model.gguf", CHECKPOINTS["embedded"])
         host = open_host(path, context=256, n_seq_max=n_seq_max)
         assert host.takes_trees == (n_seq_max > 1)
         check(host)
         assert measured_costs(host, (1, 2), [1, 2, 3])[1] > 0
+
+    def test_two_hosts_of_a_file_take_turns(self, path):
+        from coordgen_rs.adapters.llama_cpp import open_host
+
+        take_turns(open_host(path, context=256), open_host(path, context=256))
+
+    @pytest.mark.parametrize(
+        "samplers",
+        [
+            {"add_penalties": (64, 1.3, 0.0, 0.0), "add_greedy": ()},
+            {"add_top_k": (8,), "add_temp": (0.8,), "add_dist": (7,)},
+        ],
+        ids=lambda samplers: next(iter(samplers)),
+    )
+    def test_a_sampler_with_a_memory_or_a_seed_says_the_same(self, path, samplers):
+        from cyllama.llama import llama_cpp
+
+        from coordgen_rs.adapters.llama_cpp import LlamaHost
+
+        model = llama_cpp.LlamaModel(str(path))
+        said = []
+        for rows in ((1,), (1, 2, 4, 8, 16)):
+            params = llama_cpp.LlamaContextParams()
+            params.n_ctx, params.n_seq_max, params.kv_unified = 256, 16, True
+            params.n_threads = params.n_threads_batch = 1
+            sampler = llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
+            for add, given in samplers.items():
+                getattr(sampler, add)(*given)
+            host = LlamaHost(llama_cpp, llama_cpp.LlamaContext(model, params), sampler, 16)
+            said.append(
+                [answer(host, prompt, make_drafter(host, rows=rows))[0] for prompt in PROMPTS]
+            )
+        assert said[0] == said[1]
+
+    def test_what_is_not_there_is_refused(self, path, tmp_path: Path):
+        from coordgen_rs.adapters.llama_cpp import open_host
+
+        (tmp_path / "bad.gguf").write_bytes(b"nope")
+        for wrong in ("bad.gguf", "none.gguf"):
+            with pytest.raises(EngineError, match=f"cannot open .*{wrong}"):
+                open_host(tmp_path / wrong)
+        with pytest.raises(EngineError, match="cannot open"):
+            open_host(path, n_seq_max=300)  # llama.cpp has 256
+        with pytest.raises(OptionError, match="n_seq_max is 0"):
+            open_host(path, n_seq_max=0)
+        with pytest.raises(OptionError, match="context is -1"):
+            open_host(path, context=-1)
+        with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
+            open_host(path, context=256, forbidden_ids=[10**6])
+        with pytest.raises(OptionError, match="15 branches, the host 2"):
+            make_drafter(open_host(path, context=256, n_seq_max=2))
+
+    def test_answers_go_past_the_window_as_they_do_alone(self, tmp_path: Path):
+        pytest.importorskip("cyllama")
+        gguf_files = pytest.importorskip("gguf_files")
+        from coordgen_rs.adapters.llama_cpp import open_host
+
+        path = gguf_files.write_gguf(tmp_path / "model.gguf", random_gemma(tmp_path / "gemma"))
+        prompt = np.resize(PROMPTS[0], 290)  # llama.cpp's cache of a window has 256 places or more
+        for n_seq_max in (16, 1):
+            host = open_host(path, context=512, n_seq_max=n_seq_max)
+            expected, _ = answer(host, prompt, make_drafter(host, rows=(1,)))
+            assert answer(host, prompt, make_drafter(host))[0] == expected
+
+
+def random_gemma(folder: Path) -> Path:
+    """A Gemma 3 with windows of 16 tokens, as a Hugging Face directory."""
+    tiny = pytest.importorskip("tiny_transformers")
+    from tokenizers import Tokenizer, models
+
+    sizes = {"sliding_window": 16, "head_dim": 16, "hidden_size": 64, "num_hidden_layers": 7}
+    model = tiny.model_of("Gemma3", query_pre_attn_scalar=16, **{**sizes, "initializer_range": 0.3})
+    model.save_pretrained(folder)
+    vocabulary = {chr(48 + token): token for token in range(tiny.VOCAB_SIZE)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="0")).save(str(folder / "tokenizer.json"))
+    return folder

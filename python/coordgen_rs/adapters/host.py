@@ -99,8 +99,16 @@ def make_drafter(
         history: Finished requests to draft from.
 
     Raises:
-        OptionError: Rows or costs are unusable, or the history is of another vocabulary.
+        OptionError: Rows or costs are unusable, the host verifies fewer branches than rows have, or
+            the history is of another vocabulary.
     """
+    most = max(rows, default=1)
+    num_branches = getattr(host, "num_branches", most)  # of hosts that have a limit
+    if host.takes_trees and most - 1 > num_branches:
+        raise OptionError(
+            f"a step of {most} rows may have {most - 1} branches, the host {num_branches}: give "
+            "fewer rows, or open it with n_seq_max as large as the largest number of rows"
+        )
     return HostDrafter(
         host.vocab_size,
         rows=rows,

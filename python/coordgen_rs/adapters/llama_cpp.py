@@ -41,11 +41,13 @@ class LlamaHost:
         commit: As given.
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.
+        num_branches: Most branches of a tree.
         end_token_ids: Tokens that end an answer, by the file.
 
     Raises:
-        OptionError: `commit` is unknown, or the model has recurrent layers: their state cannot be
-            taken back, so what a rejected draft left in it would change the answer.
+        OptionError: `commit` is unknown; the context has fewer sequences, or keeps them apart; or
+            the model has recurrent layers: their state cannot be taken back, so what a rejected
+            draft left in it would change the answer.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class LlamaHost:
                 "the model has recurrent layers, whose state cannot be taken back, so drafts "
                 "cannot be dropped: use llama.cpp's own loop"
             )
+        _check_sequences(context, arguments.count("n_seq_max", n_seq_max))
         vocab = context.model.get_vocab()
         self.vocab_size: int = vocab.n_vocab
         self.capacity: int = context.n_ctx
         self.end_token_ids = [token for token in range(vocab.n_vocab) if vocab.is_eog(token)]
         self.takes_trees, self.commit = n_seq_max > 1, arguments.one_of("commit", commit, COMMITS)
+        self.num_branches = n_seq_max
         self._sequences = list(range(n_seq_max))
         self._most = context.n_batch
         self._length = self._first_row = 0
@@ -82,8 +86,16 @@ class LlamaHost:
         """Forget all but the first committed tokens: to answer a prompt again, say.
 
         Raises:
-            EngineError: llama.cpp cannot.
+            OptionError: There are fewer.
+            EngineError: llama.cpp cannot, or has dropped tokens that have left a window.
         """
+        if not 0 <= num_tokens <= self._length:
+            raise OptionError(f"cut({num_tokens}), but {self._length} tokens are committed")
+        if 0 < num_tokens < self._length and self._context.memory_seq_pos_min(0) > 0:
+            raise EngineError(
+                "llama.cpp has dropped tokens that have left the model's window: open the context "
+                "with swa_full, or clear it"
+            )
         self._drop(-1, num_tokens)
         self._sampler.reset()
         self._length = num_tokens
@@ -170,6 +182,27 @@ class LlamaHost:
             raise EngineError(f"llama.cpp cannot compute {len(token_ids)} rows: {error}") from error
 
 
+def _check_sequences(context: Any, num_sequences: int) -> None:
+    """Refuse a context whose sequences cannot be branches of one text.
+
+    Raises:
+        OptionError: It has fewer, gives each its own part of the cache, or drops what leaves the
+            model's window only where one sequence holds it.
+    """
+    if num_sequences > context.n_seq_max:
+        raise OptionError(
+            f"n_seq_max is {num_sequences}, but the context has {context.n_seq_max} sequences"
+        )
+    if num_sequences > 1 and not context.params.kv_unified:
+        raise OptionError("branches share a cache: open the context with kv_unified = True")
+    has_window = any(key.endswith(".sliding_window") for key in context.model.metadata())
+    if num_sequences > 1 and has_window and not context.params.swa_full:
+        raise OptionError(
+            "tokens of several branches never leave the model's window: open the context with "
+            "swa_full = True, or with one sequence"
+        )
+
+
 def branches(parents: Sequence[int], num_sequences: int) -> tuple[list[list[int]], list[int]]:
     """The sequences that go through each node of a tree, and its depth.
 
@@ -211,7 +244,7 @@ def open_host(
 
     Args:
         path: The file.
-        context: Tokens of the cache.
+        context: Tokens of the cache; 0 for as many as the model was trained with.
         threads: Compute threads.
         n_gpu_layers: Layers that the backend computes.
         n_seq_max: Most branches of a tree; 1 verifies chains alone.
@@ -221,7 +254,11 @@ def open_host(
     Raises:
         OptionError: The package `cyllama` is not installed, `commit` is unknown, or the model has
             recurrent layers.
+        EngineError: llama.cpp cannot open the file, or has no room for its cache.
+        ShapeError, TokenOutOfRangeError: The forbidden tokens are not those of the file.
     """
+    arguments.count("context", context, least=0)
+    arguments.count("n_seq_max", n_seq_max)
     try:
         from cyllama.llama import llama_cpp
     except ModuleNotFoundError as error:
@@ -235,10 +272,15 @@ def open_host(
     params = llama_cpp.LlamaContextParams()
     params.n_ctx, params.n_seq_max, params.kv_unified = context, n_seq_max, True
     params.n_threads = params.n_threads_batch = threads
-    model = llama_cpp.LlamaModel(str(path), model_params)
+    try:
+        model = llama_cpp.LlamaModel(str(path), model_params)
+        opened = llama_cpp.LlamaContext(model, params)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise EngineError(f"llama.cpp cannot open {path}: {error}") from error
     sampler = llama_cpp.LlamaSampler(llama_cpp.LlamaSamplerChainParams())
-    if forbidden_ids:
-        biases = [(token, float("-inf")) for token in forbidden_ids]
-        sampler.add_logit_bias(model.get_vocab().n_vocab, biases)
+    vocab_size = model.get_vocab().n_vocab
+    forbidden = arguments.token_ids("forbidden_ids", forbidden_ids, vocab_size).tolist()
+    if forbidden:
+        sampler.add_logit_bias(vocab_size, [(token, float("-inf")) for token in forbidden])
     sampler.add_greedy()
-    return LlamaHost(llama_cpp, llama_cpp.LlamaContext(model, params), sampler, n_seq_max, commit)
+    return LlamaHost(llama_cpp, opened, sampler, n_seq_max, commit)

@@ -2,16 +2,19 @@
 
 In: a model and its cache from `mlx_lm`. Out: a `Host` that verifies chains. Decoding is greedy.
 
-Versions: mlx 0.32, mlx-lm 0.32. Caches that cannot be trimmed are refused.
+Versions: mlx 0.32, mlx-lm 0.32. Caches that cannot be trimmed are refused: those of recurrent
+layers, and those of windows that the text may outgrow.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import OptionError
+from coordgen_rs import arguments
+from coordgen_rs.errors import EngineError, OptionError
 
 _CHUNK = 2048
 """As MLX-LM's own loop reads prompts: other chunks have other bits."""
@@ -33,7 +36,9 @@ class MlxHost:
         vocab_size: Same as in `Host`.
 
     Raises:
-        OptionError: The model's cache cannot be trimmed: it is a window, or recurrent.
+        OptionError: The model's cache cannot be trimmed: it is recurrent, or a window that is no
+            longer than the capacity.
+        ShapeError, TokenOutOfRangeError: The forbidden tokens are not in the vocabulary.
     """
 
     takes_trees = False
@@ -42,8 +47,10 @@ class MlxHost:
     def __init__(
         self, model: Any, vocab_size: int, capacity: int, *, forbidden_ids: Sequence[int] = ()
     ) -> None:
-        self._model, self._forbidden = model, list(forbidden_ids)
-        self.vocab_size, self.capacity = vocab_size, capacity
+        self.vocab_size = arguments.count("vocab_size", vocab_size)
+        self.capacity = arguments.count("capacity", capacity)
+        self._model = model
+        self._forbidden = arguments.token_ids("forbidden_ids", forbidden_ids, vocab_size).tolist()
         self._logits: Any = None
         self._said: list[int] = []
         self._num_run = 0
@@ -60,6 +67,12 @@ class MlxHost:
         self._cache = cache.make_prompt_cache(self._model)
         if not cache.can_trim_prompt_cache(self._cache):
             raise OptionError("the model's cache cannot be trimmed, so drafts cannot be dropped")
+        window = min(map(_window, self._cache), default=math.inf)
+        if window <= self.capacity:
+            raise OptionError(
+                f"the model has a window of {window} tokens, whose cache drops what a rejected "
+                f"draft needs again: take a capacity below {window}, not {self.capacity}"
+            )
         self._num_run = 0
 
     def read(self, token_ids: NDArray[np.uint32]) -> None:
@@ -97,9 +110,22 @@ class MlxHost:
         return np.array(self._logits[row].astype(mx.float32))  # numpy has no bfloat16
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keep the first rows of the chain."""
+        """Keep the first rows of the chain.
+
+        Raises:
+            EngineError: MLX-LM cannot drop the others.
+        """
         from mlx_lm.models import cache
 
-        if self._num_run > len(rows):
-            cache.trim_prompt_cache(self._cache, self._num_run - len(rows))
+        num_dropped = self._num_run - len(rows)
+        if num_dropped and cache.trim_prompt_cache(self._cache, num_dropped) != num_dropped:
+            raise EngineError("MLX-LM cannot drop rejected drafts from this model's cache")
         self._num_run = 0
+
+
+def _window(cache: Any) -> float:
+    """Tokens that a layer's cache holds at once; of several caches, the fewest."""
+    parts = getattr(cache, "caches", [])
+    bounds = [getattr(cache, name, None) for name in ("max_size", "chunk_size")]
+    given = [bound for bound in bounds if bound is not None]
+    return min([*given, *map(_window, parts)], default=math.inf)

@@ -4,7 +4,7 @@ In: an opened `onnxruntime_genai.Model`. Out: a `Host` that verifies chains: Gen
 no tree. Decoding is greedy. On CPU `open_session(folder)` verifies trees on the same files.
 
 Versions: onnxruntime-genai 0.18. Models whose cache cannot be rewound (sliding windows, recurrent
-layers, pipelines) fail in `rewind_to`.
+layers, pipelines) are refused when they are opened: two tokens are read and one is taken back.
 """
 
 import importlib
@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from coordgen_rs import arguments
+from coordgen_rs.errors import OptionError
 
 _LEAST_ROWS = 2
 
@@ -36,6 +39,11 @@ class GenaiHost:
         commit: Without a meaning for chains.
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.
+
+    Raises:
+        OptionError: The capacity or the vocabulary is not the model's, or its cache cannot be
+            rewound.
+        ShapeError, TokenOutOfRangeError: The forbidden tokens are not in the vocabulary.
     """
 
     takes_trees = False
@@ -52,11 +60,35 @@ class GenaiHost:
     ) -> None:
         self._genai = importlib.import_module(type(model).__module__.partition(".")[0])
         self._model = model
-        self.vocab_size, self.capacity = vocab_size, capacity
-        self._forbidden, self._padded = list(forbidden_ids), padded
+        self.vocab_size = arguments.count("vocab_size", vocab_size)
+        self.capacity = arguments.count("capacity", capacity)
+        self._forbidden = arguments.token_ids("forbidden_ids", forbidden_ids, vocab_size).tolist()
+        self._padded = padded
         self._rows = np.zeros((0, vocab_size), np.float32)
         self._length = 0
+        self._try()
         self.clear()
+
+    def _try(self) -> None:
+        """Refuse a model that does not do what drafts need, before there is a request.
+
+        Raises:
+            OptionError: It does not.
+        """
+        try:
+            self.clear()
+            self._generator.append_tokens(np.zeros(2, np.int32)[: self.capacity])
+            num_columns = self._generator.get_logits().size
+            self._generator.rewind_to(min(1, self.capacity - 1))
+        except RuntimeError as error:
+            raise OptionError(
+                f"ONNX Runtime GenAI cannot take tokens back with this model, or not with a "
+                f"capacity of {self.capacity}: {error}"
+            ) from error
+        if num_columns != self.vocab_size:
+            raise OptionError(
+                f"vocab_size is {self.vocab_size}, but the logits have {num_columns} columns"
+            )
 
     def clear(self) -> None:
         """Forget all tokens, by a new generator."""

@@ -9,12 +9,13 @@ Versions: the interface of `NgramCorpus` in SGLang 0.5.23. Put it in the worker'
 `worker.ngram_corpus = Corpus(vocab_size, draft_token_num)`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import HostDrafter, SharedHistory
+from coordgen_rs.errors import OptionError
 
 
 class Corpus:
@@ -42,7 +43,7 @@ class Corpus:
         req_ids: Sequence[str],
         batch_tokens: Sequence[Sequence[int]],
         total_lens: Sequence[int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Draft for each request of a batch.
 
         Args:
@@ -51,9 +52,8 @@ class Corpus:
             total_lens: How many tokens each has in all.
 
         Returns:
-            Token ids, `(requests * draft_token_num,) i64`; masks, `(requests * draft_token_num *
-            draft_token_num,) u8`, 1 where a node sees another; and how many tokens of each request
-            are drafted from, `(requests,) i64`.
+            Token ids, `(requests * draft_token_num,) i64`, and masks, `(requests *
+            draft_token_num * draft_token_num,) i64`, 1 where a node sees another.
 
         Raises:
             EmptyPromptError, TokenOutOfRangeError: The tokens cannot be followed.
@@ -61,9 +61,9 @@ class Corpus:
         trees = [
             self._tree(*request) for request in zip(req_ids, batch_tokens, total_lens, strict=True)
         ]
-        known = [len(self._requests[req_id][0].token_ids) for req_id in req_ids]
-        token_ids = np.concatenate([token_ids for token_ids, _ in trees])
-        return token_ids, np.concatenate([mask for _, mask in trees]), np.array(known)
+        none = [np.zeros(0, np.int64)]
+        token_ids = np.concatenate([token_ids for token_ids, _ in trees] or none)
+        return token_ids, np.concatenate([mask for _, mask in trees] or none)
 
     def batch_put(self, batch_tokens: Sequence[Sequence[int]]) -> None:
         """Nothing: what is said is told by `batch_get`, what has ended by `erase_match_state`."""
@@ -84,13 +84,36 @@ class Corpus:
         self._history.clear()
         self._requests.clear()
 
+    def load_external_corpus_named(self, corpus_id: str, chunks: Iterable[Sequence[int]]) -> int:
+        """Refused: finished requests are what is drafted from.
+
+        Raises:
+            OptionError: Always.
+        """
+        raise OptionError(
+            f"the external corpus {corpus_id!r} cannot be loaded: give Corpus a SharedHistory that "
+            "remembers its texts"
+        )
+
+    def remove_external_corpus(self, corpus_id: str) -> None:
+        """Refused, as there is none.
+
+        Raises:
+            OptionError: Always.
+        """
+        raise OptionError(f"there is no external corpus {corpus_id!r}")
+
+    def list_external_corpora(self) -> dict[str, int]:
+        """None, as none can be loaded."""
+        return {}
+
     def _new(self) -> HostDrafter:
         rows = range(1, self.draft_token_num + 1)
         return HostDrafter(self._vocab_size, rows=rows, history=self._history)
 
     def _tree(
         self, req_id: str, tail: Sequence[int], total_len: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         text = np.array(tail, np.uint32)
         drafter, seen = self._requests.get(req_id, (None, 0))
         num_new = total_len - seen
@@ -107,7 +130,7 @@ class Corpus:
 
 def padded(
     token_ids: NDArray[np.uint32], parents: NDArray[np.uint32], num_nodes: int
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A tree in the form that SGLang verifies.
 
     Missing nodes say the last token again behind the root: guesses like others, which are verified.
@@ -118,11 +141,11 @@ def padded(
         num_nodes: As many as there must be.
 
     Returns:
-        Token ids, `(num_nodes,) i64`, and the mask, `(num_nodes * num_nodes,) u8`.
+        Token ids, `(num_nodes,) i64`, and the mask, `(num_nodes * num_nodes,) i64`.
     """
     missing = num_nodes - len(token_ids)
     above = np.concatenate([parents, np.zeros(missing, np.uint32)])
-    mask = np.eye(num_nodes, dtype=np.uint8)
+    mask = np.eye(num_nodes, dtype=np.int64)
     for node in range(1, num_nodes):
         mask[node] |= mask[above[node]]
     whole = np.concatenate([token_ids, np.repeat(token_ids[-1:], missing)])
