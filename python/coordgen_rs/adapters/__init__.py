@@ -1,1 +1,1 @@
-"""Our drafts in other engines: one file each, which imports its engine only when it is used."""
+"""Our drafts in other engines: one module each, which imports its engine only when it is used."""

@@ -42,6 +42,8 @@ class LlamaHost:
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.
         num_branches: Most branches of a tree.
+        model: The context's `LlamaModel`: its chat template.
+        vocab: Its `LlamaVocab`: the tokenizer.
         end_token_ids: Tokens that end an answer, by the file.
 
     Raises:
@@ -65,10 +67,10 @@ class LlamaHost:
                 "cannot be dropped: use llama.cpp's own loop"
             )
         _check_sequences(context, arguments.count("n_seq_max", n_seq_max))
-        vocab = context.model.get_vocab()
-        self.vocab_size: int = vocab.n_vocab
+        self.model, self.vocab = context.model, context.model.get_vocab()
+        self.vocab_size: int = self.vocab.n_vocab
         self.capacity: int = context.n_ctx
-        self.end_token_ids = [token for token in range(vocab.n_vocab) if vocab.is_eog(token)]
+        self.end_token_ids = [token for token in range(self.vocab_size) if self.vocab.is_eog(token)]
         self.takes_trees, self.commit = n_seq_max > 1, arguments.one_of("commit", commit, COMMITS)
         self.num_branches = n_seq_max
         self._sequences = list(range(n_seq_max))
