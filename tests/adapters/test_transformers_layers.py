@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordgen_rs.adapters.transformers import Drafted
+from coordgen_rs.adapters.transformers import Drafted, TransformersHost
 from coordgen_rs.errors import OptionError
 from tiny_transformers import answers, gpt2, model_of, prompt_of, torch, transformers
 
@@ -93,8 +93,15 @@ class TestRefusals:
         with pytest.raises(OptionError, match=r"takes no positions.*trees=False"):
             model.generate(prompt_of(14), custom_generate=Drafted(costs=None), max_new_tokens=4)
 
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    @pytest.mark.parametrize("weights", ["bfloat16", "float16"])
+    def test_half_the_width_takes_trees(self, weights, attention):
+        model = model_of("Llama", initializer_range=0.02).to(getattr(torch, weights))
+        model.set_attn_implementation(attention)
+        TransformersHost(model, takes_trees=True)
+
     @pytest.mark.parametrize("ignored", ["attention_mask", "position_ids"])
-    def test_a_model_that_ignores_a_masks_or_positions_of_trees_is_refused(self, ignored):
+    def test_a_model_that_ignores_masks_or_positions_of_trees_is_refused(self, ignored):
         model = gpt2()
         inner = model.transformer.forward
 
