@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import threading
 
 import pytest
 
@@ -63,3 +65,29 @@ def test_what_is_no_tokenizer_is_refused_with_its_file(tmp_path):
     os.mkfifo(path)
     with pytest.raises(BundleError, match="is a pipe"):
         Tokenizer(path)
+
+
+def test_other_threads_run_while_a_long_text_is_tokenized(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(character_tokenizer(128)))
+    tokenizer, may_run, has_run = Tokenizer(path), threading.Lock(), []
+
+    def other():
+        with may_run:
+            has_run.append(True)
+
+    may_run.acquire()
+    thread = threading.Thread(target=other)
+    thread.start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # from here on, nobody runs who is not let
+    try:
+        may_run.release()
+        for _ in range(500):
+            tokenizer.encode("hello world " * 400)
+            if has_run:
+                break
+        assert has_run
+    finally:
+        sys.setswitchinterval(before)
+        thread.join()

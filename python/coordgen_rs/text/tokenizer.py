@@ -1,7 +1,9 @@
 """Text to token ids and back, by the `tokenizers` package."""
 
+import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -16,8 +18,13 @@ from coordgen_rs.files.json_text import read_bytes
 from coordgen_rs.text.begin_token import add_begin_token
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.pieces import TextPieces
+from coordgen_rs.text.token_bytes import TokenBound, token_bound
 
 _MOST_BYTES = 512 << 20
+
+_LONG = 1024
+"""Characters or tokens from which on the interpreter's lock is let go of: only the package's calls
+for batches do so, which also leave out offsets and take half of the time."""
 
 
 class Tokenizer:
@@ -87,8 +94,27 @@ class Tokenizer:
         """
         valid = arguments.text("the text", text)
         with self._errors("cannot encode the text"):
-            encoding = self._tokenizer.encode(valid, add_special_tokens=special_tokens)
+            if len(valid) < _LONG:
+                encoding = self._tokenizer.encode(valid, add_special_tokens=special_tokens)
+            else:
+                [encoding] = self._tokenizer.encode_batch_fast(
+                    [valid], add_special_tokens=special_tokens
+                )
         return np.asarray(encoding.ids, np.uint32)
+
+    @cached_property
+    def bound(self) -> TokenBound | None:
+        """How much text a token can stand for; None for any. The first time takes a while."""
+        return token_bound(json.loads(self.to_json()))
+
+    def least_tokens(self, text: str) -> int:
+        """How many tokens a text has at least, found without tokenizing it; 0 if nobody knows.
+
+        Raises:
+            OptionError: The text holds half of a surrogate pair, so it is not valid Unicode.
+        """
+        valid = arguments.text("the text", text)
+        return 0 if self.bound is None else self.bound.least_tokens(valid)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of `token_ids`, without special tokens.
@@ -97,7 +123,10 @@ class Tokenizer:
             BundleError: The tokenizer cannot do these ids, for what its file says.
         """
         with self._errors("cannot decode the tokens"):
-            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+            ids = list(token_ids)
+            if len(ids) < _LONG:
+                return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+            return str(self._tokenizer.decode_batch([ids], skip_special_tokens=True)[0])
 
     def stream(self) -> Callable[[int], str]:
         """A function that takes one id at a time and returns the text that is now certain.
