@@ -5,21 +5,28 @@ SIGTERM, when what was running has ended or the time for that is over.
 """
 
 import asyncio
-import errno
 import ipaddress
+import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
-from typing import Any
+from functools import partial
 
 import uvicorn
 
-from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.connections import Connection, Connections
+from coordgen_rs.server.listening import (
+    ACCEPTED_AT_ONCE,
+    MOST_CONNECTIONS,
+    bound,
+    most_connections,
+    url_of,
+)
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.worker import Worker
 
@@ -30,9 +37,9 @@ _KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than clients keep theirs (httpx 5 s, proxies 60),
 or they would send the next request into a connection that is just being closed."""
 
-_SLOWEST_HEAD_S = 90
-"""What a client has from its connection, or its last answer, to the end of a request's head; idle
-connections are closed before."""
+_SWITCH_S = 0.001
+"""How long a thread may keep the interpreter's lock while others wait, a fifth of Python's default:
+the thread that runs the model takes it several times a step."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Place:
     Attributes:
         host: The address.
         port: 0 for any that is free.
-        max_queue: Most requests that wait.
+        max_queue: Most requests of a client that wait.
         grace_s: Seconds that running requests get once the server is told to end.
     """
 
@@ -75,8 +82,8 @@ def serve(
         OptionError: The address cannot be bound.
         CoordgenError: The model cannot be opened, or has failed.
     """
-    listening = _bound(place)
-    url = _url(listening)
+    listening = bound(place.host, place.port)
+    url = url_of(listening)
 
     def changed() -> None:
         if worker.state == "ready":
@@ -84,9 +91,17 @@ def serve(
         else:
             server.should_exit = True
 
-    worker = Worker(open_model, place.max_queue, changed)
+    def opened() -> Model:
+        model = open_model()
+        _ = model.tokenizer.bound  # it takes a while: before the first request
+        return model
+
+    worker, connections = Worker(opened, place.max_queue, changed), Connections(most_connections())
     config = uvicorn.Config(
         make_app(worker, access),
+        loop="asyncio",
+        http=partial(Connection, connections),  # type: ignore[arg-type]
+        backlog=ACCEPTED_AT_ONCE,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -96,7 +111,9 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         log_level="error",  # what strangers send is no warning
     )
-    server = _Server(config, worker, place.grace_s)
+    server = _Server(config, worker, place.grace_s, connections)
+    sys.setswitchinterval(_SWITCH_S)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text each, in threads of ours
     tell(f"loading {access.model}; {url} answers 503 until then")
     worker.start()
     try:
@@ -115,33 +132,26 @@ class _Server(uvicorn.Server):
         config: Of uvicorn.
         worker: Takes no more jobs once the server ends.
         grace_s: Seconds until the rest is ended.
+        connections: Looked at from time to time.
     """
 
-    def __init__(self, config: uvicorn.Config, worker: Worker, grace_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, worker: Worker, grace_s: float, connections: Connections
+    ) -> None:
         super().__init__(config)
-        self._worker, self._grace_s = worker, grace_s
-        self._silent: dict[Any, tuple[Any, float]] = {}
-        """Connections without a request: their last one, and since when."""
+        self._worker, self._grace_s, self._connections = worker, grace_s, connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; how many are accepted at once says nothing about how many may wait for it."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(MOST_CONNECTIONS)
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second; see uvicorn."""
         if counter % 10 == 0:
-            self._drop_silent(monotonic())
+            self._connections.drop_slow(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
-
-    def _drop_silent(self, now_s: float) -> None:
-        """Drop connections on which the head of a request does not come to its end."""
-        before, self._silent = self._silent, {}
-        for connection in self.server_state.connections:
-            last = getattr(connection, "cycle", None)
-            if last is not None and not last.response_complete:
-                continue
-            known, since_s = before.get(connection, (last, now_s))
-            if known is not last:  # it has asked and got its answer since
-                since_s = now_s
-            self._silent[connection] = last, since_s
-            if now_s - since_s > _SLOWEST_HEAD_S and connection.transport is not None:
-                connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running requests end, for a while."""
@@ -170,27 +180,3 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _bound(place: Place) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        OptionError: The address is in use, or not one of this machine.
-    """
-    try:
-        found = socket.getaddrinfo(
-            place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, *_, address = found[0]
-        return socket.create_server(address[:2], family=family)
-    except (OSError, OverflowError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            said = "another program listens there: give --port, or 0 for any that is free"
-        raise OptionError(f"cannot listen on {place.host} port {place.port}: {said}") from error
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
