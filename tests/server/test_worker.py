@@ -2,7 +2,10 @@
 
 import asyncio
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
@@ -11,10 +14,12 @@ from coordgen_rs.errors import BundleError, DeviceLostError
 from coordgen_rs.server import answering
 from coordgen_rs.server.answering import Answering
 from coordgen_rs.server.asked import asked_completion
+from coordgen_rs.server.client import Client
 from coordgen_rs.server.fields import Fields
 from coordgen_rs.server.forms import Form
 from coordgen_rs.server.job import Job
-from coordgen_rs.server.refusal import RefusalError, UnavailableError
+from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.server.turns import Turns
 from coordgen_rs.server.worker import Worker
 from fake_model import STEPS, FakeModel, FakeTokenizer
 
@@ -25,7 +30,7 @@ def asked(prompt, **fields):
 
 def job(prompt, client="one", **fields):
     ids = FakeTokenizer().encode(prompt)
-    return Job(asked(prompt, **({"stream": True} | fields)), ids, client)
+    return Job(asked(prompt, **({"stream": True} | fields)), ids, Client("", client))
 
 
 async def all_news(job):
@@ -80,25 +85,41 @@ def test_clients_take_turns():
     with_worker(test, model)
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_again():
-    model = FakeModel(is_gated=True)
+def test_keys_take_turns_and_the_addresses_of_a_key_among_themselves():
+    turns = Turns()
+    asked_for = ("a1", "a1", "a1", "a2", "a2", "b1", "b1", "b1")
 
-    async def test(worker):
-        worker.submit(job("running"))
-        await in_thread(model.at_step.acquire)
-        waiting = [job("first"), job("second")]
-        for one in waiting:
-            worker.submit(one)
-        with pytest.raises(RefusalError, match="2 requests are waiting") as refused:
-            worker.submit(job("third"))
-        assert refused.value.status == 429
-        assert int(refused.value.headers["Retry-After"]) >= 1
-        worker.withdraw(waiting[0])
-        worker.submit(job("fourth"))
-        assert worker.figures.refused == worker.figures.given_up == 1
+    async def test():
+        for key, network in asked_for:
+            turns.add(Job(asked("?"), np.zeros(1, np.uint32), Client(key, network)))
+        assert len(turns) == len(asked_for)
+        took = ["".join(turns.take().client) for _ in asked_for]
+        assert took == ["a1", "b1", "a2", "b1", "a1", "b1", "a2", "a1"]
+        assert len(turns) == 0
 
-    with_worker(test, model, max_queue=2)
-    assert model.ended == ["running", "second", "fourth"]
+    asyncio.run(test())
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from("ab-"), st.sampled_from("xy"), st.integers(0, 3))))
+def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
+    async def test():
+        turns, waiting = Turns(), []
+        for key, network, number in events:
+            if key == "-":
+                if number < len(waiting):
+                    assert turns.remove(waiting[number])
+                    assert not turns.remove(waiting.pop(number))
+                elif waiting:
+                    waiting.remove(turns.take())
+            else:
+                waiting.append(Job(asked("?"), np.zeros(1, np.uint32), Client(key, network)))
+                turns.add(waiting[-1])
+            assert set(turns) == set(waiting)
+        assert set(turns.clear()) == set(waiting)
+        assert len(turns) == 0
+
+    asyncio.run(test())
 
 
 async def given_up_while_running(model, worker):

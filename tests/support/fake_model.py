@@ -14,12 +14,18 @@ from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.step_tree import StepTree
 from coordgen_rs.target.session import StepCost
 from coordgen_rs.text.stop import StopStrings
+from coordgen_rs.text.token_bytes import TokenBound
 
 STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
 
 
 class FakeTokenizer:
     """One token a character."""
+
+    bound = TokenBound(4)
+
+    def least_tokens(self, text):
+        return self.bound.least_tokens(text)
 
     def encode(self, text, *, special_tokens=True):
         return np.array([1] * special_tokens + [ord(character) for character in text], np.uint32)

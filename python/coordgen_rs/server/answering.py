@@ -6,6 +6,7 @@ queued or running. An error before the first event has its own status; after it,
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -21,6 +22,9 @@ _written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a comment, which clients leave out."""
+
+_LONG_ANSWER = 200
+"""Tokens from which on a whole answer is written in a thread: with trees, a megabyte or more."""
 
 _WAITING = ": waiting\n\n"
 
@@ -71,8 +75,13 @@ class Answering(Response):
         if isinstance(news, Exception):
             await self._refuse(news, scope, receive, send)
         elif isinstance(news, Answer):
-            told = self._form.whole(news, self._job.queued_s, gains)
-            await JSONResponse(told)(scope, receive, send)
+            made = partial(self._whole_response, news, gains)
+            is_long = len(news.token_ids) > _LONG_ANSWER
+            response = await asyncio.to_thread(made) if is_long else made()
+            await response(scope, receive, send)
+
+    def _whole_response(self, answer: Answer, gains: list[Gain]) -> Response:
+        return JSONResponse(self._form.whole(answer, self._job.queued_s, gains))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         begin: Message = {"type": "http.response.start", "status": 200, "headers": _EVENTS}

@@ -4,12 +4,12 @@ In: a worker, and what the server is to allow. Out: an ASGI application. Bodies 
 `asked.py`, answers sent in `answering.py`.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,17 +26,28 @@ from coordgen_rs.server.answering import Answering, refused
 from coordgen_rs.server.asked import Asked, asked_chat, asked_completion, asked_prompt
 from coordgen_rs.server.asked_response import asked_response
 from coordgen_rs.server.asked_tokens import asked_text, asked_tokens
-from coordgen_rs.server.bodies import read
+from coordgen_rs.server.bodies import most_body_bytes, read
+from coordgen_rs.server.client import Client, client_of
 from coordgen_rs.server.fields import Fields
 from coordgen_rs.server.figures import CONTENT_TYPE
 from coordgen_rs.server.forms import Form
-from coordgen_rs.server.guard import KEY_NAME, Guard
+from coordgen_rs.server.guard import Guard
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.keys import ApiKey
+from coordgen_rs.server.lanes import Lanes
 from coordgen_rs.server.page import page
+from coordgen_rs.server.places import Places
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.response_form import ResponseForm
 from coordgen_rs.server.worker import Worker
+
+ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+"""Paths whose requests wait for the model."""
+
+_MOST_TEXTS = 16
+"""Requests of a client for tokens and templates at once."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,13 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
             allow_headers=["*"],
             expose_headers=["Retry-After"],
         )
-    return Guard(app, keys=access.keys, hosts=access.hosts, origins=access.origins)
+    return Guard(
+        app,
+        keys=access.keys,
+        hosts=access.hosts,
+        origins=access.origins,
+        place=endpoints.place,
+    )
 
 
 class Endpoints:
@@ -116,7 +133,8 @@ class Endpoints:
     def __init__(self, worker: Worker, access: Access) -> None:
         self._worker, self._access, self._name = worker, access, access.model
         self._created = int(time.time())
-        self._page = page()
+        self._page, self._lanes = page(), Lanes()
+        self._places = Places(_MOST_TEXTS, lambda num: 1)
 
     async def page(self, request: Request) -> Response:
         """The chat page."""
@@ -149,22 +167,14 @@ class Endpoints:
                 self._check_name(name)
             return asked_by(fields)
 
-        asked = await read(request, check)
-        self._worker.check_room()
+        client = client_of(request.scope)
+        asked = await self._read(request, check)
         model = self._worker.model
-        prompt_ids = await asyncio.to_thread(asked.prompt, model)
-        if len(prompt_ids) > model.context:
-            raise RefusalError(
-                f"the prompt has {len(prompt_ids)} tokens, the model's context {model.context}",
-                param=asked.prompt_field,
-                code="context_length_exceeded",
-            )
-        host = request.client.host if request.client else ""
-        key_name = request.scope[KEY_NAME]
+        prompt_ids = await self._lanes.run(client, partial(asked.prompt_ids, model))
         namespace = None
-        if self._access.namespace_by_key and key_name is not None:
-            namespace = f"{self._access.namespace}/{key_name}"
-        job = Job(asked, prompt_ids, f"{key_name} {host}", namespace)
+        if self._access.namespace_by_key and client.key:
+            namespace = f"{self._access.namespace}/{client.key}"
+        job = Job(asked, prompt_ids, client, namespace)
         tokenizer = model.tokenizer
         kind = ResponseForm if asked.kind == "response" else Form
         form = kind(
@@ -177,32 +187,55 @@ class Endpoints:
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text, as llama.cpp's server gives them."""
-        content, special, with_pieces = await read(request, asked_tokens)
+        content, special, with_pieces = await self._read(request, asked_tokens)
         tokenizer = self._worker.model.tokenizer
-        ids = (await asyncio.to_thread(tokenizer.encode, content, special_tokens=special)).tolist()
-        if not with_pieces:
-            return JSONResponse({"tokens": ids})
-        return JSONResponse(
-            {"tokens": [{"id": token, "piece": tokenizer.token(token)} for token in ids]}
-        )
+
+        def told() -> Response:
+            ids = tokenizer.encode(content, special_tokens=special).tolist()
+            if not with_pieces:
+                return JSONResponse({"tokens": ids})
+            return JSONResponse(
+                {"tokens": [{"id": token, "piece": tokenizer.token(token)} for token in ids]}
+            )
+
+        return await self._lanes.run(client_of(request.scope), told)
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens."""
         model = self._worker.model
-        ids = await read(request, partial(asked_text, model.vocab_size))
-        return JSONResponse({"content": await asyncio.to_thread(model.tokenizer.decode, ids)})
+        ids = await self._read(request, partial(asked_text, model.vocab_size))
+        return await self._lanes.run(
+            client_of(request.scope),
+            lambda: JSONResponse({"content": model.tokenizer.decode(ids)}),
+        )
 
     async def apply_template(self, request: Request) -> Response:
         """The text that the model reads for a dialogue."""
-        render = await read(request, asked_prompt)
+        render = await self._read(request, asked_prompt)
         model = self._worker.model
-        return JSONResponse({"prompt": await asyncio.to_thread(render, model)})
+        return await self._lanes.run(
+            client_of(request.scope), lambda: JSONResponse({"prompt": render(model)})
+        )
 
     async def metrics(self, request: Request) -> Response:
         """Counts for Prometheus."""
         worker = self._worker
         text = worker.figures.text(num_running=worker.num_running, num_waiting=worker.num_waiting)
         return PlainTextResponse(text, media_type=CONTENT_TYPE)
+
+    def place(self, client: Client, path: str) -> AbstractContextManager[None]:
+        """A place for a request to a path; see `Guard`."""
+        return (self._worker.places if path in ANSWERING else self._places).one(client)
+
+    async def _read(self, request: Request, check: Callable[[Fields], _T]) -> _T:
+        """What `check` makes of a request's body.
+
+        Raises:
+            RefusalError: The body cannot be used, or the model cannot be used now.
+        """
+        model, client = self._worker.model, client_of(request.scope)
+        most_bytes = most_body_bytes(model.tokenizer, model.context)
+        return await read(request, check, most_bytes, partial(self._lanes.run, client))
 
     def _check_name(self, name: str) -> None:
         if name != self._name:

@@ -20,6 +20,7 @@ from coordgen_rs.request_options import RequestOptions
 from coordgen_rs.server.content import grammar_of, prediction_of, stop_strings_of
 from coordgen_rs.server.dialogue import dialogue_of
 from coordgen_rs.server.fields import Fields
+from coordgen_rs.server.refusal import TooLongError
 from coordgen_rs.server.tools import Tools
 
 _LARGEST = 2**64 - 1
@@ -84,6 +85,16 @@ class Asked:
     seed: int | None
     tools: Tools | None
 
+    def prompt_ids(self, model: Model) -> NDArray[np.uint32]:
+        """The prompt's tokens, `(tokens,) u32`.
+
+        Raises:
+            TooLongError: The prompt, or the answer that the client expects, does not fit.
+        """
+        if (expected := self.options["prediction"]) is not None:
+            check_fits(model, expected, "prediction")
+        return self.prompt(model)
+
     @property
     def wants_steps(self) -> bool:
         """Whether the steps are told, too, and not the whole answer alone."""
@@ -117,7 +128,7 @@ def asked_chat(fields: Fields) -> Asked:
     fields.only("store", False, why="the server stores no answers for later retrieval")
 
     def prompt(model: Model) -> NDArray[np.uint32]:
-        return model.tokenizer.encode(dialogue.text(model), special_tokens=False)
+        return encoded(model, dialogue.text(model), "messages", special_tokens=False)
 
     return asked_rest(fields, prompt, "messages", limit, dialogue.tools)
 
@@ -143,7 +154,9 @@ def asked_completion(fields: Fields) -> Asked:
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         if isinstance(given, str):
-            return model.tokenizer.encode(given)
+            return encoded(model, given, "prompt")
+        if len(given) > model.context:
+            raise TooLongError("the prompt", str(len(given)), model.context, "prompt")
         return arguments.token_ids("the prompt", given, model.vocab_size)
 
     return asked_rest(fields, prompt, "prompt", limit, None)
@@ -159,6 +172,39 @@ def asked_prompt(fields: Fields) -> Callable[[Model], str]:
     fields.ignore("model")
     fields.end()
     return dialogue.text
+
+
+def encoded(
+    model: Model, text: str, field: str, *, special_tokens: bool = True
+) -> NDArray[np.uint32]:
+    """The tokens `(tokens,) u32` of a prompt. A text that cannot fit is not tokenized.
+
+    Args:
+        model: The model.
+        text: What it reads.
+        field: Where the text comes from, for messages.
+        special_tokens: Same as in `Tokenizer.encode`.
+
+    Raises:
+        TooLongError: It does not fit into the context.
+    """
+    check_fits(model, text, field)
+    ids = model.tokenizer.encode(text, special_tokens=special_tokens)
+    if len(ids) > model.context:
+        raise TooLongError("the prompt", str(len(ids)), model.context, field)
+    return ids
+
+
+def check_fits(model: Model, text: str, field: str) -> None:
+    """Refuse a text that cannot fit into the context, however it is tokenized.
+
+    Raises:
+        TooLongError: It cannot.
+    """
+    least = model.tokenizer.least_tokens(text)
+    if least > model.context:
+        what = f"the text of {field}, {len(text):,} characters long,"
+        raise TooLongError(what, f"at least {least}", model.context, field)
 
 
 def asked_rest(

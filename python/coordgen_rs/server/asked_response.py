@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs import arguments
 from coordgen_rs.model import Model
-from coordgen_rs.server.asked import Asked, asked_rest
+from coordgen_rs.server.asked import Asked, asked_rest, encoded
 from coordgen_rs.server.content import format_of_text
 from coordgen_rs.server.dialogue import Dialogue
 from coordgen_rs.server.fields import Fields
@@ -44,7 +44,7 @@ def asked_response(fields: Fields) -> Asked:
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         text = Dialogue(messages, None, None).text(model)
-        return model.tokenizer.encode(text, special_tokens=False)
+        return encoded(model, text, "input", special_tokens=False)
 
     return asked_rest(fields, prompt, "input", limit, None, schema)
 

@@ -6,21 +6,20 @@ are known are served; a page elsewhere names itself as origin, and is refused.
 """
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordgen_rs.server.answering import refused
+from coordgen_rs.server.client import KEY_NAME, Client, client_of
 from coordgen_rs.server.keys import ApiKey, found_key
 from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
 
 PUBLIC = ("/", "/health", "/v1/health")
 """Paths that need no key: a page that has nothing to tell, and whether the server is up."""
-
-KEY_NAME = "coordgen.key_name"
-"""Where in a request's scope the name behind its key stands."""
 
 
 class Guard:
@@ -31,6 +30,7 @@ class Guard:
         keys: What `Authorization: Bearer` may hold; none asks for none.
         hosts: Names of this server, beside localhost and IP addresses.
         origins: Origins of other web pages that may ask, such as `https://chat.example`.
+        place: What a request with a body is held by, from before that is read: it may refuse.
     """
 
     def __init__(
@@ -40,15 +40,17 @@ class Guard:
         keys: Collection[ApiKey],
         hosts: Collection[str],
         origins: Collection[str],
+        place: Callable[[Client, str], AbstractContextManager[None]],
     ) -> None:
         self._app, self._keys = app, tuple(keys)
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._origins = frozenset(origins)
+        self._origins, self._place = frozenset(origins), place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request and pass it on; see ASGI."""
         if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         is_begun, headers = False, Headers(scope=scope)
 
         async def sent(message: Message) -> None:
@@ -58,7 +60,11 @@ class Guard:
 
         try:
             scope[KEY_NAME] = self._check(headers, scope["path"], scope["method"])
-            await self._app(scope, receive, sent)
+            if scope["method"] != "POST":
+                await self._app(scope, receive, sent)
+                return
+            with self._place(client_of(scope), scope["path"]):
+                await self._app(scope, receive, sent)
         except Exception as error:
             told = refusal(error)
             if told.status == 500:
@@ -66,7 +72,6 @@ class Guard:
             if not is_begun:
                 told.headers |= self._for_page(headers.get("origin"))
                 await refused(told)(scope, receive, send)
-        return None
 
     def _for_page(self, origin: str | None) -> dict[str, str]:
         """Headers that let an allowed page from elsewhere read why it is refused."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from coordgen_rs.answer import Answer, Gain, Stream
 from coordgen_rs.model import Model
 from coordgen_rs.server.asked import Asked
+from coordgen_rs.server.client import Client
 
 News = Gain | Answer | Exception | None
 """A step of a stream, the whole answer at its end, why there is none, or None: nobody listens any
@@ -44,7 +45,7 @@ class Job:
         self,
         asked: Asked,
         prompt_ids: NDArray[np.uint32],
-        client: str,
+        client: Client,
         namespace: str | None = None,
     ) -> None:
         self.asked, self.client = asked, client

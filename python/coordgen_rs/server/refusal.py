@@ -103,3 +103,21 @@ class UnavailableError(RefusalError):
         super().__init__(
             message, status=503, kind="unavailable_error", headers={"Retry-After": "2"}
         )
+
+
+class TooLongError(RefusalError):
+    """A text does not fit into the model's context.
+
+    Args:
+        what: Which text.
+        num: How many tokens it has, or at least.
+        context: How many fit.
+        field: Where it comes from.
+    """
+
+    def __init__(self, what: str, num: str, context: int, field: str) -> None:
+        super().__init__(
+            f"{what} has {num} tokens, the model's context {context}",
+            param=field,
+            code="context_length_exceeded",
+        )

@@ -1,12 +1,10 @@
 """The one thread that has the model, and the queue of those who wait for it.
 
-In: jobs. Out: their news. Clients take turns: whoever has waited longest since its last turn is
-next, and within a client the oldest request. The queue has a bound; beyond it, requests are
-refused at once, with the time after which it pays to come again.
+In: jobs. Out: their news. Clients take turns. How many requests each may have in the server has a
+bound; beyond it they are refused at once, with the time after which it pays to come again.
 """
 
 import math
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from threading import Condition, Thread
 from time import monotonic
@@ -16,7 +14,9 @@ from coordgen_rs.errors import DeviceLostError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.job import GivenUpError, Job
-from coordgen_rs.server.refusal import RefusalError, UnavailableError, log_unexpected
+from coordgen_rs.server.places import Places
+from coordgen_rs.server.refusal import UnavailableError, log_unexpected
+from coordgen_rs.server.turns import Turns
 
 State = Literal["loading", "ready", "closing", "failed"]
 
@@ -29,13 +29,14 @@ class Worker:
 
     Args:
         open_model: Opens it; called in the thread, and what it returns is closed there.
-        max_queue: Most requests that wait.
+        max_queue: Most requests of a client that wait while one of them is answered.
         on_change: Called in the thread when the model is ready, and when the worker has failed.
 
     Attributes:
         state: "loading", "ready", "closing" or "failed".
         failure: Why the model could not be opened, or cannot be used any more.
         figures: Counts of what was answered.
+        places: Of requests for answers.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class Worker:
         max_queue: int,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self._open, self._max_queue, self._on_change = open_model, max_queue, on_change
+        self._open, self._on_change = open_model, on_change
         self.state: State = "loading"
         self.failure: BaseException | None = None
         self.figures = Figures()
+        self.places = Places(max_queue + 1, self._refused)
         self._model: Model | None = None
         self._changed = Condition()
-        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()  # by client, next one first
+        self._waiting = Turns()
         self._running: Job | None = None
         self._mean_s = 1.0  # of a job
         self._thread = Thread(target=self._run, name="coordgen-worker")
@@ -75,7 +77,7 @@ class Worker:
     def num_waiting(self) -> int:
         """Requests that wait for their turn."""
         with self._changed:
-            return sum(map(len, self._waiting.values()))
+            return len(self._waiting)
 
     @property
     def num_running(self) -> int:
@@ -86,50 +88,30 @@ class Worker:
         """Put a job into the queue.
 
         Raises:
-            RefusalError: The queue is full, or the model cannot be used now.
-        """
-        with self._changed:
-            self.check_room()
-            self._waiting.setdefault(job.client, deque()).append(job)
-            self._changed.notify()
-
-    def check_room(self) -> None:
-        """Check that another job can be submitted.
-
-        Raises:
-            RefusalError: Same as in `submit`.
+            UnavailableError: The model cannot be used now.
         """
         with self._changed:
             _ = self.model
-            waiting = self.num_waiting
-            if waiting + self.num_running > self._max_queue:
-                self.figures.refused += 1
-                after = math.ceil(min(self._mean_s * (waiting + 1), _LONGEST_WAIT_S))
-                raise RefusalError(
-                    f"{waiting} requests are waiting, which is all that the queue holds: "
-                    f"try again in {after} s",
-                    status=429,
-                    kind="rate_limit_error",
-                    code="queue_full",
-                    headers={"Retry-After": str(after)},
-                )
+            self._waiting.add(job)
+            self._changed.notify()
+
+    def _refused(self, num: int) -> int:
+        """Note that a client with `num` requests got no place; when it pays to come again."""
+        self.figures.refused += 1
+        after_s = self._mean_s * max(num, self.num_waiting + 1)
+        return math.ceil(min(after_s, _LONGEST_WAIT_S))
 
     def withdraw(self, job: Job) -> None:
         """End a job that nobody waits for: at once if it is queued, else within a step."""
         job.stop()
         with self._changed:
-            queue = self._waiting.get(job.client, deque())
-            if job in queue:
-                queue.remove(job)
+            if self._waiting.remove(job):
                 self.figures.given_up += 1
-                if not queue:
-                    del self._waiting[job.client]
 
     def stop_all(self, why: Exception) -> None:
         """End what runs, within a step, and what waits."""
         with self._changed:
-            jobs = [job for queue in self._waiting.values() for job in queue]
-            self._waiting.clear()
+            jobs = self._waiting.clear()
             if self._running is not None:
                 jobs.append(self._running)
         for job in jobs:
@@ -173,10 +155,7 @@ class Worker:
                 if self.state != "ready":
                     return None
                 self._changed.wait()
-            client, queue = self._waiting.popitem(last=False)
-            self._running = job = queue.popleft()
-            if queue:  # behind all others
-                self._waiting[client] = queue
+            self._running = job = self._waiting.take()
             return job
 
     def _answer(self, model: Model, job: Job) -> None:

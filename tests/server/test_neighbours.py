@@ -1,0 +1,241 @@
+"""What one client sends neither stops another's requests nor keeps memory."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+from starlette.responses import JSONResponse
+
+from coordgen_rs.server import answering, bodies
+from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.keys import api_key
+from coordgen_rs.server.worker import Worker
+from coordgen_rs.text.token_bytes import TokenBound
+from fake_model import STEPS, FakeModel, FakeTokenizer
+from served import served
+
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+TEXT = "".join(text for text, _ in STEPS)
+TOO_LONG = "hello world " * 200
+
+
+def with_app(test, model=None, max_queue=2):
+    """Run an async test with an application whose clients are alice and bob."""
+
+    async def run():
+        given, ready = model or FakeModel(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        worker = Worker(lambda: given, max_queue, lambda: loop.call_soon_threadsafe(ready.set))
+        keys = (api_key("a", "alice"), api_key("b", "bob"))
+        worker.start()
+        await ready.wait()
+        try:
+            await test(make_app(worker, Access("fake", keys=keys)))
+        finally:
+            given.may_step.release(1000)
+            worker.close()
+            await asyncio.to_thread(worker.join)
+
+    asyncio.run(run())
+
+
+async def ask(app, path, body, key="a", *, length=None, receive=None):
+    """Status and content of an answer; `length` is what the head says of the body."""
+    content, messages = json.dumps(body).encode(), []
+    given = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receives():
+        if (message := next(given, None)) is None:
+            await asyncio.Event().wait()  # nobody goes away
+        return message
+
+    async def send(message):
+        messages.append(message)
+
+    headers = {"host": "localhost", "authorization": f"Bearer {key}"}
+    headers["content-length"] = str(len(content) if length is None else length)
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope["client"] = ("10.0.0.1", 1)
+    await app(scope, receive or receives, send)
+    told = b"".join(message.get("body", b"") for message in messages)
+    return messages[0]["status"], json.loads(told)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": TOO_LONG}]}, "messages"),
+        (COMPLETIONS, {"prompt": TOO_LONG}, "prompt"),
+        (COMPLETIONS, {"prompt": [1] * 201}, "prompt"),
+        (RESPONSES, {"input": TOO_LONG}, "input"),
+        (
+            COMPLETIONS,
+            {"prompt": "?", "prediction": {"type": "content", "content": TOO_LONG}},
+            "prediction",
+        ),
+    ],
+)
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(monkeypatch, path, body, param):
+    monkeypatch.setattr(FakeTokenizer, "encode", lambda *_, **__: pytest.fail("it was tokenized"))
+
+    async def test(app):
+        status, told = await ask(app, path, body)
+        assert (status, told["error"]["code"]) == (400, "context_length_exceeded")
+        assert told["error"]["param"] == param
+        assert "the model's context 200" in told["error"]["message"]
+
+    with_app(test)
+
+
+def test_the_refusal_of_a_long_text_names_its_length_and_the_tokens_that_it_has_at_least():
+    async def test(app):
+        _, told = await ask(app, COMPLETIONS, {"prompt": TOO_LONG})
+        assert told["error"]["message"] == (
+            "the text of prompt, 2,400 characters long, has at least 600 tokens, "
+            "the model's context 200"
+        )
+
+    with_app(test)
+
+
+def test_a_text_that_may_fit_is_tokenized(monkeypatch):
+    monkeypatch.setattr(FakeTokenizer, "bound", None)
+    monkeypatch.setattr(FakeTokenizer, "least_tokens", lambda *_: 0)
+
+    async def test(app):
+        _, told = await ask(app, COMPLETIONS, {"prompt": TOO_LONG})
+        assert told["error"]["message"] == "the prompt has 2401 tokens, the model's context 200"
+        status, _ = await ask(app, COMPLETIONS, {"prompt": "x" * 199})
+        assert status == 200
+
+    with_app(test)
+
+
+def test_a_body_beyond_what_the_model_can_read_is_refused_by_its_head():
+    async def nothing():
+        pytest.fail("the body was read")
+
+    async def test(app):
+        most = bodies.most_body_bytes(FakeModel.tokenizer, FakeModel.context)
+        assert most < 1 << 20
+        status, told = await ask(app, CHAT, {}, length=most + 1, receive=nothing)
+        assert (status, told["error"]["code"]) == (413, "body_too_large")
+        assert f"{most:,} bytes" in told["error"]["message"]
+
+    with_app(test)
+
+
+def test_any_prompt_that_fits_fits_into_a_body():
+    class Longest(FakeTokenizer):
+        bound = TokenBound(128)
+
+    text = "ä" * (64 * 4096)  # as many bytes as 4,096 tokens can stand for
+    body = json.dumps({"messages": [{"role": "user", "content": text}]})
+    assert len(body) < bodies.most_body_bytes(Longest(), 4096)
+    Longest.bound = None
+    assert bodies.most_body_bytes(Longest(), 4096) == bodies.MOST_BODY_BYTES
+
+
+def test_a_body_with_more_values_than_anybody_needs_is_refused_and_long_texts_are_not(monkeypatch):
+    monkeypatch.setattr(bodies, "MOST_VALUES", 100)
+
+    async def test(app):
+        for value in ([1] * 101, [[]] * 51, [{}] * 51):
+            status, told = await ask(app, COMPLETIONS, {"prompt": "?", "metadata": value})
+            assert (status, told["error"]["code"]) == (413, "body_too_large")
+            assert "100 values" in told["error"]["message"]
+        assert (await ask(app, COMPLETIONS, {"prompt": '[1,"{' * 30}))[0] == 200
+
+    with_app(test)
+
+
+def test_no_request_of_one_key_makes_another_keys_be_refused():
+    model = FakeModel(is_gated=True)
+
+    async def test(app):
+        hello = {"prompt": "hello"}
+        alice = [asyncio.create_task(ask(app, COMPLETIONS, hello, "a")) for _ in range(20)]
+        refused, alice = await asyncio.wait(
+            alice, timeout=None, return_when=asyncio.FIRST_COMPLETED
+        )
+        while len(alice) > 3:  # one that is answered, two that wait
+            more, alice = await asyncio.wait(alice, return_when=asyncio.FIRST_COMPLETED)
+            refused |= more
+        assert {(await one)[0] for one in refused} == {429}
+        assert len(refused) == 17
+        bob = [asyncio.create_task(ask(app, COMPLETIONS, hello, "b")) for _ in range(3)]
+        model.may_step.release(1000)
+        for one in (*bob, *alice):
+            status, told = await one
+            assert status == 200
+            assert told["choices"][0]["text"] == TEXT
+
+    with_app(test, model)
+
+
+def test_texts_are_tokenized_while_all_places_for_answers_are_taken():
+    model = FakeModel(is_gated=True)
+
+    async def test(app):
+        alice = [asyncio.create_task(ask(app, COMPLETIONS, {"prompt": "?"})) for _ in range(3)]
+        await asyncio.to_thread(model.at_step.acquire)
+        assert await ask(app, "/tokenize", {"content": "ab"}) == (200, {"tokens": [97, 98]})
+        model.may_step.release(1000)
+        for one in alice:
+            await one
+
+    with_app(test, model)
+
+
+def test_a_long_answer_is_written_in_another_thread(monkeypatch):
+    threads = set()
+
+    class Response(JSONResponse):
+        def render(self, content):
+            threads.add(threading.current_thread())
+            return super().render(content)
+
+    monkeypatch.setattr(answering, "JSONResponse", Response)
+    long = [("x" * 50, ("target",) * 50)] * 5
+
+    async def test(app):
+        await ask(app, COMPLETIONS, {"prompt": "?", "coordgen": {"trees": True}})
+        assert threads.pop() is threading.main_thread()
+
+    async def test_long(app):
+        await ask(app, COMPLETIONS, {"prompt": "?", "coordgen": {"trees": True}})
+        assert threads.pop() is not threading.main_thread()
+
+    with_app(test)
+    with_app(test_long, FakeModel(steps=long))
+
+
+def test_more_idle_sockets_than_descriptors_neither_stop_the_server_nor_fill_its_log(bundle_of):
+    resource = pytest.importorskip("resource")
+
+    def few_descriptors():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    with served(bundle_of("embedded", "fp32"), begin=few_descriptors) as (process, url):
+        place, held = urlsplit(url), []
+        for _ in range(300):
+            held.append(socket.create_connection((place.hostname, place.port), timeout=60))
+            held[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+        for _ in range(3):
+            connection.request("GET", "/health")
+            assert connection.getresponse().read() == b'{"status":"ok"}'
+        connection.close()
+        for one in held:
+            one.close()
+        process.terminate()
+        assert "Traceback" not in process.stderr.read()
