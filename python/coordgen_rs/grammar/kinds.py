@@ -20,7 +20,8 @@ class JsonSchema:
 
     Properties come in the order of the schema. The text is one line with a space after each comma
     and colon, as `json.dumps` writes it: so most of what is not content has one spelling, and is
-    drafted with certainty.
+    drafted with certainty. An object that names properties has no others, unless it says so
+    (`"additionalProperties": True`): a model that may add some seldom ends an object.
 
     Args:
         schema: A JSON schema (draft 2020-12 and before): a mapping, or its text.

@@ -12,6 +12,7 @@ from typing import Any, assert_never
 from coordgen_rs import arguments
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError
 from coordgen_rs.extras import how_to_install
+from coordgen_rs.grammar.closed_objects import with_closed_objects
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.schema_checks import check_schema
@@ -97,14 +98,16 @@ class Vocabulary:
         matcher = self._package.LLMatcher
         match grammar:
             case JsonSchema(text=text, any_whitespace=any_whitespace):
-                check_schema(json.loads(text))
+                schema = json.loads(text)
+                check_schema(schema)
+                closed = json.dumps(with_closed_objects(schema), ensure_ascii=False)
                 options: Any = {"lenient": False, "coerce_one_of": False}
                 options |= {"json_allowed_escapes": _ESCAPES}
                 if not any_whitespace:
                     options |= {"whitespace_flexible": False}
                     options |= {"item_separator": ", ", "key_separator": ": "}
                 with package_errors_as(UnsupportedGrammarError, "the JSON schema cannot be read"):
-                    made = matcher.grammar_from_json_schema(text, overrides=options)
+                    made = matcher.grammar_from_json_schema(closed, overrides=options)
                 return made, "the JSON schema"
             case Regex(pattern=pattern):
                 return matcher.grammar_from_regex(pattern), "the regular expression"

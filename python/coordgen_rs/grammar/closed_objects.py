@@ -1,0 +1,166 @@
+"""Objects of a JSON schema closed: they have the properties that the schema names, and no others.
+
+In: a schema as it is written. Out: one that says `additionalProperties: false` wherever an object
+names properties and nothing says what others it may have. A model that may add properties seldom
+ends an object; llama.cpp closes them for this reason, too. What `allOf`, `anyOf`, `oneOf` and
+`$ref` put together is one object, and is closed as one: each part alone would refuse what the
+others name.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+_SPEAKING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames")
+"""Keywords by which a schema says itself what else there may be."""
+_CHOICES = ("anyOf", "oneOf")
+_NAMED = ("properties", "patternProperties")
+_VALUES = ("additionalProperties", "items", "prefixItems", "additionalItems", "contains")
+"""Keywords that hold schemas of values inside."""
+_OF_DOCUMENT = ("$defs", "definitions", "$id", "$schema")
+_DEFINED = "#/$defs/"
+
+
+def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its objects closed.
+
+    Args:
+        schema: A parsed JSON schema; it is not changed.
+    """
+    return _Closing(schema).document()
+
+
+class _Closing:
+    """The closing of one document. A definition is copied: it may stand alone, or be a part."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._given = root["$defs"] if isinstance(root.get("$defs"), dict) else {}
+        self._made: dict[str, Any] = {}
+        self._places: dict[tuple[str, bool], str] = {}
+
+    def document(self) -> dict[str, Any]:
+        closed = self._whole(self._root)
+        return closed | {"$defs": self._given | self._made} if self._made else closed
+
+    def _whole(self, schema: Any) -> Any:
+        """A schema of a whole value."""
+        if not isinstance(schema, dict):
+            return schema
+        combining = [name for name in ("$ref", "allOf", *_CHOICES) if name in schema]
+        if len(combining) == 1 and not {"properties", "required", *_SPEAKING} & schema.keys():
+            [name] = combining
+            if name == "$ref":
+                return self._part(schema) | {"$ref": self._place(schema["$ref"], is_whole=True)}
+            if name in _CHOICES or len(_list(schema[name])) == 1:
+                return self._part(schema) | {name: [*map(self._whole, _list(schema[name]))]}
+        return self._closed(schema, [])
+
+    def _closed(self, schema: Any, outside: list[str]) -> Any:
+        """A schema that is closed with all its parts; `outside` are properties beside it."""
+        if not isinstance(schema, dict):
+            return schema
+        part, parts = self._part(schema), [*self._parts(schema, set())]
+        if any(name in one for one in parts for name in _SPEAKING):
+            return part
+        names = [*outside, *_names(parts)]
+        choices = [name for name in _CHOICES if name in schema]
+        if len(choices) == 1:  # each of them is closed, with what stands beside it
+            branches = [self._closed(one, names) for one in _list(schema[choices[0]])]
+            return part | {choices[0]: branches}
+        if choices:
+            names = [*outside, *_names(parts := [*self._parts(schema, set(), _CHOICES)])]
+        if not outside and not any("properties" in one for one in parts):
+            return part
+        if _least(parts) > len(set(names)):
+            return part
+        if "$ref" in part:
+            part = {"allOf": [part]}
+        own = part.get("properties", {})
+        every = own | {name: True for name in names if name not in own}
+        return part | {"properties": every, "additionalProperties": False}
+
+    def _part(self, schema: Any) -> Any:
+        """A schema that is part of a larger one: its values are closed, it is not."""
+        if not isinstance(schema, dict):
+            return schema
+        made = dict(schema)
+        for name in _NAMED:
+            if isinstance(schema.get(name), dict):
+                made[name] = {key: self._whole(one) for key, one in schema[name].items()}
+        for name in (name for name in _VALUES if name in schema):
+            one = schema[name]
+            made[name] = [*map(self._whole, one)] if isinstance(one, list) else self._whole(one)
+        for name in ("allOf", *_CHOICES):
+            if isinstance(schema.get(name), list):
+                made[name] = [*map(self._part, schema[name])]
+        if "$ref" in schema:
+            made["$ref"] = self._place(schema["$ref"], is_whole=False)
+        return made
+
+    def _parts(
+        self, schema: Any, seen: set[str], more: tuple[str, ...] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """A schema, and what applies to the same value: by `allOf`, `$ref` and the `more`."""
+        if not isinstance(schema, dict):
+            return
+        yield schema
+        for name in ("allOf", *more):
+            for one in _list(schema.get(name)):
+                yield from self._parts(one, seen, more)
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            yield from self._parts(self._target(reference), seen | {reference}, more)
+
+    def _place(self, reference: Any, *, is_whole: bool) -> Any:
+        """Where the copy of a definition stands; the same place if it is not in the document."""
+        target = self._target(reference)
+        if target is None:
+            return reference
+        key = reference, is_whole
+        if key not in self._places:
+            number = len(self._places)
+            while (name := f"{'whole' if is_whole else 'part'}-{number}") in self._given:
+                number += 1
+            self._places[key] = _DEFINED + name
+            self._made[name] = {}  # it may refer to itself
+            made = self._whole(target) if is_whole else self._part(target)
+            self._made[name] = made
+        return self._places[key]
+
+    def _target(self, reference: Any) -> dict[str, Any] | None:
+        """What a reference within the document refers to."""
+        if not isinstance(reference, str) or not (reference == "#" or reference[:2] == "#/"):
+            return None
+        found: Any = self._root
+        for step in reference.split("/")[1:]:
+            name = unquote(step).replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, dict) and name in found:
+                found = found[name]
+            else:
+                return None
+        if not isinstance(found, dict):
+            return None
+        return {name: one for name, one in found.items() if name not in _OF_DOCUMENT}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _names(parts: list[dict[str, Any]]) -> list[str]:
+    """The properties that schemas name, in their order."""
+    found: dict[str, None] = {}
+    for part in parts:
+        named, required = part.get("properties"), _list(part.get("required"))
+        found |= dict.fromkeys(named if isinstance(named, dict) else ())
+        found |= dict.fromkeys(name for name in required if isinstance(name, str))
+    return [*found]
+
+
+def _least(parts: list[dict[str, Any]]) -> float:
+    """How many properties there have to be."""
+    given = [part.get("minProperties") for part in parts]
+    return max((count for count in given if isinstance(count, int | float)), default=0)
