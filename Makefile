@@ -17,7 +17,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak fuzz fuzz-again wheel lint format docs figures bench clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up ta
 
 soak: build/.core $(EMBEDDED) $(EMBEDDED_DRAFT) ## a long life in one process (REQUESTS=2000, 15 minutes)
 	PYTHONPATH=tests/support:models $(BIN)/python tests/support/soak.py $(EMBEDDED) $(EMBEDDED_DRAFT) --requests $(REQUESTS)
+
+neighbours: build/.core $(EMBEDDED) ## a server's stream among clients that misbehave (BUNDLES=..)
+	$(BIN)/python tests/support/bad_neighbours.py $(EMBEDDED) $(or $(BUNDLES),$(wildcard build/smollm2))
 
 fuzz: build/.fuzz ## all fuzz targets, two at a time (SECONDS=60 of each, TARGETS="drafter lines")
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS) $(TARGETS)

@@ -63,7 +63,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         type=values.count("--max-queue", least=0),
         default=8,
         metavar="N",
-        help="most requests that wait; more get status 429; default %(default)s",
+        help="most requests of each client that wait; more get status 429; default %(default)s",
     )
     parser.add_argument(
         "--context",
