@@ -12,6 +12,7 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Tokenizer, Vocabulary
+from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.grammar.closed_objects import with_closed_objects
 from grammar_schemas import FOLLOWED
 
@@ -171,6 +172,26 @@ def test_a_schema_whose_objects_are_closed_is_left_as_it_is():
         assert with_closed_objects(FOLLOWED[name]) == FOLLOWED[name]
     closed = A | {"additionalProperties": False}
     assert with_closed_objects(closed) == closed
+
+
+def test_references_to_references_take_no_more_time_than_there_are():
+    twice = {
+        f"d{number}": {"allOf": [{"$ref": f"#/$defs/d{number + 1}"}] * 2} for number in range(90)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": twice | {"d90": A}}
+    closed = jsonschema.Draft202012Validator(with_closed_objects(schema))
+    assert with_closed_objects(schema)["$defs"]["whole-0"]["additionalProperties"] is False
+    assert closed.schema["$defs"].keys() > twice.keys()
+
+
+def test_a_schema_that_grows_beyond_measure_is_refused():
+    inner, place, places = of(**{f"p{number}": INTEGER for number in range(900)}), "#", []
+    for _ in range(90):
+        inner, place = of(n=inner), f"{place}/properties/n"
+        places.append({"$ref": place})
+    inner["properties"]["copies"] = {"anyOf": places}  # 900 properties for each of them
+    with pytest.raises(UnsupportedGrammarError, match="more than 50000 parts"):
+        with_closed_objects(inner)
 
 
 def test_a_reference_out_of_the_document_is_left_as_it_is():

@@ -199,6 +199,21 @@ def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever():
     with_connection(test, answer)
 
 
+def test_little_is_read_at_once_and_of_chunks_less():
+    async def test(one, transport, clock, all_of_them):
+        assert transport.max_size == 16384
+        one.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        assert transport.max_size == 2048
+        one.data_received(b"2\r\n{}\r\n0\r\n\r\n")
+        await answered(transport)
+        one.data_received(HEAD + b"Content-Length: 2\r\n\r\n")
+        assert transport.max_size == 16384
+        one.data_received(b"{}")
+        await answered(transport)
+
+    with_connection(test, answer)
+
+
 def test_who_does_not_read_is_cut_off():
     async def test(one, transport, clock, all_of_them):
         one.data_received(HEAD + b"Content-Length: 2\r\n\r\n{}")

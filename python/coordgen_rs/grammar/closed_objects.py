@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from coordgen_rs.errors import UnsupportedGrammarError
+
 _SPEAKING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames")
 """Keywords by which a schema says itself what else there may be."""
 _CHOICES = ("anyOf", "oneOf")
@@ -18,6 +20,8 @@ _NAMED = ("properties", "patternProperties")
 _VALUES = ("additionalProperties", "items", "prefixItems", "additionalItems", "contains")
 """Keywords that hold schemas of values inside."""
 _OF_DOCUMENT = ("$defs", "definitions", "$id", "$schema")
+_MOST_PARTS = 50_000
+"""Copies included: definitions inside each other may become many times as large."""
 _DEFINED = "#/$defs/"
 
 
@@ -26,6 +30,9 @@ def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         schema: A parsed JSON schema; it is not changed.
+
+    Raises:
+        UnsupportedGrammarError: It has too many parts.
     """
     return _Closing(schema).document()
 
@@ -37,7 +44,8 @@ class _Closing:
         self._root = root
         self._given = root["$defs"] if isinstance(root.get("$defs"), dict) else {}
         self._made: dict[str, Any] = {}
-        self._places: dict[tuple[str, bool], str] = {}
+        self._places: dict[tuple[tuple[str, ...], bool], str] = {}
+        self._num_parts = 0
 
     def document(self) -> dict[str, Any]:
         closed = self._whole(self._root)
@@ -50,53 +58,70 @@ class _Closing:
         combining = [name for name in ("$ref", "allOf", *_CHOICES) if name in schema]
         if len(combining) == 1 and not {"properties", "required", *_SPEAKING} & schema.keys():
             [name] = combining
+            given = schema[name]
             if name == "$ref":
-                return self._part(schema) | {"$ref": self._place(schema["$ref"], is_whole=True)}
-            if name in _CHOICES or len(_list(schema[name])) == 1:
-                return self._part(schema) | {name: [*map(self._whole, _list(schema[name]))]}
+                return self._part(schema, name, self._place(given, is_whole=True))
+            if name in _CHOICES or len(_list(given)) == 1:
+                return self._part(schema, name, [*map(self._whole, _list(given))])
         return self._closed(schema, [])
 
     def _closed(self, schema: Any, outside: list[str]) -> Any:
         """A schema that is closed with all its parts; `outside` are properties beside it."""
         if not isinstance(schema, dict):
             return schema
-        part, parts = self._part(schema), [*self._parts(schema, set())]
+        parts = [*self._parts(schema, set())]
         if any(name in one for one in parts for name in _SPEAKING):
-            return part
+            return self._part(schema)
         names = [*outside, *_names(parts)]
         choices = [name for name in _CHOICES if name in schema]
         if len(choices) == 1:  # each of them is closed, with what stands beside it
             branches = [self._closed(one, names) for one in _list(schema[choices[0]])]
-            return part | {choices[0]: branches}
+            return self._part(schema, choices[0], branches)
         if choices:
             names = [*outside, *_names(parts := [*self._parts(schema, set(), _CHOICES)])]
         if not outside and not any("properties" in one for one in parts):
-            return part
+            return self._part(schema)
         if _least(parts) > len(set(names)):
-            return part
+            return self._part(schema)
+        part = self._part(schema)
         if "$ref" in part:
             part = {"allOf": [part]}
         own = part.get("properties", {})
         every = own | {name: True for name in names if name not in own}
         return part | {"properties": every, "additionalProperties": False}
 
-    def _part(self, schema: Any) -> Any:
-        """A schema that is part of a larger one: its values are closed, it is not."""
+    def _part(self, schema: Any, done: str = "", value: Any = None) -> Any:
+        """A schema that is part of a larger one: its values are closed, it is not.
+
+        Args:
+            schema: As it is given.
+            done: A keyword of it whose `value` is made already.
+            value: Of that keyword.
+
+        Raises:
+            UnsupportedGrammarError: There are too many of them.
+        """
         if not isinstance(schema, dict):
             return schema
-        made = dict(schema)
-        for name in _NAMED:
-            if isinstance(schema.get(name), dict):
-                made[name] = {key: self._whole(one) for key, one in schema[name].items()}
-        for name in (name for name in _VALUES if name in schema):
-            one = schema[name]
-            made[name] = [*map(self._whole, one)] if isinstance(one, list) else self._whole(one)
-        for name in ("allOf", *_CHOICES):
-            if isinstance(schema.get(name), list):
-                made[name] = [*map(self._part, schema[name])]
-        if "$ref" in schema:
-            made["$ref"] = self._place(schema["$ref"], is_whole=False)
-        return made
+        self._num_parts += 1
+        if self._num_parts > _MOST_PARTS:
+            raise UnsupportedGrammarError(
+                f"the JSON schema cannot be followed: it has more than {_MOST_PARTS} parts"
+            )
+        return {
+            name: value if name == done else self._keyword(name, one)
+            for name, one in schema.items()
+        }
+
+    def _keyword(self, name: str, given: Any) -> Any:
+        """The value of a keyword in a part."""
+        if name in _NAMED and isinstance(given, dict):
+            return {key: self._whole(one) for key, one in given.items()}
+        if name in _VALUES:
+            return [*map(self._whole, given)] if isinstance(given, list) else self._whole(given)
+        if name in ("allOf", *_CHOICES) and isinstance(given, list):
+            return [*map(self._part, given)]
+        return self._place(given, is_whole=False) if name == "$ref" else given
 
     def _parts(
         self, schema: Any, seen: set[str], more: tuple[str, ...] = ()
@@ -110,14 +135,15 @@ class _Closing:
                 yield from self._parts(one, seen, more)
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in seen:
-            yield from self._parts(self._target(reference), seen | {reference}, more)
+            seen.add(reference)
+            yield from self._parts(self._target(reference), seen, more)
 
     def _place(self, reference: Any, *, is_whole: bool) -> Any:
         """Where the copy of a definition stands; the same place if it is not in the document."""
         target = self._target(reference)
         if target is None:
             return reference
-        key = reference, is_whole
+        key = tuple(_steps(reference)), is_whole
         if key not in self._places:
             number = len(self._places)
             while (name := f"{'whole' if is_whole else 'part'}-{number}") in self._given:
@@ -133,8 +159,7 @@ class _Closing:
         if not isinstance(reference, str) or not (reference == "#" or reference[:2] == "#/"):
             return None
         found: Any = self._root
-        for step in reference.split("/")[1:]:
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
+        for name in _steps(reference):
             if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
                 found = found[int(name)]
             elif isinstance(found, dict) and name in found:
@@ -144,6 +169,12 @@ class _Closing:
         if not isinstance(found, dict):
             return None
         return {name: one for name, one in found.items() if name not in _OF_DOCUMENT}
+
+
+def _steps(reference: str) -> list[str]:
+    """What a reference names on the way from the document to its target."""
+    steps = reference.split("/")[1:]
+    return [unquote(step).replace("~1", "/").replace("~0", "~") for step in steps]
 
 
 def _list(value: Any) -> list[Any]:

@@ -48,7 +48,14 @@ class TokenBound:
 
 
 def token_bound(tokenizer: dict[str, Any]) -> TokenBound | None:
-    """What a token of a parsed `tokenizer.json` can stand for; None for any text."""
+    """What a token of a parsed `tokenizer.json` can stand for; None for any text, or if unknown."""
+    try:
+        return _bound(tokenizer)
+    except (AttributeError, KeyError, TypeError, ValueError):  # of a form that is not known
+        return None
+
+
+def _bound(tokenizer: dict[str, Any]) -> TokenBound | None:
     normalizers = [*_parts(tokenizer.get("normalizer"), "normalizers")]
     splitters = [*_parts(tokenizer.get("pre_tokenizer"), "pretokenizers")]
     added = tokenizer.get("added_tokens") or []
