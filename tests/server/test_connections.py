@@ -199,15 +199,32 @@ def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever():
     with_connection(test, answer)
 
 
+def test_what_was_refused_is_read_with_pauses():
+    async def test(one, transport, clock, all_of_them):
+        one.data_received(HEAD + b"Content-Length: 9\r\n\r\n")
+        await answered(transport)
+        for _ in range(2):
+            one.data_received(b"x")
+            assert transport.is_paused
+            while transport.is_paused:
+                await asyncio.sleep(0.001)
+        one.data_received(b"x" * 7)  # the end: the next request comes at once
+        assert not transport.is_paused
+        one.data_received(HEAD + b"Content-Length: 0\r\n\r\n")
+        await answered(transport)
+
+    with_connection(test, answer)
+
+
 def test_little_is_read_at_once_and_of_chunks_less():
     async def test(one, transport, clock, all_of_them):
-        assert transport.max_size == 16384
+        assert transport.max_size == 65536
         one.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         assert transport.max_size == 2048
         one.data_received(b"2\r\n{}\r\n0\r\n\r\n")
         await answered(transport)
         one.data_received(HEAD + b"Content-Length: 2\r\n\r\n")
-        assert transport.max_size == 16384
+        assert transport.max_size == 65536
         one.data_received(b"{}")
         await answered(transport)
 

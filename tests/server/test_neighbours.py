@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from starlette.responses import JSONResponse
 
-from coordgen_rs.server import answering, bodies
+from coordgen_rs.server import answering, bodies, guard
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.keys import api_key
 from coordgen_rs.server.worker import Worker
@@ -178,6 +178,29 @@ def test_no_request_of_one_key_makes_another_keys_be_refused():
             status, told = await one
             assert status == 200
             assert told["choices"][0]["text"] == TEXT
+
+    with_app(test, model)
+
+
+def test_who_is_refused_waits_a_moment_and_others_do_not(monkeypatch):
+    waited, model = [], FakeModel(is_gated=True)
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    async def test(app):
+        alice = [asyncio.create_task(ask(app, COMPLETIONS, {"prompt": "?"})) for _ in range(3)]
+        await asyncio.to_thread(model.at_step.acquire)
+        with monkeypatch.context() as patched:
+            patched.setattr(guard.asyncio, "sleep", sleep)
+            assert (await ask(app, COMPLETIONS, {"prompt": "?"}))[0] == 429
+            assert (await ask(app, COMPLETIONS, {"prompt": "?"}, "no key"))[0] == 401
+            assert waited == [guard.REFUSED_AFTER_S] * 2
+            assert (await ask(app, "/tokenize", {"content": "ab"}))[0] == 200
+        assert len(waited) == 2
+        model.may_step.release(1000)
+        for one in alice:
+            await one
 
     with_app(test, model)
 

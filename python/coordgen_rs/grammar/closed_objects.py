@@ -48,7 +48,7 @@ class _Closing:
         self._num_parts = 0
 
     def document(self) -> dict[str, Any]:
-        closed = self._whole(self._root)
+        closed: dict[str, Any] = self._whole(self._root)
         return closed | {"$defs": self._given | self._made} if self._made else closed
 
     def _whole(self, schema: Any) -> Any:

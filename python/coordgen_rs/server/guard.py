@@ -5,6 +5,7 @@ was made to point at this machine (DNS rebinding) asks for its own name as host,
 are known are served; a page elsewhere names itself as origin, and is refused.
 """
 
+import asyncio
 import ipaddress
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
@@ -20,6 +21,10 @@ from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
 
 PUBLIC = ("/", "/health", "/v1/health")
 """Paths that need no key: a page that has nothing to tell, and whether the server is up."""
+
+
+REFUSED_AFTER_S = 0.1
+"""Who asks again at once, or tries keys, is not served sooner, and takes less time from others."""
 
 
 class Guard:
@@ -70,6 +75,7 @@ class Guard:
             if told.status == 500:
                 log_unexpected(error)
             if not is_begun:
+                await asyncio.sleep(REFUSED_AFTER_S)
                 told.headers |= self._for_page(headers.get("origin"))
                 await refused(told)(scope, receive, send)
 
