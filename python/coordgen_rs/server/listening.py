@@ -15,7 +15,7 @@ from coordgen_rs.errors import OptionError
 MOST_CONNECTIONS = 512
 """However many descriptors there are: one request is answered at a time."""
 
-ACCEPTED_AT_ONCE = 16
+ACCEPTED_AT_ONCE = 4
 """Connections between two looks at the others."""
 
 _OTHER_DESCRIPTORS = 192
