@@ -201,10 +201,11 @@ def plain(
         session.rewind(kept)
         stats.switching = session.prefill(request.prompt[kept:-1], on_read=on_read)
     end_token_ids = () if ignore_eos else session.end_token_ids
-    inputs, root, first_row = session.step_inputs[0], request.prompt[-1:], np.zeros(1, np.uint32)
+    root, first_row = request.prompt[-1:].copy(), np.zeros(1, np.uint32)
     while stats.finish_reason is None:
         _check_owner(session, number, len(request.prompt) - 1 + len(answer))
         stats.begin("verify")
+        inputs = _narrowest(session)
         inputs.fill_chain(root, session.length)
         logits = _allowed(session.step(inputs)[0], grammar)
         text_len = len(request.prompt) + len(answer)
@@ -213,6 +214,14 @@ def plain(
         answer += root.tolist()
         stats.end_step(1, _plain_finish(answer, end_token_ids, request, grammar))
         yield Step(root.tolist(), 0, sources=("target",))
+
+
+def _narrowest(session: Session) -> StepInputs:
+    """The narrowest step that fits behind what the session holds: each has slots of its own."""
+    fitting = (
+        inputs for inputs in session.step_inputs if session.length + inputs.rows <= inputs.attended
+    )
+    return next(fitting, session.step_inputs[0])  # whose `fill_chain` refuses it by name
 
 
 def _plain_finish(

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from coordgen_rs._core import (
     CallOrderError,
+    Drafter,
     EmptyPromptError,
     InvalidDraftError,
+    ModelDraft,
     NonFiniteLogitsError,
     OptionError,
     ShapeError,
+    StepInputs,
     TokenOutOfRangeError,
 )
 from ruled_target import (
@@ -197,6 +200,25 @@ def test_the_last_slots_narrow_the_step():
     assert [drafter.propose(past_len).rows for past_len in (8, 9, 12, 13, 15)] == [8, 4, 4, 1, 1]
     with pytest.raises(ShapeError):
         drafter.propose(16)
+
+
+def test_a_step_that_does_not_fit_is_never_chosen():
+    def inputs(rows, attended):
+        mask = np.zeros((rows, attended), np.float32)
+        return StepInputs(np.zeros(rows, np.int64), np.zeros(rows, np.int64), mask)
+
+    for costs in (None, [1.0, 100.0]):
+        steps = [inputs(1, 32), inputs(8, 64)]
+        drafter = Drafter(steps, VOCAB_SIZE, sources=[], costs=costs)
+        drafter.begin(uint32([1, 2]), 60)
+        assert [drafter.propose(past_len).rows for past_len in (31, 32, 40)] == [1, 8, 8]
+        assert drafter.propose(40, (uint32([2]), uint32([0]))).rows == 8
+    model = ModelDraft([inputs(1, 4), inputs(8, 64)], VOCAB_SIZE)
+    drafter = Drafter([inputs(8, 64)], VOCAB_SIZE, sources=["draft-model"], model_draft=model)
+    drafter.begin(uint32([1, 2, 3, 1, 2]), 9)
+    model.take_realignment()
+    model.skip(4)
+    assert model.next_step(4).rows == 8
 
 
 def test_costs_decide_whether_to_draft():

@@ -130,7 +130,7 @@ impl ModelChoice {
             let (tokens, cost) = (self.tokens / self.weight, self.cost / self.weight);
             return (steps.gain(tokens, cost, past_len), tokens);
         }
-        let plain = steps.cost(0, past_len).unwrap_or(1.0);
+        let plain = steps.plain_cost(past_len).unwrap_or(1.0);
         let drafts = (1..=FIRST_TOKENS).map(|num_drafted| {
             let tokens = (1.0 - FIRST_SURENESS.powi(num_drafted + 1)) / (1.0 - FIRST_SURENESS);
             let cost = plain * (1.0 + a_token * num_drafted as f32);
@@ -141,7 +141,7 @@ impl ModelChoice {
 
     /// What a run of the model costs, about.
     fn a_run(&self, steps: &StepChoice, past_len: usize, price: ModelPrice) -> f32 {
-        let plain = steps.cost(0, past_len).unwrap_or(0.0);
+        let plain = steps.plain_cost(past_len).unwrap_or(0.0);
         plain * price.a_token * FIRST_TOKENS as f32
     }
 

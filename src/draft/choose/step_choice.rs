@@ -96,6 +96,18 @@ impl StepChoice {
         self.steps[step].rows
     }
 
+    /// Rows of the widest step, whether or not it fits.
+    pub fn most_rows(&self) -> usize {
+        self.rows(self.steps.len() - 1)
+    }
+
+    /// What plain decoding costs behind `past_len` committed tokens: the narrowest step that fits there,
+    /// or, where none does, the narrowest of all. `None` where rows are free.
+    pub fn plain_cost(&self, past_len: usize) -> Option<f32> {
+        let narrowest = self.fitting(past_len).next().map_or(0, |(step, _)| step);
+        self.cost(narrowest, past_len)
+    }
+
     /// What a step costs behind `past_len` committed tokens; `None` where rows are free.
     pub fn cost(&self, step: usize, past_len: usize) -> Option<f32> {
         self.costs.as_ref().map(|costs| costs[step].at(past_len))
@@ -121,21 +133,47 @@ impl StepChoice {
 
     /// The widest step that fits after `past_len` committed tokens. Fails when none does.
     pub fn widest(&self, past_len: usize) -> Result<usize> {
-        let fits = |step: &StepShape| past_len.saturating_add(step.rows) <= step.attended;
-        self.steps.iter().rposition(fits).ok_or_else(|| {
+        self.narrowest(usize::MAX, past_len)
+    }
+
+    /// The narrowest step with at least `num_nodes` rows that fits after `past_len` committed tokens,
+    /// or the widest that does. Fails when none does.
+    pub fn narrowest(&self, num_nodes: usize, past_len: usize) -> Result<usize> {
+        let mut widest = None;
+        for (index, step) in self.fitting(past_len) {
+            widest = Some(index);
+            if step.rows >= num_nodes {
+                break;
+            }
+        }
+        widest.ok_or_else(|| {
             let StepShape { rows, attended } = self.steps[0];
             Error::StepOutOfRange { past_len, rows, attended }
         })
     }
 
-    /// The narrowest step with at least `num_nodes` rows, or the last.
-    pub fn narrowest(&self, num_nodes: usize) -> usize {
-        self.steps.partition_point(|step| step.rows < num_nodes).min(self.steps.len() - 1)
+    /// The steps that fit after `past_len` committed tokens, in increasing order of rows. A narrower one
+    /// need not fit where a wider one does: each has slots of its own.
+    fn fitting(&self, past_len: usize) -> impl Iterator<Item = (usize, StepShape)> + Clone {
+        let fits = move |step: &StepShape| past_len.saturating_add(step.rows) <= step.attended;
+        self.steps.iter().copied().enumerate().filter(move |(_, step)| fits(step))
     }
 
-    /// The step, up to `widest`, of the largest [`gain`](Self::gain) together with that of the steps
-    /// that follow it in the same copy; the narrowest of equals. Without costs the narrowest that
-    /// holds all nodes.
+    /// Those of [`fitting`](Self::fitting) up to `widest`, with their costs behind `past_len` tokens;
+    /// none where rows are free.
+    fn priced(
+        &self,
+        widest: usize,
+        past_len: usize,
+    ) -> impl Iterator<Item = (usize, StepShape, f32)> + Clone {
+        let fitting = self.fitting(past_len).take_while(move |&(index, _)| index <= widest);
+        let costs = self.costs.as_deref().unwrap_or_default();
+        fitting.filter_map(move |(index, step)| Some((index, step, costs.get(index)?.at(past_len))))
+    }
+
+    /// The step, up to `widest`, which fits, of the largest [`gain`](Self::gain) together with that of
+    /// the steps that follow it in the same copy; the narrowest of equals. Without costs the narrowest
+    /// that holds all nodes. Only steps that fit are chosen.
     ///
     /// The nodes' worths never increase: a step of `rows` rows is worth the sum of the first `rows`
     /// of them.
@@ -145,42 +183,45 @@ impl StepChoice {
         past_len: usize,
         nodes: impl ExactSizeIterator<Item = Prospect> + Clone,
     ) -> usize {
-        let Some(costs) = &self.costs else { return self.narrowest(nodes.len()) };
-        let priced = self.steps[..=widest].iter().zip(costs);
-        let priced =
-            priced.map(|(step, cost)| (step.rows, self.elsewhere(cost.at(past_len), past_len)));
-        let ahead = ChainAhead::new(nodes.clone().filter_map(|node| node.reach), priced.clone());
+        if self.costs.is_none() {
+            return self.narrowest(nodes.len(), past_len).unwrap_or(widest);
+        }
+        let rate = self.rate(past_len);
+        let priced = self.priced(widest, past_len);
+        let ahead = ChainAhead::new(
+            nodes.clone().filter_map(|node| node.reach),
+            priced.clone().map(|(_, step, cost)| (step.rows, rate * cost)),
+        );
         let (mut nodes, mut worth, mut num_covered, mut num_taken) = (nodes, 0.0, 0, 0);
         let mut best: Option<(usize, f32)> = None;
-        for (index, (rows, elsewhere)) in priced.enumerate() {
-            for node in nodes.by_ref().take(rows - num_taken) {
+        for (index, step, cost) in priced {
+            for node in nodes.by_ref().take(step.rows - num_taken) {
                 worth += node.worth;
                 num_covered += usize::from(node.reach.is_some());
             }
-            num_taken = rows;
-            let gain = worth - elsewhere + ahead.after(num_covered);
+            num_taken = step.rows;
+            let gain = worth - rate * cost + ahead.after(num_covered);
             if best.is_none_or(|(_, most)| gain > most) {
                 best = Some((index, gain));
             }
         }
-        best.map_or(0, |(step, _)| step)
+        best.map_or(widest, |(step, _)| step)
     }
 
     /// The step, up to `widest`, of the largest [`gain`](Self::gain), and that gain, whatever follows
-    /// it; the narrowest of equals. `None` without costs.
+    /// it; the narrowest of equals. `None` without costs, and where no step fits.
     pub fn best_gain(
         &self,
         widest: usize,
         past_len: usize,
         mut worths: impl Iterator<Item = f32>,
     ) -> Option<(usize, f32)> {
-        let costs = self.costs.as_ref()?;
         let (mut expected, mut rows) = (0.0, 0);
         let mut best: Option<(usize, f32)> = None;
-        for (index, (step, cost)) in self.steps[..=widest].iter().zip(costs).enumerate() {
+        for (index, step, cost) in self.priced(widest, past_len) {
             expected += worths.by_ref().take(step.rows - rows).sum::<f32>();
             rows = step.rows;
-            let gain = self.gain(expected, cost.at(past_len), past_len);
+            let gain = self.gain(expected, cost, past_len);
             if best.is_none_or(|(_, most)| gain > most) {
                 best = Some((index, gain));
             }
@@ -190,25 +231,27 @@ impl StepChoice {
 
     /// Whether a step up to `widest` with more rows than there are `worths` could be better than those
     /// that they fill, were all further nodes worth as much as the last one; they are never worth more.
-    /// Without costs it always could.
+    /// Without costs it always could. Steps that do not fit are left out.
     pub fn could_gain_beyond(
         &self,
         widest: usize,
         past_len: usize,
         worths: impl ExactSizeIterator<Item = f32> + Clone,
     ) -> bool {
-        let Some(costs) = &self.costs else { return true };
+        if self.costs.is_none() {
+            return true;
+        }
         let num_nodes = worths.len();
-        let num_filled = self.steps[..=widest].partition_point(|step| step.rows <= num_nodes);
-        let Some(filled) = num_filled.checked_sub(1) else { return true };
+        let priced = self.priced(widest, past_len);
+        let is_filled = |(_, step, _): &(usize, StepShape, f32)| step.rows <= num_nodes;
+        let Some((filled, ..)) = priced.clone().take_while(is_filled).last() else { return true };
         let (expected, last) =
             worths.clone().fold((0.0, 0.0), |(sum, _), worth| (sum + worth, worth));
         let most =
             self.best_gain(filled, past_len, worths).map_or(f32::NEG_INFINITY, |best| best.1);
-        let wider = self.steps[..=widest].iter().zip(costs).skip(num_filled);
-        wider.into_iter().any(|(step, cost)| {
+        priced.skip_while(is_filled).any(|(_, step, cost)| {
             let tokens = expected + last * (step.rows - num_nodes) as f32;
-            self.gain(tokens, cost.at(past_len), past_len) > most
+            self.gain(tokens, cost, past_len) > most
         })
     }
 
@@ -220,15 +263,15 @@ impl StepChoice {
     /// own ratio is lower. With the rate of plain decoding as the least, no step is chosen that is
     /// expected to bring less for its cost than that.
     pub fn gain(&self, tokens: f32, cost: f32, past_len: usize) -> f32 {
-        tokens - self.elsewhere(cost, past_len)
+        tokens - self.rate(past_len) * cost
     }
 
-    /// Tokens that a cost brings elsewhere.
-    fn elsewhere(&self, cost: f32, past_len: usize) -> f32 {
-        let plain = self.cost(0, past_len).unwrap_or(1.0);
+    /// Tokens that a unit of cost brings elsewhere.
+    fn rate(&self, past_len: usize) -> f32 {
+        let plain = self.plain_cost(past_len).unwrap_or(1.0);
         let Rate { tokens: seen, cost: paid } = self.rate;
         let rate = (seen + PRIOR_STEPS) / (paid + PRIOR_STEPS * plain);
-        rate.max(1.0 / plain) * cost
+        rate.max(1.0 / plain)
     }
 
     /// Learns what a step, and all that was spent on drafting for it, has brought.
@@ -347,6 +390,75 @@ mod tests {
             };
             let better: Vec<_> = seen.iter().map(|&(tokens, cost)| (tokens + 4, cost)).collect();
             prop_assert!(chosen(&better) <= chosen(&seen));
+        }
+    }
+
+    /// Steps of which each has slots of its own, in any order, and costs or none.
+    fn steps_of_own_slots() -> impl Strategy<Value = StepChoice> {
+        let step = (1usize..5, 1usize..40, 0.1f32..4.0);
+        let steps = (prop::collection::vec(step, 1..5), any::<bool>());
+        steps.prop_map(|(steps, has_costs)| {
+            let mut rows = 0;
+            let shapes = steps.iter().map(|&(more, attended, _)| {
+                rows += more;
+                StepShape { rows, attended }
+            });
+            let costs = steps.iter().map(|&(.., cost)| StepCost::from(cost)).collect();
+            StepChoice::new(shapes.collect(), has_costs.then_some(costs)).unwrap()
+        })
+    }
+
+    /// The same steps without those that do not fit, and the number of each among all.
+    fn without_unfit(choice: &StepChoice, past_len: usize) -> (Vec<usize>, Option<StepChoice>) {
+        let fits = |&index: &usize| {
+            let StepShape { rows, attended } = choice.steps[index];
+            past_len + rows <= attended
+        };
+        let fit: Vec<usize> = (0..choice.steps.len()).filter(fits).collect();
+        let steps = fit.iter().map(|&index| choice.steps[index]).collect();
+        let costs = choice.costs.as_ref();
+        let costs = costs.map(|costs| fit.iter().map(|&index| costs[index]).collect());
+        let kept = StepChoice::new(steps, costs).ok();
+        (fit, kept.map(|kept| StepChoice { rate: choice.rate, ..kept }))
+    }
+
+    proptest! {
+        /// The twin has no other steps than those that fit.
+        #[test]
+        fn every_chooser_chooses_as_if_steps_that_do_not_fit_were_not_there(
+            mut choice in steps_of_own_slots(),
+            past_len in 0usize..40,
+            mut worths in prop::collection::vec(0.0f32..1.0, 1..20),
+            most_nodes in 1usize..24,
+            seen in prop::collection::vec((1usize..9, 0.1f32..4.0), 0..4),
+        ) {
+            seen.iter().for_each(|&(tokens, cost)| choice.took(tokens, cost));
+            worths.sort_by(|one, other| other.total_cmp(one));
+            let (fit, twin) = without_unfit(&choice, past_len);
+            let Some(twin) = twin else {
+                prop_assert!(choice.widest(past_len).is_err());
+                prop_assert!(choice.narrowest(most_nodes, past_len).is_err());
+                return Ok(());
+            };
+            let last = fit.len() - 1;
+            prop_assert_eq!(choice.widest(past_len), Ok(fit[last]));
+            let narrowest = fit.iter().find(|&&step| choice.rows(step) >= most_nodes);
+            let narrowest = *narrowest.unwrap_or(&fit[last]);
+            prop_assert_eq!(choice.narrowest(most_nodes, past_len), Ok(narrowest));
+            prop_assert_eq!(choice.plain_cost(past_len), twin.cost(0, past_len));
+            for (widest, &among_all) in fit.iter().enumerate() {
+                let nodes = worths.len().min(choice.rows(among_all));
+                let reach = |worth| Prospect { worth, reach: Some(worth) };
+                let nodes = worths[..nodes].iter().map(|&worth| reach(worth));
+                let best = choice.best(among_all, past_len, nodes.clone());
+                prop_assert_eq!(best, fit[twin.best(widest, past_len, nodes)]);
+                let gain = choice.best_gain(among_all, past_len, worths.iter().copied());
+                let of_twin = twin.best_gain(widest, past_len, worths.iter().copied());
+                prop_assert_eq!(gain, of_twin.map(|(step, gain)| (fit[step], gain)));
+                let beyond = choice.could_gain_beyond(among_all, past_len, worths.iter().copied());
+                let of_twin = twin.could_gain_beyond(widest, past_len, worths.iter().copied());
+                prop_assert_eq!(beyond, of_twin);
+            }
         }
     }
 

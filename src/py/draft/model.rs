@@ -81,19 +81,18 @@ impl PyModelDraft {
         let Some(ReadStep { tree, first, base }) = step else {
             return Ok(None);
         };
-        let num_nodes = tree.num_nodes() - first;
-        for inputs in &self.step_inputs {
-            let mut filled = inputs.borrow_mut(py);
-            if num_nodes <= filled.core.rows() {
-                if base + first + filled.core.rows() > filled.core.attended() {
-                    return Ok(None);
-                }
-                filled.fill_from(py, tree, first, base)?;
-                return Ok(Some(inputs.clone_ref(py)));
-            }
+        let nodes = tree.num_nodes() - first;
+        let most = self.steps.most_rows();
+        if nodes > most {
+            return Err(Error::TooManyNodes { nodes, rows: most }.into());
         }
-        let rows = self.step_inputs.last().map_or(0, |inputs| inputs.borrow(py).core.rows());
-        Err(Error::TooManyNodes { nodes: num_nodes, rows }.into())
+        let fitting = self.steps.narrowest(nodes, base + first).ok();
+        let Some(index) = fitting.filter(|&index| self.steps.rows(index) >= nodes) else {
+            return Ok(None);
+        };
+        let inputs = &self.step_inputs[index];
+        inputs.borrow_mut(py).fill_from(py, tree, first, base)?;
+        Ok(Some(inputs.clone_ref(py)))
     }
 
     fn read(&self, logits: &Bound<'_, PyAny>, row: u32) -> PyResult<()> {

@@ -220,7 +220,7 @@ impl Drafter {
     ) -> Result<usize> {
         self.force()?;
         let steps = &self.options.steps;
-        let widest = steps.widest(past_len)?.min(steps.narrowest(most_nodes));
+        let widest = steps.narrowest(most_nodes, past_len)?;
         let num_nodes = steps.rows(widest).min(most_nodes);
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         let sources = self.sources.all();
@@ -230,7 +230,7 @@ impl Drafter {
             if let Some(grammar) = &mut self.constraint {
                 self.draft.prune_tree(&mut **grammar)?;
             }
-            steps.narrowest(self.draft.tree().num_nodes())
+            steps.narrowest(self.draft.tree().num_nodes(), past_len)?
         } else {
             self.draft.grow(sources, request, limits, (steps, widest, past_len));
             if let Some(grammar) = &mut self.constraint {
@@ -269,7 +269,7 @@ impl Drafter {
         if let Some(grammar) = &mut self.constraint {
             self.draft.prune_tree(&mut **grammar)?;
         }
-        let step = steps.narrowest(self.draft.tree().num_nodes());
+        let step = steps.narrowest(self.draft.tree().num_nodes(), past_len)?;
         request.proposed = Some(Proposed { step, past_len, is_given: true });
         Ok(step)
     }

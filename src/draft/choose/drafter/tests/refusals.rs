@@ -78,3 +78,27 @@ fn what_is_no_cost_of_a_draft_model_is_refused() {
     }
     drafter.model_ran(0.0, 0.0).unwrap();
 }
+
+/// Own sessions may give each width slots of its own.
+#[test]
+fn a_step_that_does_not_fit_is_never_proposed() {
+    let shapes = [(1, 32), (8, 64)].map(|(rows, attended)| StepShape { rows, attended });
+    for (costs, shape) in [
+        (None, TreeShape::BestFirst),
+        (Some([1.0, 100.0].map(StepCost::from).to_vec()), TreeShape::BestFirst),
+        (None, TreeShape::Static),
+    ] {
+        let options = DrafterOptions {
+            steps: StepChoice::new(shapes.to_vec(), costs).unwrap(),
+            vocab_size: VOCAB_SIZE,
+            commit: CommitPolicy::Canonical,
+            end_tokens: vec![],
+            shape,
+        };
+        let mut drafter = Drafter::new(vec![], options).unwrap();
+        drafter.begin(&[TokenId(0)], 50).unwrap();
+        assert_eq!(drafter.propose(40), Ok(1), "{shape:?}");
+        assert_eq!(drafter.propose_draft(40, &[TokenId(0)], &[0]), Ok(1));
+        assert_eq!(drafter.propose(20), Ok(0));
+    }
+}
