@@ -103,7 +103,7 @@ pub struct Commit {
 /// // Node 1 is the first path; nodes 2 and 3 are a side branch, which was accepted.
 /// let tokens = [10, 11, 12, 13].map(TokenId);
 /// let tree = DraftTree::from_arrays(&tokens, &[0, 0, 0, 2])?;
-/// let verified = Verified { path: vec![NodeId(2), NodeId(3)], bonus: TokenId(14) };
+/// let verified = Verified { path: vec![NodeId(2), NodeId(3)], bonus: Some(TokenId(14)) };
 /// let limits = Limits { end_tokens: &[], remaining: 100 };
 ///
 /// let canonical = commit(CommitPolicy::Canonical, &tree, &verified, limits);
@@ -131,8 +131,8 @@ pub fn commit(
     };
     // The first `committed` tokens are draft tokens, the next is the target's own, the rest is carried.
     let mut token_ids: Vec<TokenId> = verified.path.iter().map(|&node| tree.token(node)).collect();
-    token_ids.push(verified.bonus);
-    let mut carried = token_ids.split_off(committed + 1);
+    token_ids.extend(verified.bonus);
+    let mut carried = token_ids.split_off(token_ids.len().min(committed + 1));
 
     let finish_reason = cut(&mut token_ids, limits);
     if finish_reason.is_some() {
@@ -172,7 +172,7 @@ mod tests {
             compact in any::<bool>(),
         ) {
             let policy = if compact { CommitPolicy::Compact } else { CommitPolicy::Canonical };
-            let verified = verify(&tree, |node| Ok(says[node.index()])).unwrap();
+            let verified = verify(&tree, |node| Ok(Some(says[node.index()]))).unwrap();
             let decided = commit(policy, &tree, &verified, NO_LIMITS);
 
             prop_assert_eq!(decided.rows[0], NodeId::ROOT);
@@ -196,7 +196,7 @@ mod tests {
             let known = verified.path.len() + 1;
             prop_assert_eq!(decided.token_ids.len() + decided.carried.len(), known);
             if let Some(last) = decided.carried.last() {
-                prop_assert_eq!(*last, verified.bonus);
+                prop_assert_eq!(Some(*last), verified.bonus);
             }
         }
 
@@ -207,7 +207,7 @@ mod tests {
             end_token in prop::option::of((0u32..4).prop_map(TokenId)),
             remaining in 1usize..6,
         ) {
-            let verified = verify(&tree, |node| Ok(says[node.index()])).unwrap();
+            let verified = verify(&tree, |node| Ok(Some(says[node.index()]))).unwrap();
             let whole = commit(CommitPolicy::Compact, &tree, &verified, NO_LIMITS);
             let limits = Limits { end_tokens: end_token.as_slice(), remaining };
             let decided = commit(CommitPolicy::Compact, &tree, &verified, limits);

@@ -12,26 +12,28 @@ use crate::tree::draft_tree::DraftTree;
 pub struct Verified {
     /// The accepted nodes in path order, the root excluded.
     pub path: Vec<NodeId>,
-    /// What the target says after the last node of the path (after the root when it is empty).
-    pub bonus: TokenId,
+    /// What the target says after the last node of the path (after the root when it is empty); `None`
+    /// where that node ends the answer, and nobody asks.
+    pub bonus: Option<TokenId>,
 }
 
 impl Verified {
-    /// What the target says after a visited node; `None` of a rejected one.
+    /// What the target says after a visited node; `None` of a rejected one, and behind the answer's end.
     pub fn says(&self, tree: &DraftTree, node: NodeId) -> Option<TokenId> {
         let next = match self.path.iter().position(|&visited| visited == node) {
             Some(place) => self.path.get(place + 1),
             None if node == NodeId::ROOT => self.path.first(),
             None => return None,
         };
-        Some(next.map_or(self.bonus, |&child| tree.token(child)))
+        next.map_or(self.bonus, |&child| Some(tree.token(child)))
     }
 }
 
 /// Walks from the root, from child to child, while a child holds what the target says.
 ///
 /// `target` is asked once for each node visited, the root included, and for no other: reading a
-/// row of logits is what costs here. Its errors are passed on.
+/// row of logits is what costs here. `None` from it is the end: the answer ends with that node, and
+/// what stands in its row is nobody's business. Its errors are passed on.
 ///
 /// ```
 /// use coordgen_rs::ids::{NodeId, TokenId};
@@ -40,24 +42,25 @@ impl Verified {
 ///
 /// let tree = DraftTree::from_arrays(&[TokenId(3), TokenId(4), TokenId(9)], &[0, 0, 1])?;
 /// let says = [TokenId(4), TokenId(5), TokenId(6)];
-/// let verified = verify(&tree, |node| Ok(says[node.index()]))?;
+/// let verified = verify(&tree, |node| Ok(Some(says[node.index()])))?;
 /// assert_eq!(verified.path, [NodeId(1)]);
-/// assert_eq!(verified.bonus, TokenId(5));
+/// assert_eq!(verified.bonus, Some(TokenId(5)));
 /// # Ok::<(), coordgen_rs::error::Error>(())
 /// ```
 pub fn verify(
     tree: &DraftTree,
-    mut target: impl FnMut(NodeId) -> Result<TokenId>,
+    mut target: impl FnMut(NodeId) -> Result<Option<TokenId>>,
 ) -> Result<Verified> {
     let mut path = Vec::new();
-    let mut bonus = target(NodeId::ROOT)?;
     let mut node = NodeId::ROOT;
-    while let Some(child) = tree.child(node, bonus) {
+    loop {
+        let bonus = target(node)?;
+        let Some(child) = bonus.and_then(|said| tree.child(node, said)) else {
+            return Ok(Verified { path, bonus });
+        };
         path.push(child);
-        bonus = target(child)?;
         node = child;
     }
-    Ok(Verified { path, bonus })
 }
 
 #[cfg(test)]
@@ -66,15 +69,18 @@ mod tests {
     use crate::tree::draft_tree::strategies;
     use proptest::prelude::*;
 
-    fn naive(tree: &DraftTree, says: &[TokenId]) -> Verified {
+    fn naive(tree: &DraftTree, says: &[TokenId], end: Option<TokenId>) -> Verified {
         let agrees = |node: &usize| tree.token_ids()[*node] == says[tree.parents()[*node].index()];
         let mut path = vec![0];
+        let is_end = |node: usize| node > 0 && Some(tree.token_ids()[node]) == end;
         for node in (1..tree.num_nodes()).filter(agrees) {
-            if tree.parents()[node].index() == path[path.len() - 1] {
+            let last = path[path.len() - 1];
+            if tree.parents()[node].index() == last && !is_end(last) {
                 path.push(node);
             }
         }
-        let bonus = says[path[path.len() - 1]];
+        let last = path[path.len() - 1];
+        let bonus = (!is_end(last)).then_some(says[last]);
         Verified { path: path[1..].iter().map(|&node| NodeId(node as u32)).collect(), bonus }
     }
 
@@ -83,17 +89,19 @@ mod tests {
         fn verify_equals_its_naive_twin(
             tree in strategies::tree(12),
             says in prop::collection::vec((0u32..3).prop_map(TokenId), 12),
+            end in prop::option::of((0u32..3).prop_map(TokenId)),
         ) {
             let mut asked = Vec::new();
+            let is_end = |node: NodeId| node != NodeId::ROOT && Some(tree.token(node)) == end;
             let verified = verify(&tree, |node| {
                 asked.push(node);
-                Ok(says[node.index()])
+                Ok((!is_end(node)).then_some(says[node.index()]))
             })
             .unwrap();
-            prop_assert_eq!(&verified, &naive(&tree, &says));
+            prop_assert_eq!(&verified, &naive(&tree, &says, end));
             for (node, &said) in says[..tree.num_nodes()].iter().enumerate() {
-                let is_visited = asked.contains(&NodeId(node as u32));
-                let expected = is_visited.then_some(said);
+                let node_id = NodeId(node as u32);
+                let expected = (asked.contains(&node_id) && !is_end(node_id)).then_some(said);
                 prop_assert_eq!(verified.says(&tree, NodeId(node as u32)), expected);
             }
             let visited: Vec<_> = [NodeId::ROOT].into_iter().chain(verified.path).collect();

@@ -17,6 +17,7 @@ from coordgen_rs._core import (
     ModelDraft,
     NonFiniteLogitsError,
     OptionError,
+    Sampling,
     ShapeError,
     StepInputs,
     TokenOutOfRangeError,
@@ -219,6 +220,19 @@ def test_a_step_that_does_not_fit_is_never_chosen():
     model.take_realignment()
     model.skip(4)
     assert model.next_step(4).rows == 8
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("sampling", [None, Sampling(0.5, repetition_penalty=1.2, seed=1)])
+def test_what_stands_behind_a_drafted_end_is_not_read(commit, sampling):
+    drafter = make_drafter(commit=commit, end_token_ids=[2])
+    drafter.begin(uint32([1, 0]), 9, sampling)
+    drafter.propose(1, (uint32([0, 2]), uint32([0, 0])))
+    logits = np.full((4, VOCAB_SIZE), np.nan, np.float32)
+    logits[0] = [-60, -60, 60, *[-60] * (VOCAB_SIZE - 3)]
+    accepted = drafter.accept(logits)
+    assert (accepted.token_ids.tolist(), accepted.finish_reason) == ([2], "stop")
+    assert accepted.accept_len == 1
 
 
 def test_costs_decide_whether_to_draft():

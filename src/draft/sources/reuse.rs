@@ -247,7 +247,7 @@ mod tests {
 
     /// Tells `reuse` of one step: the tree is verified by a target that says `says` row by row.
     fn step(reuse: &mut DraftReuse, tree: &DraftTree, says: &[TokenId]) {
-        let verified = verify(tree, |node| Ok(says[node.index()])).unwrap();
+        let verified = verify(tree, |node| Ok(Some(says[node.index()]))).unwrap();
         let limits = Limits { end_tokens: &[], remaining: 100 };
         let commit = commit(CommitPolicy::Canonical, tree, &verified, limits);
         let mut says = |node: NodeId| Some(says[node.index()]);
@@ -395,7 +395,7 @@ mod tests {
         ) {
             let mut reuse = DraftReuse::default();
             for (tree, says) in &steps {
-                let verified = verify(tree, |node| Ok(says[node.index()])).unwrap();
+                let verified = verify(tree, |node| Ok(Some(says[node.index()]))).unwrap();
                 let expected = naive_segment(tree, says, &verified.path);
                 let old: Vec<Vec<TokenId>> = reuse.segments().map(<[TokenId]>::to_vec).collect();
                 step(&mut reuse, tree, says);

@@ -1,6 +1,8 @@
 //! A request under a grammar. In: the path that the target takes through a tree. Out: what it may say
 //! after each node, where the answer is complete, and what must come next.
 
+use std::ops::ControlFlow;
+
 use super::Drafter;
 use super::answer::Answer;
 use crate::commit::{Commit, FinishReason};
@@ -10,14 +12,21 @@ use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
 
 impl Drafter {
-    /// Asks the grammar what must come next, for the next tree to start with. Whatever waited for its
-    /// answer is taken back. Without a grammar nothing happens.
+    /// Asks the grammar what must come next, for the next tree to start with, up to the answer's end.
+    /// Whatever waited for its answer is taken back. Without a grammar nothing happens.
     pub(super) fn force(&mut self) -> Result<()> {
         let Some(grammar) = &mut self.constraint else { return Ok(()) };
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         request.proposed = None;
         request.forced.clear();
-        let forced = grammar.forced(&request.carried)?;
+        let end_tokens = if self.ignores_end { &[][..] } else { &self.options.end_tokens };
+        let is_end = |token: &TokenId| end_tokens.contains(token);
+        let mut forced = match request.carried.last() {
+            Some(last) if is_end(last) => Vec::new(),
+            _ => grammar.forced(&request.carried)?,
+        };
+        let end = forced.iter().position(is_end);
+        forced.truncate(end.map_or(forced.len(), |end| end + 1));
         if !forced.is_empty() {
             request.forced.extend_from_slice(&request.carried);
             request.forced.extend_from_slice(&forced);
@@ -37,23 +46,25 @@ pub(super) struct PathState {
 }
 
 impl PathState {
-    /// Masks the row of a node, whose parent was visited before. Fails when the grammar does, or
-    /// allows nothing there.
+    /// Masks the row of a node, whose parent was visited before, unless the answer is complete with it:
+    /// then its row is not read. Fails when the grammar does, or allows nothing there.
     pub fn visit(
         &mut self,
         grammar: &mut dyn Constraint,
         tree: &DraftTree,
         node: NodeId,
         answer: &mut Answer<'_>,
-    ) -> Result<()> {
+    ) -> Result<ControlFlow<()>> {
         if node != NodeId::ROOT {
             self.tokens.push(tree.token(node));
         }
         let allowed = grammar.after(&self.tokens)?;
-        if allowed.is_complete && !self.tokens.is_empty() && self.complete_at.is_none() {
+        if allowed.is_complete && !self.tokens.is_empty() {
             self.complete_at = Some(self.tokens.len());
+            return Ok(ControlFlow::Break(()));
         }
-        answer.keep_allowed(node, allowed.words)
+        answer.keep_allowed(node, allowed.words)?;
+        Ok(ControlFlow::Continue(()))
     }
 
     /// How many tokens may be given out, where the request has `remaining` left.

@@ -212,7 +212,10 @@ impl Draft {
     /// from, because it has been wrong, is drafted from again when it is right.
     pub fn learn(&mut self, verified: &Verified, statistics: &mut Statistics) {
         let last = verified.path.last().copied().unwrap_or(NodeId::ROOT);
-        let visited = |node: NodeId| node == NodeId::ROOT || verified.path.contains(&node);
+        // What the target would say behind the answer's end is not known.
+        let is_known = |node: NodeId| node != last || verified.bonus.is_some();
+        let visited =
+            |node| (node == NodeId::ROOT || verified.path.contains(&node)) && is_known(node);
         for (node, proposal) in self.proposals.iter().enumerate() {
             let Some(proposal) = *proposal else { continue };
             let came_true = verified.path.contains(&NodeId(node as u32));
@@ -223,7 +226,8 @@ impl Draft {
         }
         for (parent, token, proposal) in self.grower.cut_off() {
             if visited(parent) {
-                self.acceptance.observe(proposal, parent == last && token == verified.bonus);
+                let came_true = parent == last && Some(token) == verified.bonus;
+                self.acceptance.observe(proposal, came_true);
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::source::{DraftSource, Verification};
 use crate::error::{Error, Result};
-use crate::ids::TokenId;
+use crate::ids::{NodeId, TokenId};
 use crate::sampling::{Sampling, SeenTokens};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::verify;
@@ -74,7 +74,7 @@ impl Drafter {
     /// Fails when an option of the shape is out of its range.
     pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Result<Self> {
         Ok(Self {
-            draft: Draft::new(sources.len(), options.shape, &options.end_tokens)?,
+            draft: Draft::new(sources.len(), &options)?,
             model_choice: ModelChoice::default(),
             request: None,
             finish_reason: None,
@@ -322,18 +322,24 @@ impl Drafter {
         let num_carried = request.carried.len();
         let mut path = PathState::default();
         let tree = self.draft.tree();
+        let end_tokens = if self.ignores_end { &[][..] } else { &self.options.end_tokens };
         let num_seen = self.seen.len();
         let verified = verify(tree, |node| {
-            self.seen.insert(tree.token_ids()[node.index()]);
-            if let Some(grammar) = &mut self.constraint {
-                path.visit(&mut **grammar, tree, node, &mut answer)?;
+            // The root is no part of the answer: a prompt may well end with such a token.
+            if node != NodeId::ROOT && end_tokens.contains(&tree.token(node)) {
+                return Ok(None);
+            }
+            self.seen.insert(tree.token(node));
+            if let Some(grammar) = &mut self.constraint
+                && path.visit(&mut **grammar, tree, node, &mut answer)?.is_break()
+            {
+                return Ok(None);
             }
             let says = answer.says(tree, node, &mut self.seen)?;
-            Ok(says.expect("something is said after every accepted node"))
+            Ok(Some(says.expect("something is said after every accepted node")))
         });
         self.seen.truncate(num_seen); // of the path, not all need be given out
         let verified = verified?;
-        let end_tokens = if self.ignores_end { &[][..] } else { &self.options.end_tokens };
         let limits = Limits { end_tokens, remaining: path.at_most(remaining) };
         let mut decided = commit(self.options.commit, tree, &verified, limits);
         if let Some(grammar) = &mut self.constraint {

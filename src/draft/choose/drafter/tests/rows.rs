@@ -1,6 +1,7 @@
 //! Which rows of the logits are read, and when.
 
 use super::*;
+use crate::constraint::{Allowed, Constraint};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::lookup_table::SharedTable;
 use crate::draft::sources::lookup_table::source::TableSource;
@@ -109,4 +110,115 @@ fn logits_that_are_written_again_after_accept_have_taught_what_they_were() {
     drop(drafter);
     let learned = tokens.iter().map(|&context| table.lock().row(context).next().unwrap().0);
     assert!(learned.eq([TokenId(777); ROWS]));
+}
+
+/// Asks nothing, and allows everything; the answer is complete with so many tokens.
+struct Until(usize, usize);
+
+impl Constraint for Until {
+    fn forced(&mut self, _: &[TokenId]) -> Result<Vec<TokenId>> {
+        Ok(vec![])
+    }
+
+    fn possible(&mut self, tokens: &[TokenId], _: &[u32]) -> Result<Vec<bool>> {
+        Ok(vec![true; tokens.len()])
+    }
+
+    fn after(&mut self, path: &[TokenId]) -> Result<Allowed<'_>> {
+        Ok(Allowed { words: &[0b111], is_complete: self.0 + path.len() >= self.1 })
+    }
+
+    fn extend(&mut self, tokens: &[TokenId]) -> Result<bool> {
+        self.0 += tokens.len();
+        Ok(self.0 >= self.1)
+    }
+}
+
+/// What ends an answer: a token, or a grammar that is complete with it.
+fn ended_by(has_grammar: bool, commit: CommitPolicy, sampling: Option<Sampling>) -> Drafter {
+    let mut drafter = drafter(&[], commit, None, if has_grammar { 9 } else { 2 });
+    drafter.set_sampling(sampling);
+    drafter.begin(&[TokenId(2)], 20).unwrap(); // a prompt may end with such a token
+    if has_grammar {
+        drafter.constrain(Box::new(Until(0, 2)));
+    }
+    drafter
+}
+
+/// Plays a target whose answer is 1 and 2, and whose rows behind it hold what the session's buffer held
+/// before. Returns the answer, and the number of draws.
+fn answer_of(drafter: &mut Drafter, tokens: &[TokenId], parents: &[u32]) -> (Vec<TokenId>, usize) {
+    let before = crate::sampling::tests::num_draws();
+    let (mut said, mut step) = (vec![], drafter.propose_draft(0, tokens, parents).unwrap());
+    loop {
+        let mut logits = vec![f32::NAN; [1, 3, 8][step] * VOCAB_SIZE];
+        for (row, &depth) in logits.chunks_mut(VOCAB_SIZE).zip(drafter.tree().depths()) {
+            if said.len() + (depth as usize) < 2 {
+                row.fill(-60.0);
+                row[said.len() + depth as usize + 1] = 60.0;
+            }
+        }
+        said.extend(drafter.accept(&mut logits).unwrap().token_ids);
+        if drafter.finish_reason().is_some() {
+            return (said, crate::sampling::tests::num_draws() - before);
+        }
+        step = drafter.propose(said.len()).unwrap();
+    }
+}
+
+#[test]
+fn no_row_behind_the_answers_end_is_read() {
+    let drawn = Sampling::new(0.5, 0, 0.9, 3).unwrap().with_repetition_penalty(1.1).unwrap();
+    let (path, of_path) = ([2, 1, 2].map(TokenId), [0, 0, 1]);
+    let (side, of_side) = ([2, 0, 1, 2].map(TokenId), [0, 0, 0, 2]);
+    for has_grammar in [false, true] {
+        for commit in [CommitPolicy::Canonical, CommitPolicy::Compact] {
+            for sampling in [None, Some(drawn)] {
+                let case = (has_grammar, commit, sampling.is_some());
+                let drafter = || ended_by(has_grammar, commit, sampling);
+                let expected = vec![TokenId(1), TokenId(2)];
+                let draws = |num_draws| if sampling.is_some() { num_draws } else { 0 };
+                let said = answer_of(&mut drafter(), &path, &of_path);
+                assert_eq!(said, (expected.clone(), draws(2)), "{case:?}");
+                // What was accepted on a side branch is fed, and drawn, again.
+                let again = usize::from(commit == CommitPolicy::Canonical);
+                let said = answer_of(&mut drafter(), &side, &of_side);
+                assert_eq!(said, (expected, draws(2 + again)), "{case:?}, on a side branch");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_record_that_ends_with_its_answer_is_enough_where_the_end_is_drafted() {
+    let mut drafter = ended_by(false, CommitPolicy::Canonical, None);
+    let answer = [1, 2].map(TokenId);
+    drafter.propose_draft(0, &[2, 1, 2].map(TokenId), &[0, 0, 1]).unwrap();
+    let accepted = drafter.accept_recorded(&answer).unwrap();
+    assert_eq!((&accepted.token_ids[..], accepted.accept_len), (&answer[..], 2));
+    assert_eq!(accepted.finish_reason, Some(FinishReason::Stop));
+}
+
+/// What is drafted behind the end of an answer is neither right nor wrong.
+#[test]
+fn nothing_is_learned_of_what_was_drafted_behind_the_end() {
+    let steps = StepChoice::new(vec![StepShape { rows: 40, attended: ATTENDED }], None).unwrap();
+    let (commit, end_tokens) = (CommitPolicy::Compact, vec![TokenId(2)]);
+    let (vocab_size, shape) = (VOCAB_SIZE, TreeShape::Static); // which ends nowhere
+    let options = DrafterOptions { steps, vocab_size, commit, end_tokens, shape };
+    let mut drafter = Drafter::new(Scripted::sources(&[1]), options).unwrap();
+    drafter.begin(&[TokenId(0)], 20).unwrap();
+    drafter.propose(0).unwrap();
+    let tree = &drafter.tree().clone();
+    let parent = |node: usize| tree.parents()[node].index();
+    let below = |node: usize| (1..tree.num_nodes()).filter(move |&at| parent(at) == node);
+    let end = below(0).find(|&node| tree.token_ids()[node] == TokenId(2)).unwrap();
+    assert!(below(end).count() > 0, "something is drafted behind the end");
+
+    let mut expected = drafter.draft.acceptance().clone();
+    for node in below(0) {
+        expected.observe(drafter.draft.proposals()[node].unwrap(), node == end);
+    }
+    drafter.accept_recorded(&[TokenId(2)]).unwrap();
+    assert_eq!(format!("{:?}", drafter.draft.acceptance()), format!("{expected:?}"));
 }
