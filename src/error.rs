@@ -14,6 +14,18 @@ pub enum Error {
         /// Number of ids in the vocabulary.
         vocab_size: usize,
     },
+    /// A source draws on what was made for another model.
+    #[error(
+        "source {source_name:?} has a vocabulary of {got} tokens, but the target has {expected}"
+    )]
+    OtherVocabulary {
+        /// Name of the source.
+        source_name: &'static str,
+        /// Number of ids in its vocabulary.
+        got: usize,
+        /// Number of ids in the target's.
+        expected: usize,
+    },
     /// A request needs at least one token to continue from.
     #[error("the prompt is empty: generation needs at least one token to continue from")]
     EmptyPrompt,

@@ -116,8 +116,8 @@
 //! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
 //!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
 //!   [`chain_ahead`], what a running copy is still worth behind a step;
-//!   [`model_choice`], when a draft model pays; [`origins`], who proposed each token; and the
-//!   [`Drafter`] above them all.
+//!   [`model_choice`], when a draft model pays; [`within`], which ids the target knows; [`origins`], who
+//!   proposed each token; and the [`Drafter`] above them all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
 //!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's,
 //!   [`static_tree`](draft::choose::tree_shape::static_tree), Token Recycling's;
@@ -194,6 +194,7 @@
 //! [`SeenTokens::penalised`]: sampling::SeenTokens::penalised
 //! [`step_choice`]: draft::choose::step_choice
 //! [`tree_shape`]: draft::choose::tree_shape
+//! [`within`]: draft::choose::within
 
 pub mod commit;
 pub mod constraint;

@@ -70,7 +70,7 @@ struct Life {
 impl Life {
     /// A drafter by the first bytes of `input`, and the rest of them; none where it is refused.
     fn new<'a>(input: &mut Unstructured<'a>) -> Result<Option<(Self, &'a [u8])>> {
-        let model = SharedModelDraft::new(ModelDraft::new(vec![], 0.1).expect("0 to 1"));
+        let model = SharedModelDraft::new(ModelDraft::new(VOCAB_SIZE, vec![], 0.1).expect("0 to 1"));
         let history = History::new(VOCAB_SIZE as u32);
         let drawn_on = DrawnOn { draft_model: Some(model.clone()), ..DrawnOn::default() };
         let chosen = u16::arbitrary(input)?;

@@ -371,7 +371,7 @@ class Drafter:
 
     Raises:
         OptionError: A source, commit or tree is unknown, steps or costs are unusable, or the
-            history is of another vocabulary.
+            history, the look-up table or the draft model is of another vocabulary.
     """
 
     def __new__(
@@ -1369,7 +1369,8 @@ class Plan:
 class LookupTable:
     """What the target held likely after each token: DIAA's t-LUT and p-LUT in one.
 
-    Several drafters may share one. Memory grows with the tokens seen, up to 12 bytes an entry.
+    Several drafters of one vocabulary may share one: it belongs to the vocabulary of the first
+    drafter or logits that it meets. Memory grows with the tokens seen, up to 12 bytes an entry.
 
     Args:
         k: Entries per token, 1 to 8.
@@ -1405,7 +1406,7 @@ class LookupTable:
 
         Raises:
             LookupTableError: The file cannot be written; the one before is still there.
-            OptionError: `key` has not 32 bytes.
+            OptionError: `key` has not 32 bytes, or the table is of another vocabulary.
         """
 
     def learn(self, contexts: NDArray[np.uint32], logits: NDArray[np.float32]) -> None:
@@ -1440,6 +1441,7 @@ class LookupTable:
 
 @final
 class ModelDraft:
+            OptionError: The table is of another vocabulary.
     """A draft model's tree (EdgeLLM): what the model is to read next, and when it is enough.
 
     A drafter with the source "draft-model" proposes it and updates it with new tokens; in between,

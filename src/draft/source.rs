@@ -85,6 +85,12 @@ pub trait Propose {
     /// The name in options and statistics.
     fn name(&self) -> &'static str;
 
+    /// Number of ids in the vocabulary of what it draws on beside the requests; `None` where there is
+    /// nothing else, or its vocabulary is not known.
+    fn vocab_size(&self) -> Option<usize> {
+        None
+    }
+
     /// The place that the committed text ends in; `None` when nothing matches.
     fn cursor(&self) -> Option<Cursor>;
 
@@ -125,6 +131,10 @@ pub trait Propose {
 pub trait Learn {
     /// Appends committed tokens (the prompt first) to the text that the source draws on.
     fn extend(&mut self, tokens: &[TokenId]);
+
+    /// Learns the number of ids in the target's vocabulary, which all that it is told is of; told
+    /// once, before anything else.
+    fn of_vocabulary(&mut self, _vocab_size: usize) {}
 
     /// Takes the user's own prediction of the next answer; an empty one is ignored.
     fn predicted(&mut self, _prediction: &[TokenId]) {}

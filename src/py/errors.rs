@@ -131,6 +131,7 @@ impl From<Error> for PyErr {
             Error::UnknownSource { .. }
             | Error::UnknownMethod { .. }
             | Error::MethodNeeds { .. }
+            | Error::OtherVocabulary { .. }
             | Error::BadOption { .. } => OptionError::new_err(message),
         }
     }

@@ -14,6 +14,7 @@ from coordgen_rs._core import (
     Drafter,
     EmptyPromptError,
     InvalidDraftError,
+    LookupTable,
     ModelDraft,
     NonFiniteLogitsError,
     OptionError,
@@ -233,6 +234,26 @@ def test_what_stands_behind_a_drafted_end_is_not_read(commit, sampling):
     accepted = drafter.accept(logits)
     assert (accepted.token_ids.tolist(), accepted.finish_reason) == ([2], "stop")
     assert accepted.accept_len == 1
+
+
+def test_what_is_of_another_vocabulary_is_refused_by_name():
+    mask = np.zeros((8, 64), np.float32)
+    steps = [StepInputs(np.zeros(8, np.int64), np.zeros(8, np.int64), mask)]
+    table = LookupTable()
+    table.learn(uint32([2]), np.zeros((1, 50), np.float32))
+    model = ModelDraft(steps, 50)
+    for source, drawn_on in [
+        ("lookup-table", {"lookup_table": table}),
+        ("draft-model", {"model_draft": model}),
+    ]:
+        message = f'source "{source}" has a vocabulary of 50 tokens, but the target has 8'
+        with pytest.raises(OptionError, match=message):
+            Drafter(steps, 8, sources=[source], **drawn_on)
+        Drafter(steps, 50, sources=[source], **drawn_on)
+    with pytest.raises(OptionError, match="vocabulary of 50 tokens, but the target has 8"):
+        table.learn(uint32([2]), np.zeros((1, 8), np.float32))
+    with pytest.raises(OptionError, match="vocabulary of 50 tokens, but the target has 8"):
+        table.save("nowhere", 8, bytes(32))
 
 
 def test_costs_decide_whether_to_draft():

@@ -73,9 +73,9 @@ def test_look_up_tables(others_go_on_during, logits, tmp_path):
     path = tmp_path / "table"
     large = np.random.default_rng(0).standard_normal((2_000, 2_000), np.float32)
     table.learn(np.arange(2_000, dtype=np.uint32), large)  # else opening it is too short to tell
-    assert others_go_on_during(lambda: table.learn(contexts, logits))
-    assert others_go_on_during(lambda: table.save(path, VOCAB_SIZE, KEY))
-    assert others_go_on_during(lambda: LookupTable.open(path, VOCAB_SIZE, KEY))
+    assert others_go_on_during(lambda: LookupTable().learn(contexts, logits))
+    assert others_go_on_during(lambda: table.save(path, 2_000, KEY))
+    assert others_go_on_during(lambda: LookupTable.open(path, 2_000, KEY))
 
 
 def test_the_index_of_a_history(others_go_on_during, tmp_path):

@@ -10,3 +10,4 @@ pub mod origins;
 mod scripted;
 pub mod step_choice;
 pub mod tree_shape;
+pub mod within;

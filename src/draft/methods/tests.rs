@@ -21,7 +21,7 @@ fn situations() -> impl Strategy<Value = Situation> {
 }
 
 fn drawn_on() -> DrawnOn {
-    let draft = ModelDraft::new(vec![], 0.0).unwrap();
+    let draft = ModelDraft::new(5, vec![], 0.0).unwrap();
     DrawnOn { draft_model: Some(SharedModelDraft::new(draft)), ..DrawnOn::default() }
 }
 

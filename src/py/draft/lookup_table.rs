@@ -62,6 +62,7 @@ impl PyLookupTable {
         let likely: Vec<_> =
             logits.py().detach(|| scores.chunks_exact(vocab_size).map_while(top_k).collect());
         let mut table = self.core.lock();
+        table.belong_to(vocab_size)?;
         for (&context, best) in contexts.iter().zip(&likely) {
             table.learn(context, best);
         }

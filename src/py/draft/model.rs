@@ -45,7 +45,7 @@ impl PyModelDraft {
     ) -> PyResult<Self> {
         let steps = step_choice(py, &step_inputs, costs)?;
         let end_tokens = end_token_ids.into_iter().map(TokenId).collect();
-        let draft = ModelDraft::new(end_tokens, least_that_pays)?;
+        let draft = ModelDraft::new(vocab_size, end_tokens, least_that_pays)?;
         let core = SharedModelDraft::new(draft.shaped(ModelShape::named(growth, stop)?));
         Ok(Self { core, step_inputs, steps, vocab_size })
     }

@@ -3,6 +3,7 @@
 //!
 //! How wide it pays to make it is decided by the drafter.
 
+use super::DrafterOptions;
 use super::request::Request;
 use super::statistics::{SourceStatistics, Statistics};
 use crate::commit::Commit;
@@ -11,7 +12,8 @@ use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
 use crate::draft::choose::origins::{Origin, Origins};
 use crate::draft::choose::step_choice::{Prospect, StepChoice};
-use crate::draft::choose::tree_shape::{ShapedTrees, TreeShape};
+use crate::draft::choose::tree_shape::ShapedTrees;
+use crate::draft::choose::within::Within;
 use crate::draft::source::{DraftSource, Propose};
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
@@ -25,6 +27,8 @@ const FIRST_NODES: usize = 32;
 pub(super) struct Draft {
     acceptance: Acceptance,
     grower: TreeGrower,
+    /// Number of ids that the target knows.
+    vocab_size: usize,
     /// In place of the grower, where the method has a shape of its own.
     shaped: Option<ShapedTrees>,
     tree: DraftTree,
@@ -35,12 +39,14 @@ pub(super) struct Draft {
 
 impl Draft {
     /// Nothing drafted, and nothing learned yet of `num_sources` sources. Fails when an option of the
-    /// shape is out of its range. Nothing is grown below `end_tokens`.
-    pub fn new(num_sources: usize, shape: TreeShape, end_tokens: &[TokenId]) -> Result<Self> {
+    /// shape is out of its range. Nothing is grown below end tokens.
+    pub fn new(num_sources: usize, options: &DrafterOptions) -> Result<Self> {
+        let DrafterOptions { vocab_size, end_tokens, shape, .. } = options;
         Ok(Self {
             acceptance: Acceptance::new(num_sources),
-            grower: TreeGrower::new(end_tokens.to_vec()),
-            shaped: ShapedTrees::new(shape)?,
+            grower: TreeGrower::new(*vocab_size, end_tokens.clone()),
+            vocab_size: *vocab_size,
+            shaped: ShapedTrees::new(*shape)?,
             tree: DraftTree::new(TokenId(0)),
             proposals: Vec::new(),
             origins: Origins::default(),
@@ -121,7 +127,8 @@ impl Draft {
         request: &Request,
         limits: GrowthLimits,
     ) {
-        let source = sources.first().map(|source| &**source as &dyn Propose);
+        let source = sources.first().map(|source| Within::new(&**source, self.vocab_size));
+        let source = source.as_ref().map(|source| source as &dyn Propose);
         let certain = (request.root, request.certain());
         let fits = (limits.num_nodes, limits.depth);
         if let Some(shaped) = &mut self.shaped {

@@ -71,7 +71,7 @@ pub struct Drafter {
 impl Drafter {
     /// A drafter that asks `sources`; with none of them it verifies carried tokens only.
     ///
-    /// Fails when an option of the shape is out of its range.
+    /// Fails when an option of the shape is out of its range, or a source draws on another vocabulary.
     pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Result<Self> {
         Ok(Self {
             draft: Draft::new(sources.len(), &options)?,
@@ -83,7 +83,7 @@ impl Drafter {
             seen: SeenTokens::default(),
             ignores_end: false,
             constraint: None,
-            sources: SourceList::new(sources),
+            sources: SourceList::new(sources, options.vocab_size)?,
             options,
         })
     }

@@ -3,7 +3,7 @@
 
 use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::draft::sources::prediction::Prediction;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::top_k::{TOP_K, top_k_rows};
 
@@ -15,9 +15,17 @@ pub(super) struct SourceList {
 }
 
 impl SourceList {
-    /// These sources, which have been told nothing.
-    pub fn new(sources: Vec<Box<dyn DraftSource>>) -> Self {
-        Self { sources, top_k: (Vec::new(), Vec::new()) }
+    /// These sources, which have been told nothing, for a target that knows `vocab_size` ids. Fails when
+    /// one draws on another vocabulary; then none is told anything.
+    pub fn new(mut sources: Vec<Box<dyn DraftSource>>, vocab_size: usize) -> Result<Self> {
+        for source in &sources {
+            if let Some(got) = source.vocab_size().filter(|&got| got != vocab_size) {
+                let source_name = source.name();
+                return Err(Error::OtherVocabulary { source_name, got, expected: vocab_size });
+            }
+        }
+        sources.iter_mut().for_each(|source| source.of_vocabulary(vocab_size));
+        Ok(Self { sources, top_k: (Vec::new(), Vec::new()) })
     }
 
     /// How many there are.

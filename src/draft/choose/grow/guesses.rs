@@ -3,6 +3,7 @@
 
 use super::key::Key;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
+use crate::draft::choose::within::Within;
 use crate::draft::source::{Cursor, DraftSource, Propose, Successor};
 use crate::ids::TokenId;
 
@@ -10,19 +11,19 @@ use crate::ids::TokenId;
 pub(super) struct Knowing<'a> {
     /// Its index among all sources.
     index: usize,
-    source: &'a dyn Propose,
+    source: Within<'a>,
     is_model: bool,
     /// Where the text ends.
     pub(super) cursor: Cursor,
 }
 
 impl<'a> Knowing<'a> {
-    /// Those of `sources`, in their order.
-    pub(super) fn among(sources: &'a [Box<dyn DraftSource>]) -> Vec<Self> {
+    /// Those of `sources`, in their order, held to ids below `vocab_size`.
+    pub(super) fn among(sources: &'a [Box<dyn DraftSource>], vocab_size: usize) -> Vec<Self> {
         let mut knowing = Vec::with_capacity(sources.len());
         for (index, source) in sources.iter().enumerate() {
             if let Some(cursor) = source.cursor() {
-                let (source, is_model) = (&**source as &dyn Propose, source.is_model());
+                let (source, is_model) = (Within::new(&**source, vocab_size), source.is_model());
                 knowing.push(Self { index, source, is_model, cursor });
             }
         }

@@ -51,8 +51,10 @@ struct Node {
 }
 
 /// The growing tree, with buffers that are used again for every tree.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TreeGrower {
+    /// Number of ids that the target knows: no other is drafted.
+    vocab_size: usize,
     /// What ends an answer: nothing follows it.
     end_tokens: Vec<TokenId>,
     nodes: Vec<Node>,
@@ -70,9 +72,18 @@ pub struct TreeGrower {
 }
 
 impl TreeGrower {
-    /// For answers that end with `end_tokens`: nothing is grown below them.
-    pub fn new(end_tokens: Vec<TokenId>) -> Self {
-        Self { end_tokens, ..Self::default() }
+    /// For ids below `vocab_size`, and answers that end with `end_tokens`: nothing is grown below them.
+    pub fn new(vocab_size: usize, end_tokens: Vec<TokenId>) -> Self {
+        Self {
+            vocab_size,
+            end_tokens,
+            nodes: Vec::new(),
+            least_expected: 0.0,
+            cursors: Vec::new(),
+            frontier: Frontier::default(),
+            guesses: Guesses::default(),
+            places: Vec::new(),
+        }
     }
 
     /// Grows a tree below `root`: first the carried tokens as a chain, since the target has said
@@ -89,7 +100,7 @@ impl TreeGrower {
         carried: &[TokenId],
         limits: GrowthLimits,
     ) {
-        let knowing = &Knowing::among(sources);
+        let knowing = &Knowing::among(sources, self.vocab_size);
         self.guesses.begin(knowing, acceptance);
         self.least_expected = EXPECTED_SHARE / limits.num_nodes as f32;
         self.grow_expected(knowing, acceptance, root, carried, limits);

@@ -86,7 +86,7 @@ mod tests {
         ) {
             let sources = Scripted::sources(&rules);
             let limits = GrowthLimits { num_nodes, depth: 9, side_worth, branches: true };
-            let mut grower = TreeGrower::default();
+            let mut grower = TreeGrower::new(usize::MAX, vec![]);
             let acceptance = Acceptance::new(sources.len());
             grower.grow(&sources, &acceptance, TokenId(0), &carried, limits);
             let before = paths(&grower);

@@ -62,7 +62,7 @@ proptest! {
         let sources = Scripted::sources(&rules);
         let limits = GrowthLimits { num_nodes, depth, side_worth, branches: true };
         let acceptance = Acceptance::new(sources.len());
-        let mut grower = TreeGrower::default();
+        let mut grower = TreeGrower::new(usize::MAX, vec![]);
         grower.grow(&sources, &acceptance, TokenId(0), &carried, limits);
 
         let certain = 1 + carried.len().min(depth).min(num_nodes - 1);
@@ -92,7 +92,7 @@ proptest! {
         let sources = Scripted::sources(&rules);
         let acceptance = Acceptance::new(sources.len());
         let limits = GrowthLimits { num_nodes, depth: 9, side_worth: 0.25, branches: true };
-        let mut grower = TreeGrower::default();
+        let mut grower = TreeGrower::new(usize::MAX, vec![]);
         grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
         let (mut tree, mut proposals) = (DraftTree::new(TokenId(9)), vec![]);
         grower.cut(cut, &mut tree, &mut proposals);
@@ -154,7 +154,7 @@ proptest! {
         let sources: Vec<Box<dyn DraftSource>> =
             vec![Box::new(Counted(scripted, Arc::clone(&asked)))];
         let limits = GrowthLimits { num_nodes, depth: 99, side_worth: 1.0, branches: true };
-        let mut grower = TreeGrower::default();
+        let mut grower = TreeGrower::new(usize::MAX, vec![]);
         grower.grow(&sources, &Acceptance::new(1), TokenId(0), &[], limits);
         prop_assert!(asked.load(Ordering::Relaxed) <= 2 * num_nodes);
     }
@@ -224,7 +224,7 @@ proptest! {
                 source.extend(&text.iter().copied().map(TokenId).collect::<Vec<_>>());
                 Box::new(source) as Box<dyn DraftSource>
             }).collect();
-            let mut grower = TreeGrower::default();
+            let mut grower = TreeGrower::new(usize::MAX, vec![]);
             grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
             let mut tree = DraftTree::new(TokenId(0));
             grower.cut(num_nodes, &mut tree, &mut vec![]);
@@ -279,7 +279,7 @@ fn first_path_beside(is_model: bool, acceptance: &Acceptance) -> Vec<f32> {
     let other = Says { token: TokenId(2), probability: 0.8, is_model };
     let sources: Vec<Box<dyn DraftSource>> = vec![Box::new(copy), Box::new(other)];
     let limits = GrowthLimits { num_nodes: 12, depth: 9, side_worth: 0.25, branches: true };
-    let mut grower = TreeGrower::default();
+    let mut grower = TreeGrower::new(usize::MAX, vec![]);
     grower.grow(&sources, acceptance, TokenId(0), &[], limits);
     let on_first_path = grower.nodes.iter().skip(1).filter(|node| node.on_first_path);
     on_first_path
@@ -314,7 +314,7 @@ fn nothing_is_grown_below_an_end_token() {
     let end = TokenId(1);
     let (acceptance, sources) = (Acceptance::new(1), Scripted::sources(&[3]));
     let limits = GrowthLimits { num_nodes: 40, depth: 6, side_worth: 1.0, branches: true };
-    let mut grower = TreeGrower::new(vec![end]);
+    let mut grower = TreeGrower::new(usize::MAX, vec![end]);
     grower.grow(&sources, &acceptance, end, &[], limits);
     assert!(grower.nodes.len() > 1, "the root is no part of the answer");
     assert!(grower.nodes.iter().any(|node| node.depth > 0 && node.token == end));
@@ -370,7 +370,7 @@ fn copies_that_agree_with_what_the_target_held_likely_are_trusted_apart() {
         }
         let acceptance = Acceptance::new(sources.len());
         let limits = GrowthLimits { num_nodes: 40, depth: 1, side_worth: 1.0, branches: true };
-        let mut grower = TreeGrower::default();
+        let mut grower = TreeGrower::new(usize::MAX, vec![]);
         grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
         let guesses = grower
             .nodes

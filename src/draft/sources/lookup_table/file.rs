@@ -11,6 +11,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use super::LookupTable;
+use super::source::TableSource;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::replace_file::{Readers, replace_file};
@@ -35,8 +36,14 @@ pub struct Owner {
 impl LookupTable {
     /// Writes the table to `path`, replacing what was there only when all is written.
     ///
-    /// Fails when the file cannot be written; then what was there before is still there.
+    /// Fails when the file cannot be written; then what was there before is still there. Fails too when
+    /// the table is of another vocabulary.
     pub fn save(&self, path: &Path, owner: &Owner) -> Result<()> {
+        let expected = owner.vocab_size as usize;
+        if let Some(got) = self.vocab_size.filter(|&got| got != expected) {
+            let source_name = TableSource::NAME;
+            return Err(Error::OtherVocabulary { source_name, got, expected });
+        }
         let bytes = self.to_bytes(owner);
         replace_file(path, Readers::AsUsual, |file| file.write_all(&bytes))
             .map_err(|error| Error::TableNotWritten { reason: error.to_string() })
@@ -96,6 +103,7 @@ impl LookupTable {
             .filter_map(|word| word.try_into().ok().map(u32::from_le_bytes))
             .collect();
         table.fill(&words, num_rows, owner.vocab_size)?;
+        table.vocab_size = Some(owner.vocab_size as usize);
         Ok(table)
     }
 

@@ -50,6 +50,8 @@ pub const DEFAULT_KEEP: f32 = 0.5;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LookupTable {
+    /// Number of ids in the vocabulary that it is of, once that is known.
+    vocab_size: Option<usize>,
     k: usize,
     keep: f32,
     /// Number of each token's row, counted from 1; `None` for tokens that were never a context.
@@ -86,7 +88,24 @@ impl LookupTable {
 
     fn with_valid(k: usize, keep: f32) -> Self {
         let (rows, token_ids, probabilities) = (Vec::new(), Vec::new(), Vec::new());
-        Self { k, keep, rows, token_ids, probabilities }
+        Self { vocab_size: None, k, keep, rows, token_ids, probabilities }
+    }
+
+    /// Number of ids in the vocabulary of the model that it is of; `None` until it is
+    /// [for](Self::belong_to) one.
+    pub fn vocab_size(&self) -> Option<usize> {
+        self.vocab_size
+    }
+
+    /// From now on it is of a model with `vocab_size` ids. Fails when it is of one with another number:
+    /// ids mean other words there.
+    pub fn belong_to(&mut self, vocab_size: usize) -> Result<()> {
+        let got = *self.vocab_size.get_or_insert(vocab_size);
+        if got != vocab_size {
+            let source_name = source::TableSource::NAME;
+            return Err(Error::OtherVocabulary { source_name, got, expected: vocab_size });
+        }
+        Ok(())
     }
 
     /// Entries a token.

@@ -43,6 +43,10 @@ impl Propose for TableSource {
         self.name
     }
 
+    fn vocab_size(&self) -> Option<usize> {
+        self.table.lock().vocab_size()
+    }
+
     fn cursor(&self) -> Option<Cursor> {
         self.text.last().map(|&last| after(last))
     }
@@ -73,6 +77,11 @@ impl Propose for TableSource {
 }
 
 impl Learn for TableSource {
+    /// A table that was of no vocabulary is of this one; of another, it keeps its own.
+    fn of_vocabulary(&mut self, vocab_size: usize) {
+        let _ = self.table.lock().belong_to(vocab_size);
+    }
+
     fn extend(&mut self, tokens: &[TokenId]) {
         self.text.extend(tokens);
     }

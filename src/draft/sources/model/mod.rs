@@ -54,6 +54,7 @@ pub struct ReadStep<'a> {
 /// A step: a scan of the tokens that could be read next, 8 for each that was.
 #[derive(Clone, Debug)]
 pub struct ModelDraft {
+    vocab_size: usize,
     end_tokens: Vec<TokenId>,
     fallback: Fallback,
     shape: ModelShape,
@@ -74,12 +75,14 @@ pub struct ModelDraft {
 }
 
 impl ModelDraft {
-    /// For a model whose answers end with `end_tokens`. `least_that_pays` is the share of a step of
-    /// the target that it costs to draft a token; 0, as in the paper, where that is negligible.
+    /// For a model that knows `vocab_size` ids, the target's, and whose answers end with `end_tokens`.
+    /// `least_that_pays` is the share of a step of the target that it costs to draft a token; 0, as in
+    /// the paper, where that is negligible.
     ///
     /// Fails when that is not 0 to 1.
-    pub fn new(end_tokens: Vec<TokenId>, least_that_pays: f32) -> Result<Self> {
+    pub fn new(vocab_size: usize, end_tokens: Vec<TokenId>, least_that_pays: f32) -> Result<Self> {
         Ok(Self {
+            vocab_size,
             end_tokens,
             fallback: Fallback::new(least_that_pays)?,
             shape: ModelShape::default(),
@@ -192,6 +195,11 @@ impl ModelDraft {
     }
 
     /// alpha.
+    /// Number of ids that it knows.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
     pub fn threshold(&self) -> f32 {
         self.fallback.threshold()
     }

@@ -40,6 +40,10 @@ impl Propose for ModelSource {
         Self::NAME
     }
 
+    fn vocab_size(&self) -> Option<usize> {
+        Some(self.shared.lock().vocab_size)
+    }
+
     /// The last token of the text; `None` before the prompt.
     fn cursor(&self) -> Option<Cursor> {
         let last = self.shared.lock().text_len.checked_sub(1)?;

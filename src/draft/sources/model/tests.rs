@@ -54,7 +54,7 @@ proptest! {
             (any::<bool>(), 0usize..9, 0usize..5, prop::collection::vec((0u32..5).prop_map(TokenId), 1..4)),
             1..12),
     ) {
-        let mut draft = ModelDraft::new(vec![], 0.0).unwrap();
+        let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap();
         let mut session = FakeSession::default();
         draft.begin(&prompt);
         let mut text = prompt;
@@ -94,7 +94,8 @@ fn tokens<const N: usize>(ids: [u32; N]) -> Vec<TokenId> {
 
 #[test]
 fn what_was_read_below_the_last_token_given_out_stays() {
-    let (mut draft, mut session) = (ModelDraft::new(vec![], 0.0).unwrap(), FakeSession::default());
+    let (mut draft, mut session) =
+        (ModelDraft::new(5, vec![], 0.0).unwrap(), FakeSession::default());
     draft.begin(&tokens([1, 2]));
     draft_steps(&mut draft, &mut session, 0, 6);
     let first = likely(0, TokenId(2)).token_ids[0];
@@ -108,7 +109,8 @@ fn what_was_read_below_the_last_token_given_out_stays() {
 
 #[test]
 fn a_target_that_takes_back_what_it_said_is_followed() {
-    let (mut draft, mut session) = (ModelDraft::new(vec![], 0.0).unwrap(), FakeSession::default());
+    let (mut draft, mut session) =
+        (ModelDraft::new(5, vec![], 0.0).unwrap(), FakeSession::default());
     draft.begin(&tokens([1, 2]));
     draft.extend(&tokens([3]), &tokens([4, 0]));
     draft_steps(&mut draft, &mut session, 0, 4);
@@ -120,12 +122,12 @@ fn a_target_that_takes_back_what_it_said_is_followed() {
 
 fn chain() -> ModelDraft {
     let shape = ModelShape { growth: Growth::Chain, ..ModelShape::EDGELLM };
-    ModelDraft::new(vec![], 0.0).unwrap().shaped(shape)
+    ModelDraft::new(5, vec![], 0.0).unwrap().shaped(shape)
 }
 
 #[test]
 fn skipped_tokens_are_never_all() {
-    let mut draft = ModelDraft::new(vec![], 0.0).unwrap();
+    let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap();
     draft.begin(&tokens([1, 2, 3]));
     draft.take_realignment();
     draft.skip(9);
@@ -154,7 +156,8 @@ fn the_threshold_rises_by_the_share_of_the_whole_branch_that_was_wrong() {
 
 #[test]
 fn what_was_known_before_moves_no_threshold() {
-    let (mut draft, mut session) = (ModelDraft::new(vec![], 0.0).unwrap(), FakeSession::default());
+    let (mut draft, mut session) =
+        (ModelDraft::new(5, vec![], 0.0).unwrap(), FakeSession::default());
     draft.begin(&tokens([1]));
     draft.extend(&tokens([3]), &tokens([4, 0]));
     draft_steps(&mut draft, &mut session, 0, 4);
@@ -175,7 +178,7 @@ fn an_answer_that_was_foretold_as_far_as_it_goes_is_all_right() {
 
 #[test]
 fn a_model_that_never_pays_has_nothing_to_do() {
-    let mut draft = ModelDraft::new(vec![], 1.0).unwrap();
+    let mut draft = ModelDraft::new(5, vec![], 1.0).unwrap();
     draft.begin(&tokens([1, 2, 3]));
     assert_eq!(draft.take_realignment(), None);
     assert!(draft.unread().is_empty());
@@ -211,7 +214,7 @@ fn a_target_that_verifies_lets_drafting_go_on_below_the_threshold() {
 #[test]
 fn a_fixed_threshold_stays() {
     let shape = ModelShape { stop: Stop::Fixed, ..ModelShape::EDGELLM };
-    let mut draft = ModelDraft::new(vec![], 0.0).unwrap().shaped(shape);
+    let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap().shaped(shape);
     draft.begin(&tokens([0]));
     draft_steps(&mut draft, &mut FakeSession::default(), 1, 6);
     let before = draft.threshold();

@@ -1,6 +1,12 @@
 //! What is refused, and that nothing changes then.
 
 use super::*;
+use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::sources::lookup_table::SharedTable;
+use crate::draft::sources::lookup_table::source::TableSource;
+use crate::draft::sources::model::ModelDraft;
+use crate::draft::sources::model::source::{ModelSource, SharedModelDraft};
 
 #[test]
 fn a_failed_accept_changes_nothing() {
@@ -101,4 +107,94 @@ fn a_step_that_does_not_fit_is_never_proposed() {
         assert_eq!(drafter.propose_draft(40, &[TokenId(0)], &[0]), Ok(1));
         assert_eq!(drafter.propose(20), Ok(0));
     }
+}
+
+/// A source that is sure of an id that the target does not know, and less so of one that it does.
+struct Foreign;
+
+impl Propose for Foreign {
+    fn name(&self) -> &'static str {
+        "foreign"
+    }
+
+    fn cursor(&self) -> Option<Cursor> {
+        Some(Cursor { place: 0, match_len: 1 })
+    }
+
+    fn advance(&self, cursor: Cursor, _token: TokenId) -> Option<Cursor> {
+        Some(cursor)
+    }
+
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        let ids = [(VOCAB_SIZE as u32, 0.6), (1, 0.3), (u32::MAX, 0.1)];
+        out.extend(ids.map(|(id, probability)| Successor {
+            token: TokenId(id),
+            probability,
+            cursor,
+        }));
+    }
+
+    fn is_model(&self) -> bool {
+        true
+    }
+}
+
+impl Learn for Foreign {
+    fn extend(&mut self, _tokens: &[TokenId]) {}
+
+    fn clear(&mut self) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn ids_that_the_target_does_not_know_are_not_drafted() {
+    let dynamic = TreeShape::Dynamic(DynamicTreeOptions::FIGURE_7);
+    for shape in [TreeShape::BestFirst, TreeShape::Chain, TreeShape::Static, dynamic] {
+        let steps = vec![StepShape { rows: 8, attended: ATTENDED }];
+        let options = DrafterOptions {
+            steps: StepChoice::new(steps, None).unwrap(),
+            vocab_size: VOCAB_SIZE,
+            commit: CommitPolicy::Compact,
+            end_tokens: vec![],
+            shape,
+        };
+        let mut drafter = Drafter::new(vec![Box::new(Foreign)], options).unwrap();
+        drafter.begin(&[TokenId(0)], 50).unwrap();
+        drafter.propose(0).unwrap();
+        let drafted = &drafter.tree().token_ids()[1..];
+        assert!(!drafted.is_empty(), "{shape:?}");
+        assert!(drafted.iter().all(|&token| token == TokenId(1)), "{shape:?}: {drafted:?}");
+        let mut logits = [0.0, 1.0, 0.0].repeat(8);
+        assert_eq!(drafter.accept(&mut logits).unwrap().accept_len, drafted_depth(&drafter));
+    }
+}
+
+/// Edges from the root of the last tree to its deepest node.
+fn drafted_depth(drafter: &Drafter) -> usize {
+    drafter.tree().depths().iter().max().map_or(0, |&depth| depth as usize)
+}
+
+#[test]
+fn a_source_of_another_vocabulary_is_refused_by_name_and_none_is_taken_in() {
+    let model = SharedModelDraft::new(ModelDraft::new(50, vec![], 0.0).unwrap());
+    let table = SharedTable::default();
+    let sources = || -> Vec<Box<dyn DraftSource>> {
+        vec![Box::new(TableSource::new(table.clone())), Box::new(ModelSource::new(model.clone()))]
+    };
+    let options = |vocab_size| DrafterOptions {
+        steps: StepChoice::new(vec![StepShape { rows: 8, attended: ATTENDED }], None).unwrap(),
+        vocab_size,
+        commit: CommitPolicy::Compact,
+        end_tokens: vec![],
+        shape: TreeShape::BestFirst,
+    };
+    let refused = |source_name, got| Error::OtherVocabulary { source_name, got, expected: 8 };
+    assert_eq!(Drafter::new(sources(), options(8)).err(), Some(refused("draft-model", 50)));
+    assert_eq!(table.lock().vocab_size(), None, "a failed call changes nothing");
+    assert!(Drafter::new(sources(), options(50)).is_ok());
+    assert_eq!(table.lock().vocab_size(), Some(50));
+    assert_eq!(Drafter::new(sources(), options(8)).err(), Some(refused("lookup-table", 50)));
 }
