@@ -68,7 +68,7 @@
 //! | [`Drafter::prefilled`] | a pass over `V` logits a row, and a hash insertion |
 //! | [`Calibration`] | `advance` compares at most 16 occurrences with 15 tokens each, `successors` at most 8 times that |
 //! | [`LookupTable`] | `learn` 64 comparisons; what its source learns in a step is a pass over `V` logits a node, on several threads where that is long |
-//! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read |
+//! | [`ModelDraft`] | a step scans at most 8 tokens for each that the model has read; where it is not run, what the new tokens take |
 //! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
 //! | [`keep_allowed`](constraint::keep_allowed) | a pass over the mask, and over the scores of words that refuse a token |
 //! | [`SeenTokens::penalised`] | two accesses to the row for each distinct token of the text |

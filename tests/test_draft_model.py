@@ -257,6 +257,28 @@ def test_a_model_that_would_read_too_much_is_not_opened_for_an_answer(session_of
         weighing.model_pays(499, catching_up=float("nan"))
 
 
+def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step():
+    class Core:
+        num_unread = 1_000_000
+
+        def take_realignment(self):
+            return None
+
+        def unread(self):
+            raise AssertionError("a copy of the whole request")
+
+    class Narrow:
+        rows = 16
+
+    class Full:
+        step_inputs, length, capacity = [Narrow()], 0, 512
+
+    model = DraftModel.__new__(DraftModel)
+    model.session, model.core = Full(), Core()
+    assert not model.catch_up()
+    assert not model.step(8)
+
+
 def test_unknown_shapes_are_refused_by_name(model):
     with pytest.raises(OptionError, match='growth is "bush"'):
         DraftModel(model.session, growth="bush")

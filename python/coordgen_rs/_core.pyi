@@ -1484,7 +1484,7 @@ class ModelDraft:
         """
 
     def unread(self) -> NDArray[np.uint32]:
-        """Tokens of the request that the model has not read, `(tokens,) u32`."""
+        """These tokens, `(tokens,) u32`: a copy."""
 
     def reading_cost(self) -> float:
         """What reading these would cost, in the unit of `costs`; 0 without costs."""
@@ -1506,6 +1506,10 @@ class ModelDraft:
         Raises:
             InvalidDraftError: More tokens are unread than a step has rows: `skip` some.
         """
+    @property
+    def num_unread(self) -> int:
+        """Number of tokens of the request that the model has not read."""
+
 
     def read(self, logits: NDArray[np.float32], row: int) -> None:
         """Take in the logits of the step, `(rows, vocab_size) f32`, of which `row` was the last.

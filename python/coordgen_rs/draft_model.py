@@ -139,12 +139,12 @@ class DraftModel:
             length, rows = realignment
             self.session.rewind(length)
             self.session.commit(rows)
-        unread = self.core.unread()
-        if len(unread) > self.session.step_inputs[-1].rows:
-            if self.session.length + len(unread) > self.session.capacity:
+        num_unread = self.core.num_unread
+        if num_unread > self.session.step_inputs[-1].rows:
+            if self.session.length + num_unread > self.session.capacity:
                 return False
-            self.session.prefill(unread[:-1])
-            self.core.skip(len(unread) - 1)
+            self.session.prefill(self.core.unread()[:-1])
+            self.core.skip(num_unread - 1)
         return True
 
 

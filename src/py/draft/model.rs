@@ -61,6 +61,11 @@ impl PyModelDraft {
         to_array(py, draft.unread().iter().map(|token| token.0))
     }
 
+    #[getter]
+    fn num_unread(&self) -> usize {
+        self.core.lock().unread().len()
+    }
+
     fn reading_cost(&self) -> f32 {
         self.steps.reading_cost(self.core.lock().unread().len())
     }

@@ -111,17 +111,18 @@ impl ModelDraft {
 
     /// Follows what was given out, and what is carried behind it.
     ///
-    /// The threshold learns from it; where the tree foretold all of it, the part below stays.
+    /// The threshold learns from it; where the tree foretold all of it, the part below stays. Where the
+    /// model is not run, it costs what the new tokens do, whatever was not read before.
     pub fn extend(&mut self, given: &[TokenId], carried: &[TokenId]) {
         let old_len = self.context.len();
         let said = [given, carried].concat();
         let known = &self.context[self.text_len..];
         if self.realignment.is_some() || !said.starts_with(known) {
             // The session is behind, or the target took back what it had said: all is read again.
-            let text = self.context[..self.text_len].to_vec();
             let base = self.base.min(self.text_len);
             let base = self.realignment.as_ref().map_or(base, |waiting| base.min(waiting.base));
-            self.context = [text, said].concat();
+            self.context.truncate(self.text_len);
+            self.context.extend(said);
             self.realign(Realignment { base, rows: vec![] });
         } else {
             let new = &said[known.len()..];
@@ -194,12 +195,12 @@ impl ModelDraft {
         }
     }
 
-    /// alpha.
     /// Number of ids that it knows.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
+    /// alpha.
     pub fn threshold(&self) -> f32 {
         self.fallback.threshold()
     }

@@ -186,6 +186,21 @@ fn a_model_that_never_pays_has_nothing_to_do() {
 }
 
 #[test]
+fn a_model_that_is_not_run_copies_nothing_of_the_context() {
+    let mut draft = ModelDraft::new(5, vec![], 0.0).unwrap();
+    draft.begin(&tokens([0, 1, 2, 3, 4]).repeat(200));
+    draft.context.reserve(100);
+    let context = draft.context.as_ptr();
+    for step in 0..20 {
+        let (given, carried) = (tokens([step % 5, 1]), tokens([step % 3]));
+        draft.extend(&given, &carried);
+        assert_eq!(draft.context.as_ptr(), context, "step {step}");
+        assert!(draft.context.ends_with(&[given, carried].concat()));
+    }
+    assert_eq!(draft.unread().len(), draft.context.len());
+}
+
+#[test]
 fn what_is_read_while_the_target_verifies_is_not_judged() {
     let (mut judged, mut session) = (chain(), FakeSession::default());
     judged.begin(&tokens([0]));
