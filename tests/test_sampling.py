@@ -1,10 +1,18 @@
 """Sampling: the target's own distribution, and the same tokens with and without drafts."""
 
+import sys
+
 import numpy as np
 import pytest
 
-from coordgen_rs import Sampling, Tokenizer, generate, make_drafter, plain
-from coordgen_rs.errors import EmptyPromptError, NonFiniteLogitsError, OptionError, ShapeError
+from coordgen_rs import Sampling, SeenTokens, Tokenizer, generate, make_drafter, plain
+from coordgen_rs.errors import (
+    EmptyPromptError,
+    NonFiniteLogitsError,
+    OptionError,
+    ShapeError,
+    TokenOutOfRangeError,
+)
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import ScriptedDrafter
 
@@ -162,3 +170,53 @@ def test_unusable_logits_are_named():
         Sampling().draw(np.array([1, np.nan], np.float32), 0)
     with pytest.raises(ShapeError):
         Sampling().draw(np.array([1.0, 2.0]), 0)
+
+
+def test_a_penalty_is_on_each_token_that_was_told_once_and_no_text_is_told_again():
+    logits = np.array([1.0, 3.0, -1.0, 2.9], np.float32)
+    sampling = Sampling(0, repetition_penalty=2.0)
+    seen = SeenTokens(4)
+    assert sampling.draw(logits, 0, seen) == 1
+    seen.extend(np.array([1, 2, 1, 1], np.uint32))
+    assert len(seen) == 2
+    assert sampling.draw(logits, 1, seen) == 3  # 1 is at 1.5, however often it was said
+    seen.extend(np.array([3], np.uint32))
+    assert sampling.draw(logits, 2, seen) == 1  # 3 is at 1.45
+    assert logits.tolist() == np.array([1.0, 3.0, -1.0, 2.9], np.float32).tolist()
+    assert sampling.draw(logits, 2) == 1, "without them nothing is penalised"
+
+
+def test_seen_tokens_refuse_what_is_of_another_vocabulary_and_stay_as_they_are():
+    seen = SeenTokens(4)
+    with pytest.raises(TokenOutOfRangeError, match="token id 4"):
+        seen.extend(np.array([1, 4], np.uint32))
+    assert len(seen) == 0
+    with pytest.raises(ShapeError, match="5 scores"):
+        Sampling(repetition_penalty=1.5).draw(np.zeros(5, np.float32), 0, seen)
+
+
+def test_plain_decoding_tells_a_penalty_each_token_once(session_of, monkeypatch):
+    told = []
+
+    class Counted:
+        def __init__(self, vocab_size):
+            self.seen = SeenTokens(vocab_size)
+
+        def extend(self, tokens):
+            told.append(len(tokens))
+            self.seen.extend(tokens)
+
+    class Drawing:
+        penalises = True
+
+        def draw(self, logits, index, seen):
+            return Sampling(0.7, repetition_penalty=1.3, seed=4).draw(logits, index, seen.seen)
+
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[2]).prompt)
+    sampling = Sampling(0.7, repetition_penalty=1.3, seed=4)
+    expected = tokens_of(generate(session, prompt, max_new_tokens=12, sampling=sampling))
+    monkeypatch.setattr(sys.modules[plain.__module__], "SeenTokens", Counted)
+    said = tokens_of(plain(session, prompt, max_new_tokens=12, sampling=Drawing()))
+    assert said == expected
+    assert told == [len(prompt)] + [1] * len(said)

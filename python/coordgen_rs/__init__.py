@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         LookupTable,
         PromptLookup,
         Sampling,
+        SeenTokens,
         StepInputs,
         SuffixAutomaton,
     )
@@ -80,6 +81,7 @@ __all__ = [
     "Regex",
     "RequestOptions",
     "Sampling",
+    "SeenTokens",
     "Session",
     "Span",
     "Stats",
@@ -121,6 +123,7 @@ _MODULES = {
     "Regex": "grammar.kinds",
     "RequestOptions": "request_options",
     "Sampling": "_core",
+    "SeenTokens": "_core",
     "Session": "target.session",
     "Span": "answer",
     "Stats": "stats",

@@ -701,21 +701,44 @@ class Sampling:
         self,
         logits: NDArray[np.float32],
         index: int,
-        text: NDArray[np.uint32] | None = None,
+        seen: SeenTokens | None = None,
     ) -> int:
         """The answer's token number `index`, chosen from a row of logits, `(vocab_size,) f32`.
 
         Args:
             logits: The row; nothing of it is changed.
             index: Counted from 0.
-            text: `(tokens,) u32`, prompt and answer so far, for the repetition penalty; None where
-                the row is penalised already.
+            seen: The tokens of prompt and answer so far, for the repetition penalty; None where the
+                row is penalised already.
 
         Raises:
-            ShapeError: The logits have another dtype, or are not C-contiguous.
+            ShapeError: The logits have another dtype or another length than the vocabulary of
+                `seen`, or are not C-contiguous.
             NonFiniteLogitsError: The row has no usable maximum.
-            TokenOutOfRangeError: The text holds a token that the row lacks.
         """
+
+@final
+class SeenTokens:
+    """The distinct tokens of a text that grows, for `Sampling.draw` with a repetition penalty.
+
+    Kept beside the text, it is told each token once: a draw then costs what the distinct tokens do,
+    however long the text is. A failed call changes nothing.
+
+    Args:
+        vocab_size: Number of ids in the vocabulary.
+    """
+
+    def __new__(cls, vocab_size: int) -> SeenTokens: ...
+    def extend(self, tokens: NDArray[np.uint32]) -> None:
+        """Add the next tokens of the text, `(tokens,) u32`.
+
+        Raises:
+            ShapeError: They have another dtype or shape, or are not C-contiguous.
+            TokenOutOfRangeError: One is not in the vocabulary.
+        """
+
+    def __len__(self) -> int:
+        """Number of distinct tokens."""
 
 @final
 class HostDrafter:
@@ -1418,6 +1441,7 @@ class LookupTable:
 
         Raises:
             ShapeError: The arrays have other dtypes or shapes, or are not C-contiguous.
+            OptionError: The table is of another vocabulary.
             TokenOutOfRangeError: A token is not in the vocabulary.
             NonFiniteLogitsError: A row has no usable maximum; what stood before it is learned.
         """
@@ -1441,7 +1465,6 @@ class LookupTable:
 
 @final
 class ModelDraft:
-            OptionError: The table is of another vocabulary.
     """A draft model's tree (EdgeLLM): what the model is to read next, and when it is enough.
 
     A drafter with the source "draft-model" proposes it and updates it with new tokens; in between,
@@ -1483,6 +1506,10 @@ class ModelDraft:
             The length to rewind to, and the rows after it to commit then, `(rows,) u32`.
         """
 
+    @property
+    def num_unread(self) -> int:
+        """Number of tokens of the request that the model has not read."""
+
     def unread(self) -> NDArray[np.uint32]:
         """These tokens, `(tokens,) u32`: a copy."""
 
@@ -1506,10 +1533,6 @@ class ModelDraft:
         Raises:
             InvalidDraftError: More tokens are unread than a step has rows: `skip` some.
         """
-    @property
-    def num_unread(self) -> int:
-        """Number of tokens of the request that the model has not read."""
-
 
     def read(self, logits: NDArray[np.float32], row: int) -> None:
         """Take in the logits of the step, `(rows, vocab_size) f32`, of which `row` was the last.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs._core import Sampling, StepInputs, keep_allowed
+from coordgen_rs._core import Sampling, SeenTokens, StepInputs, keep_allowed
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError
 from coordgen_rs.request import Request, admit, admit_grammar, predicted
@@ -194,7 +194,7 @@ def plain(
     admit_grammar(session, grammar, ignore_eos=ignore_eos)
     number = _begin(session)
     answer: list[int] = []
-    text = np.append(request.prompt, np.zeros(request.limit, np.uint32))
+    seen = _seen(session, sampling, request.prompt)
     with stats.reading():
         kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
     with stats.prefill(request.prompt, kept):
@@ -208,12 +208,24 @@ def plain(
         inputs = _narrowest(session)
         inputs.fill_chain(root, session.length)
         logits = _allowed(session.step(inputs)[0], grammar)
-        text_len = len(request.prompt) + len(answer)
-        root[0] = text[text_len] = _choose(logits, sampling, len(answer), text[:text_len])
+        root[0] = _choose(logits, sampling, len(answer), seen)
+        if seen is not None:
+            seen.extend(root)
         session.commit(first_row)
         answer += root.tolist()
         stats.end_step(1, _plain_finish(answer, end_token_ids, request, grammar))
         yield Step(root.tolist(), 0, sources=("target",))
+
+
+def _seen(
+    session: Session, sampling: Sampling | None, prompt: NDArray[np.uint32]
+) -> SeenTokens | None:
+    """The tokens that a repetition penalty is on, where there is one."""
+    if sampling is None or not sampling.penalises:
+        return None
+    seen = SeenTokens(session.vocab_size)
+    seen.extend(prompt)
+    return seen
 
 
 def _narrowest(session: Session) -> StepInputs:
@@ -252,10 +264,10 @@ def _allowed(logits: NDArray[np.float32], grammar: "Matcher | None") -> NDArray[
 
 
 def _choose(
-    logits: NDArray[np.float32], sampling: Sampling | None, index: int, text: NDArray[np.uint32]
+    logits: NDArray[np.float32], sampling: Sampling | None, index: int, seen: SeenTokens | None
 ) -> int:
     if sampling is not None:
-        return sampling.draw(logits, index, text if sampling.penalises else None)
+        return sampling.draw(logits, index, seen)
     token = int(logits.argmax())  # the first maximum: ties go to the lowest id
     if not np.isfinite(logits[token]):
         raise NonFiniteLogitsError("row 0 of the logits holds no usable maximum")

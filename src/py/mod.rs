@@ -25,5 +25,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     draft::register(module)?;
     load::register(module)?;
     module.add_class::<sampling::PySampling>()?;
+    module.add_class::<sampling::PySeenTokens>()?;
     module.add_class::<step_inputs::PyStepInputs>()
 }

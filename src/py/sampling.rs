@@ -1,9 +1,10 @@
-//! `Sampling` for Python.
+//! `Sampling` for Python, and the tokens that a repetition penalty is on.
 
 use numpy::PyArrayMethods;
 use pyo3::prelude::*;
 
 use super::convert::{array, non_negative, token_ids};
+use super::errors::ShapeError;
 use crate::error::Error;
 use crate::ids::TokenId;
 use crate::sampling::{Sampling, SeenTokens};
@@ -37,19 +38,19 @@ impl PySampling {
         self.0.penalises()
     }
 
-    #[pyo3(signature = (logits, index, text=None))]
+    #[pyo3(signature = (logits, index, seen=None))]
     fn draw(
         &self,
         logits: &Bound<'_, PyAny>,
         index: u64,
-        text: Option<&Bound<'_, PyAny>>,
+        seen: Option<PyRefMut<'_, PySeenTokens>>,
     ) -> PyResult<u32> {
         let logits = array::<f32>(logits, "logits")?.try_readonly()?;
         let scores = logits.as_slice()?;
-        let drawn = match text {
-            Some(text) if self.0.penalises() => {
-                let mut seen = seen_tokens(text, scores.len())?;
-                self.0.choose(&mut scores.to_vec(), index, &mut seen)
+        let drawn = match seen {
+            Some(mut seen) if self.0.penalises() => {
+                seen.check(scores.len())?;
+                self.0.choose(&mut scores.to_vec(), index, &mut seen.core)
             }
             _ => self.0.draw(scores, index),
         };
@@ -62,14 +63,44 @@ impl PySampling {
     }
 }
 
-/// The distinct tokens of a `(tokens,) uint32` array, all below `vocab_size`.
-fn seen_tokens(text: &Bound<'_, PyAny>, vocab_size: usize) -> PyResult<SeenTokens> {
-    let mut seen = SeenTokens::default();
-    for token in token_ids(text, "text")? {
-        if token.0 as usize >= vocab_size {
+/// The distinct tokens of a text that grows, for a repetition penalty.
+#[pyclass(name = "SeenTokens", module = "coordgen_rs._core")]
+pub struct PySeenTokens {
+    core: SeenTokens,
+    vocab_size: usize,
+}
+
+#[pymethods]
+impl PySeenTokens {
+    #[new]
+    fn new(vocab_size: u32) -> Self {
+        Self { core: SeenTokens::default(), vocab_size: vocab_size as usize }
+    }
+
+    fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (tokens, vocab_size) = (token_ids(tokens, "tokens")?, self.vocab_size);
+        if let Some(&token) = tokens.iter().find(|token| token.0 as usize >= vocab_size) {
             return Err(Error::TokenOutOfRange { token, vocab_size }.into());
         }
-        seen.insert(token);
+        self.core.extend(&tokens);
+        Ok(())
     }
-    Ok(seen)
+
+    fn __len__(&self) -> usize {
+        self.core.len()
+    }
+}
+
+impl PySeenTokens {
+    /// Fails when a row of so many scores is of another vocabulary.
+    fn check(&self, num_scores: usize) -> PyResult<()> {
+        if num_scores == self.vocab_size {
+            return Ok(());
+        }
+        let message = format!(
+            "logits have {num_scores} scores, the seen tokens' vocabulary {}",
+            self.vocab_size
+        );
+        Err(ShapeError::new_err(message))
+    }
 }
