@@ -17,7 +17,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -129,6 +129,9 @@ figures: build/.core ## rerun what README and docs measure, and rewrite it there
 bench: build/.core ## micro-benchmarks of drafting, in Rust and through the binding
 	cargo bench
 	$(BIN)/python -m pytest -q benches --benchmark-only --benchmark-columns=min,median,max,rounds
+
+growth: ## instructions of a step after 1,000 to 1,000,000 tokens (needs valgrind; an hour; LENGTHS="1000 16000")
+	cargo bench --quiet --bench growth -- $(LENGTHS)
 
 clean: ## remove everything that was built
 	rm -rf build target $(VENV)

@@ -24,7 +24,7 @@ pub const MAX_CHAIN: usize = 10;
 /// entry; the n-grams themselves are read from the text. About 25 bytes a token at most.
 ///
 /// # Cost
-/// Extending: three hash look-ups a token. [`cursor`](Propose::cursor): up to three.
+/// Extending: three hash look-ups a token, and up to three at its end.
 /// Everything else: O(1). A scan of the text, as the original does, costs its length each step.
 ///
 /// # Example
@@ -43,6 +43,8 @@ pub struct PromptLookup {
     text: Vec<TokenId>,
     /// For n-grams of 1, 2, 3 tokens.
     first: [FirstOccurrences; MAX_NGRAM],
+    /// Behind what the end of the text repeats: asked for at each node of a tree, and found once a step.
+    found: Option<Cursor>,
 }
 
 impl Default for PromptLookup {
@@ -57,7 +59,17 @@ impl PromptLookup {
 
     /// A lookup in the empty text.
     pub fn new() -> Self {
-        Self { text: Vec::new(), first: std::array::from_fn(|i| FirstOccurrences::new(i + 1)) }
+        let first = std::array::from_fn(|i| FirstOccurrences::new(i + 1));
+        Self { text: Vec::new(), first, found: None }
+    }
+
+    /// The place behind the first occurrence of the text's last tokens.
+    fn search(&self) -> Option<Cursor> {
+        self.first.iter().rev().find_map(|first| {
+            let ngram = &self.text[self.text.len().checked_sub(first.ngram_len)?..];
+            let place = first.find(&self.text, ngram)?;
+            Some(Cursor { place: place.into(), match_len: first.ngram_len as u32 })
+        })
     }
 
     /// The tokens it proposes, at most [`MAX_CHAIN`]; empty when nothing matches.
@@ -74,11 +86,7 @@ impl Propose for PromptLookup {
 
     /// The place after the first occurrence of the longest n-gram that has one.
     fn cursor(&self) -> Option<Cursor> {
-        self.first.iter().rev().find_map(|first| {
-            let ngram = &self.text[self.text.len().checked_sub(first.ngram_len)?..];
-            let place = first.find(&self.text, ngram)?;
-            Some(Cursor { place: place.into(), match_len: first.ngram_len as u32 })
-        })
+        self.found
     }
 
     /// The next place of the text, if `token` stands at this one.
@@ -115,11 +123,13 @@ impl Learn for PromptLookup {
             self.text.push(token);
             self.first.iter_mut().for_each(|first| first.insert(&self.text, end));
         }
+        self.found = self.search();
     }
 
     fn clear(&mut self) {
         self.text.clear();
         self.first.iter_mut().for_each(FirstOccurrences::clear);
+        self.found = None;
     }
 
     fn memory_bytes(&self) -> usize {
