@@ -8,6 +8,8 @@ mod account;
 mod interleavings;
 mod late;
 mod progress;
+#[cfg(test)]
+mod progress_tests;
 mod state;
 #[cfg(test)]
 mod tests;
