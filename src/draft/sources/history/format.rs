@@ -35,6 +35,9 @@ pub(super) const FENCE_DISTANCE: u32 = 64;
 /// of suffixes that share more symbols than these are short.
 pub(super) const FENCE_DEPTH: u32 = 4;
 
+/// Beyond the most tokens of an index.
+pub(super) const MOST_TOKENS: usize = 1 << 31;
+
 const MAGIC: [u8; 8] = *b"coordgen";
 /// Bytes of the header, before the checksums of the blocks.
 const HEADER_BYTES: usize = 80;
@@ -219,7 +222,7 @@ fn check(documents: &[TokenId], vocab_size: u32) -> Result<()> {
     if let Some(&token) = documents.iter().find(unknown) {
         return Err(Error::TokenOutOfRange { token, vocab_size: vocab_size as usize });
     }
-    if documents.last().is_some_and(|&last| last != TERMINATOR) || documents.len() >= 1 << 31 {
+    if documents.last().is_some_and(|&last| last != TERMINATOR) || documents.len() >= MOST_TOKENS {
         let got = format!("{} tokens", documents.len());
         let must = "less than 2^31 tokens, each document closed by a terminator";
         return Err(Error::BadOption { what: "documents", got, must });

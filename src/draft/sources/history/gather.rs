@@ -3,9 +3,10 @@
 //!
 //! Which documents, and in which order, is the caller's choice: the same choice gives the same bytes.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::format::{Key, TERMINATOR, write_own_index};
+use super::format::{Key, MOST_TOKENS, TERMINATOR, write_own_index};
 use super::read_file::ReadFile;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -52,20 +53,45 @@ pub fn write_gathered_index(
 fn gather(files: &[PathBuf], places: &[Place]) -> Result<Vec<TokenId>> {
     let open = |path: &PathBuf| ReadFile::open(path).map_err(|error| not_read(path, &error));
     let opened = files.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let num_tokens = places.iter().map(|place| place.num_tokens + 1).sum();
-    let mut documents = Vec::with_capacity(num_tokens);
+    let mut documents = Vec::new();
+    let num_tokens = checked_len(places, files, &opened)?;
+    documents.try_reserve_exact(num_tokens).map_err(|_| too_long(num_tokens))?;
     for place in places {
-        let (Some(file), Some(path)) = (opened.get(place.file), files.get(place.file)) else {
-            let (got, must) = (place.file.to_string(), "the index of a file");
-            return Err(Error::BadOption { what: "places", got, must });
-        };
-        let bytes =
-            file.read(place.start, 4 * place.num_tokens).map_err(|error| not_read(path, &error))?;
+        let (file, path) = (&opened[place.file], &files[place.file]);
+        let num_bytes = 4 * place.num_tokens;
+        let bytes = file.read(place.start, num_bytes).map_err(|error| not_read(path, &error))?;
         let words = bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
         documents.extend(words.map(|word| TokenId(u32::from_le_bytes(word))));
         documents.push(TERMINATOR);
     }
     Ok(documents)
+}
+
+/// Tokens of all places, a terminator each included. Fails where a file does not have one of them, or
+/// they are more than an index can hold: both before any memory is taken for them.
+fn checked_len(places: &[Place], files: &[PathBuf], opened: &[ReadFile]) -> Result<usize> {
+    let mut num_tokens = 0;
+    for place in places {
+        let (Some(file), Some(path)) = (opened.get(place.file), files.get(place.file)) else {
+            let (got, must) = (place.file.to_string(), "the index of a file");
+            return Err(Error::BadOption { what: "places", got, must });
+        };
+        let num_bytes = (place.num_tokens as u64).checked_mul(4);
+        let end = num_bytes.and_then(|num_bytes| place.start.checked_add(num_bytes));
+        if end.is_none_or(|end| end > file.num_bytes()) {
+            return Err(not_read(path, &ErrorKind::UnexpectedEof.into()));
+        }
+        num_tokens += place.num_tokens + 1; // fits: each is a quarter of its file at most
+        if num_tokens >= MOST_TOKENS {
+            return Err(too_long(num_tokens));
+        }
+    }
+    Ok(num_tokens)
+}
+
+fn too_long(num_tokens: usize) -> Error {
+    let must = "less than 2^31 tokens, and fit into memory";
+    Error::BadOption { what: "documents", got: format!("{num_tokens} tokens"), must }
 }
 
 fn not_read(path: &Path, error: &std::io::Error) -> Error {
@@ -106,10 +132,29 @@ mod tests {
         assert_eq!(fs::read(&got).unwrap()[start..][..text.len()], text);
         assert_eq!(fs::read(&got).unwrap(), fs::read(&expected).unwrap());
 
-        let beyond = [place(0, 16, 2)];
-        let failed = write_gathered_index(&got, &files, &beyond, belongs);
-        assert!(failed.unwrap_err().to_string().contains("one"));
-        assert_eq!(fs::read(&got).unwrap(), fs::read(&expected).unwrap());
+        for beyond in [place(0, 16, 2), place(0, 21, 0), place(1, u64::MAX, 1)] {
+            let failed = write_gathered_index(&got, &files, &[places[0], beyond], belongs);
+            assert!(failed.unwrap_err().to_string().contains(["one", "two"][beyond.file]));
+            assert_eq!(fs::read(&got).unwrap(), fs::read(&expected).unwrap());
+        }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_place_of_any_length_is_refused_before_memory_is_taken_for_it() {
+        let path = std::env::temp_dir().join(format!("coordgen-{}-huge", std::process::id()));
+        fs::write(&path, [0; 8]).unwrap();
+        let belongs = Belongs { vocab_size: 5, key: [3; 32] };
+        for shift in [31, 40, 61, 62, 63] {
+            for num_tokens in [1 << shift, usize::MAX] {
+                let places = [Place { file: 0, start: 0, num_tokens }; 9];
+                let into = path.with_extension("index");
+                let failed =
+                    write_gathered_index(&into, std::slice::from_ref(&path), &places, belongs);
+                assert!(matches!(failed, Err(Error::IndexNotWritten { .. })), "{failed:?}");
+                assert!(!into.exists());
+            }
+        }
+        fs::remove_file(&path).unwrap();
     }
 }
