@@ -532,6 +532,14 @@ class Drafter:
             Whether there was something to do; always False without a draft model.
         """
 
+    def end(self) -> None:
+        """Give the request up, if it has not ended, and what it holds that others share.
+
+        That is the files of a history's indexes, and the texts of its requests: a replaced index
+        is closed, and what was cleared leaves memory. A request that comes to its end does so by
+        itself. What was counted, and what was learned of the sources, stays.
+        """
+
     @property
     def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Token ids and parents of the last proposed tree, `(nodes,) u32` each, as copies."""
@@ -863,6 +871,14 @@ class HostDrafter:
             EmptyPromptError: There is no token.
             TokenOutOfRangeError: A token is not in the vocabulary.
             ShapeError: The array has another dtype or shape, or is not C-contiguous.
+        """
+
+    def end(self) -> None:
+        """Give the request up, if there is one, and what it holds that others share.
+
+        That is the files of a history's indexes, and the texts of its requests. Call it when a
+        request has ended and the next one may be long in coming. What was learned of the sources
+        stays.
         """
 
     @property

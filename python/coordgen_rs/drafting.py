@@ -61,6 +61,9 @@ class Drafting(Protocol):
     def draft_on(self) -> bool:
         """Draft a little more while the target waits; False if there is nothing to do."""
 
+    def end(self) -> None:
+        """Give the request up, if it has not ended, and what it holds that others share."""
+
     @property
     def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Token ids and parents of the last proposed tree, `(nodes,) u32` each."""

@@ -168,6 +168,7 @@ def generate(
         if session.request == number:  # else they are another request's by now
             session.gap_work = None
             stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
+            drafter.end()
         if history is not None and answer and stats.finish_reason is not None:
             history.add(request.prompt, answer[: stats.cut_at])
 

@@ -46,6 +46,10 @@ class WrappedDrafter:
         """Same as in `Drafter`."""
         return self.drafter.draft_on()
 
+    def end(self) -> None:
+        """Same as in `Drafter`."""
+        self.drafter.end()
+
     @property
     def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Same as in `Drafter`."""

@@ -158,6 +158,15 @@ pub trait Learn {
     /// Forgets the text of the request; capacity may stay allocated.
     fn clear(&mut self);
 
+    /// Learns that the request is over, and gives back what it shares with others: files, and texts
+    /// that they may want to be gone. Nothing is asked before the next `clear`.
+    fn ended(&mut self) {}
+
+    /// How many rows of a step's logits it reads in `verified`, of a tree of `num_nodes`.
+    fn rows_read(&self, _num_nodes: usize) -> usize {
+        0
+    }
+
     /// Bytes held on the heap.
     fn memory_bytes(&self) -> usize;
 }

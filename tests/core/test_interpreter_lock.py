@@ -10,9 +10,12 @@ import pytest
 from coordgen_rs._core import (
     BlockCost,
     Drafter,
+    HostDrafter,
     LookupTable,
+    PromptLookup,
     SharedHistory,
     StepInputs,
+    SuffixAutomaton,
     plan,
     top_k,
 )
@@ -27,8 +30,8 @@ def logits():
 
 
 @pytest.fixture
-def others_go_on_during():
-    """Whether another thread ran during one of some calls.
+def goes_on():
+    """Whether another thread, which counts, ran during a call.
 
     No thread has to give the interpreter up: another one runs only where a call lets go of it.
     """
@@ -48,10 +51,16 @@ def others_go_on_during():
     thread = threading.Thread(target=count)
     sys.setswitchinterval(3600)
     thread.start()
-    yield lambda call: any(goes_on(call) for _ in range(200))
+    yield goes_on
     sys.setswitchinterval(interval)
     ended.set()
     thread.join()
+
+
+@pytest.fixture
+def others_go_on_during(goes_on):
+    """Whether another thread ran during one of some calls."""
+    return lambda call: any(goes_on(call) for _ in range(200))
 
 
 def test_what_is_short_keeps_the_interpreter(others_go_on_during):
@@ -76,6 +85,33 @@ def test_look_up_tables(others_go_on_during, logits, tmp_path):
     assert others_go_on_during(lambda: LookupTable().learn(contexts, logits))
     assert others_go_on_during(lambda: table.save(path, 2_000, KEY))
     assert others_go_on_during(lambda: LookupTable.open(path, 2_000, KEY))
+
+
+def test_accepting_where_a_source_learns_from_every_row(others_go_on_during, logits):
+    inputs = StepInputs(
+        np.zeros(ROWS, np.int64), np.zeros(ROWS, np.int64), np.zeros((ROWS, 1_000), np.float32)
+    )
+    drafter = Drafter([inputs], VOCAB_SIZE, sources=["automaton", "lookup-table"])
+    drafter.begin(np.arange(200, dtype=np.uint32) % 7, 2_000)
+
+    def step():
+        drafter.propose(199)
+        drafter.accept(logits)
+
+    assert others_go_on_during(step)
+
+
+def test_texts_of_sources(others_go_on_during):
+    text = np.arange(100_000, dtype=np.uint32) % 50
+    assert others_go_on_during(lambda: SuffixAutomaton().extend(text))
+    assert others_go_on_during(lambda: PromptLookup().extend(text))
+
+
+def test_a_drafter_for_an_engine(others_go_on_during):
+    drafter, text = HostDrafter(50), np.arange(100_000, dtype=np.uint32) % 50
+    assert others_go_on_during(lambda: drafter.begin(text))
+    assert others_go_on_during(lambda: drafter.rewind(len(text)))
+    assert others_go_on_during(lambda: drafter.follow(text[1:]))
 
 
 def test_the_index_of_a_history(others_go_on_during, tmp_path):

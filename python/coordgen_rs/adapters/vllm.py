@@ -97,6 +97,7 @@ class Proposer:
         """Remember requests, and use their drafters again."""
         for drafter in drafters:
             self._history.remember(drafter.token_ids)
+            drafter.end()
             self._idle.append(drafter)
 
     def _begun(self, prompt: NDArray[np.uint32]) -> HostDrafter:

@@ -166,9 +166,22 @@ impl HostDrafter {
 
     fn propose(&mut self, asked: Asked) -> Result<&DraftTree> {
         let past_len = self.text.len().checked_sub(1).ok_or(Error::NoRequest)?;
-        self.asked = Some(asked);
         let most_nodes = asked.max_tokens.saturating_add(1);
-        self.drafter.propose_hosted(past_len, most_nodes, asked.branches)
+        let proposed = self.drafter.propose_hosted(past_len, most_nodes, asked.branches)?;
+        self.asked = Some(asked);
+        Ok(proposed)
+    }
+
+    /// Gives up the request, if there is one, and gives back what is shared with others: the files of
+    /// an index, and texts of other requests. What was learned of the sources stays.
+    pub fn end(&mut self) {
+        self.drafter.end();
+        self.text.clear();
+        self.prompt_len = 0;
+        self.prediction.clear();
+        self.learned = None;
+        self.reports.clear();
+        self.asked = None;
     }
 
     /// Learns what the host has committed since the last call: the draft tokens that it took and its

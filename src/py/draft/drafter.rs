@@ -25,6 +25,10 @@ use crate::py::sampling::PySampling;
 use crate::py::step_inputs::PyStepInputs;
 use crate::tree::draft_tree::DraftTree;
 
+/// Scores that take long to read: half a millisecond. Sources that read so many do so on several
+/// threads (`lookup_table/reader.rs`).
+const LONG: usize = 1 << 20;
+
 /// Two `(n,) uint32` arrays: token ids and parents.
 pub(super) type TreeArrays = (Py<PyArray1<u32>>, Py<PyArray1<u32>>);
 
@@ -244,6 +248,12 @@ impl PyDrafter {
             Ok(mut scores) => self.core.accept(scores.as_slice_mut()?),
             Err(_) => self.core.accept(&mut logits.try_readonly()?.as_slice()?.to_vec()),
         };
+        let is_long = self.core.num_scores_learned_from() >= LONG;
+        let core = &mut self.core;
+        let mut accept = |scores: &mut [f32]| match is_long {
+            true => py.detach(|| core.accept(scores)),
+            false => core.accept(scores),
+        };
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
         Ok(PyAccepted::new(py, accepted, &self.core))
     }
@@ -260,6 +270,10 @@ impl PyDrafter {
 
     fn draft_on(&self) -> bool {
         false
+    }
+
+    fn end(&mut self, py: Python<'_>) {
+        py.detach(|| self.core.end());
     }
 
     #[getter]

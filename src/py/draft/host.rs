@@ -84,6 +84,10 @@ impl PyHostDrafter {
         Ok(py.detach(|| self.core.follow(&text))?)
     }
 
+    fn end(&mut self, py: Python<'_>) {
+        py.detach(|| self.core.end());
+    }
+
     #[getter]
     fn token_ids(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
         to_array(py, self.core.text().iter().map(|token| token.0))

@@ -277,6 +277,20 @@ impl Drafter {
     /// Takes the last proposal back: nothing waits for its answer.
     pub fn withdraw(&mut self) {
         if let Some(request) = &mut self.request {
+    /// Gives up the request, if there is one, and gives back what is shared with others: the files of
+    /// an index, and texts of other requests. Whoever gives an answer up calls it; one that comes to
+    /// its end does so by itself.
+    pub fn end(&mut self) {
+        self.request = None;
+        self.sources.ended();
+    }
+
+    /// How many scores `accept` reads for what the sources learn, beside those of the accepted path.
+    pub fn num_scores_learned_from(&self) -> usize {
+        let num_nodes = self.draft.tree().num_nodes();
+        self.sources.rows_read(num_nodes).saturating_mul(self.options.vocab_size)
+    }
+
             request.proposed = None;
         }
     }
@@ -370,6 +384,7 @@ impl Drafter {
             }
         }
         Ok(decided)
+                self.sources.ended();
     }
 
     pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {

@@ -96,6 +96,16 @@ impl SourceList {
         self.sources.iter_mut().for_each(|source| source.extend(tokens));
     }
 
+    /// Tells them that the request is over.
+    pub fn ended(&mut self) {
+        self.sources.iter_mut().for_each(|source| source.ended());
+    }
+
+    /// How many rows of a step's logits they read, of a tree of `num_nodes`.
+    pub fn rows_read(&self, num_nodes: usize) -> usize {
+        self.sources.iter().map(|source| source.rows_read(num_nodes)).sum()
+    }
+
     /// The sources, to be asked.
     pub fn all(&self) -> &[Box<dyn DraftSource>] {
         &self.sources

@@ -169,6 +169,11 @@ impl Learn for IndexSource {
         self.levels.clear();
     }
 
+    fn ended(&mut self) {
+        self.index = None;
+        self.levels.clear();
+    }
+
     fn memory_bytes(&self) -> usize {
         (self.levels.capacity() + self.next_levels.capacity()) * size_of::<Level>()
     }

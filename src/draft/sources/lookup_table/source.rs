@@ -117,6 +117,10 @@ impl Learn for TableSource {
         }
     }
 
+    fn rows_read(&self, num_nodes: usize) -> usize {
+        num_nodes
+    }
+
     /// Forgets the request, and keeps the table.
     fn clear(&mut self) {
         self.text.clear();
