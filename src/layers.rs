@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The crate's modules, from the ground up; those of a line do not know each other.
 const CRATE: &[&[&str]] = &[
-    &["ids", "kernels", "random", "replace_file", "scores"],
+    &["ids", "kernels", "random", "replace_file", "scores", "waiting"],
     &["error"],
     &["constraint", "top_k"],
     &["logits"],
@@ -61,6 +61,26 @@ fn imports_run_one_way() {
     let mut found = upward_imports(&folder, "crate::", CRATE);
     found.extend(upward_imports(&folder.join("draft"), "crate::draft::", DRAFT));
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Where locks are taken without `waiting`: there itself; in the loader's thread, which holds nothing
+/// that others need, and for its condition variables; and among threads that end within a call.
+const TAKE_LOCKS: &[&str] =
+    &["waiting.rs", "layers.rs", "load/loader/mod.rs", "draft/sources/lookup_table/reader.rs"];
+
+#[test]
+fn a_lock_is_waited_for_without_holding_others_up() {
+    let folder = source_folder();
+    let takes_itself = |path: &PathBuf| {
+        let own = path.strip_prefix(&folder).unwrap().to_str().unwrap().replace('\\', "/");
+        let text = fs::read_to_string(path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        !own.ends_with("tests.rs")
+            && !TAKE_LOCKS.contains(&&own[..])
+            && (code.contains("oisonError") || code.contains(".lock().unwrap"))
+    };
+    let found: Vec<_> = files(&folder).into_iter().filter(takes_itself).collect();
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]

@@ -139,7 +139,8 @@
 //!
 //! With feature `python` the crate is also the extension module `coordgen_rs._core`: `py/` converts,
 //! in folders named like those above, and decides nothing. `scores` holds the passes over rows of
-//! logits, the same to the last bit on every machine; `random` and `replace_file` are small helpers; `layers` tests that imports run one way.
+//! logits, the same to the last bit on every machine; `random` and `replace_file` are small helpers; `waiting` takes
+//! locks without holding up Python; `layers` tests that imports run one way.
 //!
 //! # Example
 //!
@@ -217,6 +218,7 @@ mod scores;
 pub mod top_k;
 pub mod tree;
 pub mod verify;
+mod waiting;
 
 pub use commit::{Commit, CommitPolicy, FinishReason};
 pub use constraint::Constraint;

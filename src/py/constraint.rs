@@ -1,6 +1,6 @@
 //! A grammar that Python follows, for the core; and masks on rows, outside a drafter.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use numpy::PyArrayMethods;
 use pyo3::prelude::*;
@@ -9,6 +9,7 @@ use super::convert::{array, matrix};
 use crate::constraint::{Allowed, Constraint, keep_allowed};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::waiting;
 
 /// What a grammar has raised, until the call that met it returns.
 #[derive(Clone, Default)]
@@ -17,7 +18,7 @@ pub struct Raised(Arc<Mutex<Option<PyErr>>>);
 impl Raised {
     /// A core error as Python is to see it: the grammar's own exception where that was the cause.
     pub fn error(&self, error: Error) -> PyErr {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match waiting::lock(&self.0).take() {
             Some(raised) if matches!(error, Error::ConstraintFailed { .. }) => raised,
             _ => error.into(),
         }
@@ -44,7 +45,8 @@ impl PyConstraint {
         let called = Python::attach(|py| call(self.object.bind(py), &mut self.words));
         called.map_err(|raised| {
             let reason = raised.to_string();
-            *self.raised.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+            let before = waiting::lock(&self.raised.0).replace(raised);
+            drop(before); // not within the lock: its end may run any Python
             Error::ConstraintFailed { reason }
         })
     }

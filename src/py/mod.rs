@@ -5,6 +5,8 @@ mod constraint;
 mod convert;
 mod draft;
 mod errors;
+mod holding;
+mod interpreter;
 mod kernels;
 mod load;
 mod sampling;
@@ -17,9 +19,11 @@ use pyo3::prelude::*;
 /// interpreter's lock, so an interpreter that can do without one takes it when this is imported.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    interpreter::let_go_where_a_lock_is_not_free();
     errors::register(module)?;
     bus_error::register(module)?;
     constraint::register(module)?;
+    holding::register(module)?;
     kernels::register(module)?;
     top_k::register(module)?;
     draft::register(module)?;

@@ -17,7 +17,7 @@ from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.session import GapWork, OnLogits, OnRead, SavedPrefix, StepCost
-from coordgen_rs.target.switching import reading
+from coordgen_rs.target.switching import cancelled_by_errors, reading
 
 
 class OrtSession:
@@ -215,7 +215,8 @@ class OrtSession:
     ) -> SwitchReport | None:
         """Compute a prompt while blocks are loaded and released by a plan."""
         if len(token_ids) == 0:
-            self.switcher.stand_by()
+            with cancelled_by_errors(self.switcher):
+                self.switcher.stand_by()
             return None
         chunk = self.forward.chunk
         with reading(self.switcher, len(token_ids)):

@@ -19,7 +19,7 @@ def reading(switcher: Switcher, num_tokens: int) -> Iterator[None]:
     Raises:
         MemoryBudgetError: The budget is too small; the message says how much is needed.
     """
-    with _cancelled_by_errors(switcher):
+    with cancelled_by_errors(switcher):
         switcher.begin(num_tokens)
         yield
 
@@ -31,7 +31,7 @@ def one_pass(switcher: Switcher) -> Iterator[None]:
     Raises:
         BlockLoadError: A block that streaming starts with cannot be loaded.
     """
-    with _cancelled_by_errors(switcher):
+    with cancelled_by_errors(switcher):
         switcher.begin_pass()
         yield
 
@@ -60,7 +60,7 @@ def running(switcher: Switcher, block: int, gap_work: GapWork = None) -> Iterato
 
 
 @contextmanager
-def _cancelled_by_errors(switcher: Switcher) -> Iterator[None]:
+def cancelled_by_errors(switcher: Switcher) -> Iterator[None]:
     """Around what begins something, too: a signal's handler may raise as that returns."""
     try:
         yield

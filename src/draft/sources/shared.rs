@@ -1,7 +1,9 @@
 //! A value that several drafters, or a drafter and its caller, share. Out: exclusive use of it, one
 //! owner at a time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::waiting;
 
 /// A value that is shared and locked for each use.
 ///
@@ -9,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Mutex<T>>);
 
-impl<T> Shared<T> {
+impl<T: Send> Shared<T> {
     /// Shares `value`.
     pub fn new(value: T) -> Self {
         Self(Arc::new(Mutex::new(value)))
@@ -17,7 +19,7 @@ impl<T> Shared<T> {
 
     /// The value, locked until the guard is dropped.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        waiting::lock(&self.0)
     }
 }
 

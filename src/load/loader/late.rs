@@ -9,6 +9,26 @@
 use super::account::Account;
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
 
+/// A timetable that is about to be carried out, with what is asked of it again and again.
+#[derive(Clone, Debug)]
+pub struct Due {
+    /// What is to be done.
+    pub timetable: Timetable,
+    /// Of each action, what [`hidden_switch_us`] says.
+    pub switch_us: Vec<Option<u64>>,
+}
+
+impl From<Timetable> for Due {
+    /// Cost: a pass over the runs for each release; so it is made before any lock is taken.
+    fn from(timetable: Timetable) -> Self {
+        let all = 0..timetable.actions.len();
+        Self {
+            switch_us: all.map(|index| hidden_switch_us(&timetable, index)).collect(),
+            timetable,
+        }
+    }
+}
+
 /// Planned microseconds from the release at `index` to the end of the load that follows it, where
 /// that ends before the block's next run; none otherwise.
 pub fn hidden_switch_us(timetable: &Timetable, index: usize) -> Option<u64> {

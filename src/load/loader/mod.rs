@@ -21,6 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use self::account::LoadReport;
+use self::late::Due;
 use self::progress::Progress;
 use self::state::{Next, State, Wake};
 pub use self::worker::Worker;
@@ -28,6 +29,7 @@ use super::block_store::BlockStore;
 use super::timetable::{Action, ActionKind, Timetable};
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
+use crate::waiting;
 
 /// How often a store is asked whether to go on waiting.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
@@ -127,7 +129,19 @@ impl Loader {
     /// Fails while runs of an earlier one are left, when it names a block that there is not or waits
     /// for more runs than it has, and after `close`.
     pub fn begin(&self, timetable: Timetable) -> Result<()> {
-        self.change(|state, now_us| state.begin(timetable, now_us))?
+        let due = Due::from(timetable);
+        self.change(|state, now_us| state.begin(due, now_us))?
+    }
+
+    /// [`begin`](Self::begin), and a new report: what was done before is in none any more.
+    pub fn begin_anew(&self, timetable: Timetable) -> Result<()> {
+        let due = Due::from(timetable);
+        self.change(|state, now_us| state.begin_anew(due, now_us))?
+    }
+
+    /// Fails where [`begin`](Self::begin) would fail now, whatever the timetable.
+    pub fn check_ready(&self) -> Result<()> {
+        self.change(|state, _| state.check_ready())?
     }
 
     /// Says that compute is about to run `block`, and returns the graph to run it under, which stays
@@ -158,6 +172,11 @@ impl Loader {
     /// the next to enter.
     pub fn abandon(&self) {
         let _ = self.change(State::abandon); // a fork has entered nothing
+    }
+
+    /// Waits until nothing is left to load. Fails while runs are left.
+    pub fn rest(&self) -> Result<()> {
+        self.wait(State::rest)
     }
 
     /// Waits until nothing is left to load, and reports on all since the last report. Fails while
@@ -194,6 +213,13 @@ impl Loader {
     /// Fails in a fork of the loader's process.
     pub fn check_process(&self) -> Result<()> {
         self.worker.check_process()
+    }
+
+    /// For tests: calls `call` while the lock is held.
+    #[cfg(feature = "python")]
+    pub(crate) fn while_held<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _held = self.shared.lock();
+        call()
     }
 
     /// Makes a change, and wakes those whom it concerns. Fails in a fork.
@@ -254,6 +280,11 @@ impl Drop for Loader {
 impl Shared {
     /// Never held while the store works.
     fn lock(&self) -> MutexGuard<'_, State> {
+        waiting::lock(&self.state)
+    }
+
+    /// [`lock`](Self::lock) for the thread, which holds nothing that others need.
+    fn lock_as_worker(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -276,7 +307,7 @@ impl Shared {
     fn work(&self, store: &dyn BlockStore) {
         while let Some(action) = self.next_action() {
             let outcome = perform(store, &action);
-            let mut state = self.lock();
+            let mut state = self.lock_as_worker();
             state.action_over(outcome, self.now_us());
             self.wake(&mut state);
         }
@@ -284,7 +315,7 @@ impl Shared {
 
     /// The next action, when there is one; none when the loader closes.
     fn next_action(&self) -> Option<Action> {
-        let mut state = self.lock();
+        let mut state = self.lock_as_worker();
         loop {
             let next = state.next(self.now_us());
             self.wake(&mut state);

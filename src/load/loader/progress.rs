@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::account::{Account, Activity, LoadReport};
-use super::late;
+use super::late::{self, Due};
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
@@ -108,8 +108,19 @@ impl Progress {
         }
     }
 
+    /// [`begin`](Self::begin), and a new report: what was done before is in none any more.
+    pub fn begin_anew(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
+        let due = due.into();
+        self.check_idle()?;
+        check(&due.timetable, self.blocks.len())?;
+        self.sweep(now_us);
+        self.account.close(self.held_bytes());
+        self.begin(due, now_us)
+    }
+
     /// Begins a timetable; what the last one left to load is carried out first.
-    pub fn begin(&mut self, timetable: Timetable, now_us: u64) -> Result<()> {
+    pub fn begin(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
+        let Due { timetable, switch_us } = due.into();
         self.check_idle()?;
         check(&timetable, self.blocks.len())?;
         self.sweep(now_us);
@@ -124,11 +135,8 @@ impl Progress {
                 block.failure = None;
             }
         }
-        let pending = |(index, &action)| {
-            let switch_us = late::hidden_switch_us(&timetable, index);
-            Pending { action, switch_us, put_off_until: 0 }
-        };
-        self.pending.extend(timetable.actions.iter().enumerate().map(pending));
+        let pending = |(action, switch_us)| Pending { action, switch_us, put_off_until: 0 };
+        self.pending.extend(timetable.actions.into_iter().zip(switch_us).map(pending));
         (self.runs, self.num_over) = (timetable.runs, 0);
         Ok(())
     }
@@ -296,12 +304,17 @@ impl Progress {
         self.was_abandoned |= self.running.take().is_some();
     }
 
-    /// The report, once all is over; none where it must be waited for.
-    pub fn finish(&mut self, now_us: u64) -> Result<Option<LoadReport>> {
+    /// Whether all is over, or none where that must be waited for.
+    pub fn rest(&mut self, now_us: u64) -> Result<Option<()>> {
         self.check_idle()?;
         self.sweep(now_us);
         self.is_waiting = self.current.is_some() || !self.pending.is_empty();
-        if self.is_waiting {
+        Ok((!self.is_waiting).then_some(()))
+    }
+
+    /// The report, once all is over; none where it must be waited for.
+    pub fn finish(&mut self, now_us: u64) -> Result<Option<LoadReport>> {
+        if self.rest(now_us)?.is_none() {
             return Ok(None);
         }
         self.is_cancelled = false;
@@ -346,7 +359,8 @@ impl Progress {
         }
     }
 
-    fn check_idle(&self) -> Result<()> {
+    /// Fails while a block is running, or runs are left.
+    pub fn check_idle(&self) -> Result<()> {
         self.check_not_running()?;
         match self.runs.len() - self.num_over {
             0 => Ok(()),

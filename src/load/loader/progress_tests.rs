@@ -69,3 +69,32 @@ fn the_report_tells_what_was_hidden_and_what_was_not() -> Result<()> {
     assert_eq!(progress.finish(1_300)?.unwrap().peak_bytes, 20);
     Ok(())
 }
+
+#[test]
+fn a_report_that_begins_anew_tells_of_one_of_50_000_passes() -> Result<()> {
+    let mut progress = Progress::new(vec![[0, 10]; 2]);
+    let turns = [
+        (Load, 0, Decode, 0),
+        (Release, 0, Decode, 1),
+        (Load, 1, Decode, 1),
+        (Release, 1, Decode, 2),
+    ];
+    for pass in 0..50_000 {
+        progress.begin_anew(timetable(2, &[Decode, Decode], &turns), pass)?;
+        for block in [BlockId(0), BlockId(1)] {
+            while progress.next_action(pass).is_some() {
+                progress.action_over(Ok(()), pass);
+            }
+            assert_eq!(progress.enter(block, pass)?, Some(Decode));
+            progress.leave(pass)?;
+        }
+    }
+    while progress.next_action(50_000).is_some() {
+        progress.action_over(Ok(()), 50_000);
+    }
+    let report = progress.finish(50_000)?.unwrap();
+    assert_eq!(report.actual.runs.len(), 2);
+    assert!(report.actual.actions.len() <= 2 * turns.len());
+    assert_eq!(report.peak_bytes, 10);
+    Ok(())
+}

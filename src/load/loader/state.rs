@@ -5,10 +5,11 @@
 use std::thread::ThreadId;
 
 use super::account::LoadReport;
+use super::late::Due;
 use super::progress::Progress;
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
-use crate::load::timetable::{Action, Timetable};
+use crate::load::timetable::Action;
 
 /// Who has to look again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,13 +53,29 @@ impl State {
     }
 
     /// Begins a timetable.
-    pub fn begin(&mut self, timetable: Timetable, now_us: u64) -> Result<()> {
-        if self.is_closed {
-            return Err(Error::LoadingCancelled);
-        }
-        self.progress.begin(timetable, now_us)?;
+    pub fn begin(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
+        self.check_open()?;
+        self.progress.begin(due, now_us)?;
         self.wake.worker = true;
         Ok(())
+    }
+
+    /// Begins a timetable, and a report.
+    pub fn begin_anew(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
+        self.check_open()?;
+        self.progress.begin_anew(due, now_us)?;
+        self.wake.worker = true;
+        Ok(())
+    }
+
+    /// Fails where a timetable cannot begin now.
+    pub fn check_ready(&self) -> Result<()> {
+        self.progress.check_idle()?;
+        self.check_open()
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed { Err(Error::LoadingCancelled) } else { Ok(()) }
     }
 
     /// The thread `who` is about to run `block`: its graph, or none where it must wait.
@@ -82,6 +99,13 @@ impl State {
     pub fn abandon(&mut self, now_us: u64) {
         self.progress.abandon(now_us);
         self.wake.worker |= self.progress.has_pending();
+    }
+
+    /// Whether all is over; none where that must be waited for.
+    pub fn rest(&mut self, now_us: u64) -> Result<Option<()>> {
+        let is_over = self.progress.rest(now_us)?;
+        self.wake.worker |= is_over.is_none();
+        Ok(is_over)
     }
 
     /// The report; none where it must be waited for.

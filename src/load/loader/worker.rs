@@ -1,10 +1,11 @@
 //! A loader's thread, which may outlive the loader. In: what it runs. Out: its end, to be waited
 //! for by whoever may: not by itself, and not in a fork of its process, where it does not exist.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread::{self, JoinHandle, ThreadId};
 
 use crate::error::{Error, Result};
+use crate::waiting;
 
 /// A thread, and the process that it belongs to.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Worker {
             return;
         }
         // Held until the end: whoever comes second waits for it, too.
-        let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = waiting::lock(&self.handle);
         if let Some(handle) = handle.take() {
             // Its own panics are caught; there is nothing to learn from the result.
             let _ = handle.join();
@@ -56,8 +57,9 @@ impl Drop for Worker {
     fn drop(&mut self) {
         if self.check_process().is_err() {
             // The system would detach a thread that this process does not have.
-            let handle = self.handle.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(handle.take());
+            if let Ok(handle) = self.handle.get_mut() {
+                std::mem::forget(handle.take());
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ mod policy;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::policy::{Policy, Way};
 use super::block_store::BlockStore;
@@ -18,6 +18,7 @@ use super::stream::Streaming;
 use super::timetable::{ActionKind, Timetable};
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
+use crate::waiting;
 
 /// How the loads of one prompt went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +49,9 @@ impl SwitchReport {
 /// 4. Decode steps: where it [`is_streaming`](Self::is_streaming) as in 2, each of them a pass;
 ///    elsewhere each block under its [`step_graph`](Self::step_graph).
 ///
-/// After an error in between, [`cancel`](Self::cancel): what is in memory stays usable, and the next
-/// prompt starts from it. A wait fails with `WaitInterrupted` when the store says so.
+/// A call that comes out of its order, or asks for what cannot be, changes nothing. After an error in
+/// between, [`cancel`](Self::cancel): what is in memory stays usable, and the next prompt starts from
+/// it. A wait fails with `WaitInterrupted` when the store says so.
 ///
 /// In a fork of its process it is of no use: calls fail with `Forked`, and those that cannot fail
 /// must not be made, but for `cancel`, `abandon` and `close`, which do nothing there.
@@ -99,6 +101,8 @@ struct State {
     way: Option<Way>,
     /// What the next pass needs is in memory, and nothing else.
     is_streaming_ready: bool,
+    /// The prompt was reported on: what the steps of its answer did is in no report.
+    is_reported: bool,
 }
 
 impl State {
@@ -128,7 +132,8 @@ impl Switcher {
         let loader = Loader::new(store, profile.blocks().iter().map(num_bytes).collect())?;
         let num_blocks = profile.blocks().len();
         let policy = Policy::new(profile, is_shared);
-        let state = Mutex::new(State { policy, way: None, is_streaming_ready: false });
+        let state =
+            Mutex::new(State { policy, way: None, is_streaming_ready: false, is_reported: false });
         Ok(Self { loader, num_blocks, state })
     }
 
@@ -172,19 +177,18 @@ impl Switcher {
         let wanted: Vec<_> = self.blocks().flat_map(each).collect();
         let resident = self.resident();
         let is_there = |&(block, graph): &(BlockId, Graph)| resident[block.index()][graph.index()];
-        let mut state = self.state();
-        if state.streaming().is_none() && wanted.iter().all(is_there) {
+        if !self.is_streaming() && wanted.iter().all(is_there) {
             return Ok(());
         }
-        state.stop_streaming();
-        drop(state);
+        self.loader.check_ready()?;
+        self.state().stop_streaming();
         self.at_once(&[], &wanted)
     }
 
     /// Has `graph` of all blocks in memory, and no other. Fails with `LoadFailed` where a block
     /// cannot be loaded; the others are.
     pub fn only(&self, graph: Graph) -> Result<()> {
-        self.check_process()?;
+        self.loader.check_ready()?;
         self.state().stop_streaming();
         let of_all = |graph| self.blocks().map(|block| (block, graph)).collect::<Vec<_>>();
         self.at_once(&of_all(graph.other()), &of_all(graph))
@@ -211,40 +215,49 @@ impl Switcher {
     /// Fails with `BudgetTooSmall` where the budget does not do, and with `BadOption` where there
     /// is no token or too many.
     pub fn begin(&self, num_tokens: usize) -> Result<()> {
-        let begun = self.decide(num_tokens).and_then(|way| match way {
-            Way::Planned(plan) => self.loader.begin(plan.timetable),
-            Way::Streamed(_) => Ok(()),
-        });
-        begun.inspect_err(|_| self.cancel())
+        let way = self.decide(num_tokens)?;
+        self.loader.begin_anew(match &way {
+            Way::Planned(plan) => plan.timetable.clone(),
+            Way::Streamed(_) => Timetable::immediate(self.num_blocks, ActionKind::Load, &[]),
+        })?;
+        self.go(way, false);
+        Ok(())
     }
 
     /// Makes ready for an answer where no token of the prompt has to be computed, as a prompt would
     /// leave it. Fails as [`begin`](Self::begin), and with `LoadFailed` where a block cannot be
     /// loaded.
     pub fn stand_by(&self) -> Result<()> {
-        let stands_by = self.decide(1).and_then(|way| match way {
-            Way::Streamed(_) => Ok(()),
-            Way::Planned(_) => self.blocks().try_for_each(|block| {
+        let way = self.decide(1)?;
+        if let Way::Planned(_) = way {
+            let switched = self.blocks().try_for_each(|block| {
                 self.at_once(&[(block, Graph::Prefill)], &[(block, Graph::Decode)])
-            }),
-        });
-        stands_by.inspect_err(|_| self.cancel())
+            });
+            switched.inspect_err(|_| self.cancel())?;
+        }
+        self.go(way, true);
+        Ok(())
     }
 
     /// Begins a pass: all blocks run once, in order. Where blocks are streamed, its loads begin
     /// here; fails with `LoadFailed` where a block that streaming starts with cannot be loaded.
     pub fn begin_pass(&self) -> Result<()> {
         self.check_process()?;
-        let (streaming, is_ready) = {
+        let (streaming, is_ready, is_reported) = {
             let state = self.state();
             match state.streaming() {
                 None => return Ok(()),
-                Some(streaming) => (streaming.clone(), state.is_streaming_ready),
+                Some(streaming) => (streaming.clone(), state.is_streaming_ready, state.is_reported),
             }
         };
-        let start = || if is_ready { Ok(()) } else { self.start_streaming(&streaming) };
-        let begun = start().and_then(|()| self.loader.begin(streaming.pass().clone()));
-        begun.inspect_err(|_| self.cancel())
+        self.loader.check_ready()?;
+        if !is_ready {
+            self.start_streaming(&streaming).inspect_err(|_| self.cancel())?;
+        }
+        match is_reported {
+            true => self.loader.begin_anew(streaming.pass().clone()),
+            false => self.loader.begin(streaming.pass().clone()),
+        }
     }
 
     /// Says that compute is about to run `block`, and returns the graph to run it under, which
@@ -289,6 +302,7 @@ impl Switcher {
     pub fn finish(&self) -> Result<SwitchReport> {
         let loads = self.loader.finish()?;
         let mut state = self.state();
+        state.is_reported = true;
         state.policy.learn(&loads);
         let planned = match &state.way {
             Some(Way::Planned(plan)) => Some(plan.clone()),
@@ -313,9 +327,16 @@ impl Switcher {
         self.loader.check_process()
     }
 
+    /// For tests: calls `call` while the locks are held that compute and its caller share.
+    #[cfg(feature = "python")]
+    pub(crate) fn while_held<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _held = self.state();
+        self.loader.while_held(call)
+    }
+
     /// Never held while something waits or plans.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        waiting::lock(&self.state)
     }
 
     fn blocks(&self) -> impl Iterator<Item = BlockId> {
@@ -323,12 +344,16 @@ impl Switcher {
     }
 
     fn decide(&self, num_tokens: usize) -> Result<Way> {
-        self.loader.finish()?; // a streamed pass leaves loads for the next; plans start from rest
+        self.loader.rest()?; // a streamed pass leaves loads for the next; plans start from rest
         let policy = self.state().policy.clone(); // planning may take long
-        let way = policy.decide(num_tokens, &self.resident())?;
+        policy.decide(num_tokens, &self.resident())
+    }
+
+    /// From now on `way` is gone.
+    fn go(&self, way: Way, is_reported: bool) {
         let mut state = self.state();
-        (state.way, state.is_streaming_ready) = (Some(way.clone()), false);
-        Ok(way)
+        (state.way, state.is_streaming_ready) = (Some(way), false);
+        state.is_reported = is_reported;
     }
 
     /// Puts into memory what the first pass needs, and nothing else.
@@ -346,11 +371,11 @@ impl Switcher {
 
     /// Releases, then loads, and waits for it; the first failure is the error.
     fn at_once(&self, releases: &[(BlockId, Graph)], loads: &[(BlockId, Graph)]) -> Result<()> {
-        self.loader.finish()?; // what failed before is no failure of these
+        self.loader.rest()?;
         let mut timetable = Timetable::immediate(self.num_blocks, ActionKind::Release, releases);
         let loads = Timetable::immediate(self.num_blocks, ActionKind::Load, loads);
         timetable.actions.extend(loads.actions);
-        self.loader.begin(timetable)?;
+        self.loader.begin_anew(timetable)?; // what failed before is no failure of these
         self.loader.finish()?.failures.into_iter().next().map_or(Ok(()), Err)
     }
 }

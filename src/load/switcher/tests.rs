@@ -198,13 +198,17 @@ fn standing_by_leaves_what_a_prompt_would_leave() {
 }
 
 #[test]
-fn runs_that_are_left_keep_an_answer_waiting_once_at_most() {
+fn runs_that_are_left_keep_an_answer_waiting_until_they_are_given_up() {
     let (switcher, _store) = switcher(false);
     let requests: [fn(&Switcher) -> Result<()>; 3] =
         [Switcher::stand_by, |it| it.begin(PREFILL_ROWS), |it| it.ensure(&[Decode])];
+    let left = Err(Error::RunsLeft { num_runs: NUM_BLOCKS });
     for request in requests {
         switcher.begin(PREFILL_ROWS).unwrap();
-        assert_eq!(switcher.stand_by(), Err(Error::RunsLeft { num_runs: NUM_BLOCKS }));
+        assert_eq!(switcher.stand_by(), left);
+        assert_eq!(switcher.begin(PREFILL_ROWS), left);
+        assert_eq!(switcher.only(Decode), left);
+        switcher.cancel();
         assert_eq!(request(&switcher), Ok(()));
         switcher.cancel();
     }
@@ -226,6 +230,42 @@ fn auto_streams_what_does_not_fit_and_stops_when_all_are_asked_for() {
     switcher.ensure(&[Prefill, Decode]).unwrap();
     assert!(!switcher.is_streaming());
     assert_eq!(store.held().len(), 2 * NUM_BLOCKS);
+}
+
+#[test]
+fn an_answer_of_many_steps_leaves_no_more_to_report_than_one_step() {
+    let (switcher, store) = switcher(false);
+    switcher.settle(Strategy::Auto, Some(10));
+    read(&switcher, &store, 2).unwrap();
+    for _ in 0..200 {
+        pass(&switcher, &store).unwrap();
+    }
+    let left = switcher.finish().unwrap().loads.actual;
+    assert!(left.runs.len() <= 2 * NUM_BLOCKS, "{} runs", left.runs.len());
+    assert!(left.actions.len() <= 4 * NUM_BLOCKS, "{} actions", left.actions.len());
+}
+
+#[test]
+fn a_streamed_prompt_goes_on_after_calls_that_come_out_of_order() {
+    let (switcher, store) = switcher(false);
+    switcher.settle(Strategy::Auto, Some(10));
+    switcher.begin(2 * PREFILL_ROWS).unwrap();
+    switcher.begin_pass().unwrap();
+    switcher.enter(ALL[0]).unwrap();
+    let running = Err(Error::StillRunning { block: ALL[0] });
+    assert_eq!(switcher.begin_pass(), running);
+    assert_eq!(switcher.begin(PREFILL_ROWS), running);
+    assert_eq!(switcher.stand_by(), running);
+    assert_eq!(switcher.only(Decode), running);
+    assert_eq!(switcher.ensure(&[Prefill]), running);
+    switcher.leave().unwrap();
+    for block in &ALL[1..] {
+        switcher.enter(*block).unwrap();
+        switcher.leave().unwrap();
+    }
+    pass(&switcher, &store).unwrap();
+    let report = switcher.finish().unwrap();
+    assert_eq!((report.strategy(), report.loads.actual.runs.len()), ("streaming", 2 * NUM_BLOCKS));
 }
 
 #[test]

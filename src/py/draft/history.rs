@@ -19,7 +19,7 @@ pub struct PySharedHistory {
 
 impl PySharedHistory {
     /// The history itself.
-    pub(super) fn core(&self) -> &History {
+    pub(crate) fn core(&self) -> &History {
         &self.core
     }
 
@@ -54,11 +54,10 @@ impl PySharedHistory {
     #[pyo3(signature = (token_ids, number=None))]
     fn remember(&self, token_ids: &Bound<'_, PyAny>, number: Option<u64>) -> PyResult<()> {
         let tokens = self::token_ids(token_ids, "token_ids")?;
-        let remembered = match number {
+        Ok(match number {
             None => self.core.remember(&tokens),
             Some(number) => self.core.remember_stored(number, &tokens),
-        };
-        Ok(remembered?)
+        }?)
     }
 
     fn open_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
@@ -104,8 +103,8 @@ impl PySharedHistory {
         py.detach(|| self.core.check_index())
     }
 
-    fn clear(&self) {
-        self.core.clear();
+    fn clear(&self, py: Python<'_>) {
+        py.detach(|| self.core.clear());
     }
 
     #[classattr]

@@ -17,7 +17,7 @@ use crate::top_k::top_k;
 /// What the target held likely after each token.
 #[pyclass(name = "LookupTable", module = "coordgen_rs._core", frozen)]
 pub struct PyLookupTable {
-    pub(super) core: SharedTable,
+    pub(crate) core: SharedTable,
 }
 
 fn owner(vocab_size: u32, key: &[u8]) -> PyResult<Owner> {
@@ -42,9 +42,11 @@ impl PyLookupTable {
 
     fn save(&self, py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<()> {
         let owner = owner(vocab_size, key)?;
-        // A copy: drafters wait for the lock with the interpreter's own, and a disk takes its time.
-        let table = self.core.lock().clone();
-        Ok(py.detach(|| table.save(&path, &owner))?)
+        // A copy: drafters wait for the lock, and a disk takes its time.
+        Ok(py.detach(|| {
+            let table = self.core.lock().clone();
+            table.save(&path, &owner)
+        })?)
     }
 
     fn learn(&self, contexts: &Bound<'_, PyAny>, logits: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -12,6 +12,10 @@ mod step_choice;
 
 use pyo3::prelude::*;
 
+pub use self::history::PySharedHistory;
+pub use self::lookup_table::PyLookupTable;
+pub use self::model::PyModelDraft;
+
 /// Adds the classes and functions of drafting.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     sources::register(module)?;

@@ -19,7 +19,7 @@ use crate::py::step_inputs::PyStepInputs;
 /// A draft model's tree, shared with the drafter that proposes it.
 #[pyclass(name = "ModelDraft", module = "coordgen_rs._core", frozen)]
 pub struct PyModelDraft {
-    pub(super) core: SharedModelDraft,
+    pub(crate) core: SharedModelDraft,
     step_inputs: Vec<Py<PyStepInputs>>,
     steps: StepChoice,
     vocab_size: usize,

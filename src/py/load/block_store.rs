@@ -2,7 +2,7 @@
 //! the core's errors as exceptions that are caused by what the object raised.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -10,6 +10,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::error::Error;
 use crate::ids::{BlockId, Graph};
 use crate::load::block_store::BlockStore;
+use crate::waiting;
 
 /// Python's `load(block, graph)` and `release(block, graph)`, attached only while they are called.
 pub struct PyStore {
@@ -55,7 +56,7 @@ impl PyStore {
     }
 
     fn raised(&self) -> MutexGuard<'_, Raised> {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+        waiting::lock(&self.raised)
     }
 }
 

@@ -8,6 +8,8 @@ mod timetable;
 
 use pyo3::prelude::*;
 
+pub use self::switcher::PySwitcher;
+
 /// Adds the classes and functions of loading.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     plan::register(module)?;

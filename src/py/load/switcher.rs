@@ -2,7 +2,7 @@
 //! threads and to signals.
 
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
@@ -19,6 +19,7 @@ use crate::load::loader::Worker;
 use crate::load::plan::Strategy;
 use crate::load::switcher::{SwitchReport, Switcher};
 use crate::py::convert::non_negative;
+use crate::waiting;
 
 /// How the loads of one prompt went.
 #[pyclass(name = "SwitchReport", module = "coordgen_rs._core", frozen, get_all)]
@@ -78,7 +79,7 @@ pub struct PySwitcher {
 
 impl PySwitcher {
     /// The switcher, unless this is a fork of its process.
-    fn core(&self) -> Result<&Switcher> {
+    pub(crate) fn core(&self) -> Result<&Switcher> {
         self.core.check_process()?;
         Ok(&self.core)
     }
@@ -249,7 +250,7 @@ type Open = (Weak<Switcher>, Arc<Worker>);
 /// under that.
 fn close_at_exit(py: Python<'_>, switcher: &Arc<Switcher>) -> PyResult<()> {
     static OPEN: Mutex<Option<Vec<Open>>> = Mutex::new(None);
-    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = waiting::lock(&OPEN);
     let is_first = all.is_none();
     let open = all.get_or_insert_default();
     open.retain(|(_, worker)| !worker.has_ended());
@@ -258,7 +259,7 @@ fn close_at_exit(py: Python<'_>, switcher: &Arc<Switcher>) -> PyResult<()> {
     if is_first {
         let name: Option<&CStr> = Some(c"close_switchers");
         let close = |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
-            let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let open = waiting::lock(&OPEN).take();
             let close = |(switcher, worker): Open| {
                 if let Some(switcher) = switcher.upgrade() {
                     switcher.close();

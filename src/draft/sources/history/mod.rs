@@ -9,6 +9,7 @@ pub mod index;
 mod index_source;
 mod read_file;
 mod recent_source;
+mod recent_text;
 pub mod suffix_array;
 #[cfg(test)]
 mod tests;
@@ -19,10 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use self::format::Key;
 use self::index::HistoryIndex;
 use self::index_source::{IndexSource, Layer};
-use self::recent_source::{RecentSource, SharedText};
+use self::recent_source::RecentSource;
+use self::recent_text::RecentText;
 use crate::draft::source::DraftSource;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::waiting;
 
 /// Recent documents hold at most this many tokens; then the older half of them is forgotten.
 const MAX_RECENT_TOKENS: usize = 1 << 21;
@@ -47,9 +50,8 @@ struct Shared {
     /// Documents that the index does not cover, the oldest first.
     recent: Vec<Document>,
     num_recent_tokens: usize,
-    /// The automaton over the first `num_taken` of them.
-    text: SharedText,
-    num_taken: usize,
+    /// The automaton over all of them, as soon as a request begins.
+    text: Arc<RecentText>,
 }
 
 /// Finished requests of one namespace, shared by the drafters of a process.
@@ -59,7 +61,8 @@ struct Shared {
 /// of all up to some number takes the place of those that it covers.
 ///
 /// A request drafts from the index that was there when it began, and from what was remembered before
-/// any request began.
+/// any request began. When it has ended, its drafter holds neither: an index that was replaced is
+/// closed, and what was cleared is gone from memory.
 ///
 /// # Cost
 /// Remembering: a copy. Beginning a request: 0.2 to 0.3 us a token remembered since the last one of
@@ -149,12 +152,15 @@ impl History {
         if let Some(&token) = tokens.iter().find(|token| token.0 >= vocab_size) {
             return Err(Error::TokenOutOfRange { token, vocab_size: vocab_size as usize });
         }
+        let tokens: Arc<[TokenId]> = tokens.into();
         let mut shared = lock(&self.shared);
         let covered = shared.index.as_ref().map_or(0, |index| index.header().covers);
         if number.is_none_or(|number| number > covered) {
             shared.num_recent_tokens += tokens.len();
-            shared.recent.push(Document { number, tokens: tokens.into() });
-            shared.forget_oldest();
+            shared.text.add(Arc::clone(&tokens));
+            shared.recent.push(Document { number, tokens });
+            let forgotten = shared.forget_oldest();
+            drop((shared, forgotten)); // in this order: to free what is long takes long
         }
         Ok(())
     }
@@ -166,8 +172,10 @@ impl History {
         let index = self.opened(path, key)?;
         let covers = index.header().covers;
         let mut shared = lock(&self.shared);
-        shared.index = Some(Arc::new(index));
-        shared.retain(|document| document.number.is_none_or(|number| number > covers));
+        let before = shared.index.replace(Arc::new(index));
+        let covered =
+            shared.retain(|document| document.number.is_none_or(|number| number > covers));
+        drop((shared, before, covered));
         Ok(())
     }
 
@@ -177,7 +185,8 @@ impl History {
     /// the index cannot be used; then everything stays as it is.
     pub fn open_fleet_index(&self, path: &Path, key: &Key) -> Result<()> {
         let index = self.opened(path, key)?;
-        lock(&self.shared).fleet = Some(Arc::new(index));
+        let before = lock(&self.shared).fleet.replace(Arc::new(index));
+        drop(before);
         Ok(())
     }
 
@@ -192,8 +201,9 @@ impl History {
     /// Forgets the index and all documents; the fleet's index stays.
     pub fn clear(&self) {
         let mut shared = lock(&self.shared);
-        shared.index = None;
-        shared.retain(|_| false);
+        let before = shared.index.take();
+        let forgotten = shared.retain(|_| false);
+        drop((shared, before, forgotten));
     }
 
     /// Checks the whole index, see [`HistoryIndex::check_all`]; what else uses it goes on meanwhile.
@@ -228,47 +238,50 @@ impl History {
         lock(&self.shared).num_recent_tokens
     }
 
+    /// For tests: calls `call` while the locks are held that drafters and their callers share.
+    #[cfg(feature = "python")]
+    pub(crate) fn while_held<T>(&self, call: impl FnOnce() -> T) -> T {
+        let shared = lock(&self.shared);
+        shared.text.while_held(call)
+    }
+
     /// Number of the last document that the index covers; 0 without an index.
     pub fn covers(&self) -> u64 {
         lock(&self.shared).index.as_ref().map_or(0, |index| index.header().covers)
     }
 }
 
-impl Shared {
-    fn retain(&mut self, keep: impl FnMut(&Document) -> bool) {
-        self.recent.retain(keep);
-        self.num_recent_tokens = self.recent.iter().map(|document| document.tokens.len()).sum();
-        self.text = SharedText::default(); // requests that run keep the one that they began with
-        self.num_taken = 0;
-    }
+/// What was forgotten, to be freed when nobody waits for the lock any more.
+type Forgotten = (Vec<Document>, Arc<RecentText>);
 
-    /// The automaton over all recent documents.
-    fn recent_text(&mut self) -> SharedText {
-        let new = &self.recent[self.num_taken..];
-        if !new.is_empty() {
-            self.text.extend(new.iter().map(|document| &document.tokens[..]));
-            self.num_taken = self.recent.len();
-        }
-        self.text.clone()
+impl Shared {
+    fn retain(&mut self, keep: impl FnMut(&Document) -> bool) -> Forgotten {
+        let (kept, forgotten) = std::mem::take(&mut self.recent).into_iter().partition(keep);
+        self.recent = kept;
+        self.num_recent_tokens = self.recent.iter().map(|document| document.tokens.len()).sum();
+        let text = RecentText::of(self.recent.iter().map(|document| Arc::clone(&document.tokens)));
+        // Requests that run keep the one that they began with.
+        (forgotten, std::mem::replace(&mut self.text, Arc::new(text)))
     }
 
     /// Keeps memory bounded where no index ever takes over.
-    fn forget_oldest(&mut self) {
+    fn forget_oldest(&mut self) -> Option<Forgotten> {
         if self.num_recent_tokens <= MAX_RECENT_TOKENS {
-            return;
+            return None;
         }
         let mut surplus = self.num_recent_tokens - MAX_RECENT_TOKENS / 2;
-        self.retain(|document| {
+        Some(self.retain(|document| {
             let forget = surplus > 0;
             surplus = surplus.saturating_sub(document.tokens.len());
             !forget
-        });
+        }))
     }
 }
 
 /// The state stays whole if a thread panics while it holds the lock: no change runs foreign code.
+/// Never held while anything long is done.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    waiting::lock(shared)
 }
 
 /// The part of a request's new tokens that a match can reach back to.

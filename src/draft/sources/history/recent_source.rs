@@ -1,37 +1,18 @@
-//! The documents newer than the index as a draft source: a suffix automaton over all of them, which
-//! the drafters of a process share. In: a request's text. Out: what followed it in a document.
+//! The documents newer than the index as a draft source. In: a request's text. Out: what followed it in a document.
 
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex};
 
+use super::recent_text::RecentText;
 use super::{History, Shared, lock};
 use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
-use crate::draft::sources::automaton::other_text::{add_part, successors_above};
+use crate::draft::sources::automaton::other_text::successors_above;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::ids::TokenId;
-
-/// An automaton over documents. It grows while drafters stand in it: what they found in it before
-/// is looked up anew, see [`SuffixAutomaton::still_at`].
-#[derive(Clone, Debug, Default)]
-pub(super) struct SharedText(Arc<RwLock<SuffixAutomaton>>);
-
-impl SharedText {
-    /// Appends documents.
-    pub fn extend<'a>(&self, documents: impl Iterator<Item = &'a [TokenId]>) {
-        let mut automaton = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        documents.for_each(|document| add_part(&mut automaton, document));
-        automaton.settle();
-    }
-
-    /// To be asked; nothing is appended meanwhile.
-    fn read(&self) -> RwLockReadGuard<'_, SuffixAutomaton> {
-        self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
 
 /// Drafts for one drafter from the documents that the index does not cover.
 pub(super) struct RecentSource {
     shared: Arc<Mutex<Shared>>,
-    documents: SharedText,
+    documents: Arc<RecentText>,
     /// Where the request's text ends in them.
     place: Option<Cursor>,
     /// Their length when that was found.
@@ -40,7 +21,7 @@ pub(super) struct RecentSource {
 
 impl RecentSource {
     pub(super) fn new(shared: Arc<Mutex<Shared>>) -> Self {
-        Self { shared, documents: SharedText::default(), place: None, known_len: 0 }
+        Self { shared, documents: Arc::default(), place: None, known_len: 0 }
     }
 
     /// Where a place is by now that was found since the request's text was last followed: where it was,
@@ -93,8 +74,13 @@ impl Learn for RecentSource {
     /// Takes in what was remembered since a request of any drafter began.
     fn clear(&mut self) {
         self.place = None;
-        self.documents = lock(&self.shared).recent_text();
+        self.documents = Arc::clone(&lock(&self.shared).text);
+        self.documents.grow();
         self.known_len = self.documents.read().text_len();
+    }
+
+    fn ended(&mut self) {
+        (self.documents, self.place, self.known_len) = (Arc::default(), None, 0);
     }
 
     /// Of the text that it shares with other drafters.

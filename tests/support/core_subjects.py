@@ -1,0 +1,319 @@
+"""An object of every class of the core that has a state, twice the same, and all that it shows.
+
+In: a seed. Out: the object after some calls that succeed, and what is seen of it from then on,
+where it goes on as if nothing had happened.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordgen_rs import _core
+from coordgen_rs.errors import CoordgenError
+
+VOCAB_SIZE, ROWS, ATTENDED = 12, 4, 40
+KEY = bytes(32)
+
+
+def tokens(*ids):
+    return np.array(ids, np.uint32)
+
+
+def text(seed, length):
+    return np.random.default_rng(seed).integers(0, 4, length).astype(np.uint32)
+
+
+def logits(rows, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, VOCAB_SIZE)).astype(np.float32)
+
+
+def told(call, *arguments):
+    """What a call returns, or the name of what it raises."""
+    try:
+        return plainly(call(*arguments))
+    except CoordgenError as error:
+        return type(error).__name__
+
+
+def plainly(value):
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [plainly(each) for each in value]
+    if isinstance(value, _core.StepInputs):
+        return [value.num_nodes, *map(plainly, (value.input_ids, value.position_ids, value.mask))]
+    if isinstance(value, _core.Accepted):
+        return [plainly(value.token_ids), plainly(value.rows), value.finish_reason, value.sources]
+    return value
+
+
+def step_inputs(rows=ROWS):
+    return _core.StepInputs(
+        np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros((rows, ATTENDED), np.float32)
+    )
+
+
+@dataclass
+class Subject:
+    """An object after some calls; `seen` uses it up."""
+
+    seed: int
+
+    def __post_init__(self):
+        self.object = self.made()
+
+    def made(self) -> Any:
+        raise NotImplementedError
+
+    def seen(self) -> Any:
+        raise NotImplementedError
+
+
+class OfStepInputs(Subject):
+    def made(self):
+        inputs = step_inputs()
+        inputs.fill_chain(text(self.seed, 3), self.seed % 9)
+        return inputs
+
+    def seen(self):
+        before = plainly(self.object)
+        self.object.fill_chain(tokens(1, 2), 11)
+        return [before, plainly(self.object)]
+
+
+class EvenOnly:
+    """A grammar of even tokens."""
+
+    def __init__(self):
+        self.words = np.array([0b010101010101], np.uint32)
+
+    def forced(self, path):
+        return []
+
+    def possible(self, token_ids, parents):
+        return [token % 2 == 0 for token in token_ids]
+
+    def after(self, path):
+        return False
+
+    def extend(self, token_ids):
+        return False
+
+
+class OfDrafter(Subject):
+    def made(self):
+        drafter = _core.Drafter(
+            [step_inputs(2), step_inputs()],
+            VOCAB_SIZE,
+            sources=["automaton", "calibration", "reuse", "lookup-table"],
+            costs=[(1.0, 0.01), (1.5, 0.01)],
+            end_token_ids=[11],
+        )
+        if self.seed % 5 == 0:
+            return drafter
+        grammar = {"grammar": EvenOnly()} if self.seed % 2 else {}
+        sampling = _core.Sampling(0.7, seed=self.seed) if self.seed % 3 else None
+        drafter.begin(text(self.seed, 9), 9, sampling, num_reused=2, **grammar)
+        drafter.prefilled(logits(3, self.seed))
+        if self.seed % 4 > 1:
+            drafter.propose(8)
+        if self.seed % 4 > 2:
+            drafter.accept(logits(drafter.propose(8).rows, 1))
+        return drafter
+
+    def seen(self):
+        drafter = self.object
+        found = [drafter.reads_prefill, drafter.num_carried, drafter.finish_reason]
+        found += [drafter.accept_histogram, drafter.per_source, plainly(drafter.draft)]
+        found += [drafter.node_sources, told(drafter.accept, logits(ROWS, 5))]
+        for past_len in range(10, 20):
+            proposed = told(drafter.propose, past_len)
+            rows = len(proposed[1]) if isinstance(proposed, list) else ROWS
+            found += [proposed, told(drafter.accept, logits(rows, past_len))]
+        found.append(told(drafter.prefilled, logits(4, 8)))
+        drafter.begin(text(0, 9), 5)
+        return [*found, plainly(drafter.propose(8)), told(drafter.accept, logits(ROWS))]
+
+
+class OfHostDrafter(Subject):
+    def made(self):
+        history = _core.SharedHistory(VOCAB_SIZE)
+        history.remember(text(7, 30))
+        drafter = _core.HostDrafter(VOCAB_SIZE, rows=[1, 2, 4, 8], history=history)
+        if self.seed % 4:
+            drafter.begin(text(self.seed, 12), text(1, 5))
+            drafter.propose_tree(5)
+            drafter.observe(text(self.seed + 1, 3))
+            if self.seed % 4 > 1:
+                drafter.propose_chain(3)
+        return drafter
+
+    def seen(self):
+        drafter = self.object
+        found = [plainly(drafter.token_ids), drafter.prompt_len]
+        found += [drafter.accept_histogram, drafter.per_source]
+        for call in (
+            lambda: drafter.observe(tokens(1, 2)),
+            lambda: drafter.propose_tree(6),
+            lambda: drafter.observe(tokens(0, 3)),
+            lambda: drafter.rewind(13),
+            lambda: drafter.propose_chain(4),
+        ):
+            found += [told(call), drafter.accept_histogram]
+        drafter.begin(text(3, 20))
+        return [*found, plainly(drafter.propose_tree(7))]
+
+
+class OfSharedHistory(Subject):
+    def made(self):
+        history = _core.SharedHistory(VOCAB_SIZE, fleet=True)
+        history.remember(text(self.seed, 20))
+        if self.seed % 2:
+            path = Path(tempfile.gettempdir()) / f"coordgen-subject-{id(self)}"
+            documents = np.append(text(self.seed + 1, 30), _core.SharedHistory.TERMINATOR)
+            _core.SharedHistory.write_index(path, documents.astype(np.uint32), VOCAB_SIZE, 1, KEY)
+            history.open_index(path, KEY)
+            history.open_fleet_index(path, KEY)
+            path.unlink()
+        history.remember(text(self.seed + 2, 20), 2)
+        return history
+
+    def seen(self):
+        history = self.object
+        counts = [history.num_recent_tokens, history.num_indexed_tokens, history.num_fleet_tokens]
+        counts += [history.covers, history.is_damaged, history.is_fleet_damaged]
+        drafter = _core.HostDrafter(VOCAB_SIZE, history=history)
+        drafter.begin(text(self.seed + 2, 8))
+        found = [*counts, plainly(drafter.propose_tree(9))]
+        drafter.begin(text(self.seed, 8))
+        return [*found, plainly(drafter.propose_tree(9))]
+
+
+class OfLookupTable(Subject):
+    def made(self):
+        table = _core.LookupTable(3)
+        table.learn(text(self.seed, 5), logits(5, self.seed))
+        return table
+
+    def seen(self):
+        table = self.object
+        return [table.k, table.num_rows, [plainly(table.row(each)) for each in range(VOCAB_SIZE)]]
+
+
+class OfModelDraft(Subject):
+    def made(self):
+        draft = _core.ModelDraft([step_inputs()], VOCAB_SIZE, end_token_ids=[11])
+        self.drafter = _core.Drafter(
+            [step_inputs()], VOCAB_SIZE, sources=["draft-model"], model_draft=draft
+        )
+        if self.seed % 4:
+            self.drafter.begin(text(self.seed, 1 + self.seed % 4), 9)
+            draft.take_realignment()
+        if self.seed % 4 > 1 and draft.next_step(4) is not None:
+            draft.read(logits(ROWS, self.seed), 0)
+        return draft
+
+    def seen(self):
+        draft = self.object
+        found = [draft.threshold, draft.reading_cost(), plainly(draft.unread())]
+        found.append(plainly(draft.take_realignment()))
+        for seed in range(3):
+            found.append(told(draft.next_step, 4))
+            found.append(told(draft.read, logits(ROWS, seed), 0))
+        return [*found, told(self.drafter.propose, 8)]
+
+
+class OfSuffixAutomaton(Subject):
+    def made(self):
+        automaton = _core.SuffixAutomaton()
+        automaton.extend(text(self.seed, 30))
+        return automaton
+
+    def seen(self):
+        automaton = self.object
+        automaton.extend(tokens(1, 2))
+        found = [len(automaton), automaton.match_len, automaton.num_states, automaton.num_edges]
+        each = [tokens(one, other) for one in range(4) for other in range(4)]
+        return [*found, [(automaton.count(pair), automaton.last_end(pair)) for pair in each]]
+
+
+class OfPromptLookup(Subject):
+    def made(self):
+        lookup = _core.PromptLookup()
+        lookup.extend(text(self.seed, 30))
+        return lookup
+
+    def seen(self):
+        return plainly(self.object.propose())
+
+
+class Store:
+    """Loads and releases at once."""
+
+    def load(self, block, graph):
+        pass
+
+    def release(self, block, graph):
+        pass
+
+
+class OfSwitcher(Subject):
+    def made(self):
+        figures = ("load_us", "compute_us", "bytes")
+        cost = {f"{graph}_{each}": 10 for graph in ("prefill", "decode") for each in figures}
+        budget = 10 if self.seed % 2 else None
+        strategy = "auto" if budget else "sync"
+        switcher = _core.Switcher(
+            Store(), [_core.BlockCost(**cost)] * 3, 8, 4, strategy=strategy, memory_budget=budget
+        )
+        if self.seed % 5 == 0:
+            return switcher
+        switcher.only("prefill" if self.seed % 3 else "decode")
+        switcher.begin(16)
+        switcher.begin_pass()
+        for block in range(self.seed % 5 - 1):
+            switcher.enter(block)
+            if (self.seed, block) != (14, 2):
+                switcher.leave()
+        return switcher
+
+    def seen(self):
+        switcher = self.object
+        found = [switcher.is_streaming, switcher.memory_budget, switcher.keeps_both]
+        found += [told(switcher.leave)]
+        for block in (0, 1, 2):  # to the end of a pass, wherever that is
+            if isinstance(told(switcher.enter, block), str) and told(switcher.leave) is None:
+                found.append(block)
+        for _ in range(2):
+            found.append(told(switcher.begin_pass))
+            for block in (0, 1, 2):
+                entered = told(switcher.enter, block) not in (None, "CallOrderError")
+                found.append([entered, told(switcher.leave)])
+        try:
+            report = switcher.finish()
+            found += [report.strategy, report.failures]
+        except CoordgenError as error:
+            found.append(str(error))
+        return [*found, switcher.resident()]
+
+
+SUBJECTS = {
+    _core.StepInputs: OfStepInputs,
+    _core.Drafter: OfDrafter,
+    _core.HostDrafter: OfHostDrafter,
+    _core.SharedHistory: OfSharedHistory,
+    _core.LookupTable: OfLookupTable,
+    _core.ModelDraft: OfModelDraft,
+    _core.SuffixAutomaton: OfSuffixAutomaton,
+    _core.PromptLookup: OfPromptLookup,
+    _core.Switcher: OfSwitcher,
+}
+
+STATELESS = {
+    "Accepted", "Action", "BlockCost", "DraftMethod", "DraftSource", "DynamicTree", "Plan", "Run",
+    "Sampling", "SwitchReport",
+}  # fmt: skip
+"""Classes whose objects never change: every attribute is read-only."""
