@@ -43,6 +43,11 @@ impl PyStepInputs {
         self.with_buffers(py, |core, buffers| core.fill_from(tree, first, past_len, buffers))
     }
 
+    /// Fails where filling the buffers would: when they share memory, or one is read-only.
+    pub fn check_writeable(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.with_buffers(py, |_, _| Ok(()))
+    }
+
     /// Lends the buffers to `fill`. Fails when they share memory, or one is read-only.
     ///
     /// Both are looked up in numpy's table of borrows when the buffers are first seen; after that it

@@ -179,8 +179,8 @@ impl PyDrafter {
     ) -> PyResult<()> {
         let prompt = token_ids(prompt_ids, "prompt_ids")?;
         let prediction = prediction.map_or(Ok(vec![]), |ids| token_ids(&ids, "prediction"))?;
-        py.detach(|| self.core.begin_predicted(&prompt, max_new_tokens, &prediction))?;
-        self.core.reuse_prefilled(num_reused)?;
+        let limits = (max_new_tokens, &prediction[..], num_reused);
+        py.detach(|| self.core.begin_resumed(&prompt, limits.0, limits.1, limits.2))?;
         self.core.set_sampling(sampling.map(|sampling| sampling.0));
         self.core.ignore_end_tokens(ignore_eos);
         if let Some(grammar) = grammar {
@@ -221,6 +221,10 @@ impl PyDrafter {
         past_len: usize,
         draft: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<Py<PyStepInputs>> {
+        // Once it is proposed, nothing may fail any more: a failed call changes nothing.
+        for inputs in &self.step_inputs {
+            inputs.borrow_mut(py).check_writeable(py)?;
+        }
         let step = match draft {
             None => self.core.propose(past_len),
             Some((tokens, parents)) => {
@@ -244,15 +248,15 @@ impl PyDrafter {
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
         let logits = self.logits(logits)?;
-        let accepted = match logits.try_readwrite() {
-            Ok(mut scores) => self.core.accept(scores.as_slice_mut()?),
-            Err(_) => self.core.accept(&mut logits.try_readonly()?.as_slice()?.to_vec()),
-        };
         let is_long = self.core.num_scores_learned_from() >= LONG;
         let core = &mut self.core;
         let mut accept = |scores: &mut [f32]| match is_long {
             true => py.detach(|| core.accept(scores)),
             false => core.accept(scores),
+        };
+        let accepted = match logits.try_readwrite() {
+            Ok(mut scores) => accept(scores.as_slice_mut()?),
+            Err(_) => accept(&mut logits.try_readonly()?.as_slice()?.to_vec()),
         };
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
         Ok(PyAccepted::new(py, accepted, &self.core))
@@ -268,12 +272,12 @@ impl PyDrafter {
         Ok(PyAccepted::new(py, accepted, &self.core))
     }
 
-    fn draft_on(&self) -> bool {
-        false
-    }
-
     fn end(&mut self, py: Python<'_>) {
         py.detach(|| self.core.end());
+    }
+
+    fn draft_on(&self) -> bool {
+        false
     }
 
     #[getter]

@@ -63,13 +63,13 @@ impl PyLookupTable {
         let scores = array.as_slice()?;
         let likely: Vec<_> =
             logits.py().detach(|| scores.chunks_exact(vocab_size).map_while(top_k).collect());
+        if likely.len() < contexts.len() {
+            return Err(Error::NonFiniteLogits { row: likely.len() }.into());
+        }
         let mut table = self.core.lock();
         table.belong_to(vocab_size)?;
         for (&context, best) in contexts.iter().zip(&likely) {
             table.learn(context, best);
-        }
-        if likely.len() < contexts.len() {
-            return Err(Error::NonFiniteLogits { row: likely.len() }.into());
         }
         Ok(())
     }

@@ -105,10 +105,25 @@ impl Drafter {
         max_new_tokens: usize,
         prediction: &[TokenId],
     ) -> Result<()> {
-        let request = Request::new(prompt, max_new_tokens)?;
+        self.begin_resumed(prompt, max_new_tokens, prediction, 0)
+    }
+
+    /// [`Drafter::begin_predicted`] where the session has kept the prompt's first `num_reused` tokens
+    /// from earlier requests: [`Drafter::prefilled`] goes on behind them. Fails too when the prompt
+    /// has fewer tokens.
+    pub fn begin_resumed(
+        &mut self,
+        prompt: &[TokenId],
+        max_new_tokens: usize,
+        prediction: &[TokenId],
+        num_reused: usize,
+    ) -> Result<()> {
+        let mut request = Request::new(prompt, max_new_tokens)?;
+        request.skip_prefilled(num_reused)?;
         self.check_tokens(prompt)?;
         self.check_tokens(prediction)?;
         self.sources.begin(prompt, prediction);
+        self.sources.reused(num_reused);
         self.seen.restart(prompt);
         self.draft.begin(request.root, self.sources.len());
         self.finish_reason = None;
@@ -130,18 +145,6 @@ impl Drafter {
         let first_position = request.position_of(logits.len(), vocab_size)?;
         self.sources.prefilled(logits, vocab_size, first_position)?;
         request.num_prefilled += logits.len() / vocab_size;
-        Ok(())
-    }
-
-    /// Tells the sources that the session has kept the prompt's first `num_tokens` tokens from earlier
-    /// requests: [`Drafter::prefilled`] goes on behind them. Called after `begin`, before any other
-    /// call.
-    ///
-    /// Fails without a request, or when the prompt has fewer tokens.
-    pub fn reuse_prefilled(&mut self, num_tokens: usize) -> Result<()> {
-        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        request.skip_prefilled(num_tokens)?;
-        self.sources.reused(num_tokens);
         Ok(())
     }
 
@@ -274,9 +277,6 @@ impl Drafter {
         Ok(step)
     }
 
-    /// Takes the last proposal back: nothing waits for its answer.
-    pub fn withdraw(&mut self) {
-        if let Some(request) = &mut self.request {
     /// Gives up the request, if there is one, and gives back what is shared with others: the files of
     /// an index, and texts of other requests. Whoever gives an answer up calls it; one that comes to
     /// its end does so by itself.
@@ -291,6 +291,9 @@ impl Drafter {
         self.sources.rows_read(num_nodes).saturating_mul(self.options.vocab_size)
     }
 
+    /// Takes the last proposal back: nothing waits for its answer.
+    pub fn withdraw(&mut self) {
+        if let Some(request) = &mut self.request {
             request.proposed = None;
         }
     }
@@ -381,10 +384,10 @@ impl Drafter {
             self.request = request.after(&decided);
             if self.request.is_none() {
                 self.model_choice.ended(num_given);
+                self.sources.ended();
             }
         }
         Ok(decided)
-                self.sources.ended();
     }
 
     pub(crate) fn check_tokens(&self, tokens: &[TokenId]) -> Result<()> {
