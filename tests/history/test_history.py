@@ -3,11 +3,13 @@
 import os
 import sqlite3
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coordgen_rs import History, Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs._core import Drafter, StepInputs
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import (
     HistoryError,
@@ -22,6 +24,7 @@ from corpus import HELD_OUT_SEEDS, TASKS, example
 from drafts import drafted_after
 
 VOCAB_SIZE = 50
+DESCRIPTORS = Path("/proc/self/fd")
 LONG = 5_000  # tokens that make an index worth building
 
 
@@ -50,6 +53,18 @@ def stored(directory, namespace=None):
 def knows(history, text, at=1_000, length=8):
     """Whether the tokens of `text` behind `at` are drafted."""
     return drafted_after(history, text[at - 20 : at], length) == text[at : at + length].tolist()
+
+
+def drafter_over(history):
+    """A drafter of one narrow step."""
+    inputs = StepInputs(np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros((4, 99), np.float32))
+    return Drafter([inputs], VOCAB_SIZE, sources=[], history=history.shared)
+
+
+def deleted_files():
+    """The files that this process has open although they are gone."""
+    links = [str(link.readlink()) for link in DESCRIPTORS.iterdir() if link.is_symlink()]
+    return [link for link in links if "(deleted)" in link and ".index" in link]
 
 
 def test_what_was_stored_is_drafted_at_once_and_after_opening_again(tmp_path):
@@ -125,6 +140,84 @@ def test_the_oldest_requests_are_evicted_beyond_the_cap(tmp_path):
     store.close()
 
 
+def held(history):
+    """Tokens of the requests that a process may draft from."""
+    shared = history.shared
+    num_terminators = len(stored(history._store.path.parent, history.namespace))
+    indexed = shared.num_indexed_tokens and shared.num_indexed_tokens - num_terminators
+    return indexed + shared.num_recent_tokens
+
+
+def test_what_is_evicted_is_neither_drafted_nor_held_any_more(tmp_path):
+    with open_history(tmp_path, max_tokens=1_000) as history:
+        for seed in range(10):
+            history.add(tokens(seed, 300), [])
+            assert held(history) == min(300 * (seed + 1), 900)
+            assert knows(history, tokens(seed, 300), at=100)
+            assert seed < 3 or not knows(history, tokens(seed - 3, 300), at=100)
+
+
+def test_an_index_is_built_again_without_what_was_evicted(tmp_path, recwarn):
+    path = fill(tmp_path)
+    evicted, left = tokens(0, LONG), tokens(1, LONG)
+    assert evicted[1_000:1_100].tobytes() in path.read_bytes()
+    with open_history(tmp_path, max_tokens=6_000) as history:
+        assert knows(history, evicted)
+        history.add(tokens(2, 300), [])
+        assert not knows(history, evicted)
+        assert knows(history, left)
+        assert knows(history, tokens(2, 300), at=100)
+        assert history.shared.num_indexed_tokens > LONG
+    assert evicted[1_000:1_100].tobytes() not in path.read_bytes()
+    assert left[1_000:1_100].tobytes() in path.read_bytes()
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("length", [300, LONG])
+def test_other_processes_drop_what_was_evicted_with_their_next_request(tmp_path, length):
+    fill(tmp_path, length=length)
+    one, other = open_history(tmp_path, max_tokens=length + 1_000), open_history(tmp_path)
+    elsewhere = open_history(tmp_path, "another namespace")
+    assert knows(other, tokens(0, length), at=200)
+    elsewhere.add(tokens(7, 1_000), [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for history in (one, other):
+            history.refresh()
+            assert not knows(history, tokens(0, length), at=200)
+            assert held(history) == sum(map(len, stored(tmp_path, "default")))
+    one.add(tokens(3, 100), [])
+    other.refresh()
+    assert knows(other, tokens(3, 100), at=50)
+    for history in (one, other, elsewhere):
+        history.close()
+
+
+def test_of_a_large_limit_an_eighth_is_evicted_at_once(tmp_path):
+    with open_history(tmp_path, max_tokens=8_192) as history:
+        sizes = []
+        for seed in range(30):
+            history.add(tokens(seed, 500), [])
+            sizes.append(sum(map(len, stored(tmp_path))))
+            assert not knows(history, tokens(abs(seed - 16), 500), at=200) or seed < 16
+    assert sizes == [500 * number for number in range(1, 17)] + [7_000, 7_500, 8_000] * 4 + [
+        7_000,
+        7_500,
+    ]
+
+
+def test_a_large_history_is_drafted_from_while_its_index_is_built_again(tmp_path):
+    documents = [tokens(seed, 11_000) for seed in range(9)]
+    with open_history(tmp_path, max_tokens=95_000) as history:
+        for document in documents:
+            history.add(document, [])
+        assert not knows(history, documents[1])
+        assert knows(history, documents[-1])
+        history._merging.join()
+        assert all(knows(history, document) for document in documents[2:])
+        assert held(history) == 77_000
+
+
 def test_two_histories_of_one_directory_see_each_others_requests(tmp_path):
     one, other = open_history(tmp_path), open_history(tmp_path)
     one.add(tokens(0, 300), [])
@@ -134,6 +227,31 @@ def test_two_histories_of_one_directory_see_each_others_requests(tmp_path):
     one.refresh()
     assert knows(one, tokens(1, 300), at=100)
     assert one.shared.num_recent_tokens == 600
+
+
+@pytest.mark.skipif(not DESCRIPTORS.exists(), reason="what a process has open is not listed here")
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_drafter_whose_request_is_over_holds_no_file_that_was_replaced(tmp_path, gives_up):
+    fill(tmp_path)
+    history = open_history(tmp_path)
+    drafters = [drafter_over(history) for _ in range(5)]
+    for seed in range(len(drafters)):
+        drafter = drafters[seed]
+        drafter.begin(tokens(0, LONG)[:20], 1)
+        if gives_up:
+            drafter.end()
+        while not gives_up and drafter.finish_reason is None:
+            drafter.propose(19)
+            drafter.accept_recorded(tokens(0, LONG)[20:30])
+        fill(tmp_path, seeds=(seed + 5,))
+        history.refresh()
+        history._load(history._store, history._epoch, open_index=True)
+    assert (
+        drafted_after(history, tokens(9, LONG)[980:1_000], 8)
+        == tokens(9, LONG)[1_000:1_008].tolist()
+    )
+    assert deleted_files() == []
+    history.close()
 
 
 def test_what_was_cleared_is_not_drafted_any_more(tmp_path):

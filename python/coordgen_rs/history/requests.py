@@ -53,8 +53,11 @@ class History:
         fingerprint: Of tokenizer and vocabulary, see `fingerprint_of`.
         vocab_size: Number of ids in the vocabulary.
         max_tokens: Of all namespaces of the directory together; beyond this, the oldest requests
-            are evicted, those of other namespaces with a `HistoryWarning`. The directory keeps the
-            number for whoever opens it next; None leaves it as it is, ten million at first.
+            are evicted, those of other namespaces with a `HistoryWarning`: an eighth of the limit
+            at once, or no more than must be where that is below 8,192 tokens. What is evicted is
+            not drafted from any more, by other processes from their next request on. The directory
+            keeps the number for whoever opens it next; None leaves it as it is, ten million at
+            first.
         fleet: A directory that `coordgen history build` writes, or a copy of it, to draft from as
             well. Read only; the next request takes up an index that was replaced there.
         fleet_namespace: Whose index of the fleet is drafted from; None for `namespace`.
@@ -261,7 +264,15 @@ class History:
             open_index = False
         if open_index:
             threading.Thread(target=self.shared.check_index, daemon=True).start()
-        elif store.count_tokens(self.namespace) >= _MERGE_AT_CLOSE:
+            self._seen = self.shared.covers
+            return
+        num_tokens = store.count_tokens(self.namespace)
+        if num_tokens >= _MERGE_WHILE_RUNNING and not store.read_only:
+            # Until it is built, the newest requests are drafted from.
+            self._seen = store.newest(self.namespace, _MERGE_WHILE_RUNNING)
+            self._start_merging(store)
+            return
+        if num_tokens >= _MERGE_AT_CLOSE:
             with self._going_on("indexed"):
                 self._rebuild(store, epoch)
         self._seen = self.shared.covers
@@ -272,17 +283,22 @@ class History:
         return self.shared.num_recent_tokens >= max(at_least, grown)
 
     def _merge_in_background(self) -> None:
+        if self._store is not None and self._lacks(_MERGE_WHILE_RUNNING):
+            self._start_merging(self._store)
+
+    def _start_merging(self, store: HistoryStore) -> None:
         is_merging = self._merging is not None and self._merging.is_alive()
-        if self._store is not None and not is_merging and self._lacks(_MERGE_WHILE_RUNNING):
-            directory = self._store.path.parent
-            self._merging = threading.Thread(target=self._merge, args=(directory,))
+        if not is_merging and not store.read_only:
+            self._merging = threading.Thread(target=self._merge, args=(store.path.parent,))
             self._merging.start()
 
     def _merge(self, directory: Path) -> None:
         with self._going_on("indexed"):
             store = HistoryStore(directory, fingerprint=self._fingerprint)
             try:
-                self._rebuild(store, store.epoch(self.namespace))
+                epoch = None
+                while epoch != (epoch := store.epoch(self.namespace)):
+                    self._rebuild(store, epoch)
             finally:
                 store.close()
 

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from coordgen_rs import arguments
 from coordgen_rs.errors import HistoryError, HistoryMismatchError
 from coordgen_rs.history.fleet.directory import LIST_NAME
+from coordgen_rs.history.indexes import remove_indexes
 from coordgen_rs.history.rows import (
     checked_limit,
     checked_properties,
@@ -33,6 +34,12 @@ SCHEMA_VERSION = 1
 
 DEFAULT_MAX_TOKENS = 10_000_000
 """The limit of a history for which none was set."""
+
+_SPARED = 8
+"""Of a limit of at least `_SPARED_FROM` tokens an eighth is evicted at once. An index holds what
+is evicted, so it is built again each time; below, all is read again in no time."""
+
+_SPARED_FROM = 8_192
 
 _BUSY_S = 5.0
 """How long a change waits for another process's."""
@@ -255,8 +262,9 @@ class HistoryStore:
     def max_tokens(self) -> int:
         """Most tokens of all namespaces together: beyond them, the oldest requests are evicted.
 
-        Kept in the database, for all who open it. What is there already is evicted when the next
-        request is stored.
+        An eighth of the limit is evicted at once, so that indexes are seldom built again; of a
+        limit below 8,192 tokens, no more than must be. Kept in the database, for all who open it.
+        What is there already is evicted when the next request is stored.
         """
         query = "SELECT value FROM properties WHERE name = 'max_tokens'"
         row = self._connection.execute(query).fetchone()
@@ -275,7 +283,7 @@ class HistoryStore:
         return self._value("SELECT num_tokens FROM total")
 
     def epoch(self, namespace: str) -> str:
-        """Changes with each clearing, so that nothing cleared is used; "" for none."""
+        """Changes with each clearing and eviction: nothing older is used; "" for none."""
         query = "SELECT epoch FROM namespaces WHERE name = ?"
         row = self._connection.execute(query, (namespace,)).fetchone()
         return str(row[0]) if row else ""
@@ -313,6 +321,8 @@ class HistoryStore:
                 )
                 numbers.append(int(cursor.lastrowid or 0))
             evicted = self._evict()
+        with suppress(OSError):  # nobody opens them any more, and the next ones take their place
+            remove_indexes(self.path.parent, evicted, others=False)
         return Stored(numbers, evicted)
 
     def _namespace_id(self, namespace: str) -> int:
@@ -323,7 +333,10 @@ class HistoryStore:
         return self._value("SELECT id FROM namespaces WHERE name = ?", namespace)
 
     def _evict(self) -> dict[str, int]:
-        surplus = self.num_tokens - self.max_tokens
+        limit = self.max_tokens
+        surplus = self.num_tokens - limit
+        if surplus > 0 and limit >= _SPARED_FROM:
+            surplus += limit // _SPARED
         evicted: list[tuple[int]] = []
         names: Counter[str] = Counter()
         query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
@@ -335,7 +348,24 @@ class HistoryStore:
             names[name] += 1
             surplus -= num_tokens
         self._connection.executemany("DELETE FROM requests WHERE number = ?", evicted)
+        self._connection.executemany(
+            "UPDATE namespaces SET epoch = ? WHERE name = ?",
+            [(secrets.token_hex(8), name) for name in names],
+        )
         return dict(names)
+
+    def newest(self, namespace: str, num_tokens: int) -> int:
+        """The number behind which a namespace's newest requests begin, of so many tokens."""
+        query = (
+            "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
+            "WHERE name = ? ORDER BY number DESC"
+        )
+        for row in self._connection.execute(query, (namespace,)):
+            number, length, _ = checked_size(row, self.path)
+            num_tokens -= length
+            if num_tokens < 0:
+                return number
+        return 0
 
     def read(self, namespace: str | None = None, after: int = 0) -> Iterator[Request]:
         """The requests of a namespace, or of all, with numbers above `after`, the oldest first."""
