@@ -25,7 +25,7 @@ fn while_held(object: &Bound<'_, PyAny>, call: &Bound<'_, PyAny>) -> PyResult<Py
     }
 }
 
-/// Adds the function to the module.
+/// Adds the function to the module, but not to the names that it gives out.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(while_held, module)?)
+    module.setattr("_while_held", wrap_pyfunction!(while_held, module)?)
 }
