@@ -1,6 +1,9 @@
 """Streams over scripted steps: pieces, spans and stop strings, without a model."""
 
+import copy
 import gc
+import json
+import pickle
 
 import pytest
 from hypothesis import given
@@ -65,6 +68,15 @@ def test_spans_cover_the_text_and_pieces_join_to_it(tokens, stop):
         assert stop not in "".join(said[:-1])
 
 
+def test_a_piece_is_text_that_knows_its_source():
+    piece = Piece("ab", "automaton")
+    assert (piece, piece.text, piece.source, f"{piece:>3}") == ("ab", "ab", "automaton", " ab")
+    assert type(piece.text) is str
+    assert json.dumps(piece) == '"ab"'
+    for again in (copy.copy(piece), copy.deepcopy(piece), pickle.loads(pickle.dumps(piece))):
+        assert (type(again), again, again.source) == (Piece, "ab", "automaton")
+
+
 def test_a_character_belongs_to_the_token_that_completes_it():
     tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
     ids = tokenizer.encode("a é日b", special_tokens=False).tolist()
@@ -75,8 +87,8 @@ def test_a_character_belongs_to_the_token_that_completes_it():
     assert len(pieces) < len(ids)  # some tokens are parts of characters
     assert not any("\ufffd" in piece.text for piece in pieces)
     completing = tokenizer.stream()
-    assert pieces == [
-        Piece(text, source)
+    assert [(piece.text, piece.source) for piece in pieces] == [
+        (text, source)
         for token, source in zip(ids, sources, strict=True)
         if (text := completing(token))
     ]
@@ -86,15 +98,15 @@ def test_a_character_that_the_limit_cuts_is_left_out():
     tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
     ids = tokenizer.encode("b日", special_tokens=False).tolist()[:-1]
     stream = stream_of([(token, "target") for token in ids], decode=tokenizer.stream())
-    assert "".join(map(str, stream)) == stream.answer.text == "b"
+    assert "".join(stream) == stream.answer.text == "b"
     assert list(stream.answer.token_ids) == ids
 
 
 def test_what_may_begin_a_stop_string_is_held_back_and_keeps_its_sources():
     stream = stream_of([(1, "a"), (1, "b"), (0, "c"), (0, "d")], stop=["bbb"])
-    assert next(stream) == Piece("b", "a")
+    assert repr(next(stream)) == "Piece('b', 'a')"
     assert stream.answer.token_ids == (1, 1, 0)
-    assert list(stream) == [Piece("b", "b"), Piece("Ä", "c"), Piece("Ä", "d")]
+    assert repr(list(stream)) == "[Piece('b', 'b'), Piece('Ä', 'c'), Piece('Ä', 'd')]"
     assert stream.answer.spans[1] == Span(1, 2, "b")
 
 

@@ -6,29 +6,49 @@ answer that they add up to. It chooses nothing, and does not know the target.
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
+from threading import RLock
 from typing import NamedTuple, Self
 
+from coordgen_rs.bell import Bell
 from coordgen_rs.generate import Step
+from coordgen_rs.making import Making
 from coordgen_rs.stats import Stats
 from coordgen_rs.text.stop import StopStrings
 
 
-class Piece(NamedTuple):
-    """Some characters of an answer; `str(piece)` is their text.
+class Piece(str):
+    """Some characters of an answer, all of them whole: a `str` that knows where it came from.
+
+    Args:
+        text: The characters.
+        source: As below.
 
     Attributes:
-        text: One character or more, all of them whole.
-        source: Where they came from: "target", or the name of the source that drafted them.
+        source: "target", or the name of the source that drafted them.
     """
 
-    text: str
+    __slots__ = ("source",)
     source: str
 
-    def __str__(self) -> str:
-        return self.text
+    def __new__(cls, text: str, source: str) -> Self:
+        """A piece of this text."""
+        piece = super().__new__(cls, text)
+        piece.source = source
+        return piece
+
+    @property
+    def text(self) -> str:
+        """The characters alone."""
+        return str(self)
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.source
+
+    def __repr__(self) -> str:
+        return f"Piece({str(self)!r}, {self.source!r})"
 
 
 class Span(NamedTuple):
@@ -88,18 +108,30 @@ class Answer:
     spans: tuple[Span, ...]
 
 
+class Read(NamedTuple):
+    """What a step has made certain, before anybody has taken it.
+
+    Attributes:
+        gain: The step's pieces and tokens.
+        ends: For each piece, how many of the step's tokens had been read when it became certain.
+    """
+
+    gain: Gain
+    ends: tuple[int, ...]
+
+
 class Stream(Iterator[Piece]):
     """The pieces of an answer, made as they are asked for; `Model.stream` makes it.
 
-    Close it, or leave its `with` block, to abandon the answer half-way. After an error, each later
-    call raises it again.
+    Any thread may ask for the next piece, one after the other. Close the stream, or leave its
+    `with` block, to abandon the answer half-way. After an error, each later call raises it again.
 
     Args:
         steps: Those of one request; begun with the first piece, closed with the stream.
         stats: Filled by the steps.
         decode: Takes one token at a time, returns the text that is now certain.
         stop: Where the text is to end.
-        on_asked: Called whenever the next piece is asked for, also if its step has been made.
+        made: How what the steps add up to is made; by whoever reads the stream by default.
     """
 
     def __init__(
@@ -108,24 +140,27 @@ class Stream(Iterator[Piece]):
         stats: Stats,
         decode: Callable[[int], str],
         stop: StopStrings,
-        on_asked: Callable[[], None] = lambda: None,
+        made: Callable[[Generator[Read]], Making[Read]] | None = None,
     ) -> None:
-        self._on_asked = on_asked
+        read = _read(steps, stats, decode, stop)
+        # Neither refers to the stream: one that is dropped is closed at once.
+        self._making = Making(read, Bell()) if made is None else made(read)
+        self._reading = RLock()
         self._stats, self._given = stats, list[Piece]()
-        self._is_whole = self._is_given_up = self._is_over = False
-        self._error: Exception | None = None
+        self._is_whole = False
+        self._taken = deque[tuple[Piece, int]]()  # not given yet; and how many tokens belong to it
         self._tokens: list[tuple[int, str]] = []
-        self._begun: list[Step] = []  # the one that is being read
-        # The generator does not refer to the stream: one that is dropped is closed at once.
-        self._pieces = _pieces(steps, stats, decode, stop, self._tokens, self._begun)
+        self._num_given = 0  # of the tokens
+        self._step: Step | None = None  # the last that was taken
 
     @property
     def answer(self) -> Answer:
         """The answer as far as it has been given."""
+        tokens = self._tokens[: self._num_given]
         return Answer(
-            "".join(piece.text for piece in self._given),
-            tuple(token for token, _ in self._tokens),
-            tuple(source for _, source in self._tokens),
+            "".join(self._given),
+            tuple(token for token, _ in tokens),
+            tuple(source for _, source in tokens),
             self._stats.finish_reason if self._is_whole else None,
             self._stats,
             tuple(_spans(self._given)),
@@ -133,8 +168,7 @@ class Stream(Iterator[Piece]):
 
     def close(self) -> None:
         """End the request where it stands; the model is free for the next."""
-        self._is_given_up = True
-        self._pieces.close()
+        self._making.close()
 
     def step(self) -> Gain | None:
         """What the next step adds; None at the end.
@@ -142,48 +176,53 @@ class Stream(Iterator[Piece]):
         For readers that act once a step, such as a server; what else they read of the stream is
         what is left of a step. Errors are those of `next`.
         """
-        self._begun.clear()
-        begun, pieces = len(self._tokens), list[Piece]()
-        with suppress(StopIteration):
-            while (piece := self._advance()) is not None:
-                pieces.append(piece)
-        gained = self._tokens[begun:]
-        if self._is_over and not gained and not pieces:
-            return None
-        return Gain(
-            tuple(pieces),
-            tuple(token for token, _ in gained),
-            tuple(source for _, source in gained),
-            self._begun[-1] if self._begun else None,
-        )
+        with self._reading:
+            self._making.is_asked()
+            begun = self._num_given
+            if self._making.is_given_up or (not self._taken and begun == len(self._tokens)):
+                try:
+                    self._take()
+                except StopIteration:
+                    return None
+            pieces = [piece for piece, _ in self._taken]
+            self._taken.clear()
+            self._given += pieces
+            self._num_given = len(self._tokens)
+            self._making.is_read()
+            tokens = self._tokens[begun:]
+            return Gain(
+                tuple(pieces),
+                tuple(token for token, _ in tokens),
+                tuple(source for _, source in tokens),
+                self._step,
+            )
 
     def __next__(self) -> Piece:
-        while True:
-            piece = self._advance()
-            if piece is not None:
-                return piece
+        with self._reading:
+            self._making.is_asked()
+            while not self._taken or self._making.is_given_up:
+                self._take()
+            piece, self._num_given = self._taken.popleft()
+            self._given.append(piece)
+            self._making.is_read()
+            return piece
 
-    def _advance(self) -> Piece | None:
-        """The next piece; None where a step ends.
+    def _take(self) -> None:
+        """Take what the next step adds.
 
         Raises:
             StopIteration: There is none.
         """
-        if self._error is not None:  # the answer is not complete, so it does not just end
-            raise self._error
-        self._on_asked()
+        if not self._making.is_given_up:
+            self._num_given = len(self._tokens)
         try:
-            piece = next(self._pieces)
+            gain, ends = self._making.take()
         except StopIteration:
-            self._is_over = True
-            self._is_whole = self._is_whole or not self._is_given_up
+            self._is_whole = self._is_whole or not self._making.is_given_up
             raise
-        except Exception as error:
-            self._error = error
-            raise
-        if piece is not None:
-            self._given.append(piece)
-        return piece
+        begun, self._step = len(self._tokens), gain.step
+        self._tokens += zip(gain.token_ids, gain.sources, strict=True)
+        self._taken += zip(gain.pieces, (begun + end for end in ends), strict=True)
 
     def __enter__(self) -> Self:
         return self
@@ -200,63 +239,58 @@ def whole(stream: Stream) -> Answer:
         return stream.answer
 
 
-def _pieces(
-    steps: Generator[Step],
-    stats: Stats,
-    decode: Callable[[int], str],
-    stop: StopStrings,
-    tokens: list[tuple[int, str]],
-    begun: list[Step],
-) -> Generator[Piece | None]:
-    """The text of the steps as it becomes certain; appends tokens and sources to `tokens`.
-
-    `begun` holds the step that is being read.
-
-    Yields:
-        Pieces, and None behind those of each step.
-    """
-    waiting = deque[Piece]()
+def _read(
+    steps: Generator[Step], stats: Stats, decode: Callable[[int], str], stop: StopStrings
+) -> Generator[Read]:
+    """What each step makes certain; behind the last, what had been held back until then."""
+    waiting, num_read = deque[Piece](), 0
     with closing(steps):
-        for token, source in _flat(steps, begun):
-            if token is None:
-                yield None
-                continue
-            tokens.append((token, source))
-            waiting.append(Piece(decode(token), source))
-            certain = stop.push(waiting[-1].text)
+        for step in steps:
+            read = _read_step(step, waiting, decode, stop)
+            num_read += len(read.gain.token_ids)
             if stop.cut_at is not None:
-                break
-            yield from _taken(waiting, len(certain))
-        else:
-            certain = stop.finish()
+                # So that closed steps count as finished, and a history keeps no more than that.
+                stats.finish_reason, stats.cut_at = "stop", num_read
+                steps.close()
+                yield read
+                return
+            yield read
+        pieces = tuple(_taken(waiting, len(stop.finish())))
+    if pieces:
+        yield Read(Gain(pieces, (), (), None), (0,) * len(pieces))
+
+
+def _read_step(
+    step: Step, waiting: deque[Piece], decode: Callable[[int], str], stop: StopStrings
+) -> Read:
+    """What a step makes certain; `waiting` holds what is not yet."""
+    pieces, ends, num_read = list[Piece](), list[int](), 0
+    for token, source in zip(step.token_ids, step.sources, strict=True):
+        num_read += 1
+        waiting.append(Piece(decode(token), source))
+        certain = _taken(waiting, len(stop.push(waiting[-1])))
+        pieces += certain
+        ends += [num_read] * (len(pieces) - len(ends))
         if stop.cut_at is not None:
-            # So that closed steps count as finished, and a history keeps no more than the answer.
-            stats.finish_reason, stats.cut_at = "stop", len(tokens)
-    yield from _taken(waiting, len(certain))
-
-
-def _flat(steps: Iterator[Step], begun: list[Step]) -> Iterator[tuple[int | None, str]]:
-    """Tokens and their sources, and None behind those of each step."""
-    for step in steps:
-        begun[:] = [step]
-        yield from zip(step.token_ids, step.sources, strict=True)
-        yield None, ""
+            break
+    ids, sources = step.token_ids[:num_read], step.sources[:num_read]
+    return Read(Gain(tuple(pieces), tuple(ids), tuple(sources), step), tuple(ends))
 
 
 def _taken(waiting: deque[Piece], num_chars: int) -> Iterator[Piece]:
     """Remove that many characters, split by source."""
     while num_chars:
-        text, source = waiting.popleft()
-        if len(text) > num_chars:
-            waiting.appendleft(Piece(text[num_chars:], source))
-            text = text[:num_chars]
-        num_chars -= len(text)
-        if text:
-            yield Piece(text, source)
+        piece = waiting.popleft()
+        if len(piece) > num_chars:
+            waiting.appendleft(Piece(piece[num_chars:], piece.source))
+            piece = Piece(piece[:num_chars], piece.source)
+        num_chars -= len(piece)
+        if piece:
+            yield piece
 
 
 def _spans(pieces: Iterable[Piece]) -> Iterator[Span]:
     end = 0
     for source, parts in groupby(pieces, lambda piece: piece.source):
-        start, end = end, end + sum(len(part.text) for part in parts)
+        start, end = end, end + sum(map(len, parts))
         yield Span(start, end, source)

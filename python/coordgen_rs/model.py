@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 class Model:
     """A model that is ready to answer; `Model.open` makes one.
 
-    Requests run one at a time: another thread's waits until the one before has ended. A stream ends
-    when it is exhausted, closed or dropped; it belongs to the thread that last asked for a piece.
+    Requests run one at a time, in the order in which they begin. A stream ends when it is
+    exhausted, closed or dropped, and any thread may read it on. A request that finds one open makes
+    the rest of it first, unless its reader does; the pieces wait until they are read. So a reader
+    who is slow, or shares a pool of threads with others, keeps nobody waiting.
     What the drafter learned stays for the next request, and so does the text of earlier ones, to
     draft from (`remember`).
 
@@ -240,7 +242,8 @@ class Model:
             EmptyPromptError, PromptTooLongError: The prompt cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
             NonFiniteLogitsError: The model returned NaN.
-            CallOrderError: This thread has a stream of the model open.
+            CallOrderError: The main thread has a stream open, which it read last; or the call is
+                made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
         """
         return whole(self.stream(text, **options))
@@ -248,10 +251,10 @@ class Model:
     def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt piece by piece, each as soon as it is certain.
 
-        The request begins when the first piece is asked for, and other requests wait until the
-        stream is exhausted, closed or dropped. Text that may be the start of a stop string is held
-        back until that is decided. Arguments and errors are the same as in `generate`; some errors
-        are raised with the first piece.
+        The request begins when the first piece is asked for. It has its turn until the stream is
+        exhausted, closed or dropped, or another request makes the rest of it. Text that may be the
+        start of a stop string is held back until that is decided. Arguments and errors are the
+        same as in `generate`; some errors are raised with the first piece.
         """
         return self._answered(self._tokenizer.encode(arguments.text("the prompt", text)), **options)
 
@@ -296,7 +299,8 @@ class Model:
             EmptyPromptError, PromptTooLongError: The dialogue cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
             NonFiniteLogitsError: The model returned NaN.
-            CallOrderError: This thread has a stream of the model open.
+            CallOrderError: The main thread has a stream open, which it read last; or the call is
+                made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
         """
         stream = self.stream_chat(
@@ -450,13 +454,16 @@ class Model:
                 request["prediction"] = self._tokenizer.encode(expected, special_tokens=False)
         if drafters is not None:
             request["trees"] = trees
-        steps, asked = self._turns.turn(request, drafters, whose)
-        return Stream(steps, stats, self._tokenizer.stream(), stop_strings, asked)
+        turn = self._turns.turn(request, drafters, whose)
+        return Stream(turn.steps, stats, self._tokenizer.stream(), stop_strings, turn.made)
 
     def close(self) -> None:
-        """Release the target and what drafts for it. An open stream of this thread ends.
+        """Release the target and what drafts for it. A stream that this thread read last ends.
 
-        Another thread's request ends first. In a fork of its process, nothing happens.
+        Another thread's request is answered first. In a fork of its process, nothing happens.
+
+        Raises:
+            CallOrderError: The call is made within a step, as by `on_read`.
         """
         self._turns.close()
 

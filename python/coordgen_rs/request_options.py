@@ -51,7 +51,7 @@ class RequestOptions(TypedDict, total=False):
     """Whether each step of a stream also has its draft tree, see `Gain.step`."""
     on_read: Callable[[int], None] | None
     """Called behind each chunk of the prompt with how many tokens of it were computed. It may end
-    the request by an exception."""
+    the request by an exception. A thread that waits for its own turn may be the one that calls."""
     namespace: str | None
     """Whose request it is: nothing of it is drafted from, or reused, in other namespaces. None is
     the namespace that the model was opened with."""

@@ -1,33 +1,55 @@
 """Requests of one session that take turns.
 
-In: requests, from any thread. Out: their steps, of one request at a time; another thread's waits.
-What a request is (`model.py`), and how it is answered (`generate.py`), is not known here.
+In: requests, from any thread. Out: their steps, of one request at a time; the others wait. Who
+waits behind a stream that nobody is reading right now makes its next steps meanwhile: its reader
+may be waiting for this very thread, as where a pool has fewer threads than streams. What a request
+is (`model.py`), and how it is answered (`generate.py`), is not known here.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator
-from threading import Lock, Thread, current_thread
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from threading import Lock, get_ident
+from typing import Any, TypeVar
 from weakref import ref
 
+from coordgen_rs.bell import Bell
 from coordgen_rs.drafters import Drafters
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.generate import Step, generate, plain
+from coordgen_rs.making import Making
 from coordgen_rs.process import OpenedHere
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
 
+_Item = TypeVar("_Item")
 
-class Turn(NamedTuple):
+
+class Turn:
     """One request.
+
+    Args:
+        turns: Whose turn it is.
+        request: Same as in `Turns.turn`.
+        drafters: Same as in `Turns.turn`.
+        namespace: Same as in `Turns.turn`.
 
     Attributes:
         steps: Its steps; they begin when the first is asked for.
-        asked: To be called by the thread that asks for the next piece of the answer: the request
-            is that thread's from then on.
     """
 
-    steps: Generator[Step]
-    asked: Callable[[], None]
+    def __init__(
+        self, turns: "Turns", request: dict[str, Any], drafters: Drafters | None, namespace: str
+    ) -> None:
+        self._bell = turns.bell
+        self._making: list[ref[Making[Any]]] = []
+        self.steps = turns.steps(request, drafters, namespace, self._making)
+
+    def made(self, read: Generator[_Item]) -> Making[_Item]:
+        """What is read of the steps, to be made by this thread or by one that waits behind it."""
+        making = Making(read, self._bell)
+        self._making.append(ref(making))
+        return making
 
 
 class Turns:
@@ -38,6 +60,9 @@ class Turns:
         prefixes: What is kept of requests of earlier namespaces; None keeps nothing.
         namespace: Whose tokens the session holds.
         release: Called by each `close`, when no request runs any more and none may begin.
+
+    Attributes:
+        bell: Rung when a step was made, and when a request has ended.
     """
 
     def __init__(
@@ -49,68 +74,64 @@ class Turns:
     ) -> None:
         self._session, self._prefixes, self._release = session, prefixes, release
         self._held_by = namespace
-        self._lock = Lock()
-        self._owner: Thread | None = None  # who asked the request that holds the lock for a step
-        self._running: list[ref[Generator[Step]]] = []  # that request
+        self.bell = Bell()
+        self._right = Lock()  # to use the session; held from a request's first step to its end
+        self._waiting = deque[object]()
+        self._open: list[ref[Making[Any]]] = []  # what makes the answer of the request that has it
         self._is_closed = False
         self._opened = OpenedHere()
 
     def turn(self, request: dict[str, Any], drafters: Drafters | None, namespace: str) -> Turn:
         """A request, which waits for its turn when its first step is asked for.
 
-        That raises CallOrderError if the thread has another request open, SessionClosedError when
-        all are closed, ForkedError in a fork of the process, and what `generate` raises.
+        That raises CallOrderError where the request could never begin, SessionClosedError when all
+        are closed, ForkedError in a fork of the process, and what `generate` raises.
 
         Args:
             request: Arguments of `generate`.
             drafters: None decodes plainly.
             namespace: Whose request it is.
         """
-        running: list[ref[Generator[Step]]] = []
-        steps = self._steps(request, drafters, namespace, running)
-        running.append(ref(steps))
-
-        def asked() -> None:
-            if self._running is running and self._owner is not None:
-                self._owner = current_thread()
-
-        return Turn(steps, asked)
+        return Turn(self, request, drafters, namespace)
 
     def close(self) -> None:
-        """End this thread's request, wait for another thread's, and release what they used.
+        """Release all, when the open request has ended.
 
-        In a fork of the process, nothing happens.
+        One that this thread was the last to read ends at once; any other is answered. In a fork of
+        the process, nothing happens.
+
+        Raises:
+            CallOrderError: This thread is making a step.
         """
         if self._opened.is_forked:
             return
-        if self._owner is current_thread():
-            running = self._running[0]()
-            if running is not None:
-                running.close()
-        with self._lock:
+        making = self._now_open()
+        if making is not None and making.is_this_threads:
+            making.close()
+        with self._taken([]):
             self._is_closed = True
             self._release()
 
-    def _steps(
+    def steps(
         self,
         request: dict[str, Any],
         drafters: Drafters | None,
         namespace: str,
-        running: list[ref[Generator[Step]]],
+        making: list[ref[Making[Any]]],
     ) -> Generator[Step]:
-        """The steps of a request, while no other runs; `running` is to hold the generator itself.
+        """The steps of a request, while no other runs; `making` is to hold what reads them.
 
         Raises:
-            CallOrderError: This thread has a request open.
+            CallOrderError: This thread is making a step; or it is the main thread, and has a stream
+                open.
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
         self._opened.check("model")
-        if self._owner is current_thread():
-            raise CallOrderError(
-                "this thread has a stream of the model open: exhaust it or close it first"
-            )
-        with self._lock:
+        self._check_order()
+        with self._taken(making):
+            if making and _is_given_up(making):
+                return
             if self._is_closed:
                 raise SessionClosedError("the model is closed")
             self._hand_over(namespace)
@@ -120,16 +141,78 @@ class Turns:
                 drafter, history = drafters.of(namespace)
                 steps = generate(self._session, drafter=drafter, history=history, **request)
             try:
-                self._running = running
-                while True:
-                    self._owner = current_thread()
-                    step = next(steps, None)
-                    if step is None:
-                        return
-                    yield step
+                self._open = making
+                yield from steps
             finally:
-                self._owner = None
+                self._open = []
                 steps.close()
+
+    def _check_order(self) -> None:
+        """Refuse what would wait for a stream that was forgotten half-way.
+
+        Raises:
+            CallOrderError: The main thread has a stream open.
+        """
+        making = self._now_open()
+        if making is not None and making.is_read_around_here:
+            raise CallOrderError(
+                "this thread has a stream of the model open: exhaust it or close it first"
+            )
+
+    @contextmanager
+    def _taken(self, making: list[ref[Making[Any]]]) -> Generator[None]:
+        """The session, when all who have waited longer are done, or `making` is given up.
+
+        Raises:
+            CallOrderError: This thread is making a step.
+        """
+        place = object()
+        self._waiting.append(place)
+        try:
+            has_it = self.bell.wait_for(lambda: self._granted(place, making))
+        finally:
+            self._waiting.remove(place)
+            self.bell.ring()
+        try:
+            yield
+        finally:
+            if has_it:
+                self._right.release()
+                self.bell.ring()
+
+    def _granted(self, place: object, making: list[ref[Making[Any]]]) -> bool | None:
+        """Whether the session is this thread's; None while it has to wait.
+
+        Raises:
+            CallOrderError: This thread is making a step.
+        """
+        is_changed = True
+        while is_changed:
+            if making and _is_given_up(making):
+                return False
+            if self._waiting[0] is place and self._right.acquire(blocking=False):
+                return True
+            is_changed = self._helped()
+        return None
+
+    def _helped(self) -> bool:
+        """Make a step of the open request; whether there was one to make.
+
+        Raises:
+            CallOrderError: This thread is making one.
+        """
+        making = self._now_open()  # not held for longer: a stream that is dropped is to end
+        if making is None:
+            return False
+        if making.maker == get_ident():
+            raise CallOrderError("a request cannot begin within a step of another one")
+        return making.make()
+
+    def _now_open(self) -> Making[Any] | None:
+        """What makes the answer of the request that has the session, if one has it."""
+        for making in self._open:
+            return making()
+        return None
 
     def _hand_over(self, namespace: str) -> None:
         """See that the session holds nothing of another namespace."""
@@ -139,3 +222,8 @@ class Turns:
             self._prefixes.hand_over(self._session, namespace)
         self._session.rewind(0)
         self._held_by = namespace
+
+
+def _is_given_up(making: list[ref[Making[Any]]]) -> bool:
+    found = making[0]()
+    return found is None or found.is_given_up

@@ -1,0 +1,46 @@
+"""A bell for threads that wait until something has changed.
+
+In: a question that each waiting thread asks again whenever the bell rings. Out: its answer. What
+the question is about is not known here.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import TypeVar
+
+_Found = TypeVar("_Found")
+
+
+class Bell:
+    """Wakes the threads that wait for it.
+
+    Ringing waits for nothing, so the finalizer of a dropped stream may do it, in whichever thread
+    and between whichever two instructions Python runs it. A `threading.Condition` would not do:
+    there, a finalizer in the midst of `wait` either waits for its own thread, or is not heard.
+    """
+
+    def __init__(self) -> None:
+        self._asleep = deque[Lock]()
+
+    def ring(self) -> None:
+        """Wake all who wait now."""
+        with suppress(IndexError):  # one has woken by itself
+            for _ in range(len(self._asleep)):
+                self._asleep.popleft().release()
+
+    def wait_for(self, answer: Callable[[], _Found | None]) -> _Found:
+        """The first answer that is not None; `answer` is called now and at each ring."""
+        while (found := answer()) is None:
+            asleep = Lock()
+            asleep.acquire()
+            self._asleep.append(asleep)
+            try:
+                if (found := answer()) is not None:  # a ring before the line above was not heard
+                    return found
+                asleep.acquire()
+            finally:
+                with suppress(ValueError):
+                    self._asleep.remove(asleep)
+        return found
