@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("jinja2", reason="the extra chat is not installed")
 
 from coordgen_rs.errors import ChatTemplateError, OptionError
-from coordgen_rs.text import jinja_sandbox
+from coordgen_rs.text import jinja_budget
 from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 from coordgen_rs.text.chat_template import ChatTemplate
 
@@ -96,8 +96,8 @@ ESCAPES = {
     ids=[*ENDLESS, *HUGE, *ESCAPES],
 )
 def test_a_hostile_template_is_refused(source, monkeypatch):
-    monkeypatch.setattr(jinja_sandbox, "_MOST_WORK", 100_000)
-    monkeypatch.setattr(jinja_sandbox, "MOST_CHARS", 1 << 20)
+    monkeypatch.setattr(jinja_budget, "_MOST_WORK", 100_000)
+    monkeypatch.setattr(jinja_budget, "MOST_CHARS", 1 << 20)
     with pytest.raises(ChatTemplateError, match="the chat template cannot be"):
         rendered(source)
     assert rendered("{{ messages[0].content }}") == "Hello"

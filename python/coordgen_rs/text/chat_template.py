@@ -95,11 +95,11 @@ class ChatTemplate:
 
     def _render(self, known: dict[str, Any]) -> str:
         sandbox, template = self._compiled
-        sandbox.restart()
+        sandbox.budget.restart()
         try:
             return sandbox.joined(template.generate(known))
-        except (MemoryError, KeyboardInterrupt):
-            raise
+        except MemoryError as error:
+            raise ChatTemplateError(f"{self.name} cannot be applied: out of memory") from error
         except Exception as error:  # what a template can do wrong is Jinja's and Python's to name
             said = str(error) or type(error).__name__
             raise ChatTemplateError(f"{self.name} cannot be applied: {said:.300}") from error
@@ -115,13 +115,13 @@ class ChatTemplate:
         try:
             import jinja2
 
-            from coordgen_rs.text.jinja_sandbox import MOST_CHARS, ChatSandbox
+            from coordgen_rs.text.jinja_sandbox import MOST_SOURCE_CHARS, ChatSandbox
         except ImportError as error:
             raise OptionError(
                 f"chat templates need jinja2 3.1.6 or newer: {how_to_install('chat')}"
             ) from error
-        if len(self.source) > MOST_CHARS:
-            raise ChatTemplateError(f"{self.name} is longer than {MOST_CHARS:,} characters")
+        if len(self.source) > MOST_SOURCE_CHARS:
+            raise ChatTemplateError(f"{self.name} is longer than {MOST_SOURCE_CHARS:,} characters")
         if tuple(map(int, jinja2.__version__.split(".")[:3])) < (3, 1, 6):
             # Older ones let templates out of the sandbox.
             raise OptionError(
@@ -135,8 +135,11 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"{self.name} is malformed in line {error.lineno}: {error.message}"
             ) from error
-        except (SyntaxError, RecursionError, ValueError, OverflowError) as error:
+        except jinja2.TemplateError as error:
             raise ChatTemplateError(f"{self.name} cannot be compiled: {error}") from error
+        except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError) as error:
+            said = str(error) or type(error).__name__
+            raise ChatTemplateError(f"{self.name} cannot be compiled: {said:.300}") from error
 
 
 def checked_messages(messages: object) -> list[dict[str, Any]]:

@@ -1,59 +1,72 @@
 """The environment of chat templates: Jinja as Hugging Face runs it, in a sandbox with limits.
 
 In: the source of a template, which strangers wrote. Out: a compiled template whose rendering ends,
-and takes no more memory than some times `MOST_CHARS`; what would go further raises
-`jinja2.TemplateError`. Needs the extra `chat`. It knows neither messages nor bundles.
+and takes no more memory than its budget (`jinja_budget.py`); what would go further raises
+`jinja2.TemplateError`. It calls only what has a rule (`jinja_rules.py`), and counts what expressions
+make. Needs the extra `chat`. It knows neither messages nor bundles.
 
 The same names, tags and filters as `transformers.utils.chat_template_utils` (5.23).
 """
 
 import json
-import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from functools import wraps
-from threading import local
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, Undefined, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Joiner, Namespace
 
-MOST_CHARS = 8 << 20
-"""Of any text that a template makes: more than any model reads."""
+from coordgen_rs.text.jinja_budget import (
+    ITEM_CHARS,
+    Budget,
+    check_length,
+    checked,
+    length_as_text,
+    own_size,
+)
+from coordgen_rs.text.jinja_formats import check_percent, safe_format
+from coordgen_rs.text.jinja_rules import FILTERS, LOOK_UPS, Rule, rule_of
 
-_MOST_WORK = 4_000_000
-"""Rounds of loops, and calls."""
+MOST_SOURCE_CHARS = 1 << 18
+"""Of a template: the longest that is known has a tenth of it."""
 
-_MOST_SECONDS = 20.0
-_MOST_BITS = 4096
 _FEW = 100
-_NOT_GROWING = frozenset({"truncate", "wordwrap", "range", "round", "batch", "slice", "int"})
-_CONTAINERS = (list, tuple, dict, set, frozenset)
-_WIDE_FIELD = re.compile(r"\d{5}")
-"""In a format: a width or precision of so many digits."""
+_MOST_ODD_KEYS = 10_000
+"""Keys of a dict that are not text: there are numbers that all go to the same place in it."""
 
 
 class ChatSandbox(ImmutableSandboxedEnvironment):
-    """Jinja for chat templates; one rendering at a time in a thread."""
+    """Jinja for chat templates; one rendering at a time in a thread.
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    Attributes:
+        budget: Of the rendering; to be restarted before each, and before a template is compiled.
+    """
+
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, loopcontrols],
+            optimized=False,  # what is computed while compiling stays for good
+            finalize=self.shown,
         )
+        self.budget = Budget()
         self.concat = self.joined  # type: ignore[method-assign]
-        self._spent = local()
-        self.restart()
-        self.filters = {name: self._limited(name, func) for name, func in self.filters.items()}
-        self.filters |= {"tojson": _to_json, "_counted": self._counted}
+        known = self.filters | {"tojson": _to_json, "join": self._join}
+        self.filters = {
+            name: self._limited(name, known[name], rule) for name, rule in FILTERS.items()
+        }
+        self.filters["_counted"] = self._counted
+        self.tests = {name: self._timed(function) for name, function in self.tests.items()}
         del self.globals["lipsum"]  # pages of nonsense, in a time of its own
         self.globals |= {
             "raise_exception": _raise_exception,
@@ -62,41 +75,37 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
             "namespace": _Namespace,
         }
 
-    def restart(self) -> None:
-        """Begin a rendering: nothing is spent yet."""
-        self._spent.work, self._spent.until = 0, time.monotonic() + _MOST_SECONDS
-
-    def spend(self, work: int = 1) -> None:
-        """Count work.
-
-        Raises:
-            TemplateError: It is too much.
-        """
-        spent = self._spent
-        if not hasattr(spent, "work"):
-            self.restart()
-        spent.work += work
-        if spent.work > _MOST_WORK or time.monotonic() > spent.until:
-            raise TemplateError("it does not end: too many loops and calls")
-
     def joined(self, parts: Iterable[Any]) -> str:
         """The parts as one text.
 
         Raises:
             TemplateError: It would be too long.
         """
-        texts = [str(part) for part in parts]
-        _check_length(sum(map(len, texts)))
-        return "".join(texts)
+        return self._joined("", parts)
 
     def held(self, value: Any) -> Any:
-        """A list, tuple or dict that the template has made.
+        """A list, tuple, dict or part that the template has made.
 
         Raises:
             TemplateError: It would be too long as a text.
         """
-        self.spend()
-        return _checked(value)
+        self.budget.make(own_size(value))
+        return checked(value)
+
+    def shown(self, value: Any) -> Any:
+        """A value that is about to become text.
+
+        Raises:
+            TemplateError: It would be too long.
+        """
+        length = len(value) if isinstance(value, str) else length_as_text(value, is_shown=True)
+        self.budget.make(length)
+        return value
+
+    def compared(self, value: Any) -> Any:
+        """What a comparison says; raises TemplateError when time is up."""
+        self.budget.spend()
+        return value
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call what the template calls; its result is not too long.
@@ -104,12 +113,21 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         Raises:
             TemplateError: It may not be called, or does too much.
         """
-        self.spend()
+        self.budget.spend()
+        if isinstance(obj, Undefined | Macro | BlockReference | LoopContext):
+            return super().call(context, obj, *args, **kwargs)
         # `format` of a text comes wrapped by Jinja's sandbox.
-        owner = getattr(getattr(obj, "__wrapped__", obj), "__self__", None)
-        if isinstance(owner, str | list | tuple | bytes):
-            _check_growth(getattr(obj, "__name__", ""), owner, [*args, *kwargs.values()])
-        return _checked(super().call(context, obj, *args, **kwargs))
+        method = getattr(obj, "__wrapped__", obj)
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        rule = rule_of(owner, name)
+        if rule is not None:
+            rule(owner, [*args, *kwargs.values()])
+            if name == "join":
+                return self._joined(owner, *args)
+        elif not self._is_own(obj, owner):
+            raise SecurityError(f"{name or type(obj).__name__!r:.60} cannot be called")
+        made = super().call(context, obj, *args, **kwargs)
+        return checked(made) if name in LOOK_UPS else self._made(made)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute what an operator says; numbers and texts stay within bounds.
@@ -117,18 +135,28 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         Raises:
             TemplateError: They do not.
         """
-        self.spend()
+        self.budget.spend()
         if operator == "*":
             for one, other in ((left, right), (right, left)):
                 if isinstance(one, Sized) and isinstance(other, int):
-                    _check_length(len(one) * max(other, 0))
-        if isinstance(left, int) and isinstance(right, int):
-            bits = left.bit_length() * right if operator == "**" else left.bit_length()
-            if max(bits, right.bit_length()) > _MOST_BITS:
-                raise TemplateError("its numbers are too large")
-        if operator == "%" and isinstance(left, str):
-            _check_growth("format", left, [])
-        return _checked(super().call_binop(context, operator, left, right))
+                    check_length(own_size(one) * max(other, 0))
+        elif operator == "+":
+            check_length(own_size(left) + own_size(right))
+        elif operator == "%" and isinstance(left, str):
+            check_percent(left, right)
+        elif isinstance(left, Sized) and not isinstance(left, Undefined):
+            raise TemplateError(f"{operator} is for numbers")
+        checked(left), checked(right)
+        if operator == "**" and isinstance(left, int) and isinstance(right, int):
+            checked(1 << min(left.bit_length() * max(right, 0), 1 << 20))
+        return self._made(super().call_binop(context, operator, left, right))
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`format` or `format_map` of a text as what counts what it makes; None for all else."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+        return safe_format(self, self.budget, value, is_map=value.__name__ == "format_map")
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """Parse, and let each loop count its rounds."""
@@ -136,51 +164,104 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         for loop in tree.find_all(nodes.For):
             counted = nodes.Filter(loop.iter, "_counted", [], [], None, None)
             loop.iter = counted.set_lineno(loop.lineno).set_environment(self)
+        for written in tree.find_all(nodes.Dict):
+            _check_keys([0] * len(written.items))
         return tree
+
+    def _is_own(self, obj: Any, owner: Any) -> bool:
+        """Whether it is one of the functions that are offered here."""
+        if isinstance(owner, _Dict | Extension):
+            return True
+        return isinstance(obj, Joiner) or any(obj is own for own in self.globals.values())
+
+    def _made(self, value: Any) -> Any:
+        if isinstance(value, Iterator) and not isinstance(value, _Counted):
+            return _Counted(value, self.budget)
+        self.budget.make(own_size(value))
+        return checked(value)
 
     def _counted(self, items: Any) -> Any:
         if isinstance(items, Sized):
-            self.spend(len(items))
+            self.budget.spend(len(items))
             return items
-        return self._counting(items)
+        return _Counted(items, self.budget)
 
-    def _counting(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            self.spend()
-            yield item
+    def _joined(self, separator: Any, parts: Iterable[Any]) -> str:
+        texts, length = [], 0
+        for part in parts:
+            if not isinstance(part, str):
+                check_length(length_as_text(part, is_shown=True))
+                part = str(part)
+            texts.append(part)
+            length += len(part) + len(separator)
+            check_length(length)
+        self.budget.make(length)
+        made: str = separator.join(texts)
+        return made
 
-    def _limited(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _join(self, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
+        """Jinja's filter, which looks at what it joins."""
+        parts = value
+        if attribute is not None:
+            parts = self.call_filter("map", value, kwargs={"attribute": attribute})
+        return self._joined(str(d), parts)
+
+    def _limited(self, name: str, function: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
         @wraps(function)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            self.spend()
+            self.budget.spend()
             given = args[1:] if hasattr(function, "jinja_pass_arg") else args
             if given:
-                _check_growth(name, given[0], [*given[1:], *kwargs.values()])
-            return _checked(function(*args, **kwargs))
+                rule(given[0], [*given[1:], *kwargs.values()])
+            made = function(*args, **kwargs)
+            return checked(made) if name in LOOK_UPS else self._made(made)
 
         return limited
 
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self.budget.spend()
+            return function(*args, **kwargs)
+
+        return timed
+
+
+class _Counted(Iterator[Any]):
+    """The items of a generator, each of them counted; only so many inside each other."""
+
+    def __init__(self, items: Iterable[Any], budget: Budget) -> None:
+        self._items, self._budget = iter(items), budget
+
+    def __next__(self) -> Any:
+        item = next(self._items)
+        self._budget.make(ITEM_CHARS)
+        return item
+
 
 class _Code(CodeGenerator):
-    """Writes `~`, lists, tuples and dicts so that they have a limit."""
+    """Writes `~`, comparisons, parts, lists, tuples and dicts so that they have a limit."""
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802 (Jinja's)
-        self.write("environment.held(")
-        super().visit_List(node, frame)
-        self.write(")")
+        self._write("held", super().visit_List, node, frame)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802 (Jinja's)
         if node.ctx != "load":
             super().visit_Tuple(node, frame)
-            return
-        self.write("environment.held(")
-        super().visit_Tuple(node, frame)
-        self.write(")")
+        else:
+            self._write("held", super().visit_Tuple, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802 (Jinja's)
-        self.write("environment.held(")
-        super().visit_Dict(node, frame)
-        self.write(")")
+        self._write("held", super().visit_Dict, node, frame)
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802 (Jinja's)
+        self._write("compared", super().visit_Compare, node, frame)
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802 (Jinja's)
+        if isinstance(node.arg, nodes.Slice):
+            self._write("held", super().visit_Getitem, node, frame)
+        else:
+            super().visit_Getitem(node, frame)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (Jinja's)
         self.write("environment.joined((")
@@ -188,6 +269,21 @@ class _Code(CodeGenerator):
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+    def _write(self, check: str, visit: Callable[..., None], node: nodes.Node, frame: Frame) -> None:
+        self.write(f"environment.{check}(")
+        visit(node, frame)
+        self.write(")")
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        """Only what the source says by itself: nothing is computed before the rendering.
+
+        Raises:
+            Impossible: It is something else.
+        """
+        if not isinstance(node, nodes.TemplateData):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
 
 
 ChatSandbox.code_generator_class = _Code
@@ -231,52 +327,9 @@ def _check_name(name: object) -> None:
         raise SecurityError(f"a namespace cannot hold {name!r:.60}")
 
 
-def _check_length(length: int) -> None:
-    if length > MOST_CHARS:
-        raise TemplateError(f"a text of it is longer than {MOST_CHARS:,} characters")
-
-
-def _checked(value: Any) -> Any:
-    if isinstance(value, str | bytes):
-        _check_length(len(value))
-    elif isinstance(value, _CONTAINERS):
-        _check_length(_length_as_text(value, {}))
-    return value
-
-
-def _length_as_text(value: Any, known: dict[int, int]) -> int:
-    """About the length of `str(value)`, which no text is made for.
-
-    A list may hold another one many times over, and that again: each is looked at once.
-    """
-    if not isinstance(value, _CONTAINERS):
-        return 1 + (len(value) if isinstance(value, str | bytes) else 0)
-    if id(value) not in known:
-        items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_length_as_text(item, known) for item in items)
-    return known[id(value)]
-
-
-def _check_growth(name: str, value: Any, args: list[Any]) -> None:
-    """Refuse to make a text that is too long, before it is made.
-
-    Raises:
-        TemplateError: It may be.
-    """
-    if name in ("format", "format_map") and isinstance(value, str) and _WIDE_FIELD.search(value):
-        raise TemplateError("a field of a format is too wide")
-    if name == "replace" and isinstance(value, str) and len(args) >= 2:
-        old, new = str(args[0]), str(args[1])
-        _check_length(len(value) + (value.count(old) * len(new)))
-    if name == "join":
-        separator, items = (value, args[:1]) if isinstance(value, str) else ("", [value])
-        texts = items[0] if items and isinstance(items[0], list | tuple) else ()
-        longest = len(separator) + sum(len(arg) for arg in args if isinstance(arg, str))
-        _check_length(sum(len(text) for text in texts if isinstance(text, str)))
-        _check_length(longest * len(texts))
-    numbers = [arg for arg in args if isinstance(arg, int)]
-    if name not in _NOT_GROWING and max(numbers, default=0) > _FEW and isinstance(value, str):
-        _check_length((value.count("\n") + 1) * max(numbers))
+def _check_keys(keys: Iterable[Any]) -> None:
+    if sum(not isinstance(key, str) for key in keys) > _MOST_ODD_KEYS:
+        raise TemplateError("a dict of it has too many keys that are no text")
 
 
 def _raise_exception(message: object) -> None:
@@ -284,6 +337,8 @@ def _raise_exception(message: object) -> None:
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > _FEW:
+        raise TemplateError("a format of the time is too long")
     return _now().strftime(form)
 
 
@@ -295,27 +350,44 @@ class _Dict:
     """`dict` of templates: makes one, and leads to nothing else."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Mapping[Any, Any]:
-        return dict(*args, **kwargs)
+        pairs = list(*args) if args and not isinstance(args[0], Mapping) else []
+        _check_keys(pair[0] for pair in pairs)
+        return dict(pairs or dict(*args), **kwargs)
 
     def fromkeys(self, keys: Iterable[Any], value: Any = None) -> Mapping[Any, Any]:
         """A dict with these keys, all of one value."""
+        keys = list(keys)
+        _check_keys(keys)
         return dict.fromkeys(keys, value)
 
 
 def _to_json(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """JSON as Hugging Face's filter writes it: without escapes for HTML.
 
     Raises:
-        TemplateError: The indent is too wide.
+        TemplateError: The indent is too wide, or it is too long.
     """
-    if isinstance(indent, int) and indent > _FEW:
-        raise TemplateError("an indent is too wide")
+    if indent is not None:
+        if (indent if isinstance(indent, int) else len(indent)) > _FEW:
+            raise TemplateError("an indent is too wide")
+        check_length(length_as_text(value) // ITEM_CHARS * _depth(value) * _FEW)
+    if separators is not None and sum(map(len, separators)) > _FEW:
+        raise TemplateError("a separator is too long")
+    check_length(length_as_text(value, is_shown=True))
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def _depth(value: Any) -> int:
+    """How many lists and dicts stand inside each other."""
+    items = value.values() if isinstance(value, dict) else value
+    if not isinstance(items, Iterable) or isinstance(items, str | bytes):
+        return 1
+    return 1 + max(map(_depth, items), default=0)
