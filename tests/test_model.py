@@ -198,10 +198,10 @@ def test_a_stream_may_move_between_the_threads_of_a_pool(model, answer):
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
         stream, text = model.stream(TEXT), ""
         for thread in (first, second, first):
-            text += thread.submit(next, stream).result(timeout=60)
-        asked = second.submit(model.generate, TEXT, max_new_tokens=4).result(timeout=60)
+            text += thread.submit(next, stream).result(timeout=600)
+        asked = second.submit(model.generate, TEXT, max_new_tokens=4).result(timeout=600)
         assert asked.token_ids == answer.token_ids[:4]
-        assert text + first.submit("".join, stream).result(timeout=60) == answer.text
+        assert text + first.submit("".join, stream).result(timeout=600) == answer.text
     assert stream.answer.token_ids == answer.token_ids
 
 

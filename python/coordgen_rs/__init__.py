@@ -19,7 +19,7 @@ Names are loaded on first use: what a program does not use costs it nothing.
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coordgen_rs._core import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from coordgen_rs.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.drafting import make_drafter
     from coordgen_rs.energy.meter import EnergyMeter
+    from coordgen_rs.errors import CoordgenError
     from coordgen_rs.generate import Step, generate, plain
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
@@ -59,6 +60,7 @@ __all__ = [
     "Accepted",
     "Answer",
     "Bundle",
+    "CoordgenError",
     "Dialogue",
     "DraftModel",
     "Drafter",
@@ -101,6 +103,7 @@ _MODULES = {
     "Accepted": "_core",
     "Answer": "answer",
     "Bundle": "bundle.directory",
+    "CoordgenError": "errors",
     "Dialogue": "dialogue",
     "DraftModel": "draft_model",
     "Drafter": "_core",
@@ -152,12 +155,14 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # which would take any name for one that is there
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -107,6 +107,15 @@ class Answer:
     stats: Stats
     spans: tuple[Span, ...]
 
+    @property
+    def seed(self) -> int | None:
+        """What sampling began from, to ask for the same answer again; None without sampling."""
+        return self.stats.seed
+
+    def __str__(self) -> str:
+        """The text alone."""
+        return self.text
+
 
 class Read(NamedTuple):
     """What a step has made certain, before anybody has taken it.

@@ -9,8 +9,9 @@ import math
 import operator
 import os
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from coordgen_rs.errors import OptionError, ShapeError, TokenOutOfRangeError
 
 DEFAULT_NAMESPACE = "default"
 """Of requests for which no namespace is named."""
+
+_Function = TypeVar("_Function")
 
 _FIRST_ROWS = list(range(64))
 
@@ -141,6 +144,62 @@ def number(name: str, value: object, *, least: float = -math.inf, most: float = 
     if found > most:
         raise OptionError(f"{name} is {found:g}, but must be at most {most:g}")
     return found
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False.
+
+    Raises:
+        OptionError: It is something else, such as 1 or "no".
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise OptionError(f"{name} must be True or False, but is {shown(value)}")
+    return bool(value)
+
+
+def function(name: str, value: _Function) -> _Function:
+    """What can be called, or None.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if value is not None and not callable(value):
+        raise OptionError(f"{name} must be a function, but is {shown(value)}")
+    return value
+
+
+def of_type(name: str, value: object, *types: type) -> None:
+    """Check that a value is of one of some types, or None.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if value is not None and not isinstance(value, types):
+        names = " or ".join(one.__name__ for one in types)
+        raise OptionError(f"{name} must be a {names}, but is {shown(value)}")
+
+
+def having(name: str, value: object, attribute: str, kind: str) -> None:
+    """Check that a value is of a kind that is told by what it has, or None.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if value is not None and not hasattr(value, attribute):
+        raise OptionError(f"{name} must be a {kind}, but is {shown(value)}")
+
+
+def known(function: str, given: Collection[str], options: Collection[str]) -> None:
+    """Check that a function has the options that it is given.
+
+    Raises:
+        OptionError: It has not; the message names the one that was probably meant.
+    """
+    for name in given:
+        if name not in options:
+            like = get_close_matches(name, options, n=1)
+            meant = f": did you mean {like[0]}?" if like else ""
+            raise OptionError(f"{function} has no option {name}{meant}")
 
 
 def text(name: str, value: object, *, may_be_empty: bool = True) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Unpack
 
+from coordgen_rs import arguments
 from coordgen_rs.answer import Answer, Stream
 from coordgen_rs.model import Model
-from coordgen_rs.request_options import RequestOptions
+from coordgen_rs.request_options import RequestOptions, check_names
 
 
 class Dialogue:
@@ -35,6 +36,10 @@ class Dialogue:
         template_variables: Mapping[str, Any] | None = None,
         **options: Unpack[RequestOptions],
     ) -> None:
+        check_names("Dialogue", options)
+        arguments.of_type("template_variables", template_variables, Mapping)
+        if system is not None:
+            arguments.text("system", system)
         self._model, self._options = model, options
         self._variables = template_variables
         self._first = [] if system is None else [{"role": "system", "content": system}]

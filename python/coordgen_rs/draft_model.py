@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from coordgen_rs import arguments
 from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
 from coordgen_rs.errors import DraftModelError
 from coordgen_rs.target.open import open_session
@@ -48,6 +49,9 @@ class DraftModel:
         growth: str = "surest",
         stop: str = "next-token",
     ) -> None:
+        least_that_pays = arguments.number("least_that_pays", least_that_pays)
+        arguments.text("growth", growth)
+        arguments.text("stop", stop)
         self.session, self.least_that_pays = session, least_that_pays
         self._shape = (least_that_pays, growth, stop)
         self.core = ModelDraft(

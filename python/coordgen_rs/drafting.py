@@ -117,6 +117,11 @@ def make_drafter(
             vocabulary.
     """
     commit = chosen_commit(session, commit)
+    for name, flag in (("earlier_requests", earlier_requests), ("free_rows", free_rows)):
+        arguments.of_type(name, flag, bool)
+    arguments.having("history", history, "shared", "History")
+    arguments.having("draft_model", draft_model, "shaped", "DraftModel")
+    arguments.of_type("lookup_table", lookup_table, LookupTable)
     costs = None if free_rows else session.step_costs
     in_gaps = weighs = True
     tree: str | DynamicTree = "best-first"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coordgen_rs import arguments
 from coordgen_rs._core import Sampling, SeenTokens, StepInputs, keep_allowed
 from coordgen_rs.drafting import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError
@@ -98,7 +99,7 @@ def generate(
 
     Raises:
         OptionError: A prompt or prediction is not integers, `max_new_tokens` is below 1, or the
-            grammar is of another vocabulary.
+            grammar is of another vocabulary; or something else is of a wrong type.
         ShapeError: A prompt or prediction has more than one dimension: requests run one at a time.
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
         TokenOutOfRangeError: The prediction holds an unknown token.
@@ -109,9 +110,16 @@ def generate(
         GrammarError: The grammar cannot go on; what was given out until then follows it.
         CallOrderError: Another request took the session before this one had ended.
     """
+    _check_types(sampling, stats, on_read, prefixes)
+    arguments.having("drafter", drafter, "propose", "drafter")
+    arguments.having("history", history, "refresh", "History")
+    for name, flag in (("provisional", provisional), ("trees", trees)):
+        arguments.flag(name, flag)
     stats = Stats() if stats is None else stats
     drafter = make_drafter(session, history=history) if drafter is None else drafter
     request = admit(session, prompt_ids, max_new_tokens)
+    ignore_eos = arguments.flag("ignore_eos", ignore_eos)
+    reuse_prefix = arguments.flag("reuse_prefix", reuse_prefix)
     expected_answer = predicted(session, prediction)
     ruled = admit_grammar(session, grammar, ignore_eos=ignore_eos)
     number = _begin(session)
@@ -190,8 +198,11 @@ def plain(
 
     Arguments and errors are the same as in `generate`.
     """
+    _check_types(sampling, stats, on_read, prefixes)
     stats = Stats() if stats is None else stats
     request = admit(session, prompt_ids, max_new_tokens)
+    ignore_eos = arguments.flag("ignore_eos", ignore_eos)
+    reuse_prefix = arguments.flag("reuse_prefix", reuse_prefix)
     admit_grammar(session, grammar, ignore_eos=ignore_eos)
     number = _begin(session)
     answer: list[int] = []
@@ -235,6 +246,13 @@ def _narrowest(session: Session) -> StepInputs:
         inputs for inputs in session.step_inputs if session.length + inputs.rows <= inputs.attended
     )
     return next(fitting, session.step_inputs[0])  # whose `fill_chain` refuses it by name
+
+
+def _check_types(sampling: object, stats: object, on_read: object, prefixes: object) -> None:
+    arguments.of_type("prefixes", prefixes, PrefixPool)
+    arguments.of_type("sampling", sampling, Sampling)
+    arguments.of_type("stats", stats, Stats)
+    arguments.function("on_read", on_read)
 
 
 def _plain_finish(

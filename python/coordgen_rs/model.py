@@ -22,7 +22,7 @@ from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.drafters import Drafters
 from coordgen_rs.errors import OptionError
 from coordgen_rs.prompts import ChatPrompts, given_template
-from coordgen_rs.request_options import RequestOptions, chosen_sampling
+from coordgen_rs.request_options import RequestOptions, check_names, chosen_sampling, drawn_seed
 from coordgen_rs.stats import Stats
 from coordgen_rs.target.open import open_session
 from coordgen_rs.target.ort_session import OrtSession
@@ -72,6 +72,11 @@ class Model:
         namespace: str = DEFAULT_NAMESPACE,
         remember: bool = True,
     ) -> None:
+        arguments.of_type("drafters", drafters, Drafters)
+        arguments.of_type("chat", chat, ChatTemplates)
+        arguments.count("prefix_memory", prefix_memory, least=0)
+        arguments.text("namespace", namespace, may_be_empty=False)
+        arguments.flag("remember", remember)
         self.provider = session.device.provider
         self._session, self._drafters = session, drafters
         self._tokenizer = Tokenizer.of(session.bundle)
@@ -159,6 +164,15 @@ class Model:
             ChatTemplateError: The chat template cannot be read.
         """
         _check_choices(commit, history, namespace, draft_model, lookup_table)
+        arguments.flag("remember", remember)
+        arguments.function("on_progress", on_progress)
+        arguments.of_type("provider", provider, str, ProviderChoice)
+        arguments.of_type("profile", profile, str, Path)
+        if fleet_namespace is not None:
+            arguments.text("fleet_namespace", fleet_namespace, may_be_empty=False)
+        if not isinstance(draft, str):
+            arguments.names("draft", draft)
+        arguments.text("switch", switch)
         if fleet_history is not None:
             arguments.path("fleet_history", fleet_history)
         if fleet_history is None and fleet_namespace is not None:
@@ -246,6 +260,7 @@ class Model:
                 made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
         """
+        check_names("Model.generate", options)
         return whole(self.stream(text, **options))
 
     def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
@@ -256,6 +271,7 @@ class Model:
         start of a stop string is held back until that is decided. Arguments and errors are the
         same as in `generate`; some errors are raised with the first piece.
         """
+        check_names("Model.stream", options)
         return self._answered(self._tokenizer.encode(arguments.text("the prompt", text)), **options)
 
     def stream_tokens(self, token_ids: ArrayLike, **options: Unpack[RequestOptions]) -> Stream:
@@ -270,6 +286,7 @@ class Model:
             ShapeError: They have more than one dimension.
             TokenOutOfRangeError: One is not in the vocabulary.
         """
+        check_names("Model.stream_tokens", options)
         checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
         return self._answered(checked, **options)
 
@@ -303,6 +320,7 @@ class Model:
                 made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
         """
+        check_names("Model.chat", options)
         stream = self.stream_chat(
             messages, tools=tools, template_variables=template_variables, **options
         )
@@ -320,6 +338,7 @@ class Model:
 
         Arguments are the same as in `chat`, and the rest as in `stream`.
         """
+        check_names("Model.stream_chat", options)
         text = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
         return self._answered(self._tokenizer.encode(text, special_tokens=False), **options)
 
@@ -408,13 +427,13 @@ class Model:
         prompt_ids: NDArray[np.uint32],
         *,
         max_new_tokens: int = 256,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
         repetition_penalty: float = 1.0,
-        seed: int = 0,
+        seed: int | None = None,
         ignore_eos: bool = False,
         grammar: "JsonSchema | Regex | Lark | None" = None,
         prediction: str | None = None,
@@ -430,16 +449,21 @@ class Model:
             OptionError: One is out of range or of a wrong type.
             UnsupportedGrammarError: The grammar cannot be followed.
         """
-        stats = Stats()
-        stop_strings = StopStrings(stop)
+        if seed is None and arguments.number("temperature", temperature):
+            seed = drawn_seed()
+        sampling = chosen_sampling(
+            temperature, top_k, top_p, min_p, repetition_penalty, 0 if seed is None else seed
+        )
+        stats = Stats(seed=seed if temperature else None)
+        stop_strings = StopStrings(() if stop is None else stop)
         request = {
             "prompt_ids": prompt_ids,
             "max_new_tokens": arguments.count("max_new_tokens", max_new_tokens),
-            "sampling": chosen_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
-            "ignore_eos": ignore_eos,
-            "reuse_prefix": reuse_prefix and self._remember,
+            "sampling": sampling,
+            "ignore_eos": arguments.flag("ignore_eos", ignore_eos),
+            "reuse_prefix": arguments.flag("reuse_prefix", reuse_prefix) and self._remember,
             "prefixes": self._prefixes,
-            "on_read": on_read,
+            "on_read": arguments.function("on_read", on_read),
             "stats": stats,
         }
         if grammar is not None:
@@ -447,7 +471,8 @@ class Model:
         whose = self._namespace
         if namespace is not None:
             whose = arguments.text("namespace", namespace, may_be_empty=False)
-        drafters = self._drafters if drafts else None
+        drafters = self._drafters if arguments.flag("drafts", drafts) else None
+        trees = arguments.flag("trees", trees)
         if prediction is not None:
             expected = arguments.text("the prediction", prediction)
             if drafters is not None:
@@ -466,6 +491,11 @@ class Model:
             CallOrderError: The call is made within a step, as by `on_read`.
         """
         self._turns.close()
+
+    def __repr__(self) -> str:
+        path = self._session.bundle.path
+        state = "closed" if self._turns.is_closed else f"context {self.context:,}"
+        return f"<Model {str(path)!r} on {self.provider}, {state}>"
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,8 @@ In: keywords. Out: the same, checked by type checkers; and how the target's toke
 each means to the loop is `generate`'s to say.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from coordgen_rs import arguments
@@ -22,7 +23,7 @@ class RequestOptions(TypedDict, total=False):
 
     max_new_tokens: int
     """Most tokens of the answer, 256 by default; the model's context is another limit."""
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     """The answer ends before the first of these strings."""
     temperature: float
     """0, the default, always takes the most likely token; above 0, tokens are sampled."""
@@ -35,9 +36,10 @@ class RequestOptions(TypedDict, total=False):
     repetition_penalty: float
     """Above 1 makes the tokens of prompt and answer less likely, at temperature 0 too; 1 by
     default."""
-    seed: int
-    """The same seed gives the same answer. At temperature 0 nothing is sampled: there this and
-    `top_k`, `top_p` and `min_p` change nothing."""
+    seed: int | None
+    """The same seed gives the same answer. None, the default, draws one, which `Answer.seed` tells.
+    At temperature 0 nothing is sampled: there this and `top_k`, `top_p` and `min_p` change
+    nothing."""
     ignore_eos: bool
     """End tokens do not end the answer."""
     grammar: "JsonSchema | Regex | Lark | None"
@@ -58,6 +60,20 @@ class RequestOptions(TypedDict, total=False):
     reuse_prefix: bool
     """False computes the whole prompt. By default what the model has read of it in the request
     before is reused: the same answer, but sooner."""
+
+
+def check_names(function: str, options: Collection[str]) -> None:
+    """Check that there are such options.
+
+    Raises:
+        OptionError: There is no such option of `function`, which the message names.
+    """
+    arguments.known(function, options, RequestOptions.__annotations__)
+
+
+def drawn_seed() -> int:
+    """A seed at random, of as many bits as any reader of JSON keeps."""
+    return int.from_bytes(os.urandom(7)) >> 3
 
 
 def chosen_sampling(

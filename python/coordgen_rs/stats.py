@@ -33,6 +33,7 @@ class Stats:
             consumer stopped early.
         cut_at: How many tokens the answer has where a stop string ended it, less than `new_tokens`
             if its last step went on; None if none did.
+        seed: What sampling began from, given or drawn; None where nothing is sampled.
     """
 
     prompt_tokens: int = 0
@@ -45,9 +46,10 @@ class Stats:
     first_token_s: float = 0.0
     decode_s: float = 0.0
     switching: SwitchReport | None = None
-    drafting_us: list[float] = field(default_factory=list)
+    drafting_us: list[float] = field(default_factory=list, repr=False)
     finish_reason: str | None = None
     cut_at: int | None = None
+    seed: int | None = None
     _part: str | None = field(default=None, repr=False, compare=False)
     _since: float = field(default=0.0, repr=False, compare=False)
     _step_drafting_us: float = field(default=0.0, repr=False, compare=False)
@@ -61,6 +63,21 @@ class Stats:
     def tokens_per_s(self) -> float:
         """New tokens per second of decoding, prefill excluded."""
         return self.new_tokens / self.decode_s if self.decode_s else 0.0
+
+    def __str__(self) -> str:
+        """The figures that people ask for first, on a line each."""
+        told = [
+            f"prompt tokens: {self.prompt_tokens:,}, {self.reused_tokens:,} of them reused, in "
+            f"{self.prefill_s:.2f} s",
+            f"new tokens: {self.new_tokens:,} in {self.decode_s:.2f} s, "
+            f"{self.tokens_per_s:.0f} tokens/s",
+            f"steps: {self.steps:,}, {self.tokens_per_step:.2f} tokens_per_step",
+        ]
+        if self.finish_reason is not None:
+            told.append(f"finish_reason: {self.finish_reason}")
+        if self.seed is not None:
+            told.append(f"seed: {self.seed}")
+        return "\n".join(told)
 
     @contextmanager
     def prefill(self, prompt: Sized, num_reused: int = 0) -> Iterator[None]:
@@ -138,4 +155,5 @@ class Stats:
             "switching": None if self.switching is None else self.switching.to_json(),
             "draft_us": self.drafting_percentiles(),
             "finish_reason": self.finish_reason,
+            "seed": self.seed,
         }

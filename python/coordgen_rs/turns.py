@@ -63,6 +63,7 @@ class Turns:
 
     Attributes:
         bell: Rung when a step was made, and when a request has ended.
+        is_closed: Whether no request may begin any more.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Turns:
         self._right = Lock()  # to use the session; held from a request's first step to its end
         self._waiting = deque[object]()
         self._open: list[ref[Making[Any]]] = []  # what makes the answer of the request that has it
-        self._is_closed = False
+        self.is_closed = False
         self._opened = OpenedHere()
 
     def turn(self, request: dict[str, Any], drafters: Drafters | None, namespace: str) -> Turn:
@@ -109,7 +110,7 @@ class Turns:
         if making is not None and making.is_this_threads:
             making.close()
         with self._taken([]):
-            self._is_closed = True
+            self.is_closed = True
             self._release()
 
     def steps(
@@ -132,7 +133,7 @@ class Turns:
         with self._taken(making):
             if making and _is_given_up(making):
                 return
-            if self._is_closed:
+            if self.is_closed:
                 raise SessionClosedError("the model is closed")
             self._hand_over(namespace)
             if drafters is None:

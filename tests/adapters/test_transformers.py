@@ -47,7 +47,7 @@ class TestStreamers:
     def test_a_reader_in_another_thread_gets_the_text_and_ends(self, llama, drafted):
         texts = []
         for asked in ({}, {"custom_generate": drafted}):
-            streamer = transformers.TextIteratorStreamer(tokenizer(), timeout=60)
+            streamer = transformers.TextIteratorStreamer(tokenizer(), timeout=600)
             given = {"streamer": streamer, "do_sample": False, "max_new_tokens": 24, **asked}
             worker = threading.Thread(target=llama.generate, args=(PROMPT,), kwargs=given)
             worker.start()

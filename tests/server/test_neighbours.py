@@ -251,9 +251,9 @@ def test_more_idle_sockets_than_descriptors_neither_stop_the_server_nor_fill_its
     with served(bundle_of("embedded", "fp32"), begin=few_descriptors) as (process, url):
         place, held = urlsplit(url), []
         for _ in range(300):
-            held.append(socket.create_connection((place.hostname, place.port), timeout=60))
+            held.append(socket.create_connection((place.hostname, place.port), timeout=600))
             held[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
-        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=600)
         for _ in range(3):
             connection.request("GET", "/health")
             assert connection.getresponse().read() == b'{"status":"ok"}'

@@ -11,6 +11,7 @@ import itertools
 import json
 import resource
 import sys
+from pathlib import Path
 
 from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_NAMESPACE, DEFAULT_TESTS
 
@@ -186,7 +187,7 @@ def main():
     jinja_budget.MOST_CHARS, jinja_budget._MOST_MADE = MOST_CHARS, 8 * MOST_CHARS
     jinja_budget._MOST_WORK = 20_000
     failure("{{ messages|tojson }}")  # loads what is needed
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, resource.RLIM_INFINITY))
     found, number = {}, 0
     for source in sources():

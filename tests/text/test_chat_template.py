@@ -1,7 +1,9 @@
 """Chat templates: found where checkpoints have them, and harmless whoever wrote them."""
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +103,23 @@ def test_a_hostile_template_is_refused(source, monkeypatch):
     with pytest.raises(ChatTemplateError, match="the chat template cannot be"):
         rendered(source)
     assert rendered("{{ messages[0].content }}") == "Hello"
+
+
+def test_nothing_that_a_template_can_call_takes_more_than_its_limits():
+    pytest.importorskip("resource", reason="no limit of memory here")
+    attacks = Path(__file__).parents[1] / "support" / "template_attacks.py"
+    command = [sys.executable, str(attacks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=True)
+    told = json.loads(done.stdout)
+    assert told["found"] == {}
+    assert told["number"] > 4000
+
+
+def test_a_limit_of_time_holds_also_where_nothing_is_looped(monkeypatch):
+    monkeypatch.setattr(jinja_budget, "_MOST_SECONDS", -1.0)
+    for source in ("{{ 1 == 2 }}", "{{ 1 + 1 }}", "{{ 1 is odd }}", "{{ [1] }}", "{{ 'x'[1:] }}"):
+        with pytest.raises(ChatTemplateError, match="does not end"):
+            rendered(source)
 
 
 def test_namespaces_that_hold_each_other_many_times_are_short_as_text():

@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         if options.compare:
             compared = compare(
                 answer,
-                lambda drafts: whole(asked({**request, "drafts": drafts})),
+                lambda drafts: whole(asked({**request, "drafts": drafts, "seed": answer.seed})),
                 is_stored=options.history is not None,
             )
             report |= compared.to_json()
@@ -193,6 +193,8 @@ def _closing_line(report: dict[str, Any]) -> str:
         f"{report['tokens_per_step']:.2f} tokens_per_step, "
         f"{report['tokens_per_s']:.0f} tokens/s"
     )
+    if report["seed"] is not None:
+        line += f", seed {report['seed']}"
     if "identical" in report:
         same = "the same tokens" if report["identical"] else "DIFFERENT TOKENS"
         line += f" with drafting, {report['plain_tokens_per_s']:.0f} without: {same}"

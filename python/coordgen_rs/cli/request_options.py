@@ -45,7 +45,7 @@ def request(options: argparse.Namespace) -> RequestOptions:
     """
     if options.temperature == 0:
         given = {"top_k": options.top_k != 0, "top_p": options.top_p != 1}
-        given |= {"min_p": options.min_p != 0, "seed": options.seed != 0}
+        given |= {"min_p": options.min_p != 0, "seed": options.seed is not None}
         values.refuse(
             argparse.Namespace(**given), given, "is for sampling: give --temperature above 0, too"
         )
@@ -245,9 +245,8 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         type=values.count("--seed", least=0, most=2**64 - 1),
-        default=0,
         metavar="N",
-        help="the same seed gives the same tokens",
+        help="the same seed gives the same tokens; default: one at random, which is told",
     )
 
 

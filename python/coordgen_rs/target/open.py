@@ -70,6 +70,10 @@ def open_session(
         NonFiniteLogitsError: The model computes NaN.
     """
     path = arguments.path("path", path)
+    arguments.text("switch", switch)
+    arguments.of_type("provider", provider, ProviderChoice)
+    arguments.function("on_progress", on_progress)
+    arguments.having("profile", profile, "blocks", "Profile")
     if width is not None:
         width = arguments.count("width", width)
     if memory_budget is not None:
@@ -166,9 +170,10 @@ def _record_path(
 
 def records_directory() -> Path | None:
     """Where results of self-tests are kept; None for a user without a home directory."""
-    chosen = os.environ.get("XDG_CACHE_HOME")
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        cache = Path(chosen) if chosen else Path.home() / ".cache"
+        # The specification says that a relative one is to be ignored.
+        cache = chosen if chosen.is_absolute() else Path.home() / ".cache"
     except RuntimeError:  # no HOME, and the user id has no entry in the password file
         return None
     return cache / "coordgen_rs"

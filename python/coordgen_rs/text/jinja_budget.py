@@ -115,7 +115,7 @@ def _length(value: Any, known: dict[int, int], is_shown: bool) -> int:
     if not isinstance(value, _CONTAINERS):
         return ITEM_CHARS
     if id(value) not in known:
-        items = value
+        items: Any = value
         if isinstance(value, Mapping):
             items = [*value.keys(), *value.values()]
         known[id(value)] = ITEM_CHARS + sum(_length(item, known, is_shown) for item in items)

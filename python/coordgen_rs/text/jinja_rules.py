@@ -103,9 +103,9 @@ def _rounded(value: Any, given: list[Any]) -> None:
 
 
 def _summed(value: Any, given: list[Any]) -> None:
-    if any(isinstance(item, Sized) and not isinstance(item, str) for item in given):
-        if not isinstance(value, list | tuple) or len(value) > _FEW:
-            raise TemplateError("it adds up too many lists")
+    adds_lists = any(isinstance(item, Sized) and not isinstance(item, str) for item in given)
+    if adds_lists and (not isinstance(value, list | tuple) or len(value) > _FEW):
+        raise TemplateError("it adds up too many lists")
 
 
 def _slow(value: Any, given: list[Any]) -> None:
@@ -197,10 +197,12 @@ METHODS: tuple[tuple[type, dict[str, Rule]], ...] = (
 )
 """By the type of the value."""
 
-LOOK_UPS = frozenset(
-    "attr current cycle d default first get items keys last max min next random safe string "
-    "values".split()
-)
+LOOK_UPS = _rules(
+    {
+        _nothing: "attr cycle d default first get items keys last max min next random safe string "
+        "values"
+    }
+).keys()
 """Filters and methods whose result was there before."""
 
 

@@ -2,8 +2,8 @@
 
 In: the source of a template, which strangers wrote. Out: a compiled template whose rendering ends,
 and takes no more memory than its budget (`jinja_budget.py`); what would go further raises
-`jinja2.TemplateError`. It calls only what has a rule (`jinja_rules.py`), and counts what expressions
-make. Needs the extra `chat`. It knows neither messages nor bundles.
+`jinja2.TemplateError`. It calls only what has a rule (`jinja_rules.py`), and counts what is
+made. Needs the extra `chat`. It knows neither messages nor bundles.
 
 The same names, tags and filters as `transformers.utils.chat_template_utils` (5.23).
 """
@@ -66,7 +66,8 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
             name: self._limited(name, known[name], rule) for name, rule in FILTERS.items()
         }
         self.filters["_counted"] = self._counted
-        self.tests = {name: self._timed(function) for name, function in self.tests.items()}
+        tests: dict[str, Callable[..., Any]] = dict(self.tests)
+        self.tests = {name: self._timed(function) for name, function in tests.items()}
         del self.globals["lipsum"]  # pages of nonsense, in a time of its own
         self.globals |= {
             "raise_exception": _raise_exception,
@@ -111,7 +112,8 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         """Call what the template calls; its result is not too long.
 
         Raises:
-            TemplateError: It may not be called, or does too much.
+            TemplateError: It does too much.
+            SecurityError: It may not be called.
         """
         self.budget.spend()
         if isinstance(obj, Undefined | Macro | BlockReference | LoopContext):
@@ -270,7 +272,9 @@ class _Code(CodeGenerator):
             self.write(", ")
         self.write("))")
 
-    def _write(self, check: str, visit: Callable[..., None], node: nodes.Node, frame: Frame) -> None:
+    def _write(
+        self, check: str, visit: Callable[..., None], node: nodes.Node, frame: Frame
+    ) -> None:
         self.write(f"environment.{check}(")
         visit(node, frame)
         self.write(")")
@@ -350,7 +354,7 @@ class _Dict:
     """`dict` of templates: makes one, and leads to nothing else."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Mapping[Any, Any]:
-        pairs = list(*args) if args and not isinstance(args[0], Mapping) else []
+        pairs: list[Any] = list(*args) if args and not isinstance(args[0], Mapping) else []
         _check_keys(pair[0] for pair in pairs)
         return dict(pairs or dict(*args), **kwargs)
 
