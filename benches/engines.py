@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from contest import ContestantFailedError
 from coordgen_rs.bench.reporting.condition import commit_of
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.cli import values
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -182,4 +183,4 @@ def _parser():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -27,6 +27,7 @@ from history import said
 from coordgen_rs import History
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.bench.replay.templates import TEMPLATES, tokenize
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.history.fleet.build import build
 from coordgen_rs.tasks import RayTasks, Sequential
@@ -251,4 +252,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -28,6 +28,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.text.tables import show_table
@@ -214,4 +215,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

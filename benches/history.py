@@ -20,6 +20,7 @@ from coordgen_rs import Drafter, History, StepInputs
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.bench.script import run_script
 
 
 def texts_of(records, num_tokens):
@@ -136,4 +137,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

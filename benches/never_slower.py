@@ -15,6 +15,7 @@ from pathlib import Path
 from coordgen_rs._core import draft_method
 from coordgen_rs.bench.measuring.never_slower import measure_bundle
 from coordgen_rs.bench.own_process import in_own_process
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.text.tables import show_table
 
@@ -70,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

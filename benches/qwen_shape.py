@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from checkpoints import LLAMA3_SCALING, write_checkpoint
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.export import export_checkpoint
@@ -96,4 +97,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

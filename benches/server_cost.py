@@ -8,13 +8,14 @@ one differs. It needs httpx, and reads the server's time in /proc.
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from statistics import median
 
 import httpx
 from server_load import PROMPTS, server
+
+from coordgen_rs.bench.script import run_script
 
 
 def streamed(http, prompt, length, **more):
@@ -107,4 +108,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

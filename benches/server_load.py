@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
+from coordgen_rs.bench.script import run_script
+
 PROMPTS = sorted((Path(__file__).parents[1] / "models" / "prompts").glob("*.txt"))
 LENGTHS = (1, 8, 40)
 _MOST_WAIT_S = 0.5
@@ -128,4 +130,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

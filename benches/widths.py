@@ -14,6 +14,7 @@ from statistics import median
 
 from coordgen_rs.bench.measuring.widths import measure_widths
 from coordgen_rs.bench.own_process import in_own_process
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.text.tables import show_table
 
 
@@ -66,4 +67,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

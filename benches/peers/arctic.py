@@ -22,6 +22,7 @@ import numpy as np
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.bench.replay.run import replay
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.bench.script import run_script
 from rules import replay_rule
 
 PACKAGE = "arctic-inference"
@@ -117,4 +118,4 @@ def show(figures, as_json):
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

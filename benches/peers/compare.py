@@ -26,6 +26,7 @@ from coordgen_rs import open_session
 from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.bench.replay.run import replay
 from coordgen_rs.bench.replay.templates import TokenizedRecord
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.text.tables import show_table
 from rules import replay_rule
@@ -180,4 +181,4 @@ def _show(report):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

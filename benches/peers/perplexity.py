@@ -19,6 +19,7 @@ from cyllama.llama import llama_cpp
 from tokenizers import Tokenizer
 
 from coordgen_rs import open_session, plain
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.export import export_checkpoint
 from live.prompts import chat_template
 
@@ -191,4 +192,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from contest import ContestantFailedError
 from coordgen_rs.bench.reporting.condition import commit_of
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
@@ -212,4 +213,4 @@ def _pattern(typed):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

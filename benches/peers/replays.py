@@ -22,6 +22,7 @@ from ceiling import Losses, ceiling
 from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.bench.replay.run import HISTORIES, replay
 from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.bench.script import run_script
 from coordgen_rs.cli import values
 from coordgen_rs.cli.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
@@ -193,4 +194,4 @@ def _show(name, num_records, figures):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -1,0 +1,22 @@
+"""A benchmark as a script: how it ends.
+
+In: its main function. Out: the process' exit code. An interrupted one says so in one line, as the
+command `coordgen` does; what it had begun is cleared up by its own `with` blocks before.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+_INTERRUPTED = 130
+"""128 + SIGINT: the exit code that shells give to a program that was interrupted."""
+
+
+def run_script(main: Callable[[], int | None]) -> NoReturn:
+    """Run a script's main function, and end the process with what it returns."""
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print(f"{sys.argv[0]}: interrupted", file=sys.stderr)
+        code = _INTERRUPTED
+    sys.exit(code)
