@@ -48,7 +48,7 @@ def checked(checker, folder):
         pytest.skip(f"{checker} is not installed: a user's file is NOT checked by it")
     root = Path(coordgen_rs.__file__).parents[1]
     (folder / "mypy.ini").write_text("[mypy]\nfollow_imports = silent\n")
-    settings = {"typeCheckingMode": "strict", "extraPaths": [str(root)], "include": ["*.py"]}
+    settings = {"typeCheckingMode": "standard", "extraPaths": [str(root)], "include": ["*.py"]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     names = sorted(path.name for path in folder.glob("*.py"))
     done = subprocess.run(

@@ -3,7 +3,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind
@@ -16,6 +18,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.extras import how_to_install
 from coordgen_rs.target.provider import PROVIDERS
 from coordgen_rs.target.qnn.options import SOCS
+from coordgen_rs.text.counted import counted
 
 ABOUT = "convert a checkpoint to a bundle"
 EXAMPLES = """\
@@ -172,7 +175,7 @@ def _export_qnn(options: argparse.Namespace) -> int:
         raise OptionError(f"{name} is for --provider cpu")
     if options.soc is None:
         raise OptionError("--provider qnn needs --soc NAME, the chip")
-    with warnings_told(), progress() as on_progress:
+    with warnings_told(), _stop_told(options.out), progress() as on_progress:
         report = export_qnn(
             options.checkpoint,
             options.out,
@@ -192,6 +195,23 @@ def _export_qnn(options: argparse.Namespace) -> int:
     else:
         print("\n".join(report.lines()), file=sys.stderr)
     return 0
+
+
+@contextmanager
+def _stop_told(out: Path) -> Iterator[None]:
+    """Say, where an export is interrupted, that the same command goes on.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted.
+    """
+    from coordgen_rs.export.qnn.work import num_prepared
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if found := num_prepared(out):
+            tell(f"{counted(found, 'graph')} kept: the same command goes on from here")
+        raise
 
 
 _EXPORT = {"cpu": _export_cpu, "qnn": _export_qnn}

@@ -11,6 +11,7 @@ import reference
 from checkpoints import CHECKPOINTS, write_checkpoint
 from coordgen_rs import Bundle
 from coordgen_rs.bundle.manifest import Manifest
+from coordgen_rs.cli.main import main
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.export.calibration.texts import read_texts
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
@@ -193,11 +194,13 @@ def test_every_fourth_piece_is_held_out(tmp_path):
     assert texts.calibration[0] == [97, 97, 97, 122]
 
 
-def test_a_single_piece_is_calibrated_and_compared_with(tmp_path):
+def test_a_single_piece_is_calibrated_with_and_not_compared_with_itself(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("abc")
     texts = read_texts(path, lambda text: list(map(ord, text)), 100)
-    assert texts.calibration == texts.held_out == [[97, 98, 99]]
+    assert texts.calibration == [[97, 98, 99]]
+    assert texts.held_out
+    assert texts.calibration[0] not in texts.held_out
 
 
 @pytest.mark.parametrize(
@@ -214,7 +217,9 @@ def test_a_text_that_is_repeated_counts_once(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('"abc"\n' * 12)
     texts = read_texts(path, lambda text: list(map(ord, text)), 100)
-    assert texts.calibration == texts.held_out == [[97, 98, 99]]
+    assert texts.calibration == [[97, 98, 99]]
+    assert texts.held_out
+    assert texts.calibration[0] not in texts.held_out
 
 
 def test_calibration_lines_are_cut_at_line_feeds_only_after_a_byte_order_mark(tmp_path):
@@ -273,3 +278,18 @@ def test_manifests_written_before_qnn_are_read(bundle_of):
     document = json.loads((bundle_of("embedded", "fp32") / "manifest.json").read_text())
     del document["qnn"]
     assert Manifest.from_json(json.dumps(document)).provider == "cpu"
+
+
+def test_an_interrupted_export_says_that_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
+    def interrupted(checkpoint, out, **options):
+        folder = out.with_name(f".{out.name}.export")
+        folder.mkdir()
+        (folder / "layer_0.npz").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coordgen_rs.export.qnn.exporter.export_qnn", interrupted)
+    command = ["export", str(tmp_path), str(tmp_path / "out"), "--provider", "qnn", "--soc", "X"]
+    assert main(command) == 130
+    assert capsys.readouterr().err == (
+        "1 graph kept: the same command goes on from here\ncoordgen: error: interrupted\n"
+    )

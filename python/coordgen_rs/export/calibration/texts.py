@@ -62,7 +62,7 @@ class CalibrationTexts:
 
     calibration: list[list[int]]
     held_out: list[list[int]]
-    """Not used for calibration, but where there is a single piece it is both."""
+    """Not used for calibration; texts of our own where there is a single piece."""
 
 
 def texts_for(source: Checkpoint, path: Path | None, *, is_chat: bool = False) -> CalibrationTexts:
@@ -92,6 +92,10 @@ def other_texts(source: Checkpoint) -> list[list[int]]:
         CheckpointError: The tokenizer is missing or damaged.
     """
     encode, piece_len = _encoder(source)
+    return _others(encode, piece_len)
+
+
+def _others(encode: Callable[[str], Sequence[int]], piece_len: int) -> list[list[int]]:
     return [piece for text in _OTHERS for piece in _pieces(encode(text), piece_len)]
 
 
@@ -157,8 +161,8 @@ def read_texts(
     pieces = [list(piece) for piece in dict.fromkeys(map(tuple, pieces))][:_MOST_PIECES]
     if not pieces:
         raise OptionError(f"calibration file {path} holds no text")
-    if len(pieces) == 1:
-        return CalibrationTexts(pieces, pieces)
+    if len(pieces) == 1:  # to be compared with itself would flatter it
+        return CalibrationTexts(pieces, _others(encode, piece_len))
     held_out = pieces[_HELD_OUT - 1 :: _HELD_OUT] or pieces[-1:]
     return CalibrationTexts([piece for piece in pieces if piece not in held_out], held_out)
 

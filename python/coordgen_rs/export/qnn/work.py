@@ -68,6 +68,16 @@ class PreparedGraph:
     """Channels of the feed-forward that are computed by themselves."""
 
 
+def work_path(out: Path) -> Path:
+    """Where an export to `out` keeps what it has done so far."""
+    return out.absolute().with_name(f".{out.name}.export")
+
+
+def num_prepared(out: Path) -> int:
+    """How many graphs an export that was stopped has left for the next one."""
+    return len(list(work_path(out).glob(f"*.{_GRAPH}")))
+
+
 class WorkFolder:
     """The folder of one export.
 
@@ -83,7 +93,7 @@ class WorkFolder:
     """
 
     def __init__(self, out: Path, key: str) -> None:
-        self.path = out.absolute().with_name(f".{out.name}.export")
+        self.path = work_path(out)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             found, files = self.path / _KEY, list(self.path.iterdir())
@@ -92,7 +102,7 @@ class WorkFolder:
                 for file in files:
                     file.unlink()
                 found.write_text(key)
-            self.num_found = len(list(self.path.glob(f"*.{_GRAPH}")))
+            self.num_found = num_prepared(out)
         except OSError as error:
             raise ExportError(f"{self.path} cannot be written: {error}") from error
 
