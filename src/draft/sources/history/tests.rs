@@ -1,5 +1,7 @@
 //! Both sources against twins that scan the documents, and an index under every kind of damage.
 
+mod threads;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::PathBuf;
