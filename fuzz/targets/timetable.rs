@@ -42,8 +42,8 @@ fn plans(input: &mut Unstructured<'_>) -> Result<()> {
     let Ok(profile) = Profile::new(blocks, prefill_rows, decode_rows) else { return Ok(()) };
     let num_tokens = match u8::arbitrary(input)? {
         255 => usize::MAX,
-        // At most twenty chunks, so that an input is done in a fraction of a millisecond.
-        tokens => (usize::from(tokens) * (1 + prefill_rows / 4)).min(20 * prefill_rows),
+        // At most ten chunks, so that an input is done in a fraction of a millisecond.
+        tokens => (usize::from(tokens) * (1 + prefill_rows / 4)).min(10 * prefill_rows),
     };
     let budget = Option::<u8>::arbitrary(input)?;
     let memory_budget = budget.map(|_| figure(input)).transpose()?;

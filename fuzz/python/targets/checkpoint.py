@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.export.checkpoints.checkpoint import open_checkpoint
-from scratch import FOLDER, holding
+from scratch import FOLDER, holding, without
 
 IS_JSON = True
 _FILES = {
@@ -25,18 +25,21 @@ _WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)
 def run(data: bytes) -> None:
     """Open the checkpoint."""
     holding("model.safetensors", _WEIGHTS)
-    for name in _FILES.values():
-        (FOLDER / name).unlink(missing_ok=True)
     contents = None
     with suppress(ValueError, RecursionError):
         contents = json.loads(data)
+    files = {"config.json": data}
     if isinstance(contents, dict):
-        for name, file in _FILES.items():
-            if name in contents:
-                text = json.dumps(contents[name])
-                holding(file, text.encode("utf-8", "surrogatepass"))
-    else:
-        holding(_FILES["config"], data)
+        files = {
+            file: json.dumps(contents[name]).encode("utf-8", "surrogatepass")
+            for name, file in _FILES.items()
+            if name in contents
+        }
+    for file in _FILES.values():
+        if file in files:
+            holding(file, files[file])
+        else:
+            without(file)
     try:
         checkpoint = open_checkpoint(FOLDER)
     except CheckpointError:

@@ -1,7 +1,7 @@
 """A checkpoint of llama2.c with its tokenizer: refused by name, or read to the last tensor.
 
 The input is seven numbers of two bytes, which are the header, and then the tokenizer's file. The
-weights are zeros: as many as the header asks for, or a few more or less.
+weights are zeros: as many as the header asks for, or where those are many, too few.
 """
 
 import struct
@@ -12,6 +12,8 @@ from coordgen_rs.text.tokenizer import Tokenizer
 from scratch import FOLDER, holding
 
 _MOST_WEIGHTS = 1 << 16
+_MOST_LAYERS = 4
+"""Each has nine tensors; a file of hundreds of tiny layers takes longer and reaches no more."""
 
 
 def run(data: bytes) -> None:
@@ -20,10 +22,9 @@ def run(data: bytes) -> None:
     if data[14:15] == b"w":  # wide ones, which a damaged file has
         numbers = [number << 9 for number in numbers]
     num_weights = _num_weights(*numbers)
-    if not 0 <= num_weights <= _MOST_WEIGHTS:
+    if not 0 <= num_weights <= _MOST_WEIGHTS or numbers[2] > _MOST_LAYERS:
         num_weights = 1_000
-    model = struct.pack("<7i", *numbers) + bytes(4 * num_weights)
-    holding("model.bin", model)
+    holding("model.bin", struct.pack("<7i", *numbers), zeros=4 * num_weights)
     holding("tok.bin", data[15:])
     try:
         checkpoint = open_checkpoint(FOLDER / "model.bin")
