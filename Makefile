@@ -82,7 +82,7 @@ test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up ta
 	$(BIN)/python -m pytest -q -rP -m damage_full tests/test_damages.py
 
 soak: build/.core $(EMBEDDED) $(EMBEDDED_DRAFT) ## a long life in one process (REQUESTS=2000, 15 minutes)
-	PYTHONPATH=tests/support:models $(BIN)/python tests/support/soak.py $(EMBEDDED) $(EMBEDDED_DRAFT) --requests $(REQUESTS)
+	PYTHONMALLOC=malloc PYTHONPATH=tests/support:models $(BIN)/python tests/support/soak.py $(EMBEDDED) $(EMBEDDED_DRAFT) --requests $(REQUESTS)
 
 neighbours: build/.core $(EMBEDDED) ## a server's stream among clients that misbehave (BUNDLES=..)
 	$(BIN)/python tests/support/bad_neighbours.py $(EMBEDDED) $(or $(BUNDLES),$(wildcard build/smollm2))
