@@ -35,6 +35,7 @@ __all__ = [
     "PromptLookup",
     "Run",
     "Sampling",
+    "SeenTokens",
     "ShapeError",
     "SharedHistory",
     "StepInputs",
