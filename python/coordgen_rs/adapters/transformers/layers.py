@@ -43,7 +43,7 @@ def new_cache(config: Any) -> tuple[Any, dict[str, int | None]]:
                 f"the model's layers have windows of {windows[kind]} and {window} tokens, but "
                 f"drafts need one: {_OWN_LOOP}"
             )
-        cache.layers[number] = DynamicLayer()  # type: ignore[no-untyped-call]
+        cache.layers[number] = DynamicLayer()
     return cache, windows or {_KINDS[0]: None}
 
 
