@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import threading
 import warnings
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from coordgen_rs.errors import (
     TokenOutOfRangeError,
 )
 from coordgen_rs.history.indexes import index_name
-from coordgen_rs.history.store import DATABASE_NAME, HistoryStore
+from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, Request
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from drafts import drafted_after
 
@@ -218,6 +219,63 @@ def test_a_large_history_is_drafted_from_while_its_index_is_built_again(tmp_path
         assert held(history) == 77_000
 
 
+def test_what_is_evicted_as_an_index_is_just_built_has_it_built_again(tmp_path, monkeypatch):
+    documents = [tokens(seed, 11_000) for seed in range(9)]
+    is_built, is_evicted, close = threading.Event(), threading.Event(), HistoryStore.close
+
+    def close_late(store):
+        if threading.current_thread() is not threading.main_thread():
+            is_built.set()
+            assert is_evicted.wait(60)
+        close(store)
+
+    monkeypatch.setattr(HistoryStore, "close", close_late)
+    with open_history(tmp_path, max_tokens=95_000) as history:
+        for document in documents[:-1]:
+            history.add(document, [])
+        assert is_built.wait(60)
+        history.add(documents[-1], [])
+        is_evicted.set()
+        history._merging.join()
+        assert all(knows(history, document) for document in documents[2:])
+
+
+def test_an_index_whose_requests_another_process_evicts_as_it_is_opened_is_no_failure(
+    tmp_path, monkeypatch, recwarn
+):
+    name, epoch = "default", HistoryStore.epoch
+    with open_history(tmp_path, max_tokens=6_000) as history:
+        other = HistoryStore(tmp_path)
+        for seed in (0, 1):
+            history.add(tokens(seed, 2_500), [])
+
+        def epoch_before_an_eviction(store, namespace):
+            found = epoch(store, namespace)
+            monkeypatch.setattr(HistoryStore, "epoch", epoch)
+            other.add([Request(name, 1.0, 1, tokens(2, 2_000).astype("<u4").tobytes())])
+            return found
+
+        monkeypatch.setattr(HistoryStore, "epoch", epoch_before_an_eviction)
+    assert not recwarn.list
+    with open_history(tmp_path) as history:
+        assert not knows(history, tokens(0, 2_500))
+        assert knows(history, tokens(2, 2_000))
+
+
+def test_an_index_that_outlived_an_eviction_is_removed_where_none_is_built(tmp_path, recwarn):
+    path = fill(tmp_path)
+    whole = path.read_bytes()
+    with open_history(tmp_path, max_tokens=1_000) as history:
+        history.add(tokens(2, 300), [])
+    path.write_bytes(whole)  # as whoever evicts leaves it, killed before it is removed
+    with open_history(tmp_path) as history:
+        assert not knows(history, tokens(0, LONG))
+        assert knows(history, tokens(2, 300), at=100)
+    assert not path.exists()
+    open_history(tmp_path).close()
+    assert [str(warning.message).rpartition(": ")[2] for warning in recwarn] == ["it is removed"]
+
+
 def test_two_histories_of_one_directory_see_each_others_requests(tmp_path):
     one, other = open_history(tmp_path), open_history(tmp_path)
     one.add(tokens(0, 300), [])
@@ -245,7 +303,7 @@ def test_a_drafter_whose_request_is_over_holds_no_file_that_was_replaced(tmp_pat
             drafter.accept_recorded(tokens(0, LONG)[20:30])
         fill(tmp_path, seeds=(seed + 5,))
         history.refresh()
-        history._load(history._store, history._epoch, open_index=True)
+        history._load(history._store, history._epoch, None)
     assert (
         drafted_after(history, tokens(9, LONG)[980:1_000], 8)
         == tokens(9, LONG)[1_000:1_008].tolist()

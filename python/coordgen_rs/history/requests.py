@@ -100,6 +100,7 @@ class History:
         self._opened = OpenedHere()
         self._lock = threading.RLock()
         self._merging: threading.Thread | None = None
+        self._merger: threading.Thread | None = None  # until it has looked for the last time
         self._has_warned = False
         self._epoch, self._seen = "", 0
         if max_tokens is not None:
@@ -171,10 +172,9 @@ class History:
             if self._store is None:
                 return
             epoch, is_damaged = self._store.epoch(self.namespace), self.shared.is_damaged
-            if is_damaged:
-                self._warn("a block of the history's index is damaged: it is rebuilt")
             if is_damaged or epoch != self._epoch:
-                self._load(self._store, epoch, open_index=not is_damaged)
+                wrong = "a block of the history's index is damaged" if is_damaged else None
+                self._load(self._store, epoch, wrong)
             for request in self._store.read(self.namespace, after=self._seen):
                 self.shared.remember(_from_bytes(request.token_ids), request.number)
                 self._seen = request.number
@@ -250,32 +250,40 @@ class History:
         except (NoHistoryError, sqlite3.Error, OSError):
             return None
 
-    def _load(self, store: HistoryStore, epoch: str, *, open_index: bool) -> None:
-        """Reload from the index, or from the database if the index cannot be used."""
+    def _load(self, store: HistoryStore, epoch: str, wrong: str | None) -> None:
+        """Reload from the index, or from the database if something is wrong with the index."""
         self.shared.clear()
         self._epoch, self._seen = epoch, 0
         path = self._index_path(store)
-        try:
-            if open_index:
-                self.shared.open_index(path, self._key(epoch))
-        except HistoryIndexError as error:
-            if path.exists():
-                self._warn(f"{error}: it is rebuilt")
-            open_index = False
-        if open_index:
+        wrong = wrong or self._open_index(path, epoch)
+        if wrong is None:
             threading.Thread(target=self.shared.check_index, daemon=True).start()
             self._seen = self.shared.covers
             return
         num_tokens = store.count_tokens(self.namespace)
-        if num_tokens >= _MERGE_WHILE_RUNNING and not store.read_only:
+        is_rebuilt = num_tokens >= _MERGE_AT_CLOSE and not store.read_only
+        if path.exists():
+            fate = "left alone" if store.read_only else "rebuilt" if is_rebuilt else "removed"
+            self._warn(f"{wrong}: it is {fate}")
+        if is_rebuilt and num_tokens >= _MERGE_WHILE_RUNNING:
             # Until it is built, the newest requests are drafted from.
             self._seen = store.newest(self.namespace, _MERGE_WHILE_RUNNING)
             self._start_merging(store)
             return
-        if num_tokens >= _MERGE_AT_CLOSE:
-            with self._going_on("indexed"):
+        with self._going_on("indexed"):
+            if is_rebuilt:
                 self._rebuild(store, epoch)
+            elif not store.read_only:  # whoever evicted requests may not have come to remove it
+                path.unlink(missing_ok=True)
         self._seen = self.shared.covers
+
+    def _open_index(self, path: Path, epoch: str) -> str | None:
+        """Draft from the index; return why that cannot be."""
+        try:
+            self.shared.open_index(path, self._key(epoch))
+        except HistoryIndexError as error:
+            return str(error)
+        return None
 
     def _lacks(self, at_least: int) -> bool:
         """Whether building the index again pays."""
@@ -287,25 +295,41 @@ class History:
             self._start_merging(self._store)
 
     def _start_merging(self, store: HistoryStore) -> None:
-        is_merging = self._merging is not None and self._merging.is_alive()
-        if not is_merging and not store.read_only:
-            self._merging = threading.Thread(target=self._merge, args=(store.path.parent,))
-            self._merging.start()
+        with self._lock:
+            if self._merger is None and not store.read_only:
+                self._merging = threading.Thread(target=self._merge, args=(store.path.parent,))
+                self._merging.start()
+                self._merger = self._merging
 
     def _merge(self, directory: Path) -> None:
-        with self._going_on("indexed"):
-            store = HistoryStore(directory, fingerprint=self._fingerprint)
-            try:
-                epoch = None
-                while epoch != (epoch := store.epoch(self.namespace)):
-                    self._rebuild(store, epoch)
-            finally:
-                store.close()
+        try:
+            with self._going_on("indexed"):
+                store = HistoryStore(directory, fingerprint=self._fingerprint)
+                try:
+                    while not self._rebuild(store, store.epoch(self.namespace)):
+                        pass
+                finally:
+                    store.close()
+        finally:
+            with self._lock:
+                self._stop_merging()
 
-    def _rebuild(self, store: HistoryStore, epoch: str) -> None:
-        """Build an index of the whole database, and draft from it."""
+    def _stop_merging(self) -> None:
+        """From now on another thread may start: this one looks at nothing any more."""
+        if self._merger is threading.current_thread():
+            self._merger = None
+
+    def _rebuild(self, store: HistoryStore, epoch: str) -> bool:
+        """Build an index of the whole database, and draft from it.
+
+        Returns:
+            Whether that is done: False where the history was cleared, or evicted from, meanwhile.
+
+        Raises:
+            HistoryIndexError: It cannot be written, or not be read again.
+        """
         if store.read_only or not epoch:
-            return
+            return True
         path, key = self._index_path(store), self._key(epoch)
         remove_unfinished(path.parent)
         parts, covers = [], 0
@@ -314,13 +338,18 @@ class History:
             covers = request.number
         documents = _from_bytes(b"".join(parts))
         SharedHistory.write_index(path, documents, self.shared.vocab_size, covers, key)
-        if store.epoch(self.namespace) != epoch:  # it was cleared in the meantime
-            path.unlink(missing_ok=True)
-            return
         with self._lock:
-            if epoch == self._epoch:
-                self.shared.open_index(path, key)
+            is_current = epoch == self._epoch
+            wrong = self._open_index(path, epoch) if is_current else None
+            if store.epoch(self.namespace) != epoch:
+                path.unlink(missing_ok=True)
+                return False
+            if wrong is not None:
+                raise HistoryIndexError(wrong)
+            if is_current:
                 self._seen = max(self._seen, covers)
+            self._stop_merging()
+        return True
 
     def _index_path(self, store: HistoryStore) -> Path:
         return store.path.parent / index_name(self.namespace)
