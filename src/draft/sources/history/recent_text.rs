@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::thread;
+use std::time::Duration;
 
 use crate::draft::sources::automaton::other_text::BORDER;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
@@ -15,6 +16,9 @@ use crate::waiting;
 
 /// Tokens that are appended at once, in about a millisecond where documents are much alike.
 const PART_LEN: usize = 1024;
+/// How often others are let in before the processor is, too.
+const NUM_YIELDS: usize = 100;
+const A_MOMENT: Duration = Duration::from_micros(100);
 
 /// An automaton over documents. It grows while drafters stand in it: what they found in it before
 /// is looked up anew, see [`SuffixAutomaton::still_at`].
@@ -52,12 +56,25 @@ impl RecentText {
     }
 
     fn append(&self, part: &[TokenId]) {
-        while self.num_waiting.load(Ordering::Relaxed) > 0 {
-            thread::yield_now(); // a lock does not see to it that they have their turn
-        }
+        self.let_others_in();
         let mut automaton = waiting::write(&self.automaton);
         automaton.extend(part);
         automaton.settle();
+    }
+
+    /// A lock does not see to it that those who wait have their turn. It is over in microseconds, but
+    /// where they wait for the interpreter as well: that may take long, and is not spun through.
+    fn let_others_in(&self) {
+        let is_waited_for = || self.num_waiting.load(Ordering::Relaxed) > 0;
+        for _ in 0..NUM_YIELDS {
+            if !is_waited_for() {
+                return;
+            }
+            thread::yield_now();
+        }
+        while is_waited_for() {
+            thread::sleep(A_MOMENT);
+        }
     }
 
     /// Calls `call` while the text can be neither asked nor extended.
