@@ -75,7 +75,8 @@ fn a_lock_is_waited_for_without_holding_others_up() {
         let own = path.strip_prefix(&folder).unwrap().to_str().unwrap().replace('\\', "/");
         let text = fs::read_to_string(path).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        !(own.ends_with("tests.rs") || own.contains("/tests/"))
+        let is_test = own.ends_with("tests.rs") || own.contains("/tests/");
+        !is_test
             && !TAKE_LOCKS.contains(&&own[..])
             && (code.contains("oisonError") || code.contains(".lock().unwrap"))
     };
