@@ -108,6 +108,37 @@ CASES = {
         [{"x": 1, "a": 2}, {"x": 1, "b": True}],
         [{"x": 1, "a": 2, "b": True}, {"x": 1, "a": 2, "c": 3}],
     ),
+    "any of two, and one more": (
+        {"allOf": [{"anyOf": [A, B]}, of(x=INTEGER)]},
+        [{"a": 1, "x": 2}, {"b": True, "x": 2}],
+        [{"a": 1, "c": 2, "x": 3}, {"x": 1}],
+    ),
+    "any of two by reference, beside a property": (
+        {"$ref": "#/$defs/any", "$defs": {"any": {"anyOf": [A, B]}}} | of(x=INTEGER),
+        [{"a": 1, "x": 2}, {"b": True, "x": 2}],
+        [{"a": 1, "c": 2, "x": 3}, {"x": 1}],
+    ),
+    "any of a choice, beside a property": (
+        of(x=INTEGER)
+        | {"anyOf": [{"$ref": "#/$defs/any"}, of(y=TRUE)], "$defs": {"any": {"anyOf": [A, B]}}},
+        [{"x": 1, "a": 2}, {"x": 1, "b": True}, {"x": 1, "y": True}],
+        [{"x": 1, "a": 2, "c": 3}],
+    ),
+    "any of two, both times, one opened": (
+        {"allOf": [{"anyOf": [A | {"additionalProperties": True}]}, {"anyOf": [of(x=INTEGER)]}]},
+        [{"a": 1, "x": 2, "c": 3}],
+        [],
+    ),
+    "any of two, of at least so many": (
+        {"type": "object", "minProperties": 2, "required": ["a"], "anyOf": [A, {"type": "null"}]},
+        [{"a": 1, "c": 2}],
+        [],
+    ),
+    "the whole by a reference to what may be anything": (
+        {"$ref": "#/definitions/any", "definitions": {"any": True}} | A,
+        [{"a": 1}],
+        [{"a": 1, "c": 2}],
+    ),
     "an object or nothing": (
         {"anyOf": [A, {"type": "null"}]},
         [{"a": 1}, None],

@@ -56,7 +56,8 @@ class _Closing:
         if not isinstance(schema, dict):
             return schema
         combining = [name for name in ("$ref", "allOf", *_CHOICES) if name in schema]
-        if len(combining) == 1 and not {"properties", "required", *_SPEAKING} & schema.keys():
+        alone = {"properties", "required", "minProperties", *_SPEAKING}
+        if len(combining) == 1 and not alone & schema.keys():
             [name] = combining
             given = schema[name]
             if name == "$ref":
@@ -65,27 +66,29 @@ class _Closing:
                 return self._part(schema, name, [*map(self._whole, _list(given))])
         return self._closed(schema, [])
 
-    def _closed(self, schema: Any, outside: list[str]) -> Any:
-        """A schema that is closed with all its parts; `outside` are properties beside it."""
+    def _closed(self, schema: Any, beside: list[dict[str, Any]]) -> Any:
+        """A schema that is closed with all its parts, and with those that stand beside it."""
         if not isinstance(schema, dict):
             return schema
-        parts = [*self._parts(schema, set())]
-        if any(name in one for one in parts for name in _SPEAKING):
+        parts = [*beside, *self._parts(schema, set())]
+        if _speak(parts):
             return self._part(schema)
-        names = [*outside, *_names(parts)]
-        choices = [name for name in _CHOICES if name in schema]
-        if len(choices) == 1:  # each of them is closed, with what stands beside it
-            branches = [self._closed(one, names) for one in _list(schema[choices[0]])]
+        choices = [name for one in parts for name in _CHOICES if name in one]
+        if len(choices) == 1 and choices[0] in schema:  # each is closed, with what is beside it
+            together = [_together(parts)]
+            branches = [self._closed(one, together) for one in _list(schema[choices[0]])]
             return self._part(schema, choices[0], branches)
-        if choices:
-            names = [*outside, *_names(parts := [*self._parts(schema, set(), _CHOICES)])]
-        if not outside and not any("properties" in one for one in parts):
+        if choices:  # which of them go together is not known before
+            parts = [*beside, *self._parts(schema, set(), _CHOICES)]
+        names = _names(parts)
+        if _speak(parts) or not any("properties" in one for one in parts):
             return self._part(schema)
-        if _least(parts) > len(set(names)):
+        if _least(parts) > len(names):
             return self._part(schema)
         part = self._part(schema)
         if "$ref" in part:
-            part = {"allOf": [part]}
+            of_document = {name: part.pop(name) for name in _OF_DOCUMENT if name in part}
+            part = of_document | {"allOf": [part]}
         own = part.get("properties", {})
         every = own | {name: True for name in names if name not in own}
         return part | {"properties": every, "additionalProperties": False}
@@ -189,6 +192,18 @@ def _names(parts: list[dict[str, Any]]) -> list[str]:
         found |= dict.fromkeys(named if isinstance(named, dict) else ())
         found |= dict.fromkeys(name for name in required if isinstance(name, str))
     return [*found]
+
+
+def _speak(parts: list[dict[str, Any]]) -> bool:
+    """Whether schemas say themselves what else there may be."""
+    return any(name in one for one in parts for name in _SPEAKING)
+
+
+def _together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One schema for what counts here of several: the properties they name, and how many."""
+    names, is_described = _names(parts), any("properties" in one for one in parts)
+    named = {"properties": dict.fromkeys(names, True)} if is_described else {"required": names}
+    return named | {"minProperties": _least(parts)}
 
 
 def _least(parts: list[dict[str, Any]]) -> float:
