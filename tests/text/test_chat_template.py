@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("jinja2", reason="the extra chat is not installed")
 
 from coordgen_rs.errors import ChatTemplateError, OptionError
-from coordgen_rs.text import jinja_budget
+from coordgen_rs.text import jinja_budget, jinja_sandbox
 from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 from coordgen_rs.text.chat_template import ChatTemplate
 
@@ -35,6 +36,18 @@ def test_dict_is_as_in_transformers():
     assert rendered("{{ dict.fromkeys('ab', 0) }}") == "{'a': 0, 'b': 0}"
     with pytest.raises(ChatTemplateError, match="unsafe"):
         rendered("{{ dict.__class__.__mro__ }}")
+
+
+def test_filters_join_what_messages_have_by_an_attribute():
+    both = [*HELLO, {"role": "assistant", "content": "Hi"}]
+    assert rendered("{{ messages|join(', ', attribute='role') }}", both) == "user, assistant"
+    assert rendered("{{ messages|join('-', 'content') }}", both) == "Hello-Hi"
+
+
+def test_a_long_description_of_a_tool_can_be_indented():
+    tool = {"function": {"description": "d" * 450_000, "parameters": {"properties": {}}}}
+    text = rendered("{{ tools[0]|tojson(indent=4) }}", tools=[tool])
+    assert text == json.dumps(tool, indent=4)
 
 
 ENDLESS = {
@@ -113,6 +126,23 @@ def test_nothing_that_a_template_can_call_takes_more_than_its_limits():
     told = json.loads(done.stdout)
     assert told["found"] == {}
     assert told["number"] > 4000
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set n = namespace(x=[''] * 20000) %}{% for i in range(20) %}{% set n.x = [n.x] %}"
+        "{% endfor %}{{ n.x|tojson(indent=100)|length }}",
+        "{{ ([''] * 100000)|tojson(separators=(' ' * 100, ''))|length }}",
+    ],
+)
+def test_json_that_would_be_too_long_is_not_made(source, monkeypatch):
+    def made(*_, **__):
+        pytest.fail("it was made")
+
+    monkeypatch.setattr(jinja_sandbox, "json", SimpleNamespace(dumps=made))
+    with pytest.raises(ChatTemplateError, match="is longer than"):
+        rendered(source)
 
 
 def test_a_limit_of_time_holds_also_where_nothing_is_looped(monkeypatch):

@@ -18,6 +18,7 @@ from jinja2 import TemplateError, Undefined, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -205,7 +206,7 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         """Jinja's filter, which looks at what it joins."""
         parts = value
         if attribute is not None:
-            parts = self.call_filter("map", value, kwargs={"attribute": attribute})
+            parts = _Counted(map(make_attrgetter(self, attribute), value), self.budget)
         return self._joined(str(d), parts)
 
     def _limited(self, name: str, function: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
@@ -377,21 +378,29 @@ def _to_json(
     Raises:
         TemplateError: The indent is too wide, or it is too long.
     """
+    width = 0
     if indent is not None:
-        if (indent if isinstance(indent, int) else len(indent)) > _FEW:
+        width = indent if isinstance(indent, int) else len(indent)
+        if width > _FEW:
             raise TemplateError("an indent is too wide")
-        check_length(length_as_text(value) // ITEM_CHARS * _depth(value) * _FEW)
-    if separators is not None and sum(map(len, separators)) > _FEW:
+    between = 4 if separators is None else sum(map(len, separators))
+    if between > _FEW:
         raise TemplateError("a separator is too long")
     check_length(length_as_text(value, is_shown=True))
+    num_lines, depth = _lines_and_depth(value, {})
+    check_length(num_lines * (between + 1 + depth * max(width, 0)))
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
-def _depth(value: Any) -> int:
-    """How many lists and dicts stand inside each other."""
-    items = value.values() if isinstance(value, dict) else value
-    if not isinstance(items, Iterable) or isinstance(items, str | bytes):
-        return 1
-    return 1 + max(map(_depth, items), default=0)
+def _lines_and_depth(value: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """How many lines indented JSON has, and how many lists and dicts stand inside each other."""
+    if not isinstance(value, list | tuple | dict):
+        return 1, 0
+    if id(value) not in known:
+        items = value.values() if isinstance(value, dict) else value
+        inside = [_lines_and_depth(item, known) for item in items]
+        num_lines = 2 + sum(lines for lines, _ in inside)
+        known[id(value)] = num_lines, 1 + max((depth for _, depth in inside), default=0)
+    return known[id(value)]
