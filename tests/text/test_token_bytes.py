@@ -65,6 +65,12 @@ BOUNDED = {
     "an added token that takes the spaces": tokenizer(
         LETTERS, added_tokens=[added("<unk>"), added("<end>", id=4, rstrip=True)]
     ),
+    "scripts": tokenizer(LETTERS, pre_tokenizer={"type": "UnicodeScripts"}),
+    "an added token that is normalized": tokenizer(
+        LETTERS,
+        normalizer={"type": "Prepend", "prepend": "bbbb"},
+        added_tokens=[added("<unk>"), added("bbbb", id=4, normalized=True)],
+    ),
     **{
         form: tokenizer(BYTE_BPE, normalizer={"type": form}, pre_tokenizer=LEVEL)
         for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")
@@ -87,6 +93,17 @@ UNBOUNDED = {
     ),
     "nothing in its place": tokenizer(
         LETTERS, normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""}
+    ),
+    "spaces in its place, which are left out": tokenizer(
+        LETTERS,
+        normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": " "},
+        pre_tokenizer={"type": "Whitespace"},
+    ),
+    "other characters inside a word": tokenizer(
+        BYTE_BPE | {"continuing_subword_prefix": "##"}, pre_tokenizer=LEVEL
+    ),
+    "other characters at a word's end": tokenizer(
+        BYTE_BPE | {"end_of_word_suffix": "</w>"}, pre_tokenizer=LEVEL
     ),
     "bytes lacking behind a normalizer": tokenizer(
         LACKING, normalizer={"type": "NFC"}, pre_tokenizer=LEVEL

@@ -6,19 +6,22 @@ become one token or none, and where normalizing leaves characters out.
 """
 
 import math
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 _SHRINKS = {"NFC": 4, "NFD": 3, "NFKC": 4, "NFKD": 4, "Lowercase": 3, "Prepend": 1, "ByteLevel": 1}
 """How many times as many bytes a normalizer may get as it gives: three for `U+212A`, which becomes
 K, and four for bold letters, which become plain ones. Composed characters have up to 3.5 times as
 many in parts."""
 
-_KEEPING = {"ByteLevel", "Digits", "FixedLength", "Metaspace", "UnicodeScripts"}
+_FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
+
+_KEEPING = {"ByteLevel", "Digits", "FixedLength", "Metaspace"}
 """Pre-tokenizers that leave nothing out."""
-_LEAVING_SPACES = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
-"""Those that leave out white space, and nothing else."""
+_LEAVING_SPACES = {"BertPreTokenizer", "UnicodeScripts", "Whitespace", "WhitespaceSplit"}
+"""Those that leave out white space, and nothing else; `UnicodeScripts` does so at the beginning."""
 _ADDING = {"BertProcessing", "ByteLevel", "RobertaProcessing"}
 """Post-processors that take no token away."""
 
@@ -68,12 +71,16 @@ def _bound(tokenizer: dict[str, Any]) -> TokenBound | None:
         return None
     if not all(map(_keeps_tokens, _parts(tokenizer.get("post_processor"), "processors"))):
         return None
-    longest = max(longest, *(len(token["content"].encode()) for token in added), 1)
+    contents = [token["content"] for token in added]
+    contents += [_normalized(content, normalizers) for content in contents]
+    longest = max(longest, *(len(content.encode()) for content in contents), 1)
     leaves_spaces = (
         any(part["type"] in _LEAVING_SPACES for part in splitters)
         or any(part["type"] == "Strip" for part in normalizers)
         or any(token.get("lstrip") or token.get("rstrip") for token in added)
     )
+    if leaves_spaces and any(map(_makes_spaces, normalizers)):
+        return None
     return TokenBound(math.ceil(longest * shrinks), not leaves_spaces, lost)
 
 
@@ -95,6 +102,8 @@ def _longest(model: dict[str, Any], *, is_bytes: bool) -> tuple[int | None, byte
     """
     if model["type"] not in ("BPE", "Unigram"):
         return None, b""
+    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        return None, b""  # which characters are known depends on where they stand
     vocab, is_bpe = model["vocab"], model["type"] == "BPE"
     tokens = set(vocab) if isinstance(vocab, dict) else {piece for piece, _ in vocab}
     if is_bytes and is_bpe and model.get("unk_token") is None:  # characters stand for bytes
@@ -133,6 +142,26 @@ def _shrinks(normalizers: Iterable[dict[str, Any]]) -> float | None:
                 return None
             found *= _SHRINKS[part["type"]]
     return found
+
+
+def _normalized(content: str, normalizers: Iterable[dict[str, Any]]) -> str:
+    """An added token as it is looked for in a normalized text, of which it may take more."""
+    for part in normalizers:
+        if part["type"] == "Prepend":
+            content = part["prepend"] + content
+        elif part["type"] == "Replace":
+            content = content.replace(part["pattern"]["String"], part["content"])
+        elif part["type"] in _FORMS:
+            content = unicodedata.normalize(part["type"], content)
+    return content
+
+
+def _makes_spaces(normalizer: dict[str, Any]) -> bool:
+    """Whether something else than white space becomes some."""
+    if normalizer["type"] != "Replace":
+        return False
+    had, has = normalizer["pattern"]["String"], normalizer["content"]
+    return bool(had.strip()) and any(character.isspace() for character in has)
 
 
 def _keeps_text(splitter: dict[str, Any]) -> bool:
