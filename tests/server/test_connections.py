@@ -90,7 +90,7 @@ class FakeTransport:
     """What a connection writes to; the clock is the test's."""
 
     def __init__(self):
-        self.is_closed, self.is_paused, self.written = False, False, b""
+        self.is_closed, self.is_paused, self.written, self.num_unread = False, False, b"", 0
 
     def get_extra_info(self, name):
         return ("10.0.0.1", 1) if name in ("peername", "sockname") else None
@@ -103,6 +103,9 @@ class FakeTransport:
 
     def is_closing(self):
         return self.is_closed
+
+    def get_write_buffer_size(self):
+        return self.num_unread
 
     def write(self, content):
         self.written += content
@@ -244,6 +247,28 @@ def test_who_does_not_read_is_cut_off():
         assert transport.is_closed
         one.resume_writing()
         await answered(transport)
+
+    with_connection(test, answer)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_who_reads_slowly_gets_all_of_it(is_whole):
+    async def test(one, transport, clock, all_of_them):
+        one.data_received(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        if is_whole:
+            await answered(transport)
+        transport.num_unread = 1 << 20
+        one.pause_writing()
+        while transport.num_unread:
+            all_of_them.drop_slow(clock.now)
+            assert not transport.is_closed
+            clock.now += connections.SLOWEST_READER_S - 1
+            transport.num_unread -= 1 << 18
+        all_of_them.drop_slow(clock.now)
+        assert not transport.is_closed
+        one.resume_writing()
+        if not is_whole:
+            await answered(transport)
 
     with_connection(test, answer)
 

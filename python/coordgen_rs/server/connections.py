@@ -116,6 +116,7 @@ class Connection(H11Protocol):
         self._since_s = self.loop.time()
         self._has_begun = False  # a head, and not ended
         self._num_unasked = 0  # bytes since the last head
+        self._num_unread = 0  # bytes that were written
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
@@ -166,9 +167,14 @@ class Connection(H11Protocol):
 
     def waits_since(self) -> tuple[float, float]:
         """Same as in `Open`."""
+        before, self._num_unread = self._num_unread, self.transport.get_write_buffer_size()
+        if self._num_unread < before and not self._has_begun:  # it reads
+            self._since_s = self.loop.time()
+        if self.flow.write_paused or (self._num_unread and self._is_idle()):
+            return self._since_s, SLOWEST_READER_S
         if self._is_idle():
             return self._since_s, SLOWEST_HEAD_S if self._has_begun else LONGEST_SILENCE_S
-        return self._since_s, SLOWEST_READER_S if self.flow.write_paused else float("inf")
+        return self._since_s, float("inf")
 
     def drop(self) -> None:
         """Same as in `Open`."""
