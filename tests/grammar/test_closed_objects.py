@@ -221,8 +221,29 @@ def test_a_schema_that_grows_beyond_measure_is_refused():
         inner, place = of(n=inner), f"{place}/properties/n"
         places.append({"$ref": place})
     inner["properties"]["copies"] = {"anyOf": places}  # 900 properties for each of them
-    with pytest.raises(UnsupportedGrammarError, match="more than 50000 parts"):
+    with pytest.raises(UnsupportedGrammarError, match="more than 200000 parts"):
         with_closed_objects(inner)
+
+
+@pytest.mark.parametrize("link", [{}, of(own=INTEGER), {"allOf": [A]}])
+def test_references_in_a_row_may_be_as_many_as_there_are(link):
+    num = 3000
+    row = {f"d{number}": link | {"$ref": f"#/$defs/d{number + 1}"} for number in range(num)}
+    closed = with_closed_objects({"$ref": "#/$defs/d0", "$defs": row | {f"d{num}": A}})
+    assert len(closed["$defs"]) > num
+
+
+def test_many_names_beside_many_choices_are_refused_before_they_are_multiplied():
+    names = of(**{f"a{number}": INTEGER for number in range(1000)})
+    choices = [of(**{f"b{number}": INTEGER}) for number in range(1000)]
+    with pytest.raises(UnsupportedGrammarError, match="more than 200000 parts"):
+        with_closed_objects(names | {"anyOf": choices})
+
+
+@pytest.mark.parametrize("properties", [[1], "a", None, 5])
+def test_properties_that_are_none_are_refused(vocabulary, properties):
+    with pytest.raises(UnsupportedGrammarError, match="properties"):
+        vocabulary.matcher(JsonSchema({"properties": properties, "required": ["a"]}))
 
 
 def test_a_reference_out_of_the_document_is_left_as_it_is():

@@ -20,8 +20,9 @@ _NAMED = ("properties", "patternProperties")
 _VALUES = ("additionalProperties", "items", "prefixItems", "additionalItems", "contains")
 """Keywords that hold schemas of values inside."""
 _OF_DOCUMENT = ("$defs", "definitions", "$id", "$schema")
-_MOST_PARTS = 50_000
-"""Copies included: definitions inside each other may become many times as large."""
+_MOST_PARTS = 200_000
+"""Looked at or copied, names included: definitions inside each other, and many names beside many
+choices, may become many times as large."""
 _DEFINED = "#/$defs/"
 
 
@@ -45,10 +46,14 @@ class _Closing:
         self._given = root["$defs"] if isinstance(root.get("$defs"), dict) else {}
         self._made: dict[str, Any] = {}
         self._places: dict[tuple[tuple[str, ...], bool], str] = {}
+        self._to_make: list[tuple[str, dict[str, Any], bool]] = []
         self._num_parts = 0
 
     def document(self) -> dict[str, Any]:
         closed: dict[str, Any] = self._whole(self._root)
+        while self._to_make:  # each may refer to the next: calls would go as deep as that goes on
+            name, target, is_whole = self._to_make.pop()
+            self._made[name] = self._whole(target) if is_whole else self._part(target)
         return closed | {"$defs": self._given | self._made} if self._made else closed
 
     def _whole(self, schema: Any) -> Any:
@@ -90,6 +95,9 @@ class _Closing:
             of_document = {name: part.pop(name) for name in _OF_DOCUMENT if name in part}
             part = of_document | {"allOf": [part]}
         own = part.get("properties", {})
+        if not isinstance(own, dict):
+            return part  # no schema: llguidance says so
+        self._count(len(names))
         every = own | {name: True for name in names if name not in own}
         return part | {"properties": every, "additionalProperties": False}
 
@@ -106,15 +114,23 @@ class _Closing:
         """
         if not isinstance(schema, dict):
             return schema
-        self._num_parts += 1
-        if self._num_parts > _MOST_PARTS:
-            raise UnsupportedGrammarError(
-                f"the JSON schema cannot be followed: it has more than {_MOST_PARTS} parts"
-            )
+        self._count(1)
         return {
             name: value if name == done else self._keyword(name, one)
             for name, one in schema.items()
         }
+
+    def _count(self, num_parts: int) -> None:
+        """Note so many parts more.
+
+        Raises:
+            UnsupportedGrammarError: There are too many of them.
+        """
+        self._num_parts += num_parts
+        if self._num_parts > _MOST_PARTS:
+            raise UnsupportedGrammarError(
+                f"the JSON schema cannot be followed: it has more than {_MOST_PARTS} parts"
+            )
 
     def _keyword(self, name: str, given: Any) -> Any:
         """The value of a keyword in a part."""
@@ -130,16 +146,19 @@ class _Closing:
         self, schema: Any, seen: set[str], more: tuple[str, ...] = ()
     ) -> Iterator[dict[str, Any]]:
         """A schema, and what applies to the same value: by `allOf`, `$ref` and the `more`."""
-        if not isinstance(schema, dict):
-            return
-        yield schema
-        for name in ("allOf", *more):
-            for one in _list(schema.get(name)):
-                yield from self._parts(one, seen, more)
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and reference not in seen:
-            seen.add(reference)
-            yield from self._parts(self._target(reference), seen, more)
+        ahead = [schema]  # the next one last
+        while ahead:
+            schema = ahead.pop()
+            if not isinstance(schema, dict):
+                continue
+            self._count(1)
+            yield schema
+            reference = schema.get("$ref")
+            if isinstance(reference, str) and reference not in seen:
+                seen.add(reference)
+                ahead.append(self._target(reference))
+            for name in reversed(("allOf", *more)):
+                ahead += reversed(_list(schema.get(name)))
 
     def _place(self, reference: Any, *, is_whole: bool) -> Any:
         """Where the copy of a definition stands; the same place if it is not in the document."""
@@ -152,9 +171,7 @@ class _Closing:
             while (name := f"{'whole' if is_whole else 'part'}-{number}") in self._given:
                 number += 1
             self._places[key] = _DEFINED + name
-            self._made[name] = {}  # it may refer to itself
-            made = self._whole(target) if is_whole else self._part(target)
-            self._made[name] = made
+            self._to_make.append((name, target, is_whole))
         return self._places[key]
 
     def _target(self, reference: Any) -> dict[str, Any] | None:

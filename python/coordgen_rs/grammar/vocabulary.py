@@ -15,6 +15,7 @@ from coordgen_rs.extras import how_to_install
 from coordgen_rs.grammar.closed_objects import with_closed_objects
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.grammar.matcher import Matcher
+from coordgen_rs.grammar.own_stack import with_own_stack
 from coordgen_rs.grammar.schema_checks import check_schema
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -81,16 +82,16 @@ class Vocabulary:
         return found
 
     def _made(self, grammar: Grammar) -> Matcher:
-        text, what = self._definition(grammar)
+        text, what, num_levels = self._definition(grammar)
         return Matcher(
-            lambda: self._compile(text, what),
+            lambda: self._compile(text, what, num_levels),
             self.vocab_size,
             self._tokens.eos_tokens,
             has_end=self._has_end,
         )
 
-    def _definition(self, grammar: Grammar) -> tuple[str, str]:
-        """A grammar in llguidance's form, and its name in messages.
+    def _definition(self, grammar: Grammar) -> tuple[str, str, int]:
+        """A grammar in llguidance's form, its name in messages, and how deep it may be at most.
 
         Raises:
             UnsupportedGrammarError: It cannot be read.
@@ -108,21 +109,23 @@ class Vocabulary:
                     options |= {"item_separator": ", ", "key_separator": ": "}
                 with package_errors_as(UnsupportedGrammarError, "the JSON schema cannot be read"):
                     made = matcher.grammar_from_json_schema(closed, overrides=options)
-                return made, "the JSON schema"
+                return made, "the JSON schema", closed.count("{")
             case Regex(pattern=pattern):
-                return matcher.grammar_from_regex(pattern), "the regular expression"
+                return matcher.grammar_from_regex(pattern), "the regular expression", 0
             case Lark(text=text):
-                return matcher.grammar_from_lark(text), "the Lark grammar"
+                return matcher.grammar_from_lark(text), "the Lark grammar", text.count(":")
             case _:
                 assert_never(grammar)
 
-    def _compile(self, text: str, what: str) -> Any:
+    def _compile(self, text: str, what: str, num_levels: int) -> Any:
         """An `llguidance.LLMatcher` at the grammar's start.
 
         Raises:
             UnsupportedGrammarError: The grammar cannot be followed.
         """
-        matcher = self._package.LLMatcher(self._tokens, text, log_level=0)
+        matcher = with_own_stack(
+            num_levels, lambda: self._package.LLMatcher(self._tokens, text, log_level=0), what
+        )
         if matcher.is_error():
             raise UnsupportedGrammarError(
                 f"{what} cannot be followed: {_on_one_line(matcher.get_error())}"

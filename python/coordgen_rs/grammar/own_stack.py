@@ -1,0 +1,63 @@
+"""Grammars compiled where a long chain of references cannot end the process.
+
+In: what compiles a grammar, and how deep that may go at most. Out: what it returns. llguidance
+1.9.1 calls itself for each definition that another refers to, about 10 KB each time, and a process
+whose stack is full is ended by the system: 800 definitions in a row fill the 8 MB of a thread.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from coordgen_rs.errors import UnsupportedGrammarError
+
+MOST_LEVELS = 20_000
+"""6,000 objects of a schema, each inside the one before by a reference, are 18,000 levels and take
+less than a third of the stack."""
+
+_STACK_BYTES = 256 << 20
+"""Only what is used of it takes memory."""
+_FEW_LEVELS = 200
+"""They fit into any thread's stack."""
+
+_SETTING = threading.Lock()
+
+
+def with_own_stack(num_levels: int, compile: Callable[[], Any], what: str) -> Any:
+    """What `compile` returns.
+
+    Args:
+        num_levels: How deep it may go at most.
+        compile: Called once, and in a thread of its own where it may go deep.
+        what: Names the grammar in messages.
+
+    Raises:
+        UnsupportedGrammarError: It may go too deep.
+        Exception: What `compile` raises.
+    """
+    if num_levels > MOST_LEVELS:
+        raise UnsupportedGrammarError(
+            f"{what} cannot be followed: it has more than {MOST_LEVELS:,} parts"
+        )
+    if num_levels <= _FEW_LEVELS:
+        return compile()
+    made: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            made.append(compile())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="coordgen-grammar")
+    with _SETTING:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if errors:
+        raise errors[0]
+    return made[0]
