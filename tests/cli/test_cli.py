@@ -87,6 +87,13 @@ def test_sampled_text_hangs_on_the_seed_and_not_on_drafts(bundle):
     assert "seed" in refused(*common, "--seed", -1)
 
 
+def test_a_comparison_tells_both_speeds_in_a_row_and_then_the_seed(bundle):
+    common = ("generate", "--model", bundle, "--prompt", "a", "--max-new-tokens", 4)
+    done = coordgen(*common, "--temperature", 1, "--seed", 3, "--compare")
+    speeds = r"[\d,]+ tokens/s with drafting, \d+ without: the same tokens, seed 3\n"
+    assert re.search(f"{speeds}$", done.stderr), done.stderr
+
+
 def on_terminal(*arguments, **environment):
     """Run a command whose output and errors go to a terminal; return what is shown there."""
     ours, theirs = pty.openpty()

@@ -193,11 +193,11 @@ def _closing_line(report: dict[str, Any]) -> str:
         f"{report['tokens_per_step']:.2f} tokens_per_step, "
         f"{report['tokens_per_s']:.0f} tokens/s"
     )
-    if report["seed"] is not None:
-        line += f", seed {report['seed']}"
     if "identical" in report:
         same = "the same tokens" if report["identical"] else "DIFFERENT TOKENS"
         line += f" with drafting, {report['plain_tokens_per_s']:.0f} without: {same}"
         if report["compare_rounds"] > 1:
             line += f" (medians of {report['compare_rounds']} rounds)"
+    if report["seed"] is not None:
+        line += f", seed {report['seed']}"
     return line
