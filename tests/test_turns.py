@@ -3,13 +3,16 @@
 import asyncio
 import gc
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from coordgen_rs import Model, Stats, Step, turns
 from coordgen_rs.answer import Stream, whole
+from coordgen_rs.bell import Bell
 from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
+from coordgen_rs.making import Making
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.turns import Turns
 
@@ -317,3 +320,51 @@ def test_requests_that_wait_begin_in_the_order_in_which_they_came(scripted):
         may_step.set()
         assert [one.result(60).text for one in asked] == words
     assert scripted.ended == words
+
+
+class Overtaken(deque):
+    """Items of a `Making` that a helper finishes just when its reader has found none."""
+
+    def __init__(self, making):
+        self._making = making
+
+    def popleft(self):
+        try:
+            return super().popleft()
+        except IndexError:
+            while self._making.make():
+                pass
+            raise
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_reader_that_finds_nothing_gets_what_a_helper_makes_at_that_moment(ends_well):
+    def items():
+        yield from "ab"
+        if not ends_well:
+            raise OptionError("the last step failed")
+
+    making = Making(items(), Bell())
+    making._made = Overtaken(making)
+    assert [making.take(), making.take()] == ["a", "b"]
+    for _ in range(2):
+        with pytest.raises(StopIteration if ends_well else OptionError):
+            making.take()
+
+
+def test_an_end_that_goes_wrong_is_told_to_the_reader_and_keeps_nobody_waiting():
+    def items():
+        try:
+            yield "a"
+            making.close()
+            yield "b"
+        finally:
+            raise OptionError("the request cannot be kept")
+
+    making = Making(items(), Bell())
+    assert making.take() == "a"
+    assert making.make()
+    assert making.maker is None
+    with pytest.raises(OptionError, match="cannot be kept"):
+        making.take()
+    making.close()

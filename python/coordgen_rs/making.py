@@ -121,11 +121,12 @@ class Making(Generic[_Item]):
             CallOrderError: Same as in `take`.
         """
         while True:
+            error, is_over = self._error, self._is_over  # read first: items are made before these
             with suppress(IndexError):
                 return (self._made.popleft(),)
-            if self._error is not None:  # what is not complete does not just end
-                raise self._error
-            if self._is_over:
+            if error is not None:  # what is not complete does not just end
+                raise error
+            if is_over:
                 raise StopIteration
             if self.maker == get_ident():
                 raise CallOrderError("a stream cannot be read while it makes its own next step")
@@ -139,11 +140,15 @@ class Making(Generic[_Item]):
         return True
 
     def _end(self) -> None:
-        if self.is_given_up:
-            self._finish()
-        self.maker = None
-        self._right.release()
-        self._bell.ring()
+        try:
+            if self.is_given_up:
+                self._finish()
+        except Exception as error:  # whoever makes the item may be a helper
+            self._error = error
+        finally:
+            self.maker = None
+            self._right.release()
+            self._bell.ring()
 
     def _closed(self) -> bool | None:
         """True once the generator is closed; None while another thread makes an item."""
@@ -157,6 +162,8 @@ class Making(Generic[_Item]):
         return True
 
     def _finish(self) -> None:
-        self._items.close()
-        self._made.clear()
-        self._is_over = True
+        try:
+            self._items.close()
+        finally:
+            self._made.clear()
+            self._is_over = True
