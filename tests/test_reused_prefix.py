@@ -5,6 +5,7 @@ import pytest
 
 from coordgen_rs import Sampling, Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.bench.exactness import SideBranchDrafter
+from coordgen_rs.wrapped_drafter import WrappedDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 LOGIT_READERS = ("automaton", "calibration", "lookup-table")
@@ -137,3 +138,22 @@ def test_a_prompt_that_is_given_up_between_chunks_is_gone_on_with(session_of, dr
     assert tokens_of(steps(stats=stats, on_read=later.append)) == expected
     assert stats.reused_tokens == read[0]
     assert later[-1] == len(prompt) - 1 - read[0]
+
+
+def test_a_drafter_is_told_that_its_prompt_was_given_up(session_of):
+    session, told = session_of("embedded", "fp32"), []
+
+    class Told(WrappedDrafter):
+        def end(self):
+            told.append("end")
+            super().end()
+
+    def give_up(num_tokens):
+        raise KeyboardInterrupt
+
+    prompt, _ = turns(session, 0)
+    steps = generate(session, prompt, drafter=Told(make_drafter(session)), on_read=give_up)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    assert told == ["end"]
+    assert session.gap_work is None

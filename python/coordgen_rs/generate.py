@@ -137,14 +137,14 @@ def generate(
         num_reused=kept,
         **ruled,
     )
-    with stats.prefill(request.prompt, kept):
-        session.rewind(kept)
-        # The last prompt token is the root of the first draft.
-        on_logits = drafter.prefilled if drafter.reads_prefill else None
-        stats.switching = session.prefill(
-            request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
-        )
     try:
+        with stats.prefill(request.prompt, kept):
+            session.rewind(kept)
+            # The last prompt token is the root of the first draft.
+            on_logits = drafter.prefilled if drafter.reads_prefill else None
+            stats.switching = session.prefill(
+                request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
+            )
         # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
         session.gap_work = drafter.draft_on
         while stats.finish_reason is None:

@@ -279,6 +279,7 @@ class TestSglang:
         corpus = Corpus(VOCAB_SIZE, 4)
         corpus.batch_get(["one"], [[40, 41, 42, 43, 44]], [5])
         corpus.erase_match_state(["one", "unknown"])
+        assert [len(drafter.token_ids) for drafter in corpus._idle] == [0]
         tokens, _ = corpus.batch_get(["two"], [[7, 40, 41]], [3])
         assert tokens.tolist() == [41, 42, 43, 44]
         corpus.reset()

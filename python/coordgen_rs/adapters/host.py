@@ -199,23 +199,30 @@ def generate(
     propose = drafter.propose_tree if host.takes_trees else partial(_propose_chain, drafter)
     until = host.capacity if draft_until is None else min(draft_until, host.capacity)
     drafter.begin(prompt)
-    host.clear()
-    host.read(prompt)
-    length, num_drafted, new_tokens = len(prompt), 0, [host.choose(0)]
-    while True:
-        drafter.observe(np.array(new_tokens, np.uint32))
-        left = 0 if new_tokens[-1] in end_token_ids else left - len(new_tokens)
-        if left == 0 and history is not None:
-            history.remember(drafter.token_ids)
-        yield HostStep(new_tokens, num_drafted)
-        if left == 0:
-            return
-        token_ids, parents = propose(max(0, min(left - 1, until - length - 1)))
-        host.run(token_ids, parents)
-        rows, new_tokens = _walk(host, token_ids.tolist(), parents.tolist(), end_token_ids, left)
-        host.keep(rows)
-        length += len(rows)
-        num_drafted = len(token_ids) - 1
+    text = prompt.tolist()
+    try:
+        host.clear()
+        host.read(prompt)
+        num_drafted, new_tokens = 0, [host.choose(0)]
+        while True:
+            drafter.observe(np.array(new_tokens, np.uint32))
+            text += new_tokens
+            left = 0 if new_tokens[-1] in end_token_ids else left - len(new_tokens)
+            if left == 0 and history is not None:
+                history.remember(drafter.token_ids)
+            yield HostStep(new_tokens, num_drafted)
+            if left == 0:
+                return
+            token_ids, parents = propose(max(0, min(left - 1, until - len(text))))
+            host.run(token_ids, parents)
+            rows, new_tokens = _walk(
+                host, token_ids.tolist(), parents.tolist(), end_token_ids, left
+            )
+            host.keep(rows)
+            num_drafted = len(token_ids) - 1
+    finally:
+        if drafter.token_ids.tolist() == text:  # else it is at another request by now
+            drafter.end()
 
 
 def _propose_chain(

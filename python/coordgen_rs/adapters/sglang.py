@@ -74,6 +74,7 @@ class Corpus:
             if req_id in self._requests:
                 drafter, _ = self._requests.pop(req_id)
                 self._history.remember(drafter.token_ids)
+                drafter.end()
                 self._idle.append(drafter)
 
     def synchronize(self) -> None:
