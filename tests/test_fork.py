@@ -168,6 +168,33 @@ print("same")
     assert run(before, in_child, after) == "same\n"
 
 
+def test_a_stream_is_refused_in_a_fork_also_while_another_thread_makes_its_step():
+    before = """
+from coordgen_rs import Stats, Step
+from coordgen_rs.answer import Stream
+from coordgen_rs.text.stop import StopStrings
+in_step, go_on = threading.Event(), threading.Event()
+def steps():
+    in_step.set()
+    go_on.wait()
+    yield Step([65], 0, sources=("target",))
+stream = Stream(steps(), Stats(), chr, StopStrings(()))
+thread = threading.Thread(target=lambda: print("".join(stream)))
+thread.start()
+in_step.wait()
+"""
+    in_child = """
+refused(lambda: next(stream), stream.step)
+stream.close()
+os._exit(0)
+"""
+    after = """
+go_on.set()
+thread.join()
+"""
+    assert run(before, in_child, after) == "A\n"
+
+
 def test_a_drafter_and_its_look_up_table_survive_a_fork():
     before = """
 rows, vocab_size = 16, 200_000  # so many that they are read on several threads

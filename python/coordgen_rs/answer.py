@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 from coordgen_rs.bell import Bell
 from coordgen_rs.generate import Step
 from coordgen_rs.making import Making
+from coordgen_rs.process import OpenedHere
 from coordgen_rs.stats import Stats
 from coordgen_rs.text.stop import StopStrings
 
@@ -134,6 +135,7 @@ class Stream(Iterator[Piece]):
 
     Any thread may ask for the next piece, one after the other. Close the stream, or leave its
     `with` block, to abandon the answer half-way. After an error, each later call raises it again.
+    In a fork of its process, ForkedError is raised, and closing does nothing.
 
     Args:
         steps: Those of one request; begun with the first piece, closed with the stream.
@@ -154,7 +156,7 @@ class Stream(Iterator[Piece]):
         read = _read(steps, stats, decode, stop)
         # Neither refers to the stream: one that is dropped is closed at once.
         self._making = Making(read, Bell()) if made is None else made(read)
-        self._reading = RLock()
+        self._reading, self._opened = RLock(), OpenedHere()
         self._stats, self._given = stats, list[Piece]()
         self._is_whole = False
         self._taken = deque[tuple[Piece, int]]()  # not given yet; and how many tokens belong to it
@@ -177,7 +179,8 @@ class Stream(Iterator[Piece]):
 
     def close(self) -> None:
         """End the request where it stands; the model is free for the next."""
-        self._making.close()
+        if not self._opened.is_forked:
+            self._making.close()
 
     def step(self) -> Gain | None:
         """What the next step adds; None at the end.
@@ -185,6 +188,7 @@ class Stream(Iterator[Piece]):
         For readers that act once a step, such as a server; what else they read of the stream is
         what is left of a step. Errors are those of `next`.
         """
+        self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self._making.is_asked()
             begun = self._num_given
@@ -207,6 +211,7 @@ class Stream(Iterator[Piece]):
             )
 
     def __next__(self) -> Piece:
+        self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self._making.is_asked()
             while not self._taken or self._making.is_given_up:
