@@ -207,6 +207,16 @@ def test_of_a_large_limit_an_eighth_is_evicted_at_once(tmp_path):
     ]
 
 
+def test_a_request_that_fits_alone_is_kept_also_where_an_eighth_is_evicted_at_once(tmp_path):
+    with open_history(tmp_path, max_tokens=10_000) as history:
+        for seed, length in enumerate((9_000, 10_000, 9_500)):
+            history.add(tokens(seed, length), [])
+            assert list(map(len, stored(tmp_path))) == [length]
+            assert knows(history, tokens(seed, length))
+        history.add(tokens(3, 10_001), [])
+        assert stored(tmp_path) == []
+
+
 def test_a_large_history_is_drafted_from_while_its_index_is_built_again(tmp_path):
     documents = [tokens(seed, 11_000) for seed in range(9)]
     with open_history(tmp_path, max_tokens=95_000) as history:

@@ -263,8 +263,9 @@ class HistoryStore:
         """Most tokens of all namespaces together: beyond them, the oldest requests are evicted.
 
         An eighth of the limit is evicted at once, so that indexes are seldom built again; of a
-        limit below 8,192 tokens, no more than must be. Kept in the database, for all who open it.
-        What is there already is evicted when the next request is stored.
+        limit below 8,192 tokens, no more than must be. The newest request stays if it fits alone.
+        Kept in the database, for all who open it. What is there already is evicted when the next
+        request is stored.
         """
         query = "SELECT value FROM properties WHERE name = 'max_tokens'"
         row = self._connection.execute(query).fetchone()
@@ -333,10 +334,10 @@ class HistoryStore:
         return self._value("SELECT id FROM namespaces WHERE name = ?", namespace)
 
     def _evict(self) -> dict[str, int]:
-        limit = self.max_tokens
+        limit, newest = self.max_tokens, self._value("SELECT MAX(number) FROM requests")
+        spared = limit // _SPARED if limit >= _SPARED_FROM else 0
         surplus = self.num_tokens - limit
-        if surplus > 0 and limit >= _SPARED_FROM:
-            surplus += limit // _SPARED
+        surplus += spared if surplus > 0 else 0
         evicted: list[tuple[int]] = []
         names: Counter[str] = Counter()
         query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
@@ -344,6 +345,8 @@ class HistoryStore:
             if surplus <= 0:
                 break
             number, num_tokens, name = checked_size(row, self.path)
+            if number == newest and surplus <= spared:  # it fits by itself
+                break
             evicted.append((number,))
             names[name] += 1
             surplus -= num_tokens
