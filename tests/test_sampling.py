@@ -216,7 +216,9 @@ def test_plain_decoding_tells_a_penalty_each_token_once(session_of, monkeypatch)
     prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[2]).prompt)
     sampling = Sampling(0.7, repetition_penalty=1.3, seed=4)
     expected = tokens_of(generate(session, prompt, max_new_tokens=12, sampling=sampling))
-    monkeypatch.setattr(sys.modules[plain.__module__], "SeenTokens", Counted)
+    module = sys.modules[plain.__module__]
+    monkeypatch.setattr(module, "SeenTokens", Counted)
+    monkeypatch.setattr(module, "Sampling", Drawing)
     said = tokens_of(plain(session, prompt, max_new_tokens=12, sampling=Drawing()))
     assert said == expected
     assert told == [len(prompt)] + [1] * len(said)

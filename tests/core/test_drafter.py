@@ -302,17 +302,6 @@ def test_a_refused_proposal_leaves_none_waiting(past_len):
         drafter.accept(np.zeros((1, VOCAB_SIZE), np.float32))
 
 
-def test_a_proposal_that_cannot_be_written_leaves_none_waiting():
-    drafter = make_drafter()
-    drafter.begin(uint32([1]), 3)
-    inputs = drafter.propose(0)
-    inputs.mask.flags.writeable = False
-    with pytest.raises(Exception, match=r"writeable|read-?only"):
-        drafter.propose(0)
-    with pytest.raises(CallOrderError):
-        drafter.accept(np.zeros((inputs.rows, VOCAB_SIZE), np.float32))
-
-
 @pytest.mark.parametrize("cost", [np.nan, np.inf, -1.0])
 def test_what_is_no_cost_of_a_draft_model_is_refused(cost):
     drafter = make_drafter()

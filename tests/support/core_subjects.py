@@ -250,6 +250,18 @@ class OfPromptLookup(Subject):
         return plainly(self.object.propose())
 
 
+class OfSeenTokens(Subject):
+    def made(self):
+        seen = _core.SeenTokens(VOCAB_SIZE)
+        seen.extend(text(self.seed, 6))
+        return seen
+
+    def seen(self):
+        drawn = _core.Sampling(0, repetition_penalty=2.0).draw
+        rows = logits(ROWS, self.seed)
+        return [len(self.object), [drawn(row, 0, self.object) for row in rows]]
+
+
 class Store:
     """Loads and releases at once."""
 
@@ -309,6 +321,7 @@ SUBJECTS = {
     _core.ModelDraft: OfModelDraft,
     _core.SuffixAutomaton: OfSuffixAutomaton,
     _core.PromptLookup: OfPromptLookup,
+    _core.SeenTokens: OfSeenTokens,
     _core.Switcher: OfSwitcher,
 }
 
