@@ -5,7 +5,17 @@ import sys
 import numpy as np
 import pytest
 
-from coordgen_rs import Sampling, SeenTokens, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import (
+    Drafter,
+    HostDrafter,
+    Sampling,
+    SeenTokens,
+    StepInputs,
+    Tokenizer,
+    generate,
+    make_drafter,
+    plain,
+)
 from coordgen_rs.errors import (
     EmptyPromptError,
     NonFiniteLogitsError,
@@ -193,6 +203,22 @@ def test_seen_tokens_refuse_what_is_of_another_vocabulary_and_stay_as_they_are()
     assert len(seen) == 0
     with pytest.raises(ShapeError, match="5 scores"):
         Sampling(repetition_penalty=1.5).draw(np.zeros(5, np.float32), 0, seen)
+
+
+def test_a_vocabulary_that_no_model_has_is_refused_before_it_takes_memory():
+    # A bit is kept for each id up to the largest that was told.
+    most, message = 2**24, "vocab_size is 16777217, but must be at most 16,777,216"
+    for number in (most + 1, 2**32 - 1, 2**70):
+        with pytest.raises(OptionError, match="vocab_size is"):
+            SeenTokens(number)
+    array, mask = np.zeros((1, 1), np.int64), np.zeros((1, 1, 1, 8), np.float32)
+    step_inputs = StepInputs(array, array.copy(), mask)
+    for made in (SeenTokens, HostDrafter, lambda size: Drafter([step_inputs], size)):
+        with pytest.raises(OptionError, match=message):
+            made(most + 1)
+    seen = SeenTokens(most)
+    seen.extend(np.array([most - 1], np.uint32))
+    assert len(seen) == 1
 
 
 def test_plain_decoding_tells_a_penalty_each_token_once(session_of, monkeypatch):

@@ -354,7 +354,7 @@ class Drafter:
 
     Args:
         step_inputs: One for each step that the session can run, narrowest first.
-        vocab_size: Number of columns of the logits.
+        vocab_size: Number of columns of the logits, at most 2^24.
         sources: Names from `draft_sources`. If empty, nothing is drafted.
         costs: What each step costs, in any unit: a number, or a pair: with an empty cache, and
             additionally per committed token. Wider steps and drafts are only used where they
@@ -371,8 +371,9 @@ class Drafter:
             "static" is Token Recycling's, a `DynamicTree` is DIAA's.
 
     Raises:
-        OptionError: A source, commit or tree is unknown, steps or costs are unusable, or the
-            history, the look-up table or the draft model is of another vocabulary.
+        OptionError: A source, commit or tree is unknown, steps or costs are unusable, the
+            vocabulary is above 2^24, or the history, the look-up table or the draft model is of
+            another one.
     """
 
     def __new__(
@@ -734,7 +735,10 @@ class SeenTokens:
     however long the text is. A failed call changes nothing.
 
     Args:
-        vocab_size: Number of ids in the vocabulary.
+        vocab_size: Number of ids in the vocabulary, at most 2^24.
+
+    Raises:
+        OptionError: `vocab_size` is negative or above 2^24.
     """
 
     def __new__(cls, vocab_size: int) -> SeenTokens: ...
@@ -758,7 +762,7 @@ class HostDrafter:
     history. A failed call changes nothing.
 
     Args:
-        vocab_size: Number of ids in the engine's vocabulary.
+        vocab_size: Number of ids in the engine's vocabulary, at most 2^24.
         rows: Numbers of tokens that a run of the engine may take, ascending: the last committed
             token and the draft tokens. 1 to 17 by default.
         costs: What a run of each costs, as in `Drafter`; drafts are only as long as pays. Without
@@ -771,8 +775,8 @@ class HostDrafter:
 
     Raises:
         OptionError: The method or commit is unknown; the method has nothing to draft from
-            here, or a tree of its own; rows or costs are unusable; or the history is of another
-            vocabulary.
+            here, or a tree of its own; rows or costs are unusable; the vocabulary is above 2^24;
+            or the history is of another.
     """
 
     def __new__(

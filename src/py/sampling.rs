@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use super::convert::{array, non_negative, token_ids};
 use super::errors::ShapeError;
 use crate::error::Error;
-use crate::ids::TokenId;
+use crate::ids::{TokenId, check_vocab_size};
 use crate::sampling::{Sampling, SeenTokens};
 
 /// How the target's tokens are drawn from its logits.
@@ -73,8 +73,10 @@ pub struct PySeenTokens {
 #[pymethods]
 impl PySeenTokens {
     #[new]
-    fn new(vocab_size: u32) -> Self {
-        Self { core: SeenTokens::default(), vocab_size: vocab_size as usize }
+    fn new(vocab_size: i128) -> PyResult<Self> {
+        let vocab_size = non_negative("vocab_size", vocab_size)?;
+        check_vocab_size(vocab_size)?;
+        Ok(Self { core: SeenTokens::default(), vocab_size })
     }
 
     fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {

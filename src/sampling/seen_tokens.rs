@@ -8,7 +8,8 @@ use crate::ids::TokenId;
 /// # How it stores
 /// A bit for each id up to the largest that was seen, and the tokens: those of the prompt by id, so
 /// that a row is gone through in its own order, then the others as they were first seen. Room for
-/// their scores.
+/// their scores. So an id costs memory up to 512 MB: callers check ids against a vocabulary, and that
+/// with [`check_vocab_size`](crate::ids::check_vocab_size).
 ///
 /// # Cost
 /// `insert` O(1); `truncate` O(1) a token that it forgets; `restart` a scan of the bits besides.

@@ -27,7 +27,7 @@ use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::source::{DraftSource, Verification};
 use crate::error::{Error, Result};
-use crate::ids::{NodeId, TokenId};
+use crate::ids::{NodeId, TokenId, check_vocab_size};
 use crate::sampling::{Sampling, SeenTokens};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::verify;
@@ -71,8 +71,10 @@ pub struct Drafter {
 impl Drafter {
     /// A drafter that asks `sources`; with none of them it verifies carried tokens only.
     ///
-    /// Fails when an option of the shape is out of its range, or a source draws on another vocabulary.
+    /// Fails when an option of the shape is out of its range, the vocabulary has more than
+    /// [`MAX_VOCAB_SIZE`](crate::ids::MAX_VOCAB_SIZE) ids, or a source draws on another one.
     pub fn new(sources: Vec<Box<dyn DraftSource>>, options: DrafterOptions) -> Result<Self> {
+        check_vocab_size(options.vocab_size)?;
         Ok(Self {
             draft: Draft::new(sources.len(), &options)?,
             model_choice: ModelChoice::default(),

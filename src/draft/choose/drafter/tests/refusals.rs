@@ -7,6 +7,7 @@ use crate::draft::sources::lookup_table::SharedTable;
 use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::model::ModelDraft;
 use crate::draft::sources::model::source::{ModelSource, SharedModelDraft};
+use crate::ids::MAX_VOCAB_SIZE;
 
 #[test]
 fn a_failed_accept_changes_nothing() {
@@ -39,6 +40,20 @@ fn an_unknown_token_in_a_recorded_answer_is_refused_before_anything_is_learned()
         assert_eq!(drafter.accept_recorded(&answer), Err(refused.clone()));
     }
     assert!(!drafter.accept_recorded(&known).unwrap().token_ids.is_empty());
+}
+
+#[test]
+fn a_vocabulary_that_no_model_has_is_refused() {
+    let of = |vocab_size| {
+        let steps = StepChoice::new(vec![StepShape { rows: 1, attended: 8 }], None).unwrap();
+        let (commit, end_tokens) = (CommitPolicy::Compact, vec![]);
+        let shape = TreeShape::BestFirst;
+        Drafter::new(vec![], DrafterOptions { steps, vocab_size, commit, end_tokens, shape })
+    };
+    assert!(of(MAX_VOCAB_SIZE).is_ok());
+    for too_many in [MAX_VOCAB_SIZE + 1, usize::MAX] {
+        assert!(matches!(of(too_many), Err(Error::BadOption { what: "vocab_size", .. })));
+    }
 }
 
 #[test]
