@@ -130,7 +130,7 @@ bench: build/.core ## micro-benchmarks of drafting, in Rust and through the bind
 	cargo bench
 	$(BIN)/python -m pytest -q benches --benchmark-only --benchmark-columns=min,median,max,rounds
 
-growth: ## instructions of a step after 1,000 to 1,000,000 tokens (needs valgrind; an hour; LENGTHS="1000 16000")
+growth: ## instructions of a step after 1,000 to 1,000,000 tokens (needs valgrind; long; LENGTHS="1000 16000")
 	cargo bench --quiet --bench growth -- $(LENGTHS)
 
 clean: ## remove everything that was built

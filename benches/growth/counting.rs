@@ -6,7 +6,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
-use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -80,8 +79,11 @@ pub fn can_count_instructions() -> Result<(), &'static str> {
 
 /// Runs this program again, under callgrind, with `arguments`. Returns the instructions of each dump
 /// by its name, and what was printed.
-pub fn instructions(arguments: &[String], folder: &Path) -> (HashMap<String, u64>, String) {
+pub fn instructions(arguments: &[String]) -> (HashMap<String, u64>, String) {
     let own = std::env::current_exe().expect("a program has a path");
+    let name = format!("coordgen-callgrind-{}-{}", std::process::id(), arguments.join("-"));
+    let folder = std::env::temp_dir().join(name.replace(' ', "-"));
+    std::fs::create_dir_all(&folder).expect("a folder for what callgrind writes");
     let output = folder.join("callgrind");
     let said = Command::new("valgrind")
         .args(["--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"])
@@ -102,7 +104,7 @@ pub fn instructions(arguments: &[String], folder: &Path) -> (HashMap<String, u64
         if let (Some(name), Some(total)) = (name, total) {
             counts.insert(name.trim().to_owned(), total);
         }
-        std::fs::remove_file(file).expect("a dump can be removed");
     }
+    let _ = std::fs::remove_dir_all(&folder);
     (counts, String::from_utf8_lossy(&said.stdout).into_owned())
 }

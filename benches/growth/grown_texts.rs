@@ -1,5 +1,5 @@
-//! Texts of any length that ask the same of a step: they end alike and go on alike, and all ids stand in
-//! each of them. Only what lies before their last tokens is longer.
+//! Texts of any length that end alike and go on alike, and in each of which all ids stand: only what
+//! lies before their last tokens is longer. Two of the three kinds ask the same of a step at any length.
 
 use coordgen_rs::ids::TokenId;
 
@@ -17,7 +17,9 @@ const TAIL: usize = 600;
 const ANSWER: usize = 420;
 
 /// What is before the end of a text.
-pub const KINDS: [&str; 2] = ["other words before", "the same words before"];
+pub const KINDS: [&str; 3] = ["other words before", "the same words before", ANY_ORDER];
+/// The kind of text after which not the same is asked, whatever the length.
+pub const ANY_ORDER: &str = "words in any order before";
 
 /// A prompt, and what the target says after it.
 pub struct Text {
@@ -36,7 +38,7 @@ impl Text {
     ///
     /// Of the other words each comes after two that are always the same, in no order that repeats
     /// itself. After more of them they would be frequent, which sources draft, and which frequent
-    /// tokens there are would hang on the length.
+    /// tokens there are would hang on the length: so it is in the third kind.
     pub fn new(kind: &'static str, len: usize) -> Self {
         let words = |len, first: u32, last: u32| {
             let ids = text::text(len, last - first).into_iter();
@@ -55,6 +57,8 @@ impl Text {
                 Some(TokenId(FIRST_BEFORE + *word))
             });
             words.take(num_before).collect::<Vec<_>>()
+        } else if kind == ANY_ORDER {
+            words(num_before, FIRST_BEFORE, VOCAB_SIZE as u32 - 1)
         } else {
             let turns = tail.iter().copied().cycle();
             turns.skip(TAIL - num_before % TAIL).take(num_before).collect()

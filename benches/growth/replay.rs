@@ -23,6 +23,7 @@ use coordgen_rs::top_k::top_k;
 use coordgen_rs::tree::draft_tree::DraftTree;
 use coordgen_rs::tree::step_inputs::{StepBuffers, StepInputs};
 
+use crate::asked::{Asked, questions};
 use crate::cases::{Case, Model, Tree};
 use crate::counting::{Request, bytes, request};
 use crate::grown_texts::{NUM_LIKELY, Text, VOCAB_SIZE};
@@ -49,6 +50,8 @@ pub struct Counted {
     pub num_nodes: usize,
     /// Tokens given out by them.
     pub num_tokens: usize,
+    /// What the sources were asked in them; 0 for a host, who has sources of its own.
+    pub num_questions: u64,
 }
 
 /// Allows everything.
@@ -138,6 +141,8 @@ impl<'a> Replay<'a> {
             SharedModelDraft::new(ModelDraft::new(VOCAB_SIZE, vec![], 0.05).expect("a share"))
         });
         let (sources, history) = Self::sources(case, text, model.clone());
+        let asked = |source| Box::new(Asked(source)) as Box<dyn DraftSource>;
+        let sources = sources.into_iter().map(asked).collect();
         let drafter = Drafter::new(sources, options).expect("a drafter");
         let inputs = STEP_ROWS.map(|rows| StepInputs::new(rows, attended).expect("rows"));
         let buffers =
@@ -297,7 +302,8 @@ pub fn count(case: &Case, text: &Text, name: &CStr) -> Counted {
         step();
     }
     request(Request::StartInstrumentation, c"");
-    let mut all = Counted { bytes: Vec::new(), num_nodes: 0, num_tokens: 0 };
+    let mut all = Counted { bytes: Vec::new(), num_nodes: 0, num_tokens: 0, num_questions: 0 };
+    let before_all = questions();
     for _ in 0..COUNTED {
         let before = bytes();
         let (num_nodes, num_tokens) = step();
@@ -305,6 +311,7 @@ pub fn count(case: &Case, text: &Text, name: &CStr) -> Counted {
         all.num_nodes += num_nodes;
         all.num_tokens += num_tokens;
     }
+    all.num_questions = questions() - before_all;
     request(Request::DumpStatsAt, name);
     request(Request::StopInstrumentation, c"");
     all.bytes.sort_unstable();
@@ -312,9 +319,9 @@ pub fn count(case: &Case, text: &Text, name: &CStr) -> Counted {
 }
 
 impl Counted {
-    /// Draft nodes and tokens given out.
-    pub fn asked(&self) -> String {
-        format!("{}/{}", self.num_nodes, self.num_tokens)
+    /// Draft nodes, tokens given out, and questions to the sources.
+    pub fn asked(&self) -> [u64; 3] {
+        [self.num_nodes as u64, self.num_tokens as u64, self.num_questions]
     }
 }
 
