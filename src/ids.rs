@@ -3,8 +3,6 @@
 //!
 //! All indices are zero-based. Ranges are half-open.
 
-use crate::error::{Error, Result};
-
 /// A token of the target's vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
@@ -13,15 +11,6 @@ pub struct TokenId(pub u32);
 /// Most ids of a vocabulary: 64 times those of the largest models. What is kept for each id stays
 /// within megabytes, whatever a caller says.
 pub const MAX_VOCAB_SIZE: usize = 1 << 24;
-
-/// Fails when nobody has a vocabulary of so many ids.
-pub fn check_vocab_size(vocab_size: usize) -> Result<()> {
-    if vocab_size <= MAX_VOCAB_SIZE {
-        return Ok(());
-    }
-    let must = "at most 16,777,216";
-    Err(Error::BadOption { what: "vocab_size", got: vocab_size.to_string(), must })
-}
 
 /// A node of a draft tree; also the row of the step that verifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

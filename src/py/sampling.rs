@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use super::convert::{array, non_negative, token_ids};
 use super::errors::ShapeError;
 use crate::error::Error;
-use crate::ids::{TokenId, check_vocab_size};
-use crate::sampling::{Sampling, SeenTokens};
+use crate::ids::TokenId;
+use crate::sampling::{Sampling, SeenTokens, check_vocab_size};
 
 /// How the target's tokens are drawn from its logits.
 #[pyclass(name = "Sampling", module = "coordgen_rs._core", frozen, eq, from_py_object)]

@@ -13,7 +13,7 @@ mod seen_tokens;
 pub(crate) mod tests;
 
 use self::row::{Place, Row};
-pub use self::seen_tokens::SeenTokens;
+pub use self::seen_tokens::{SeenTokens, check_vocab_size};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::logits::argmax;

@@ -1,7 +1,8 @@
 //! The tokens of a text so far, and a row in which they are less likely. In: tokens, a row, a
 //! penalty. Out: whatever is read of the penalised row; afterwards the row is as it was.
 
-use crate::ids::TokenId;
+use crate::error::{Error, Result};
+use crate::ids::{MAX_VOCAB_SIZE, TokenId};
 
 /// The distinct tokens of a text, prompt and answer together.
 ///
@@ -9,7 +10,7 @@ use crate::ids::TokenId;
 /// A bit for each id up to the largest that was seen, and the tokens: those of the prompt by id, so
 /// that a row is gone through in its own order, then the others as they were first seen. Room for
 /// their scores. So an id costs memory up to 512 MB: callers check ids against a vocabulary, and that
-/// with [`check_vocab_size`](crate::ids::check_vocab_size).
+/// with [`check_vocab_size`].
 ///
 /// # Cost
 /// `insert` O(1); `truncate` O(1) a token that it forgets; `restart` a scan of the bits besides.
@@ -20,6 +21,15 @@ pub struct SeenTokens {
     tokens: Vec<TokenId>,
     /// What the scores of the tokens were, while a row is read.
     scores: Vec<f32>,
+}
+
+/// Fails when nobody has a vocabulary of so many ids.
+pub fn check_vocab_size(vocab_size: usize) -> Result<()> {
+    if vocab_size <= MAX_VOCAB_SIZE {
+        return Ok(());
+    }
+    let must = "at most 16,777,216";
+    Err(Error::BadOption { what: "vocab_size", got: vocab_size.to_string(), must })
 }
 
 impl SeenTokens {

@@ -27,8 +27,8 @@ use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::source::{DraftSource, Verification};
 use crate::error::{Error, Result};
-use crate::ids::{NodeId, TokenId, check_vocab_size};
-use crate::sampling::{Sampling, SeenTokens};
+use crate::ids::{NodeId, TokenId};
+use crate::sampling::{Sampling, SeenTokens, check_vocab_size};
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::verify;
 
