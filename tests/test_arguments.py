@@ -233,7 +233,6 @@ def model(bundle_of):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"stop": None},
         {"stop": b""},
         {"stop": [None]},
         {"stop": 3},

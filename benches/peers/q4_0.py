@@ -9,6 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from coordgen_rs.bench.script import run_script
+
 _FTYPE = 2
 """`LLAMA_FTYPE_MOSTLY_Q4_0` of llama.h."""
 
@@ -49,4 +51,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -45,6 +45,7 @@ def test_json_holds_every_promised_field(bundle):
         "tokens_per_s",
         "draft_us",
         "finish_reason",
+        "seed",
         "commit",
         "provider",
         "identical",

@@ -17,6 +17,7 @@ BY_HAND = {
     "requests as token ids, gzip": "arithmetic, as the text says",
     "`int8` | uint16": "two runs side by side, on chats that are not in the repository",
     "Q4_K_M as F32": "two files were written as floats by hand",
+    "`history_index` |": "five minutes of each fuzz target, one at a time",
     "tokens seen, millions": "training takes an hour; embedded/curve.txt is its output",
 }
 """First cells of tables of figures that no command rewrites, and why."""

@@ -283,6 +283,7 @@ def _refuses(error: type[Exception], call: Callable[[], object]) -> None:
 def _handles() -> tuple[int, int]:
     """Open file descriptors and living threads."""
     gc.collect()
+    gc.collect()  # what generators held that the first one closed
     return tuple(len(list(Path(f"/proc/self/{kind}").iterdir())) for kind in ("fd", "task"))
 
 

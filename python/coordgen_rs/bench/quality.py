@@ -248,8 +248,7 @@ def _pieces(
     elif text is None:
         texts = texts_for(source, calibration, is_chat=True).held_out
     else:
-        both = texts_for(source, text, is_chat=True)
-        texts = both.calibration + [it for it in both.held_out if it not in both.calibration]
+        texts = texts_for(source, text, is_chat=True).given
     pieces = []
     for piece in texts:
         piece = piece[:most_tokens]

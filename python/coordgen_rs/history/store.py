@@ -358,15 +358,19 @@ class HistoryStore:
         return dict(names)
 
     def newest(self, namespace: str, num_tokens: int) -> int:
-        """The number behind which a namespace's newest requests begin, of so many tokens."""
+        """The number behind which a namespace's newest requests begin, of so many tokens.
+
+        The newest one of all is among them, however long it is.
+        """
         query = (
             "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
             "WHERE name = ? ORDER BY number DESC"
         )
-        for row in self._connection.execute(query, (namespace,)):
+        rows = self._connection.execute(query, (namespace,))
+        for place, row in enumerate(rows):
             number, length, _ = checked_size(row, self.path)
             num_tokens -= length
-            if num_tokens < 0:
+            if num_tokens < 0 and place > 0:
                 return number
         return 0
 

@@ -63,6 +63,12 @@ class CalibrationTexts:
     calibration: list[list[int]]
     held_out: list[list[int]]
     """Not used for calibration; texts of our own where there is a single piece."""
+    holds_out_own: bool = False
+
+    @property
+    def given(self) -> list[list[int]]:
+        """All pieces of the file, without texts of our own."""
+        return self.calibration if self.holds_out_own else [*self.calibration, *self.held_out]
 
 
 def texts_for(source: Checkpoint, path: Path | None, *, is_chat: bool = False) -> CalibrationTexts:
@@ -162,7 +168,7 @@ def read_texts(
     if not pieces:
         raise OptionError(f"calibration file {path} holds no text")
     if len(pieces) == 1:  # to be compared with itself would flatter it
-        return CalibrationTexts(pieces, _others(encode, piece_len))
+        return CalibrationTexts(pieces, _others(encode, piece_len), holds_out_own=True)
     held_out = pieces[_HELD_OUT - 1 :: _HELD_OUT] or pieces[-1:]
     return CalibrationTexts([piece for piece in pieces if piece not in held_out], held_out)
 
