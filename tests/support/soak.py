@@ -224,6 +224,7 @@ class House:
             model.close()
             _refuses(SessionClosedError, lambda model=model: model.generate("a"))
         self._models.clear()
+        del self._remembering
 
     def _drawn(self) -> tuple[int, dict[str, Any]]:
         return self._random.randrange(_PROMPTS), {**next(self._options), "max_new_tokens": 24}
@@ -245,7 +246,8 @@ def soak(
 ) -> Findings:
     """Make so many requests; `on_measured` is called with the number of requests and the memory."""
     found = Findings()
-    Model.open(bundle).close()  # starts what the process keeps, such as ONNX Runtime's threads
+    with Model.open(bundle) as model:  # starts what the process keeps: ONNX Runtime's threads, and
+        _refuses(PromptTooLongError, lambda: model.generate("word " * 20_000))  # the tokenizer's
     found.left.append(_handles())
     with tempfile.TemporaryDirectory() as scratch:
         house = House(bundle, draft_bundle, Path(scratch))
