@@ -63,7 +63,7 @@ test-faults: build/.core ## 200 kills at random points, and full disks at every 
 	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/history
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (an hour)
-	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py tests/target/genie/test_full.py
+	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py tests/foreign/genie/test_full.py
 
 test-real-full: build/.core ## 40 answers of SmolLM2 by weights and threads, in every mode (1 hour)
 	$(BIN)/python models/smollm2.py build

@@ -22,11 +22,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from contest import ContestantFailedError
-from coordgen_rs.bench.reporting.condition import commit_of
-from coordgen_rs.bench.script import run_script
-from coordgen_rs.cli import values
+from coordgen_rs.cli.terminal import values
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.tools.bench.reporting.condition import commit_of
+from coordgen_rs.tools.bench.script import run_script
 from live import adapted, adapted_report
 from live.kept import Kept, key_of
 from live.prompts import chat_template, encode, read_conversations, read_recorded, shorter, spread

@@ -25,14 +25,14 @@ import numpy as np
 from history import said
 
 from coordgen_rs import History
-from coordgen_rs.bench.replay.records import read_records
-from coordgen_rs.bench.replay.templates import TEMPLATES, tokenize
-from coordgen_rs.bench.script import run_script
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.history.fleet.build import build
-from coordgen_rs.tasks import RayTasks, Sequential
-from coordgen_rs.text.tables import show_table
 from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.fleet.build import build
+from coordgen_rs.tools.replay.records import read_records
+from coordgen_rs.tools.replay.templates import TEMPLATES, tokenize
+from coordgen_rs.tools.tables import show_table
+from coordgen_rs.tools.tasks import RayTasks, Sequential
 
 TOKENS_A_FILE = 5_000_000
 MEAN_LENGTH = 500

@@ -28,10 +28,10 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs.bench.script import run_script
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.matcher import Matcher
-from coordgen_rs.text.tables import show_table
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.tables import show_table
 
 _CALL = re.compile(r"(?:<tool_call>)?\s*(\{.*\})\s*(?:</tool_call>)?", re.DOTALL)
 

@@ -13,11 +13,11 @@ from itertools import product
 from pathlib import Path
 
 from coordgen_rs._core import draft_method
-from coordgen_rs.bench.measuring.never_slower import measure_bundle
-from coordgen_rs.bench.own_process import in_own_process
-from coordgen_rs.bench.script import run_script
-from coordgen_rs.cli.progress import progress
-from coordgen_rs.text.tables import show_table
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.tools.bench.measuring.never_slower import measure_bundle
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.own_process import in_own_process
+from coordgen_rs.tools.tables import show_table
 
 COLUMNS = ("weights", "threads", "task", "plain tokens/s", "drafting", "by costs", "best fixed")
 ORACLES = ("at width", "gap", "best adaptive")

@@ -15,7 +15,7 @@ from statistics import median
 import httpx
 from server_load import PROMPTS, server
 
-from coordgen_rs.bench.script import run_script
+from coordgen_rs.tools.bench.script import run_script
 
 
 def streamed(http, prompt, length, **more):

@@ -12,10 +12,10 @@ import json
 from pathlib import Path
 from statistics import median
 
-from coordgen_rs.bench.measuring.widths import measure_widths
-from coordgen_rs.bench.own_process import in_own_process
-from coordgen_rs.bench.script import run_script
-from coordgen_rs.text.tables import show_table
+from coordgen_rs.tools.bench.measuring.widths import measure_widths
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.own_process import in_own_process
+from coordgen_rs.tools.tables import show_table
 
 
 def rows_of(times, names, threads):

@@ -58,6 +58,8 @@ def _about(module: str, name: str) -> str:
 
 def _file_of(module: str) -> Path:
     path = ROOT / "python" / Path(*module.split("."))
+    if path.is_dir():
+        return path / "__init__.py"
     return path.with_suffix(".pyi" if module.endswith("._core") else ".py")
 
 

@@ -13,10 +13,10 @@ from hypothesis.internal.conjecture import providers
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
-from coordgen_rs.export import export_checkpoint
-from coordgen_rs.machine import usable_cores
-from coordgen_rs.target import self_test
+from coordgen_rs.opening import self_test
+from coordgen_rs.target.machine import usable_cores
 from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.tools.export import export_checkpoint
 from prompts import PROMPTS
 from skips import pytest_make_collect_report, pytest_runtest_makereport
 

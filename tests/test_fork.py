@@ -171,7 +171,7 @@ print("same")
 def test_a_stream_is_refused_in_a_fork_also_while_another_thread_makes_its_step():
     before = """
 from coordgen_rs import Stats, Step
-from coordgen_rs.answer import Stream
+from coordgen_rs.model.answer import Stream
 from coordgen_rs.text.stop import StopStrings
 in_step, go_on = threading.Event(), threading.Event()
 def steps():
@@ -251,7 +251,7 @@ print(history.shared.num_recent_tokens)
 
 def test_an_energy_meter_is_refused_in_a_fork(tmp_path):
     before = """
-from coordgen_rs.energy.meter import EnergyMeter
+from coordgen_rs.tools.energy.meter import EnergyMeter
 class Source:
     name, interval_s, shortest_s = "test", 0.001, 0.0
     def read(self): return 1.0

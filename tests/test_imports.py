@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-APART = ("bench", "cli", "export", "server", "target.qnn")
+APART = ("cli", "foreign", "server", "target.qnn", "tools")
 """Parts that no request on CPU needs."""
 
 ANSWER = """
@@ -36,13 +36,6 @@ def test_importing_the_package_loads_nothing_else():
     assert modules == {"coordgen_rs"}
 
 
-def test_generate_is_the_function_also_after_its_module_is_loaded():
-    code = (
-        "import coordgen_rs.generate\nfrom coordgen_rs import generate\nassert callable(generate)\n"
-    )
-    assert "coordgen_rs.generate" in loaded_by(code)
-
-
 def test_the_loop_loads_no_runtime():
     modules = loaded_by("from coordgen_rs import generate")
     assert not of_parts(modules, APART)
@@ -56,7 +49,9 @@ def test_an_answer_on_cpu_loads_neither_bench_export_cli_nor_qnn(bundle_of, code
 
 def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundle_of):
     modules = loaded_by(ANSWER, bundle_of("embedded", "fp32"))
-    assert not of_parts(modules, ("history", "energy", "profile", "draft_model", "warm_up"))
+    assert not of_parts(
+        modules, ("history", "opening.profile", "drafting.draft_model", "drafting.warm_up")
+    )
 
 
 def test_every_exported_name_is_there():

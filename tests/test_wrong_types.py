@@ -16,7 +16,7 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.target.open import records_directory
+from coordgen_rs.opening.session import records_directory
 
 WRONG = (object(), 3.5, ["x", 3], {"a": 1}, b"x", "no such", -7, True)
 FITS = {

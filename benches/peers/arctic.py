@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.bench.replay.records import read_records
-from coordgen_rs.bench.replay.run import replay
-from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
-from coordgen_rs.bench.script import run_script
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.replay.records import read_records
+from coordgen_rs.tools.replay.run import replay
+from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokenize
 from rules import replay_rule
 
 PACKAGE = "arctic-inference"

@@ -23,12 +23,12 @@ import genai
 import ours
 import transformers_lookup
 from coordgen_rs import open_session
-from coordgen_rs.bench.measuring.prompts import encode_prompts, read_prompts
-from coordgen_rs.bench.replay.run import replay
-from coordgen_rs.bench.replay.templates import TokenizedRecord
-from coordgen_rs.bench.script import run_script
-from coordgen_rs.cli.progress import progress
-from coordgen_rs.text.tables import show_table
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.replay.run import replay
+from coordgen_rs.tools.replay.templates import TokenizedRecord
+from coordgen_rs.tools.tables import show_table
 from rules import replay_rule
 
 ENGINES = (genai,)

@@ -19,8 +19,8 @@ from cyllama.llama import llama_cpp
 from tokenizers import Tokenizer
 
 from coordgen_rs import open_session, plain
-from coordgen_rs.bench.script import run_script
-from coordgen_rs.export import export_checkpoint
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.export import export_checkpoint
 from live.prompts import chat_template
 
 WINDOW = 512

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from coordgen_rs.bench.script import run_script
+from coordgen_rs.tools.bench.script import run_script
 
 _FTYPE = 2
 """`LLAMA_FTYPE_MOSTLY_Q4_0` of llama.h."""

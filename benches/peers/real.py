@@ -19,14 +19,14 @@ from importlib import metadata
 from pathlib import Path
 
 from contest import ContestantFailedError
-from coordgen_rs.bench.reporting.condition import commit_of
-from coordgen_rs.bench.script import run_script
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli import values
-from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.target.costs import machine_facts
+from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.tools.bench.reporting.condition import commit_of
+from coordgen_rs.tools.bench.script import run_script
 from live import engines, report
 from live.prompts import (
     chat_template,

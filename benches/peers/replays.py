@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import arctic
 from ceiling import Losses, ceiling
-from coordgen_rs.bench.replay.records import read_records
-from coordgen_rs.bench.replay.run import HISTORIES, replay
-from coordgen_rs.bench.replay.templates import TEMPLATES, open_tokenizer, tokenize
-from coordgen_rs.bench.script import run_script
-from coordgen_rs.cli import values
-from coordgen_rs.cli.progress import progress
+from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.text.tables import show_table
+from coordgen_rs.tools.bench.script import run_script
+from coordgen_rs.tools.replay.records import read_records
+from coordgen_rs.tools.replay.run import HISTORIES, replay
+from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.tools.tables import show_table
 from rules import replay_rule
 
 

@@ -16,9 +16,7 @@ the same tokens. `coordgen export` makes bundles.
 Names are loaded on first use: what a program does not use costs it nothing.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,27 +32,27 @@ if TYPE_CHECKING:
         StepInputs,
         SuffixAutomaton,
     )
-    from coordgen_rs.answer import Answer, Gain, Piece, Span, Stream
     from coordgen_rs.bundle.directory import Bundle
-    from coordgen_rs.dialogue import Dialogue
-    from coordgen_rs.draft_model import DraftModel, ModelDrafter
-    from coordgen_rs.drafting import make_drafter
-    from coordgen_rs.energy.meter import EnergyMeter
+    from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
+    from coordgen_rs.drafting.drafter import make_drafter
     from coordgen_rs.errors import CoordgenError
-    from coordgen_rs.generate import Step, generate, plain
+    from coordgen_rs.generation.loop import Step, generate, plain
+    from coordgen_rs.generation.stats import Stats
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
-    from coordgen_rs.profile.file import Profile
-    from coordgen_rs.request_options import RequestOptions
-    from coordgen_rs.stats import Stats
-    from coordgen_rs.target.open import open_session
+    from coordgen_rs.model.answer import Answer, Gain, Piece, Span, Stream
+    from coordgen_rs.model.dialogue import Dialogue
+    from coordgen_rs.model.request_options import RequestOptions
+    from coordgen_rs.opening.profile import Profile
+    from coordgen_rs.opening.session import open_session
     from coordgen_rs.target.ort_session import OrtSession
     from coordgen_rs.target.prefixes import PrefixPool
     from coordgen_rs.target.session import Session
     from coordgen_rs.text.tokenizer import Tokenizer
+    from coordgen_rs.tools.energy.meter import EnergyMeter
 
 __all__ = [
     "Accepted",
@@ -101,15 +99,15 @@ __all__ = [
 
 _MODULES = {
     "Accepted": "_core",
-    "Answer": "answer",
+    "Answer": "model.answer",
     "Bundle": "bundle.directory",
     "CoordgenError": "errors",
-    "Dialogue": "dialogue",
-    "DraftModel": "draft_model",
+    "Dialogue": "model.dialogue",
+    "DraftModel": "drafting.draft_model",
     "Drafter": "_core",
     "DynamicTree": "_core",
-    "EnergyMeter": "energy.meter",
-    "Gain": "answer",
+    "EnergyMeter": "tools.energy.meter",
+    "Gain": "model.answer",
     "History": "history.requests",
     "HostDrafter": "_core",
     "JsonSchema": "grammar.kinds",
@@ -117,42 +115,31 @@ _MODULES = {
     "LookupTable": "_core",
     "Matcher": "grammar.matcher",
     "Model": "model",
-    "ModelDrafter": "draft_model",
+    "ModelDrafter": "drafting.draft_model",
     "OrtSession": "target.ort_session",
-    "Piece": "answer",
+    "Piece": "model.answer",
     "PrefixPool": "target.prefixes",
-    "Profile": "profile.file",
+    "Profile": "opening.profile",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
-    "RequestOptions": "request_options",
+    "RequestOptions": "model.request_options",
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "target.session",
-    "Span": "answer",
-    "Stats": "stats",
-    "Step": "generate",
+    "Span": "model.answer",
+    "Stats": "generation.stats",
+    "Step": "generation.loop",
     "StepInputs": "_core",
-    "Stream": "answer",
+    "Stream": "model.answer",
     "SuffixAutomaton": "_core",
     "Tokenizer": "text.tokenizer",
     "Vocabulary": "grammar.vocabulary",
-    "generate": "generate",
-    "make_drafter": "drafting",
-    "open_session": "target.open",
-    "plain": "generate",
+    "generate": "generation.loop",
+    "make_drafter": "drafting.drafter",
+    "open_session": "opening.session",
+    "plain": "generation.loop",
 }
 """Where each name comes from."""
-
-
-class _Package(ModuleType):
-    """This module. Its `generate` is the function, also after the module of that name is loaded."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name != "generate" or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 if not TYPE_CHECKING:  # which would take any name for one that is there

@@ -1,7 +1,7 @@
 //! Rounding of activations to 8 bits, a row at a time, with what comes before it in a decoder.
 //!
 //! In: rows of float32. Out: rows of uint8 around 128 and the scale of each, as in
-//! `python/coordgen_rs/export/cpu/w8a8.py`: `round(x * (127 / max|x|)) + 128`, and `max|x| / 127`.
+//! `python/coordgen_rs/tools/export/cpu/w8a8.py`: `round(x * (127 / max|x|)) + 128`, and `max|x| / 127`.
 //! A fine row has a second row of what rounding left, in 254 steps to one of the first.
 //! ONNX Runtime calls them through `src/py/kernels`.
 //!

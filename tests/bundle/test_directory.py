@@ -17,7 +17,7 @@ from checkpoints import write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.export import export_checkpoint
+from coordgen_rs.tools.export import export_checkpoint
 from json_values import JSON_VALUES
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("jinja2", reason="the extra chat is not installed")
 from checkpoints import CHECKPOINTS, ROOT
 from command_line import MODULE, coordgen, refused
 from coordgen_rs import Bundle, Model
-from coordgen_rs.export import export_checkpoint
+from coordgen_rs.tools.export import export_checkpoint
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n{% elif m.role == 'user' %}"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordgen_rs.answer import Answer
-from coordgen_rs.cli.compare import LEAST_S, MOST_S, compare, is_steady
-from coordgen_rs.stats import Stats
+from coordgen_rs.cli.commands.compare import LEAST_S, MOST_S, compare, is_steady
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.model.answer import Answer
 
 
 class Answering:

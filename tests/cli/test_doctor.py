@@ -8,10 +8,10 @@ import pytest
 
 from checkpoints import ROOT, write_checkpoint
 from coordgen_rs import open_session
-from coordgen_rs.cli import doctor
+from coordgen_rs.cli.commands import doctor
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import ProviderError
-from coordgen_rs.export.qnn.exporter import export_qnn
+from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from qnn_bundles import SMALL
 
 

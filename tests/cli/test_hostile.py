@@ -14,7 +14,7 @@ import pytest
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs.cli.main import main, make_parser
-from coordgen_rs.cli.text import printable
+from coordgen_rs.cli.terminal.text import printable
 
 EXIT_CODES = {0, 1, 2, 130}
 NOWHERE = "nowhere"
@@ -254,9 +254,9 @@ def test_where_nothing_can_be_written_is_named_before_anything_is_done(
     def never(*_, **__):
         raise AssertionError("the work has begun")
 
-    monkeypatch.setattr("coordgen_rs.cli.bench.Workbench.open", never)
-    monkeypatch.setattr("coordgen_rs.cli.profile.measure", never)
-    monkeypatch.setattr("coordgen_rs.cli.warm_up.open_session", never)
+    monkeypatch.setattr("coordgen_rs.tools.commands.bench.Workbench.open", never)
+    monkeypatch.setattr("coordgen_rs.tools.commands.profile.measure", never)
+    monkeypatch.setattr("coordgen_rs.tools.commands.warm_up.open_session", never)
     before = listed(place)
     code, told = said(*line.format(kind).split())
     assert code == 2

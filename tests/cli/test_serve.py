@@ -9,10 +9,11 @@ import socket
 from argparse import ArgumentParser
 
 from coordgen_rs import Model
-from coordgen_rs.cli import serve, serve_access
+from coordgen_rs.cli.commands import serve
 from coordgen_rs.cli.main import main
+from coordgen_rs.cli.options import access as serve_access
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.server.keys import read_keys
+from coordgen_rs.server.network.keys import read_keys
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_file_name_that_is_not_utf_8_is_one_like_any_other(bundle, tmp_path):
 
 
 def test_a_prompt_without_an_end_is_refused(bundle, monkeypatch, capsys):
-    monkeypatch.setattr("coordgen_rs.cli.text.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("coordgen_rs.cli.terminal.text.MOST_BYTES", 1_000_000)
     assert main(["generate", "--model", str(bundle), "--prompt-file", "/dev/zero"]) == 2
     told = "coordgen: error: /dev/zero is longer than 1,000,000 bytes\n"
     assert capsys.readouterr().err == told
@@ -166,7 +166,7 @@ def test_a_terminal_that_knows_only_ascii_is_written_to_in_ascii(bundle, tmp_pat
 
 def test_text_that_an_encoding_lacks_is_written_as_escapes():
     code = (
-        "from coordgen_rs.cli import streams; streams.make_streams_usable();"
+        "from coordgen_rs.cli.terminal import streams; streams.make_streams_usable();"
         "print('é日 \\udcff', end=''); import sys; sys.stdout.flush()"
     )
     known = os.environ | {"PYTHONIOENCODING": "ascii"}
@@ -218,7 +218,7 @@ def interrupted(module, start, handler="signal.default_int_handler"):
 @pytest.mark.parametrize(
     "module",
     [
-        "coordgen_rs.cli.streams",
+        "coordgen_rs.cli.terminal.streams",
         "numpy",
         "coordgen_rs._core",
         "coordgen_rs.cli.main",

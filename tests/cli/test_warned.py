@@ -2,7 +2,7 @@
 
 import warnings
 
-from coordgen_rs.cli.warned import warnings_told
+from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import LeftoverWarning
 
 

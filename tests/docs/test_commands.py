@@ -15,7 +15,7 @@ import pytest
 
 from chat_checkpoint import chat_checkpoint
 from checkpoints import ROOT
-from coordgen_rs.export import export_checkpoint
+from coordgen_rs.tools.export import export_checkpoint
 from documents import DOCUMENTS, Typed, mistakes, parse_error, run, simple_commands, typed
 from not_run import NOT_RUN, why_not
 

@@ -5,6 +5,7 @@ What is raised is checked by ruff (DOC501), and the form of docstrings too (D).
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import pytest
 
 import coordgen_rs
 from checkpoints import ROOT
+from coordgen_rs import _core
 
 PACKAGE = Path(coordgen_rs.__file__).parent
 _SHAPE = re.compile(r"`\([a-z_0-9 ./,+]*,[^)]*\)")
@@ -46,8 +48,8 @@ def functions() -> Iterator[Documented]:
 
 def definition(name: str) -> ast.FunctionDef | ast.ClassDef:
     """Where an exported name is written down: in its module, or in the stub of the core."""
-    module = getattr(coordgen_rs, name).__module__.removeprefix("coordgen_rs.")
-    path = PACKAGE / (f"{module}.pyi" if module == "_core" else f"{module.replace('.', '/')}.py")
+    module = sys.modules[getattr(coordgen_rs, name).__module__]
+    path = PACKAGE / "_core.pyi" if module is _core else Path(module.__file__)
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node

@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs.cli import export, generate, main
+from coordgen_rs.cli import main
+from coordgen_rs.cli.commands import generate
+from coordgen_rs.tools.commands import export
 from documents import DOCUMENTS, Typed, parse_error, simple_commands, typed
 
 FIRST = (

@@ -11,7 +11,7 @@ pytest.importorskip("jinja2", reason="the extra server is not installed")
 
 from chat_checkpoint import chat_checkpoint
 from checkpoints import ROOT
-from coordgen_rs.export import export_checkpoint
+from coordgen_rs.tools.export import export_checkpoint
 from documents import Typed, run, simple_commands, typed
 from not_run import Reason, why_not
 from served import served

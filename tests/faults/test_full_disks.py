@@ -16,12 +16,12 @@ import pytest
 from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, LookupTable
 from coordgen_rs.errors import CheckpointError, ExportError, HistoryWarning, LookupTableError
-from coordgen_rs.export import export_checkpoint
-from coordgen_rs.export.qnn.exporter import export_qnn
-from coordgen_rs.export.writer import Staging
 from coordgen_rs.files.unfinished import remove_abandoned
 from coordgen_rs.history import requests
-from coordgen_rs.target.qnn import compile as qnn_compile
+from coordgen_rs.tools import compile as qnn_compile
+from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.tools.export.qnn.exporter import export_qnn
+from coordgen_rs.tools.export.writer import Staging
 from fault_workers import KEY, VOCAB_SIZE, stub_compiler, table
 from history_writer import open_history, request
 from killed import names, small_disk
@@ -180,7 +180,7 @@ def test_a_read_error_in_the_middle_is_named(tmp_path, monkeypatch):
 _LIMITED = """
 import resource, sys
 from coordgen_rs.cli import main
-from coordgen_rs.export.cpu import exporter
+from coordgen_rs.tools.export.cpu import exporter
 
 def limit():
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

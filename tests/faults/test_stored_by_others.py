@@ -15,9 +15,9 @@ from command_line import coordgen
 from coordgen_rs import History
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import ExportError, HistoryWarning, OptionError
-from coordgen_rs.export import export_checkpoint
 from coordgen_rs.history.indexes import index_name
 from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.tools.export import export_checkpoint
 from drafts import drafted_after
 from history_writer import VOCAB_SIZE, open_history, request
 from killed import names, small_disk

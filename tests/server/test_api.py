@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 
 from coordgen_rs import JsonSchema, Lark, Regex
 from coordgen_rs.errors import NonFiniteLogitsError
-from coordgen_rs.server import bodies
 from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.keys import api_key
+from coordgen_rs.server.asked import bodies
+from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.worker import Worker
 from fake_model import STEPS, FakeModel, FakeTokenizer
 

@@ -14,9 +14,11 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from starlette.responses import JSONResponse
 
-from coordgen_rs.server import answering, bodies, guard
+from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.keys import api_key
+from coordgen_rs.server.asked import bodies
+from coordgen_rs.server.network import guard
+from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.worker import Worker
 from coordgen_rs.text.token_bytes import TokenBound
 from fake_model import STEPS, FakeModel, FakeTokenizer

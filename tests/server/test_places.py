@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from coordgen_rs.server.client import Client, client_of, network_of
-from coordgen_rs.server.lanes import Lanes
-from coordgen_rs.server.places import FULL_CLIENTS, Places
+from coordgen_rs.server.network.client import Client, client_of, network_of
+from coordgen_rs.server.network.lanes import Lanes
+from coordgen_rs.server.network.places import FULL_CLIENTS, Places
 from coordgen_rs.server.refusal import RefusalError
 
 ALICE, BOB = Client("alice", "10.0.0.1"), Client("bob", "10.0.0.1")

@@ -9,12 +9,12 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordgen_rs.server.content import messages_of
-from coordgen_rs.server.fields import Fields
+from coordgen_rs.server.asked.content import messages_of
+from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tool_calls import BEGIN, END, Call, CallReader, Content
-from coordgen_rs.server.tool_prompts import described
-from coordgen_rs.server.tools import tools_of
+from coordgen_rs.server.tools.calls import BEGIN, END, Call, CallReader, Content
+from coordgen_rs.server.tools.grammar import tools_of
+from coordgen_rs.server.tools.prompts import described
 
 CITY = {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"]}
 CITY["$defs"] = {"city": {"type": "string"}}

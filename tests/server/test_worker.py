@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from coordgen_rs.answer import Answer, Gain
 from coordgen_rs.errors import BundleError, DeviceLostError
-from coordgen_rs.server import answering
-from coordgen_rs.server.answering import Answering
-from coordgen_rs.server.asked import asked_completion
-from coordgen_rs.server.client import Client
-from coordgen_rs.server.fields import Fields
-from coordgen_rs.server.forms import Form
+from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers import answering
+from coordgen_rs.server.answers.answering import Answering
+from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.asked.completion import asked_completion
+from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.job import Job
+from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.turns import Turns
 from coordgen_rs.server.worker import Worker

@@ -30,8 +30,8 @@ from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, History, LookupTable, Tokenizer, open_session, plain
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.errors import BundleDamagedError, CoordgenError, HistoryWarning, LookupTableError
-from coordgen_rs.export import export_checkpoint
-from coordgen_rs.target import self_test
+from coordgen_rs.opening import self_test
+from coordgen_rs.tools.export import export_checkpoint
 from damages import damaged
 from drafts import drafted_after
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.export.cpu.quantize import QuantizedRows
+from coordgen_rs.tools.export.cpu.quantize import QuantizedRows
 
 
 def unpacked(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -9,9 +9,9 @@ import threading
 import numpy as np
 
 from coordgen_rs import Stats, Step
-from coordgen_rs.answer import Stream
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.step_tree import StepTree
+from coordgen_rs.generation.step_tree import StepTree
+from coordgen_rs.model.answer import Stream
 from coordgen_rs.target.session import StepCost
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.token_bytes import TokenBound

@@ -15,8 +15,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs import Bundle
-from coordgen_rs.bundle.genie.binary import read_binary
-from coordgen_rs.bundle.genie.tensors import GraphFacts
+from coordgen_rs.foreign.genie.binary.file import read_binary
+from coordgen_rs.foreign.genie.binary.tensors import GraphFacts
 from coordgen_rs.target.qnn.onnx_runtime import version
 from genie_bundles import Form, compile_graph, part_model
 

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from coordgen_rs.export.checkpoints.gguf.architectures import (
+from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     architecture_named,
     hugging_face_names,
 )

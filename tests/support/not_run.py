@@ -42,7 +42,7 @@ class Exempt(NamedTuple):
 
 NOT_RUN = {
     r"^pip install": Exempt(Reason.INDEX),
-    r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/export/test_hub.py"),
+    r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/tools/export/test_hub.py"),
     r"^coordgen chat": Exempt(Reason.PERSON, "tests/cli/test_chat.py"),
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
@@ -51,22 +51,26 @@ NOT_RUN = {
     r"^make ": Exempt(Reason.BUILD),
     r"^cargo ": Exempt(Reason.BUILD),
     r"^python train\.py": Exempt(Reason.HOURS, "tests/models/test_training.py"),
-    r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/bench/test_evaluation.py"),
+    r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_evaluation.py"),
     r"^python docs/wheel_beside_others\.py": Exempt(Reason.INDEX),
     r"^python fuzz/run\.py": Exempt(Reason.BUILD),
     r"^python benches/server_(load|cost)\.py": Exempt(Reason.HOURS),
-    r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/bench/test_qwen_shape.py"),
-    r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/bench/test_live_peers.py"),
+    r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_qwen_shape.py"),
+    r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/tools/bench/test_live_peers.py"),
     r"^python benches/peers/q4_0\.py": Exempt(Reason.MODEL),
-    r"^python benches/engines\.py": Exempt(Reason.MODEL, "tests/bench/test_engine_comparison.py"),
-    r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/bench/test_widths.py"),
+    r"^python benches/engines\.py": Exempt(
+        Reason.MODEL, "tests/tools/bench/test_engine_comparison.py"
+    ),
+    r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/tools/bench/test_widths.py"),
     r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/grammar\.py": Exempt(Reason.RECORDS),
     r"^python benches/peers/perplexity\.py": Exempt(Reason.MODEL),
-    r"^python benches/peers/replays\.py": Exempt(Reason.RECORDS, "tests/bench/test_replays.py"),
-    r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/bench/test_quality.py"),
-    r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/export/gguf"),
-    r"^coordgen bench smollm2": Exempt(Reason.MODEL, "tests/bench/test_bench.py"),
+    r"^python benches/peers/replays\.py": Exempt(
+        Reason.RECORDS, "tests/tools/bench/test_replays.py"
+    ),
+    r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/tools/bench/test_quality.py"),
+    r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/tools/export/gguf"),
+    r"^coordgen bench smollm2": Exempt(Reason.MODEL, "tests/tools/bench/test_bench.py"),
     r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": Exempt(Reason.MODEL, "tests/target/genai"),
     r"^coordgen \w+ .*/llama_v3_2_3b_instruct": Exempt(Reason.MODEL, "tests/target/genie"),
 }
@@ -86,7 +90,7 @@ def check_dependency(text: str) -> None:
 
 def check_keys(text: str) -> None:
     """A file of keys, as `--api-key-file` reads it."""
-    from coordgen_rs.server.keys import read_keys
+    from coordgen_rs.server.network.keys import read_keys
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "keys"

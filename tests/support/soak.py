@@ -33,9 +33,9 @@ from typing import Any
 
 from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.drafters import Drafters
+from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.errors import CallOrderError, OptionError, PromptTooLongError, SessionClosedError
-from coordgen_rs.machine import resident_bytes
+from coordgen_rs.target.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 WARM_UP = 300

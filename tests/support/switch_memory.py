@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.generate import plain
-from coordgen_rs.machine import resident_bytes
+from coordgen_rs.generation.loop import plain
 from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.target.machine import resident_bytes
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.ort_session import OrtSession
 

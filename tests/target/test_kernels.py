@@ -8,12 +8,12 @@ from onnx import helper
 
 from checkpoints import exported, write_checkpoint
 from coordgen_rs import open_session
-from coordgen_rs.export.cpu import w8a8
-from coordgen_rs.export.graph_builder import GraphBuilder, float_info
+from coordgen_rs.opening import session as opening
+from coordgen_rs.opening.costs import device_facts
 from coordgen_rs.target import onnx_runtime
-from coordgen_rs.target import open as opening
-from coordgen_rs.target.costs import device_facts
 from coordgen_rs.target.onnx_runtime import cpu_session, kernel_library, set_threads
+from coordgen_rs.tools.export.cpu import w8a8
+from coordgen_rs.tools.export.graph_builder import GraphBuilder, float_info
 from graph_runner import GraphRunner, tokens
 
 FUNCTIONS = {

@@ -11,9 +11,9 @@ from checkpoints import CHECKPOINTS, ROOT
 from coordgen_rs import Bundle, DraftModel, OrtSession, Tokenizer, generate, make_drafter, plain
 from coordgen_rs._core import BlockCost, strategies
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
-from coordgen_rs.export import export_checkpoint
-from coordgen_rs.stats import Stats
+from coordgen_rs.generation.stats import Stats
 from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.tools.export import export_checkpoint
 
 TASKS = ("rag", "ui", "summary", "reply")
 TEXT = "\n".join((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in TASKS)

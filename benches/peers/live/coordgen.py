@@ -7,7 +7,7 @@ session. End tokens are forbidden unless told otherwise, so that every answer ha
 import numpy as np
 
 from coordgen_rs import open_session
-from coordgen_rs.target.costs import bundle_facts, device_facts
+from coordgen_rs.opening.costs import bundle_facts, device_facts
 from live.process import Opened
 from ours import Auto, Plain
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
-from coordgen_rs.bench.measuring.prompts import read_prompts
-from coordgen_rs.bench.replay.records import read_records
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.export.calibration.texts import read_texts
 from coordgen_rs.history.exchange import read_exported
+from coordgen_rs.tools.bench.measuring.prompts import read_prompts
+from coordgen_rs.tools.export.calibration.texts import read_texts
+from coordgen_rs.tools.replay.records import read_records
 from scratch import holding
 
 IS_JSON = True

@@ -14,10 +14,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs import arguments
 from coordgen_rs._core import HostDrafter, SharedHistory
-from coordgen_rs.errors import OptionError
-from coordgen_rs.request import admit
+from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.generation.request import admit
 
 ROWS = (1, 2, 4, 8, 16)
 """Rows of a step that hosts are asked for unless told otherwise."""

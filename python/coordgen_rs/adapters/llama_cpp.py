@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import EngineError, OptionError
-from coordgen_rs.extras import how_to_install_engine
+from coordgen_rs.errors import EngineError, OptionError, arguments
+from coordgen_rs.errors.extras import how_to_install_engine
 
 PACKAGE = "cyllama"
 COMMITS = ("canonical", "compact")

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import EngineError, OptionError
+from coordgen_rs.errors import EngineError, OptionError, arguments
 
 _CHUNK = 2048
 """As MLX-LM's own loop reads prompts: other chunks have other bits."""

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 
 _LEAST_ROWS = 2
 

@@ -2,7 +2,7 @@
 
 In: a path. Out: a `Bundle` with the manifest, absolute file paths and the embedding's rows.
 Opening costs one small read and a size check per file; `verify` reads every byte.
-It does not load graphs (`target/`) or write bundles (`export/`).
+It does not load graphs (`target/`) or write bundles (`tools/export/`).
 """
 
 import hashlib
@@ -47,8 +47,8 @@ class Bundle:
     def open(cls, path: str | Path) -> "Bundle":
         """Read the manifest and check that every file is there with its right size.
 
-        A folder of ONNX Runtime GenAI is a bundle, too, which `genai/folder.py` describes, and so
-        is one of Genie (`genie/folder.py`).
+        A folder of ONNX Runtime GenAI is a bundle, too, which `foreign/genai/folder.py` describes,
+        and so is one of Genie (`foreign/genie/folder.py`).
 
         Args:
             path: The bundle's directory, or a folder with genai_config.json or genie_config.json,
@@ -60,12 +60,12 @@ class Bundle:
         """
         directory = Path(path)
         if _is_of(directory, GENIE_CONFIG_NAME):
-            from coordgen_rs.bundle.genie.folder import GenieFolder
+            from coordgen_rs.foreign.genie.folder import GenieFolder
 
             return GenieFolder.open(directory)
         if _is_of(directory, GENAI_CONFIG_NAME):
-            from coordgen_rs.bundle.genai.folder import GenaiFolder
-            from coordgen_rs.bundle.genie.pipeline import PipelineFolder, is_pipeline
+            from coordgen_rs.foreign.genai.folder import GenaiFolder
+            from coordgen_rs.foreign.genie.pipeline import PipelineFolder, is_pipeline
 
             if is_pipeline(directory):
                 return PipelineFolder.open(directory)

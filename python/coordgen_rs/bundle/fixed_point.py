@@ -1,7 +1,7 @@
 """Real numbers as integers in quantised graphs: one scale and one zero point per tensor.
 
-In: float32 arrays. Out: integers, and back. Encodings come from calibration (`export/`) and stand
-in the manifest; sessions write and read the graphs' integers with them.
+In: float32 arrays. Out: integers, and back. Encodings come from calibration (`tools/export/`) and
+stand in the manifest; sessions write and read the graphs' integers with them.
 """
 
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ class ModelShape:
     """The sizes of the target, each 1 to 2^24."""
 
     family: str
-    """As in `export/checkpoints/families.py`; for people."""
+    """As in `tools/export/checkpoints/families.py`; for people."""
     hidden_size: int
     ffn_size: int
     """0 where the files of others do not say it; so is `num_heads`."""
@@ -65,7 +65,7 @@ class BlockFiles:
     graphs: dict[int, str]
     """File name by number of rows; widths may share a file whose rows are symbolic.
 
-    Inputs and outputs are named in `export/cpu/graph.py`.
+    Inputs and outputs are named in `tools/export/cpu/graph.py`.
     """
 
     @property
@@ -116,7 +116,7 @@ class CacheEncodings:
         """Whether a row's bits depend neither on where keys stand nor on rows it does not see.
 
         For that past and new rows share an encoding whose zero point is the middle of the integers
-        (measured, `export/qnn/quantize.py`).
+        (measured, `tools/export/qnn/quantize.py`).
         """
         is_tied = (self.key, self.value) == (self.key_new, self.value_new)
         return is_tied and self.key.is_symmetric and self.value.is_symmetric
@@ -140,7 +140,7 @@ class CompiledGraphs:
 class QnnTarget:
     """What a bundle for Qualcomm's HTP has beyond one for CPU.
 
-    Its graphs take and give integers, named in `export/qnn/graph.py`; `slots` is the context.
+    Its graphs take and give integers, named in `tools/export/qnn/graph.py`; `slots` is the context.
     """
 
     soc: str

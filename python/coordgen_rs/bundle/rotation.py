@@ -2,7 +2,7 @@
 
 In: the base and the figures of a scaling. Out: float32 values as the reference computes them.
 Where the figures stand, and whether they can be, is for those who read them
-(`export/checkpoints/rope.py`, `genie/config.py`).
+(`tools/export/checkpoints/rope.py`, `foreign/genie/config.py`).
 """
 
 import math

@@ -22,14 +22,16 @@ def main() -> int:
         is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_heard:  # not by a process in the background, where it is ignored
             signal.signal(signal.SIGINT, _leave)
-        from coordgen_rs.cli.streams import make_streams_usable
+        from coordgen_rs.cli.terminal.streams import make_streams_usable
 
         make_streams_usable()
         from coordgen_rs.cli.main import main as run
 
-        if is_heard:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = run()
+        code = run(
+            when_loaded=lambda: (
+                is_heard and signal.signal(signal.SIGINT, signal.default_int_handler)
+            )
+        )
         if is_heard:
             signal.signal(signal.SIGINT, _leave_silently)
     except KeyboardInterrupt:

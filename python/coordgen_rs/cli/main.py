@@ -2,55 +2,41 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
 from typing import NoReturn
 
-from coordgen_rs._core import name_bus_errors
-from coordgen_rs.cli import (
-    bench,
-    chat,
-    check,
-    completion,
-    doctor,
-    export,
-    generate,
-    history,
-    info,
-    mistyped,
-    plan,
-    profile,
-    quality,
-    replay,
-    serve,
-    streams,
-    text,
-    warm_up,
-)
-from coordgen_rs.cli import compile as compile_command
+from coordgen_rs.cli import mistyped
 from coordgen_rs.cli.entry import INTERRUPTED
+from coordgen_rs.cli.terminal import streams, text
 from coordgen_rs.errors import CoordgenError
 
-_COMMANDS: dict[str, ModuleType] = {
-    "generate": generate,
-    "chat": chat,
-    "serve": serve,
-    "export": export,
-    "check": check,
-    "quality": quality,
-    "info": info,
-    "compile": compile_command,
-    "history": history,
-    "replay": replay,
-    "profile": profile,
-    "bench": bench,
-    "warm-up": warm_up,
-    "plan": plan,
-    "doctor": doctor,
-    "completion": completion,
+_COMMANDS = {
+    "generate": ("cli", "answer a prompt, printing text as it comes"),
+    "chat": ("cli", "talk with an instruct model"),
+    "serve": ("cli", "serve a model to OpenAI clients and browsers on this machine"),
+    "export": ("tools", "convert a checkpoint to a bundle"),
+    "check": ("tools", "verify a bundle's files, and that it is exact on this machine"),
+    "quality": ("tools", "compare the kinds of weights that a checkpoint can be exported with"),
+    "info": ("cli", "describe a bundle"),
+    "compile": ("tools", "compile a bundle for its Qualcomm chip, so that it loads quickly"),
+    "history": ("tools", "list, export, import and clear finished requests, build a fleet's index"),
+    "replay": ("tools", "measure a drafter on recorded answers, without a model"),
+    "profile": ("tools", "measure what each block of a bundle costs on this machine"),
+    "bench": ("tools", "run benchmarks with a real model, as tables, JSON and plots"),
+    "warm-up": (
+        "tools",
+        "let a model read texts, and save which tokens it expects after each token",
+    ),
+    "plan": ("tools", "plan when to load which graph during a prefill, by every strategy"),
+    "doctor": ("cli", "what this installation and machine can do, and what is missing"),
+    "completion": ("cli", "print a script that completes commands in a shell"),
 }
-"""One module per command, with `ABOUT`, `EXAMPLES`, `add_arguments` and `run`."""
+"""Where each command is, and what it does; it is loaded when it is asked for.
+
+The modules, named as the commands, have `EXAMPLES`, `add_arguments` and `run`.
+"""
 
 FIRST_STEPS = """\
 coordgen: faster text generation on device, with the same tokens
@@ -80,19 +66,20 @@ exit codes:
 _DONE, _FAILED = 0, 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, when_loaded: Callable[[], object] | None = None
+) -> int:
     """Run one command.
 
     Args:
         arguments: What follows `coordgen` on the command line; None for those of this process.
+        when_loaded: Called when the command's modules are there, before it begins.
 
     Returns:
         The exit code, see `EXIT_CODES`.
     """
-    if arguments is None:  # this process is ours
-        name_bus_errors()
     try:
-        code = _run(arguments)
+        code = _run(arguments, when_loaded)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         streams.let_go_of_stdout()
@@ -110,14 +97,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
         print(FIRST_STEPS, end="")
         return _DONE
     if words[0] == "help":  # as in `git help log`
         words = [*words[1:], "--help"]
-    parser = make_parser()
+    named = next((word for word in words if word in _COMMANDS), None)
+    parser = make_parser([] if named is None else [named])
+    if when_loaded is not None:
+        when_loaded()
     mistake = mistyped.mistake(parser, words)
     if mistake is not None:
         return _fail(mistake)
@@ -127,6 +117,10 @@ def _run(arguments: Sequence[str] | None) -> int:
             options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as ended:  # --help, --version, or a mistake that is told
         return _FAILED if ended.code else _DONE
+    if arguments is None:  # this process is ours
+        from coordgen_rs._core import name_bus_errors
+
+        name_bus_errors()
     code: int = options.run(options)
     return code
 
@@ -144,8 +138,12 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_fail(f"{message}; see {self.prog} --help"))
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser for the whole command line; each command sets `run` and `fail`."""
+def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
+    """The parser for the command line; each command sets `run` and `fail`.
+
+    Args:
+        loaded: The commands that get their options; of the others it knows only the names.
+    """
     parser = _Parser(
         prog="coordgen",
         description="Faster text generation on device, without changing a single token.",
@@ -154,16 +152,18 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"coordgen {_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
+    for name, (kind, about) in _COMMANDS.items():
         command = commands.add_parser(
             name,
-            help=module.ABOUT,
-            description=module.ABOUT,
-            epilog=module.EXAMPLES,
+            help=about,
+            description=about,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.set_defaults(run=module.run, fail=command.error)
-        module.add_arguments(command)
+        if name in loaded:
+            module = import_module(f"coordgen_rs.{kind}.commands.{name.replace('-', '_')}")
+            command.epilog = module.EXAMPLES
+            command.set_defaults(run=module.run, fail=command.error)
+            module.add_arguments(command)
     return parser
 
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.files.json_text import JsonTextError, parse_json
 
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any, assert_never
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError
-from coordgen_rs.extras import how_to_install
+from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
+from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.closed_objects import with_closed_objects
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.grammar.matcher import Matcher

@@ -1,7 +1,7 @@
 """Requests as JSON lines, which `coordgen history` exports and imports.
 
 In: lines that any program may have written. Out: a header and `Request`s, all checked. It opens no
-database, and writes no line; `cli/history.py` does.
+database, and writes no line; `tools/commands/history.py` does.
 """
 
 from collections.abc import Iterator

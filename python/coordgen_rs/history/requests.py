@@ -18,16 +18,21 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs import arguments
 from coordgen_rs._core import SharedHistory
-from coordgen_rs.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import CoordgenError, HistoryIndexError, HistoryWarning, OptionError
+from coordgen_rs.errors import (
+    CoordgenError,
+    HistoryIndexError,
+    HistoryWarning,
+    OptionError,
+    arguments,
+)
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.history.fleet.layer import FleetLayer
 from coordgen_rs.history.indexes import index_name, remove_unfinished
 from coordgen_rs.history.rows import MOST_VOCABULARY
 from coordgen_rs.history.store import HistoryStore, NoHistoryError, Request, told_evictions
-from coordgen_rs.process import OpenedHere
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536

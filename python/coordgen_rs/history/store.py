@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import HistoryError, HistoryMismatchError
+from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
 from coordgen_rs.history.fleet.directory import LIST_NAME
 from coordgen_rs.history.indexes import remove_indexes
 from coordgen_rs.history.rows import (

@@ -1,7 +1,7 @@
 """The routes: from a request to what answers it, or to a refusal in OpenAI's form.
 
 In: a worker, and what the server is to allow. Out: an ASGI application. Bodies are checked in
-`asked.py`, answers sent in `answering.py`.
+`asked/completion.py`, answers sent in `answers/answering.py`.
 """
 
 import time
@@ -19,26 +19,25 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from coordgen_rs import arguments
-from coordgen_rs.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.errors import CoordgenError
-from coordgen_rs.server.answering import Answering, refused
-from coordgen_rs.server.asked import Asked, asked_chat, asked_completion, asked_prompt
-from coordgen_rs.server.asked_response import asked_response
-from coordgen_rs.server.asked_tokens import asked_text, asked_tokens
-from coordgen_rs.server.bodies import most_body_bytes, read
-from coordgen_rs.server.client import Client, client_of
-from coordgen_rs.server.fields import Fields
+from coordgen_rs.errors import CoordgenError, arguments
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.server.answers.answering import Answering, refused
+from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.answers.response_form import ResponseForm
+from coordgen_rs.server.asked.bodies import most_body_bytes, read
+from coordgen_rs.server.asked.completion import Asked, asked_chat, asked_completion, asked_prompt
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.response import asked_response
+from coordgen_rs.server.asked.tokens import asked_text, asked_tokens
 from coordgen_rs.server.figures import CONTENT_TYPE
-from coordgen_rs.server.forms import Form
-from coordgen_rs.server.guard import Guard
 from coordgen_rs.server.job import Job
-from coordgen_rs.server.keys import ApiKey
-from coordgen_rs.server.lanes import Lanes
+from coordgen_rs.server.network.client import Client, client_of
+from coordgen_rs.server.network.guard import Guard
+from coordgen_rs.server.network.keys import ApiKey
+from coordgen_rs.server.network.lanes import Lanes
+from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
-from coordgen_rs.server.places import Places
 from coordgen_rs.server.refusal import RefusalError, refusal
-from coordgen_rs.server.response_form import ResponseForm
 from coordgen_rs.server.worker import Worker
 
 ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")

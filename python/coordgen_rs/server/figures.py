@@ -7,7 +7,7 @@ format 0.0.4). Draft tokens are labelled by the source that proposed them.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from coordgen_rs.answer import Answer
+from coordgen_rs.model.answer import Answer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

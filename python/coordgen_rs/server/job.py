@@ -11,10 +11,10 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.answer import Answer, Gain, Stream
 from coordgen_rs.model import Model
-from coordgen_rs.server.asked import Asked
-from coordgen_rs.server.client import Client
+from coordgen_rs.model.answer import Answer, Gain, Stream
+from coordgen_rs.server.asked.completion import Asked
+from coordgen_rs.server.network.client import Client
 
 News = Gain | Answer | Exception | None
 """A step of a stream, the whole answer at its end, why there is none, or None: nobody listens any

@@ -19,8 +19,8 @@ import uvicorn
 
 from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.connections import Connection, Connections
-from coordgen_rs.server.listening import (
+from coordgen_rs.server.network.connections import Connection, Connections
+from coordgen_rs.server.network.listening import (
     ACCEPTED_AT_ONCE,
     MOST_CONNECTIONS,
     bound,

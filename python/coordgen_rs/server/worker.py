@@ -14,7 +14,7 @@ from coordgen_rs.errors import DeviceLostError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.job import GivenUpError, Job
-from coordgen_rs.server.places import Places
+from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import UnavailableError, log_unexpected
 from coordgen_rs.server.turns import Turns
 

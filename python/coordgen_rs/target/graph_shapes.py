@@ -1,7 +1,7 @@
 """Whether a graph of a bundle for CPU is the one that its manifest describes.
 
 In: a loaded graph, and the manifest. Out: nothing, or a `BundleError` before ONNX Runtime is given
-arrays of other shapes. Names and shapes are those of `export/cpu/graph.py`.
+arrays of other shapes. Names and shapes are those of `tools/export/cpu/graph.py`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,12 +19,11 @@ from pathlib import Path
 
 import onnxruntime
 
-from coordgen_rs import arguments
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs._core import byte_products_saturate
-from coordgen_rs.errors import OptionError
-from coordgen_rs.machine import usable_cores
-from coordgen_rs.process import OpenedHere
+from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.target.machine import usable_cores
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES = 1 << 20

@@ -7,10 +7,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import arguments
 from coordgen_rs._core import BlockCost, StepInputs, Switcher, SwitchReport, prompt_rows
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.errors import DeviceLostError, OptionError, SessionClosedError, ShapeError
+from coordgen_rs.errors import (
+    DeviceLostError,
+    OptionError,
+    SessionClosedError,
+    ShapeError,
+    arguments,
+)
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.device import Device
 from coordgen_rs.target.forward import Forward

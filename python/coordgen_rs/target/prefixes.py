@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import arguments
+from coordgen_rs.errors import arguments
 from coordgen_rs.target.session import KeepsPrefixes, KeepsTokens, SavedPrefix, Session
 
 LEAST_TOKENS = 16

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import ChatTemplateError, OptionError
-from coordgen_rs.extras import how_to_install
+from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
+from coordgen_rs.errors.extras import how_to_install
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -7,8 +7,7 @@ matter. It does not know about tokens.
 
 from collections.abc import Sequence
 
-from coordgen_rs import arguments
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 
 
 class StopStrings:

@@ -1,7 +1,7 @@
 //! The operators: their names, their inputs and outputs, and the kernel of each node.
 //!
 //! In: a call of ONNX Runtime. Out: every row computed by `crate::kernels`, in parallel where
-//! there is much. The functions of the same names are in `export/cpu/w8a8.py`.
+//! there is much. The functions of the same names are in `tools/export/cpu/w8a8.py`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;

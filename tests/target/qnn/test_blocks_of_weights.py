@@ -5,10 +5,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.export.calibration.rounding import rounded_in_blocks
-from coordgen_rs.export.qnn.quantize import matrix_tensors, read_in_blocks
 from coordgen_rs.target.qnn.onnx_runtime import qnn_session
 from coordgen_rs.target.qnn.options import soc_named
+from coordgen_rs.tools.export.calibration.rounding import rounded_in_blocks
+from coordgen_rs.tools.export.qnn.quantize import matrix_tensors, read_in_blocks
 from qnn_bundles import needs_emulator
 
 pytestmark = needs_emulator

@@ -4,11 +4,11 @@ import pytest
 
 from checkpoints import CHECKPOINTS, ROOT
 from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
-from coordgen_rs.bench.exactness import check
-from coordgen_rs.export.qnn.exporter import export_qnn
 from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.qnn.compile import compile_bundle
 from coordgen_rs.target.qnn.device import QnnDevice
+from coordgen_rs.tools.check import check
+from coordgen_rs.tools.compile import compile_bundle
+from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from qnn_bundles import needs_emulator, tokens_of
 from real_model import GGUF, QUESTIONS, chat, needs_real_model

@@ -24,7 +24,6 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs.bench.exactness import check
 from coordgen_rs.errors import (
     BlockLoadError,
     BundleError,
@@ -32,15 +31,16 @@ from coordgen_rs.errors import (
     ProviderError,
     ShapeError,
 )
+from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.provider import ProviderChoice
 from coordgen_rs.target.qnn import onnx_runtime as qnn
 from coordgen_rs.target.qnn.blocks import QnnBlocks
 from coordgen_rs.target.qnn.buffers import QnnBuffers
-from coordgen_rs.target.qnn.compile import compile_bundle
 from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.target.qnn.kv_cache import QnnCache
 from coordgen_rs.target.qnn.options import QnnOptions, soc_named
+from coordgen_rs.tools.check import check
+from coordgen_rs.tools.compile import compile_bundle
 from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle, tokens_of
 
 pytestmark = needs_emulator

@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from coordgen_rs import arguments
 from coordgen_rs._core import HostDrafter, SharedHistory
 from coordgen_rs.adapters.host import ROWS, generate, make_drafter, measured_costs
 from coordgen_rs.adapters.transformers.asked import (
@@ -17,7 +16,7 @@ from coordgen_rs.adapters.transformers.asked import (
 )
 from coordgen_rs.adapters.transformers.host import TransformersHost
 from coordgen_rs.adapters.transformers.layers import draftable_len
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 
 if TYPE_CHECKING:
     import torch

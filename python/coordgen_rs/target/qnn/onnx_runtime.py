@@ -21,7 +21,7 @@ from typing import Any
 import onnxruntime
 
 from coordgen_rs.errors import ProviderError
-from coordgen_rs.extras import how_to_install
+from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.target.onnx_runtime import set_threads, shared_options
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
 

@@ -1,1 +1,0 @@
-"""Many measurements that do not depend on each other, in one table that can be gone on with."""

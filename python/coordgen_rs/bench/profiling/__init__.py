@@ -1,1 +1,0 @@
-"""Measuring what the blocks of a bundle cost on this machine."""

@@ -1,1 +1,0 @@
-"""Recorded answers play the target, so that drafters are measured without a model."""

@@ -1,1 +1,0 @@
-"""Folders of ONNX Runtime GenAI, read as they are."""

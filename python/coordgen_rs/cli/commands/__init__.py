@@ -1,0 +1,1 @@
+"""The commands that answer: generate, chat, serve, and what they stand on."""

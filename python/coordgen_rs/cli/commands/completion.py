@@ -1,0 +1,60 @@
+"""`coordgen completion`: a script that lets a shell complete commands, options and files.
+
+In: the name of a shell. Out: the script on stdout, made from the parser that the command uses
+itself. It installs nothing.
+"""
+
+import argparse
+
+from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.extras import how_to_install
+
+EXAMPLES = """\
+examples:
+  coordgen completion bash > ~/.local/share/bash-completion/completions/coordgen
+  coordgen completion zsh > ~/.zsh/completions/_coordgen      # a directory of $fpath
+"""
+
+SHELLS = ("bash", "zsh")
+
+_FILES = {"BUNDLE", "CHECKPOINT", "DATA", "DIR", "FILE", "OUT", "PNG", "TEXT"}
+"""Names of values that are paths."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script.
+
+    Raises:
+        OptionError: The package shtab is not installed.
+    """
+    try:
+        import shtab
+    except ImportError as error:
+        raise OptionError(
+            f"completion needs the package shtab: {how_to_install('completion')}"
+        ) from error
+    from coordgen_rs.cli.main import make_parser
+
+    parser = make_parser()
+    for command in _commands(parser):
+        for action in command._actions:
+            names = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
+            if _FILES.intersection(name for name in names if name):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, shell=options.shell))
+    return 0
+
+
+def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """A parser, and those of its commands, and of theirs."""
+    found = [parser]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                found += _commands(command)
+    return found

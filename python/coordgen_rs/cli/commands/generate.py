@@ -1,0 +1,203 @@
+"""`coordgen generate`: answer a prompt, printing text as it comes."""
+
+import argparse
+import json
+import sys
+from functools import partial
+from typing import Any
+
+from coordgen_rs._core import PLAIN
+from coordgen_rs.cli.commands.compare import compare
+from coordgen_rs.cli.options import grammar as grammar_options
+from coordgen_rs.cli.options import request as request_options
+from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
+from coordgen_rs.cli.terminal.counted import counted
+from coordgen_rs.cli.terminal.warned import warnings_told
+from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
+from coordgen_rs.model import Model
+from coordgen_rs.model.answer import Answer, Stream, whole
+from coordgen_rs.model.request_options import RequestOptions
+
+EXAMPLES = """\
+On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from
+the model without a draft. NO_COLOR=1 turns colours off, FORCE_COLOR=1 turns them on.
+
+A chat model expects its prompt in its chat template: --chat puts it there.
+
+examples:
+  coordgen generate --model bundle --chat --user "Is a lion an animal?" --system "Be short."
+  coordgen generate --model bundle --chat --prompt-file question.txt --compare
+  coordgen generate --model bundle --prompt "Once upon a time" --max-new-tokens 64
+  cat question.txt | coordgen generate --model bundle - --draft prompt-lookup --json
+  coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
+  coordgen generate --model bundle --prompt-file mail.txt --json-schema appointment.json
+  coordgen generate --model bundle --prompt "Is a lion an animal? " --regex "yes|no"
+"""
+
+_WITHOUT_TEMPLATE = (
+    "coordgen: the model expects its chat template, and the prompt goes to it as it is: "
+    "add --chat to send it as a user's message"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        type=values.path("--model"),
+        metavar="BUNDLE",
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
+    )
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument(
+        "--prompt", type=values.text("--prompt"), metavar="TEXT", help="the prompt itself"
+    )
+    prompt.add_argument(
+        "--prompt-file",
+        type=values.path("--prompt-file"),
+        metavar="FILE",
+        help="a UTF-8 text file with the prompt",
+    )
+    prompt.add_argument(
+        "--user",
+        type=values.text("--user"),
+        metavar="TEXT",
+        help="the user's message; with --chat, where --prompt means the same",
+    )
+    prompt.add_argument("stdin", nargs="?", type=_dash, metavar="-", help="read it from stdin")
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="send the prompt as a user's message, by the model's chat template",
+    )
+    request_options.add_arguments(parser)
+    grammar_options.add_arguments(parser)
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="also decode without drafts, and compare; a short answer is repeated in turns, and "
+        "tokens/s are medians",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer the prompt, and print what it took; exit code 1 if `--compare` finds a difference.
+
+    Raises:
+        OptionError: An option would be ignored.
+    """
+    if not options.chat:
+        values.refuse(options, ("user", "system", "chat_template"), "needs --chat")
+    if options.draft == PLAIN:
+        values.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
+    prompt, request = _prompt(options), request_options.request(options)
+    request["grammar"] = grammar_options.chosen(options)
+    with warnings_told(), request_options.opened(options) as model:
+        if not prompt:
+            text.tell("coordgen: the prompt is empty, so the answer may be about anything")
+        if not options.chat and sys.stderr.isatty() and _has_template(model):
+            text.tell(_WITHOUT_TEMPLATE)
+        asked = partial(_asked, model, prompt, options)
+        answer = whole(asked(request)) if options.json else _show(asked(request))
+        report = _report(answer) | {"commit": model.commit, "provider": model.provider}
+        if options.compare:
+            compared = compare(
+                answer,
+                lambda drafts: whole(asked({**request, "drafts": drafts, "seed": answer.seed})),
+                is_stored=options.history is not None,
+            )
+            report |= compared.to_json()
+    if options.json:
+        print(json.dumps(report))
+    else:
+        print(_closing_line(report), file=sys.stderr)
+    return 0 if report.get("identical", True) else 1
+
+
+def _asked(
+    model: Model, prompt: str, options: argparse.Namespace, request: RequestOptions
+) -> Stream:
+    """The answer to the prompt: as it is, or as a user's message."""
+    if not options.chat:
+        return model.stream(prompt, **request)
+    system = [] if options.system is None else [{"role": "system", "content": options.system}]
+    return model.stream_chat([*system, {"role": "user", "content": prompt}], **request)
+
+
+def _has_template(model: Model) -> bool:
+    """Whether the model has a chat template; one that cannot be read is none to advise."""
+    try:
+        return model.has_chat_template
+    except ChatTemplateError:
+        return False
+
+
+def _dash(typed: str) -> str:
+    """The only word that stands alone.
+
+    Raises:
+        OptionError: It is another, such as a bundle or a prompt without its option.
+    """
+    if typed != "-":
+        raise OptionError(
+            f"{arguments.shown(typed)} stands alone: give a bundle by --model, and a prompt by "
+            "--prompt, or by - from stdin"
+        )
+    return typed
+
+
+def _prompt(options: argparse.Namespace) -> str:
+    """The prompt.
+
+    Raises:
+        OptionError: There is none.
+    """
+    prompt = options.user if options.prompt is None else options.prompt
+    if prompt is None and options.stdin:
+        prompt = text.read_stdin()
+    elif prompt is None and options.prompt_file is not None:
+        prompt = text.read_file(options.prompt_file)
+    elif prompt is None:
+        raise OptionError(
+            "no prompt: give --prompt TEXT, --prompt-file FILE, or - to read it from stdin"
+        )
+    return str(prompt)
+
+
+def _show(stream: Stream) -> Answer:
+    """Print the text as it comes, coloured by source on a terminal."""
+    colours = SourceColours() if wants_colours(sys.stdout) else None
+    with stream:
+        for piece in stream:
+            shown = piece.text if colours is None else colours.painted(piece)
+            print(shown, end="", flush=True)
+    print(flush=True)
+    answer = stream.answer
+    if colours is not None:
+        print(colours.legend(answer.sources, painted=wants_colours(sys.stderr)), file=sys.stderr)
+    return answer
+
+
+def _report(answer: Answer) -> dict[str, Any]:
+    spans = [span._asdict() for span in answer.spans]
+    told = {"text": answer.text, "token_ids": answer.token_ids, "spans": spans}
+    return told | answer.stats.to_json()
+
+
+def _closing_line(report: dict[str, Any]) -> str:
+    line = (
+        f"{counted(report['new_tokens'], 'token')} in {counted(report['steps'], 'step')}, "
+        f"{report['tokens_per_step']:.2f} tokens_per_step, "
+        f"{report['tokens_per_s']:.0f} tokens/s"
+    )
+    if "identical" in report:
+        same = "the same tokens" if report["identical"] else "DIFFERENT TOKENS"
+        line += f" with drafting, {report['plain_tokens_per_s']:.0f} without: {same}"
+        if report["compare_rounds"] > 1:
+            line += f" (medians of {report['compare_rounds']} rounds)"
+    if report["seed"] is not None:
+        line += f", seed {report['seed']}"
+    return line

@@ -1,0 +1,50 @@
+"""`coordgen info`: describe a bundle."""
+
+import argparse
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli.options.kept import kept_lines
+from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.terminal.printable import printable
+
+EXAMPLES = """\
+example:
+  coordgen info bundle
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument(
+        "bundle",
+        type=values.path("BUNDLE"),
+        metavar="BUNDLE",
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
+    )
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what the manifest says."""
+    manifest = Bundle.open(options.bundle).manifest
+    if options.json:
+        print(manifest.to_json(), end="")
+        return 0
+    model, blocks = manifest.model, manifest.blocks
+    num_bytes = sum(record.num_bytes for record in manifest.files.values())
+    ffn = f"FFN {model.ffn_size}, " if model.ffn_size else ""
+    heads = f"{model.num_heads} heads, " if model.num_heads else ""
+    print(
+        f"model: {printable(model.family)}, {model.num_layers} layers, hidden {model.hidden_size}, "
+        f"{ffn}{heads}{model.num_kv_heads} KV heads, vocabulary {model.vocab_size}"
+    )
+    chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
+    print(f"provider: {manifest.provider}{chip}")
+    print(f"weights: {manifest.weights}")
+    print(f"size: {num_bytes / 1e6:.1f} MB in {len(manifest.files)} files")
+    for line in kept_lines(manifest):
+        print(line)
+    print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
+    print(f"context: {manifest.context} tokens")
+    print(f"written by: {printable(manifest.tool)}")
+    return 0

@@ -1,0 +1,136 @@
+"""Who may ask a server, and what requests of one client tell those of another.
+
+In: options of `coordgen serve`. Out: an `Access`, and whether anything is remembered. Which keys
+there are is checked here; what a request brings, in the server.
+"""
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from coordgen_rs.cli.terminal import values
+from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from coordgen_rs.server.app import Access
+
+_KEY = "COORDGEN_API_KEY"
+_REMEMBERING = ("earlier-requests", "sam-earlier-requests")
+"""Sources that are nothing but what earlier requests have left."""
+
+
+def add_access_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--api-key",
+        type=values.text("--api-key", may_be_empty=False),
+        action="append",
+        default=[],
+        metavar="KEY",
+        help=f"clients must send it; can be repeated; better given as {_KEY} or in a file: others "
+        "see command lines",
+    )
+    parser.add_argument(
+        "--api-key-file",
+        type=values.path("--api-key-file"),
+        metavar="FILE",
+        help="keys, one a line, each alone or behind a name and a space",
+    )
+    parser.add_argument(
+        "--namespace-by",
+        choices=["key", "none"],
+        default="key",
+        help="key (default): answers draft from, and reuse, earlier requests of the same key only; "
+        "none: of all clients, on this machine's own addresses only",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="serve another address than this machine's own without a key; nothing is remembered "
+        "from one request to the next then",
+    )
+    parser.add_argument(
+        "--allow-host",
+        type=values.text("--allow-host", may_be_empty=False),
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name of this server, beside localhost and IP addresses; can be repeated",
+    )
+    parser.add_argument(
+        "--allow-origin",
+        type=values.text("--allow-origin", may_be_empty=False),
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let web pages from elsewhere use the server, e.g. https://chat.example; can be "
+        "repeated",
+    )
+
+
+def chosen_access(options: argparse.Namespace) -> "Access":
+    """Who may ask.
+
+    Raises:
+        OptionError: A key cannot be used, or strangers would be let in, or meet each other.
+    """
+    from coordgen_rs.server.app import Access
+    from coordgen_rs.server.network.keys import api_key, checked_keys, read_keys
+    from coordgen_rs.server.serving import is_loopback
+
+    found = [api_key(secret) for secret in options.api_key]
+    if options.api_key_file is not None:
+        found += read_keys(options.api_key_file)
+    if not found and os.environ.get(_KEY):
+        found = [api_key(os.environ[_KEY])]
+    keys = checked_keys(found)
+    has_several = len({key.name for key in keys}) > 1
+    if not is_loopback(options.host):
+        if not keys and not options.insecure:
+            raise OptionError(
+                f"--host {options.host} can be reached from elsewhere: set {_KEY}, or give "
+                "--insecure"
+            )
+        if not keys:
+            _check_forgetful(options)
+        if has_several and options.namespace_by == "none":
+            raise OptionError(
+                "--namespace-by none lets answers of one key draft from those of others, which "
+                f"shows in how they come: with --host {options.host} it cannot be"
+            )
+    return Access(
+        options.name or options.model.resolve().name,
+        keys=keys,
+        namespace_by_key=has_several and options.namespace_by == "key",
+        namespace=options.namespace or DEFAULT_NAMESPACE,
+        hosts=tuple(options.allow_host),
+        origins=tuple(options.allow_origin),
+        with_metrics=options.metrics,
+    )
+
+
+def remembers(options: argparse.Namespace) -> bool:
+    """Whether requests may draft from earlier ones of the same client: where clients are known."""
+    from coordgen_rs.server.serving import is_loopback
+
+    has_key = bool(options.api_key or options.api_key_file or os.environ.get(_KEY))
+    return has_key or is_loopback(options.host)
+
+
+def _check_forgetful(options: argparse.Namespace) -> None:
+    """Check that nothing is asked for that remembers.
+
+    Raises:
+        OptionError: Something is.
+    """
+    remembering = [f"--sources {name}" for name in options.sources or () if name in _REMEMBERING]
+    if options.history is not None:
+        remembering.append("--history")
+    if options.prefix_memory:
+        remembering.append("--prefix-memory")
+    if remembering:
+        raise OptionError(
+            f"{remembering[0]} would let requests of strangers show in others' answers: with "
+            f"--host {options.host} and no key, clients cannot be told apart"
+        )

@@ -1,0 +1,1 @@
+"""What people see in a terminal, and what they type there."""

@@ -1,0 +1,238 @@
+"""A draft model: a smaller model whose guesses the target verifies (EdgeLLM III-B, III-C).
+
+In: a session of the draft model. Out: a token tree in the core, which grows by one token per step.
+The core decides which token is read next, when to stop and what pays; the model's steps are run
+here.
+"""
+
+import time
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
+from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.errors import DraftModelError, arguments
+from coordgen_rs.opening.session import open_session
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import Session
+from coordgen_rs.text.tokenizer import Tokenizer
+
+
+class DraftModel:
+    """A model that drafts for one target. What it has read stays in the cache of its session.
+
+    Args:
+        session: The draft model; nothing else may use it.
+        least_that_pays: Cost of drafting and verifying a token, as a share of a target's step. A
+            branch less likely than that is not followed, and with 1 the model is never run. 0, as
+            in the paper, if the cost does not matter.
+        growth: What it reads next: "chain", "paced" (EdgeLLM) or "surest".
+        stop: When it is enough: "fixed", "tree-confidence" (EdgeLLM) or "next-token".
+
+    Attributes:
+        session: As given.
+        least_that_pays: As given.
+        core: The tree, for `Drafter(model_draft=...)`.
+
+    Raises:
+        OptionError: `growth` or `stop` is unknown, or `least_that_pays` is not 0 to 1.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        least_that_pays: float = 0.0,
+        growth: str = "surest",
+        stop: str = "next-token",
+    ) -> None:
+        least_that_pays = arguments.number("least_that_pays", least_that_pays)
+        arguments.text("growth", growth)
+        arguments.text("stop", stop)
+        self.session, self.least_that_pays = session, least_that_pays
+        self._shape = (least_that_pays, growth, stop)
+        self.core = ModelDraft(
+            session.step_inputs,
+            session.vocab_size,
+            end_token_ids=session.end_token_ids,
+            costs=session.step_costs,
+            least_that_pays=least_that_pays,
+            growth=growth,
+            stop=stop,
+        )
+
+    @classmethod
+    def open(cls, path: Path | str, target: OrtSession) -> Self:
+        """Open a bundle as the draft model of `target`; measured costs decide what pays.
+
+        Args:
+            path: The bundle's directory.
+            target: The target it will draft for.
+
+        Raises:
+            DraftModelError: It has another tokenizer or vocabulary.
+            BundleError: It cannot be used.
+        """
+        session = open_session(path, threads=target.threads)
+        _check_same_tokens(session, target)
+        least = least_that_pays(
+            session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
+        )
+        return cls(session, least_that_pays=least)
+
+    def close(self) -> None:
+        """Release what the draft model holds."""
+        self.session.close()
+
+    def shaped(self, method: DraftMethod) -> "DraftModel":
+        """The same model, drafting as a method does; with a new tree if that differs."""
+        least = self.least_that_pays if method.weighs_model else 0.0
+        if (least, method.growth, method.stop) == self._shape:
+            return self
+        return DraftModel(
+            self.session, least_that_pays=least, growth=method.growth, stop=method.stop
+        )
+
+    def drafter(
+        self, drafter: Drafter, max_tokens: int, *, in_gaps: bool = True, weighs: bool = True
+    ) -> "ModelDrafter":
+        """A `ModelDrafter` of this model; arguments are the same as in `ModelDrafter`."""
+        return ModelDrafter(drafter, self, max_tokens, in_gaps=in_gaps, weighs=weighs)
+
+    def draft(self, max_tokens: int) -> None:
+        """Grow the tree until it is good enough, or holds `max_tokens` tokens."""
+        while self.step(max_tokens):
+            pass
+
+    def step(self, max_tokens: int, *, provisional: bool = False) -> bool:
+        """Read one more token, or what the model has not yet read of the request.
+
+        Anything may happen between two steps; the next one continues from there.
+
+        Args:
+            max_tokens: Most tokens that the tree may hold.
+            provisional: Go on although the tree is good enough: the target verifies it meanwhile.
+
+        Returns:
+            False if nothing was done, because the tree is good enough, or because drafting never
+            pays, as the core decides.
+        """
+        session = self.session
+        if not self.catch_up():
+            return False
+        inputs = self.core.next_step(max_tokens, provisional=provisional)
+        if inputs is None or session.length + inputs.num_nodes > session.capacity:
+            return False  # a step that is not read is asked for again
+        logits = session.step(inputs)
+        # Rows of all branches stay in their slots: what a later row may see, its mask says.
+        session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
+        self.core.read(logits, inputs.num_nodes - 1)
+        return True
+
+    def catch_up(self) -> bool:
+        """Follow the request, and read what is too long for a step.
+
+        Returns:
+            False if it is too long for the cache: then nothing can be drafted.
+        """
+        realignment = self.core.take_realignment()
+        if realignment is not None:
+            length, rows = realignment
+            self.session.rewind(length)
+            self.session.commit(rows)
+        num_unread = self.core.num_unread
+        if num_unread > self.session.step_inputs[-1].rows:
+            if self.session.length + num_unread > self.session.capacity:
+                return False
+            self.session.prefill(self.core.unread()[:-1])
+            self.core.skip(num_unread - 1)
+        return True
+
+
+class ModelDrafter(WrappedDrafter):
+    """A drafter with a draft model; used like any drafter.
+
+    Args:
+        drafter: A drafter with the source "draft-model" over the same tree.
+        model: Runs before each proposal.
+        max_tokens: Most tokens that the model drafts per proposal.
+        in_gaps: Whether it keeps drafting while the target waits for its blocks.
+        weighs: Whether it is run only where that pays by measured costs.
+
+    Attributes:
+        model: As given.
+        model_s: Seconds that the model has run for proposals, in total.
+        num_provisional: Steps of the model while the target waited, in total.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        model: DraftModel,
+        max_tokens: int,
+        *,
+        in_gaps: bool = True,
+        weighs: bool = True,
+    ) -> None:
+        super().__init__(drafter)
+        self.model, self._max_tokens = model, max_tokens
+        self._in_gaps, self._weighs = in_gaps, weighs
+        self._drafts = False  # the model drafts the step at hand
+        self.model_s, self.num_provisional = 0.0, 0
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Let the model draft if that pays, then propose; same as in `Drafter`."""
+        start = time.perf_counter()
+        self._drafts = not self._weighs or self._pays(past_len)
+        if self._drafts:
+            self.model.catch_up()
+            caught_up = time.perf_counter()
+            self.model.draft(self._max_tokens)
+            # What it really takes: between its steps there is more to do than they cost.
+            drafting, reading = time.perf_counter() - caught_up, caught_up - start
+            self.drafter.model_ran(1e6 * drafting, catching_up=1e6 * reading)
+        self.model_s += time.perf_counter() - start
+        return super().propose(past_len)
+
+    def _pays(self, past_len: int) -> bool:
+        model = self.model
+        return self.drafter.model_pays(
+            past_len, a_token=model.least_that_pays, catching_up=model.core.reading_cost()
+        )
+
+    def draft_on(self) -> bool:
+        """Draft one more token while the target waits for its blocks (EdgeLLM III-D).
+
+        When the target answers, the part of the tree that follows its token is kept.
+
+        Returns:
+            False if there is nothing more to draft.
+        """
+        drafts = self._in_gaps and self._drafts
+        drafted = drafts and self.model.step(2 * self._max_tokens, provisional=True)
+        self.num_provisional += drafted
+        return drafted
+
+
+def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
+    """Check that every id means the same to both models.
+
+    Raises:
+        DraftModelError: One does not; the message names the first.
+    """
+    path = session.bundle.path
+    if session.vocab_size != target.vocab_size:
+        raise DraftModelError(
+            f"{path} has a vocabulary of {session.vocab_size} tokens, but the target has "
+            f"{target.vocab_size}: it cannot draft for it"
+        )
+    tokenizer, targets = Tokenizer.of(session.bundle), Tokenizer.of(target.bundle)
+    for token_id in range(target.vocab_size):
+        one, other = tokenizer.token(token_id), targets.token(token_id)
+        if one != other:
+            raise DraftModelError(
+                f"{path} has a different tokenizer from the target: id {token_id} is {one!r}, "
+                f"but {other!r} in the target"
+            )

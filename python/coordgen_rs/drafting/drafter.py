@@ -1,0 +1,182 @@
+"""What drafts for a target: the `Drafting` protocol, and `make_drafter`, from the core's registry.
+
+In: a session, and the name of a method or of sources. Out: a drafter for `generate`. Which sources
+a method has, and when, is decided in the core (`src/draft/methods`).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import (
+    Accepted,
+    Drafter,
+    DynamicTree,
+    LookupTable,
+    Sampling,
+    StepInputs,
+    draft_method,
+)
+from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.target.session import Session
+
+if TYPE_CHECKING:
+    from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
+    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs.history.requests import History
+
+
+class Drafting(Protocol):
+    """What the loop needs from a drafter; `Drafter` implements it."""
+
+    def begin(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        max_new_tokens: int,
+        sampling: Sampling | None = None,
+        prediction: NDArray[np.uint32] | None = None,
+        *,
+        ignore_eos: bool = False,
+        num_reused: int = 0,
+        grammar: "Matcher | None" = None,
+    ) -> None:
+        """Start a request; without a grammar, the keyword is not given."""
+
+    @property
+    def reads_prefill(self) -> bool:
+        """Whether it asks for the logits of the prompt."""
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """Learn what the target expects after the prompt's next tokens."""
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Draft a tree, and fill the inputs of the step that will verify it."""
+
+    def accept(self, logits: NDArray[np.float32]) -> Accepted:
+        """Verify the tree against the step's logits."""
+
+    def draft_on(self) -> bool:
+        """Draft a little more while the target waits; False if there is nothing to do."""
+
+    def end(self) -> None:
+        """Give the request up, if it has not ended, and what it holds that others share."""
+
+    @property
+    def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Token ids and parents of the last proposed tree, `(nodes,) u32` each."""
+
+    @property
+    def node_sources(self) -> list[str]:
+        """Who put each node into it, as long as it is not verified."""
+
+    @property
+    def accept_histogram(self) -> list[int]:
+        """Entry `n` counts the steps that accepted `n` draft tokens."""
+
+    @property
+    def per_source(self) -> dict[str, dict[str, int]]:
+        """Draft tokens proposed and accepted, by source."""
+
+
+def make_drafter(
+    session: Session,
+    draft: str | Sequence[str] = "auto",
+    commit: str = "canonical",
+    history: "History | None" = None,
+    lookup_table: LookupTable | None = None,
+    draft_model: "DraftModel | None" = None,
+    *,
+    earlier_requests: bool | None = None,
+    free_rows: bool | None = None,
+) -> "Drafter | ModelDrafter":
+    """A drafter for `session`.
+
+    Args:
+        session: The target; its measured step costs decide how wide a draft pays.
+        draft: The name of a method (`_core.draft_methods`), or the names of any sources
+            (`_core.draft_sources`). "auto" has calibration and the look-up table where rows are
+            free: elsewhere, running the head over the prompt costs more than calibration gains
+            (`coordgen generate --sources` shows both: `prefill_s`, `tokens_per_step`).
+        commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is);
+            a session that does not allow compact uses canonical.
+        history: Finished requests that are also drafted from.
+        lookup_table: The table that the source "lookup-table" reads and updates, see `coordgen
+            warm-up`; a new one by default.
+        draft_model: A smaller model that also drafts; `draft` "edgellm" needs it.
+        earlier_requests: Whether a method may also draft from earlier requests of this drafter, of
+            which the last half million tokens are kept in memory. None is yes without a history,
+            which keeps them, and those of other namespaces apart.
+        free_rows: Draft as if rows cost nothing, as on an NPU; None asks the session.
+
+    Raises:
+        OptionError: A method, source or commit is unknown; a method lacks what it needs, or does
+            not use the table or draft model that it is given; or the history has another
+            vocabulary.
+    """
+    commit = chosen_commit(session, commit)
+    for name, flag in (("earlier_requests", earlier_requests), ("free_rows", free_rows)):
+        arguments.of_type(name, flag, bool)
+    arguments.having("history", history, "shared", "History")
+    arguments.having("draft_model", draft_model, "shaped", "DraftModel")
+    arguments.of_type("lookup_table", lookup_table, LookupTable)
+    costs = None if free_rows else session.step_costs
+    in_gaps = weighs = True
+    tree: str | DynamicTree = "best-first"
+    if isinstance(draft, str):
+        method = draft_method(draft)
+        in_gaps, weighs, tree = method.in_gaps, method.weighs_model, method.tree
+        sources = method.sources(
+            free_rows=costs is None,
+            draft_model=draft_model is not None,
+            earlier_requests=history is None if earlier_requests is None else earlier_requests,
+        )
+    else:
+        sources = arguments.names("draft", draft)
+    _check_used("look-up table", lookup_table, "lookup-table", draft, sources)
+    _check_used("draft model", draft_model, "draft-model", draft, sources)
+    if draft_model is not None and isinstance(draft, str):
+        draft_model = draft_model.shaped(method)
+    drafter = Drafter(
+        session.step_inputs,
+        session.vocab_size,
+        sources=sources,
+        costs=costs,
+        commit=commit,
+        end_token_ids=session.end_token_ids,
+        history=None if history is None else history.shared,
+        lookup_table=lookup_table,
+        model_draft=None if draft_model is None else draft_model.core,
+        tree=tree,
+    )
+    if draft_model is None or "draft-model" not in sources:
+        return drafter
+    max_tokens = session.step_inputs[-1].rows - 1
+    return draft_model.drafter(drafter, max_tokens, in_gaps=in_gaps, weighs=weighs)
+
+
+def chosen_commit(session: Session, commit: str) -> str:
+    """How a session commits drafts, "canonical" where it does not allow the "compact" asked for.
+
+    Raises:
+        OptionError: `commit` is neither.
+    """
+    arguments.one_of("commit", commit, ("canonical", "compact"))
+    return commit if commit in session.allowed_commits else "canonical"
+
+
+def _check_used(
+    what: str, given: object, source: str, draft: str | Sequence[str], sources: Sequence[str]
+) -> None:
+    """Refuse what no source would read.
+
+    Raises:
+        OptionError: It was given, but its source is not among those that draft.
+    """
+    if given is not None and source not in sources:
+        asked = draft if isinstance(draft, str) else ",".join(draft)
+        raise OptionError(
+            f"draft {asked!r} does not use a {what}: it drafts from {', '.join(sources)} here, "
+            f"but not from {source}"
+        )

@@ -1,0 +1,1 @@
+"""Folders of other tools that are run as they are: Genie and ONNX Runtime GenAI."""

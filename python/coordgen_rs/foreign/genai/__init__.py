@@ -1,0 +1,1 @@
+"""Folders of ONNX Runtime GenAI, whose graph is given tree attention."""

@@ -1,0 +1,1 @@
+"""Genie's folders, and QNN models among those of GenAI: graphs that come compiled."""

@@ -1,0 +1,1 @@
+"""What Qualcomm's context binaries tell of their graphs."""

@@ -1,0 +1,308 @@
+"""The whole algorithm on one screen: `generate`, and `plain`, the baseline it must equal."""
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coordgen_rs._core import Sampling, SeenTokens, StepInputs, keep_allowed
+from coordgen_rs.drafting.drafter import Drafting, make_drafter
+from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
+from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.generation.step_tree import StepTree, tree_of
+from coordgen_rs.target.prefixes import PrefixPool, num_reusable
+from coordgen_rs.target.session import OnRead, Session
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs.history.requests import History
+
+
+class Step(NamedTuple):
+    """The result of one verification.
+
+    Attributes:
+        token_ids: The new tokens, in order.
+        accept_len: How many of them, from the first, are accepted draft tokens; the target's own
+            comes after them.
+        provisional: Tokens that are likely to come next; the target may say others.
+        sources: Who drafted each token: the name of a source, or "target" if nobody did.
+        num_drafted: Draft tokens that were verified, on all branches of the tree.
+        num_rows: Rows of the graph that verified them.
+        tree: The draft tree, where trees were asked for.
+    """
+
+    token_ids: list[int]
+    accept_len: int
+    provisional: Sequence[int] = ()
+    sources: Sequence[str] = ()
+    num_drafted: int = 0
+    num_rows: int = 1
+    tree: StepTree | None = None
+
+
+def generate(
+    session: Session,
+    prompt_ids: ArrayLike,
+    *,
+    max_new_tokens: int = 256,
+    drafter: Drafting | None = None,
+    sampling: Sampling | None = None,
+    ignore_eos: bool = False,
+    reuse_prefix: bool = False,
+    prefixes: PrefixPool | None = None,
+    history: "History | None" = None,
+    prediction: ArrayLike | None = None,
+    grammar: "Matcher | None" = None,
+    provisional: bool = False,
+    trees: bool = False,
+    on_read: OnRead = None,
+    stats: Stats | None = None,
+) -> Generator[Step]:
+    """Yield the tokens that `plain` would yield, several at a time.
+
+    Lookups draft a tree, one run of a decode graph verifies it, and what agrees with the target's
+    own choice is accepted (CoordGen, section 2.2). After stopping early, `session` holds exactly
+    the committed tokens.
+
+    Args:
+        session: The target.
+        prompt_ids: `(tokens,)` integers, at least one.
+        max_new_tokens: Most new tokens; the cache's capacity is another limit.
+        drafter: Made by `make_drafter` for this session; keep one to keep what it learned.
+        sampling: How the target's tokens are chosen; None takes the likeliest. The same seed gives
+            the same tokens, with and without drafts.
+        ignore_eos: End tokens do not end the answer: they are tokens like others.
+        reuse_prefix: Compute only the part of the prompt that follows what the session holds: the
+            longest common prefix of the two stays, as a chat's next turn has it. The tokens are the
+            same; calibration keeps what it learned from earlier prompts, and has no rows of tokens
+            that the target said itself. False computes the whole prompt, as measurements need it.
+        prefixes: With `reuse_prefix`, also what earlier requests on this session have left here;
+            what this one overwrites is left here, too.
+        history: Stores the request when it finishes. To draft from it, pass it to `make_drafter` as
+            well, unless there is no `drafter`.
+        prediction: `(tokens,)` integers, the answer as you expect it. Where the answer follows it,
+            tokens are drafted from it; elsewhere it costs only rows.
+        grammar: What the answer must follow, from `Vocabulary.matcher`: the target's token is the
+            likeliest (or the one drawn) of those that are allowed. Tokens that the grammar forces
+            are drafted first, and drafts that it refuses are left out. The answer ends where the
+            grammar is complete.
+        provisional: Also yield before each verification: a step without tokens, but with those that
+            are about to be verified, to show early where the target is slow.
+        trees: Also give each step's draft tree.
+        on_read: Called behind each chunk of the prompt with how many tokens of it were computed. It
+            may end the request by an exception; what was computed stays, to be reused.
+        stats: Filled during generation.
+
+    Raises:
+        OptionError: A prompt or prediction is not integers, `max_new_tokens` is below 1, or the
+            grammar is of another vocabulary; or something else is of a wrong type.
+        ShapeError: A prompt or prediction has more than one dimension: requests run one at a time.
+        EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
+        TokenOutOfRangeError: The prediction holds an unknown token.
+        MemoryBudgetError: The session's budget is too small; the message says how much is needed.
+        BlockLoadError: A block of the target has no graph that can be loaded.
+        NonFiniteLogitsError: The target returned NaN, for the prompt or in a step.
+        UnsupportedGrammarError: The grammar allows no token at all.
+        GrammarError: The grammar cannot go on; what was given out until then follows it.
+        CallOrderError: Another request took the session before this one had ended.
+    """
+    _check_types(sampling, stats, on_read, prefixes)
+    arguments.having("drafter", drafter, "propose", "drafter")
+    arguments.having("history", history, "refresh", "History")
+    for name, flag in (("provisional", provisional), ("trees", trees)):
+        arguments.flag(name, flag)
+    stats = Stats() if stats is None else stats
+    drafter = make_drafter(session, history=history) if drafter is None else drafter
+    request = admit(session, prompt_ids, max_new_tokens)
+    ignore_eos = arguments.flag("ignore_eos", ignore_eos)
+    reuse_prefix = arguments.flag("reuse_prefix", reuse_prefix)
+    expected_answer = predicted(session, prediction)
+    ruled = admit_grammar(session, grammar, ignore_eos=ignore_eos)
+    number = _begin(session)
+    answer: list[int] = []
+    if history is not None:
+        history.refresh()
+    with stats.reading():
+        kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
+    drafter.begin(
+        request.prompt,
+        request.limit,
+        sampling,
+        expected_answer,
+        ignore_eos=ignore_eos,
+        num_reused=kept,
+        **ruled,
+    )
+    try:
+        with stats.prefill(request.prompt, kept):
+            session.rewind(kept)
+            # The last prompt token is the root of the first draft.
+            on_logits = drafter.prefilled if drafter.reads_prefill else None
+            stats.switching = session.prefill(
+                request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
+            )
+        # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
+        session.gap_work = drafter.draft_on
+        while stats.finish_reason is None:
+            _check_owner(session, number, len(request.prompt) - 1 + len(answer))
+            stats.begin("draft")
+            inputs = drafter.propose(session.length)
+            tree = tree_of(drafter) if trees else None
+            if provisional:
+                stats.pause()
+                yield Step([], 0, _first_path(inputs))
+            stats.begin("verify")
+            logits = session.step(inputs)
+            stats.begin("accept")
+            accepted = drafter.accept(logits)
+            stats.begin("commit")
+            session.commit(accepted.rows)
+            new_tokens = accepted.token_ids.tolist()
+            answer += new_tokens
+            stats.end_step(len(new_tokens), request.finish_reason(accepted.finish_reason))
+            yield Step(
+                new_tokens,
+                accepted.accept_len,
+                sources=accepted.sources,
+                num_drafted=inputs.num_nodes - 1,
+                num_rows=inputs.rows,
+                tree=tree,
+            )
+    finally:
+        if session.request == number:  # else they are another request's by now
+            session.gap_work = None
+            stats.accept_histogram, stats.per_source = drafter.accept_histogram, drafter.per_source
+            drafter.end()
+        if history is not None and answer and stats.finish_reason is not None:
+            history.add(request.prompt, answer[: stats.cut_at])
+
+
+def plain(
+    session: Session,
+    prompt_ids: ArrayLike,
+    *,
+    max_new_tokens: int = 256,
+    sampling: Sampling | None = None,
+    ignore_eos: bool = False,
+    reuse_prefix: bool = False,
+    prefixes: PrefixPool | None = None,
+    grammar: "Matcher | None" = None,
+    on_read: OnRead = None,
+    stats: Stats | None = None,
+) -> Generator[Step]:
+    """Plain decoding, one token per run of the narrowest decode graph: no drafts, no tree mask.
+
+    Arguments and errors are the same as in `generate`.
+    """
+    _check_types(sampling, stats, on_read, prefixes)
+    stats = Stats() if stats is None else stats
+    request = admit(session, prompt_ids, max_new_tokens)
+    ignore_eos = arguments.flag("ignore_eos", ignore_eos)
+    reuse_prefix = arguments.flag("reuse_prefix", reuse_prefix)
+    admit_grammar(session, grammar, ignore_eos=ignore_eos)
+    number = _begin(session)
+    answer: list[int] = []
+    seen = _seen(session, sampling, request.prompt)
+    with stats.reading():
+        kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
+    with stats.prefill(request.prompt, kept):
+        session.rewind(kept)
+        stats.switching = session.prefill(request.prompt[kept:-1], on_read=on_read)
+    end_token_ids = () if ignore_eos else session.end_token_ids
+    root, first_row = request.prompt[-1:].copy(), np.zeros(1, np.uint32)
+    while stats.finish_reason is None:
+        _check_owner(session, number, len(request.prompt) - 1 + len(answer))
+        stats.begin("verify")
+        inputs = _narrowest(session)
+        inputs.fill_chain(root, session.length)
+        logits = _allowed(session.step(inputs)[0], grammar)
+        root[0] = _choose(logits, sampling, len(answer), seen)
+        if seen is not None:
+            seen.extend(root)
+        session.commit(first_row)
+        answer += root.tolist()
+        stats.end_step(1, _plain_finish(answer, end_token_ids, request, grammar))
+        yield Step(root.tolist(), 0, sources=("target",))
+
+
+def _seen(
+    session: Session, sampling: Sampling | None, prompt: NDArray[np.uint32]
+) -> SeenTokens | None:
+    """The tokens that a repetition penalty is on, where there is one."""
+    if sampling is None or not sampling.penalises:
+        return None
+    seen = SeenTokens(session.vocab_size)
+    seen.extend(prompt)
+    return seen
+
+
+def _narrowest(session: Session) -> StepInputs:
+    """The narrowest step that fits behind what the session holds: each has slots of its own."""
+    fitting = (
+        inputs for inputs in session.step_inputs if session.length + inputs.rows <= inputs.attended
+    )
+    return next(fitting, session.step_inputs[0])  # whose `fill_chain` refuses it by name
+
+
+def _check_types(sampling: object, stats: object, on_read: object, prefixes: object) -> None:
+    arguments.of_type("prefixes", prefixes, PrefixPool)
+    arguments.of_type("sampling", sampling, Sampling)
+    arguments.of_type("stats", stats, Stats)
+    arguments.function("on_read", on_read)
+
+
+def _plain_finish(
+    answer: list[int], end_token_ids: Sequence[int], request: Request, grammar: "Matcher | None"
+) -> str | None:
+    if answer[-1] in end_token_ids:
+        return "stop"
+    if grammar is not None and grammar.extend(answer[-1:]):
+        return "grammar"
+    return request.finish_reason("length" if len(answer) == request.limit else None)
+
+
+def _first_path(inputs: StepInputs) -> list[int]:
+    """The tokens of the tree's first path, below its root."""
+    depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
+    path_len = np.count_nonzero(depths == np.arange(len(depths)))  # row i is i tokens deep
+    path: list[int] = inputs.input_ids[1:path_len].tolist()
+    return path
+
+
+def _allowed(logits: NDArray[np.float32], grammar: "Matcher | None") -> NDArray[np.float32]:
+    """A row of logits `(vocab_size,) f32` in which what the grammar refuses is impossible."""
+    if grammar is not None:
+        logits = logits if logits.flags.writeable else logits.copy()
+        grammar.after([])
+        keep_allowed(logits[np.newaxis], grammar.words)
+    return logits
+
+
+def _choose(
+    logits: NDArray[np.float32], sampling: Sampling | None, index: int, seen: SeenTokens | None
+) -> int:
+    if sampling is not None:
+        return sampling.draw(logits, index, seen)
+    token = int(logits.argmax())  # the first maximum: ties go to the lowest id
+    if not np.isfinite(logits[token]):
+        raise NonFiniteLogitsError("row 0 of the logits holds no usable maximum")
+    return token
+
+
+def _begin(session: Session) -> int:
+    """Take over the session from the request that had it."""
+    session.request += 1
+    session.gap_work = None
+    return session.request
+
+
+def _check_owner(session: Session, number: int, expected_len: int) -> None:
+    if session.request != number or session.length != expected_len:
+        raise CallOrderError(
+            f"another request has taken the session: this is its request {number}, which left "
+            f"{expected_len} tokens in it; it is at request {session.request}, with "
+            f"{session.length} tokens"
+        )

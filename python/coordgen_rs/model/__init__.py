@@ -1,0 +1,532 @@
+"""The API for text: a `Model` takes a prompt and returns an answer.
+
+In: a bundle's path, then prompts. Out: answers, whole or in pieces. It opens what requests need,
+and keeps what was learned for the next one. How threads wait for each other is in `turns.py`, how a
+dialogue becomes text in `prompts.py`. What is drafted, how wide and when, is left to the layers
+below.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coordgen_rs._core import PLAIN
+from coordgen_rs.drafting.namespaces import Drafters
+from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.model.answer import Answer, Stream, whole
+from coordgen_rs.model.prompts import ChatPrompts, given_template
+from coordgen_rs.model.request_options import (
+    RequestOptions,
+    check_names,
+    chosen_sampling,
+    drawn_seed,
+)
+from coordgen_rs.model.turns import Turns
+from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.opening.session import open_session
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.prefixes import PrefixPool
+from coordgen_rs.target.session import StepCost
+from coordgen_rs.text.chat_files import ChatTemplates
+from coordgen_rs.text.chat_template import Message
+from coordgen_rs.text.stop import StopStrings
+from coordgen_rs.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.vocabulary import Vocabulary
+
+
+class Model:
+    """A model that is ready to answer; `Model.open` makes one.
+
+    Requests run one at a time, in the order in which they begin. A stream ends when it is
+    exhausted, closed or dropped, and any thread may read it on. A request that finds one open makes
+    the rest of it first, unless its reader does; the pieces wait until they are read. So a reader
+    who is slow, or shares a pool of threads with others, keeps nobody waiting.
+    What the drafter learned stays for the next request, and so does the text of earlier ones, to
+    draft from (`remember`).
+
+    Args:
+        session: The target; nothing else may use it.
+        drafters: Made for this session; closed with the model. None decodes plainly.
+        chat: The chat templates; None takes those of the session's bundle.
+        prefix_memory: Same as in `open`.
+        namespace: Same as in `open`.
+        remember: Same as in `open`.
+
+    Attributes:
+        provider: What runs it, "cpu" or "qnn".
+    """
+
+    def __init__(
+        self,
+        session: OrtSession,
+        drafters: Drafters | None = None,
+        chat: ChatTemplates | None = None,
+        *,
+        prefix_memory: int = 0,
+        namespace: str = DEFAULT_NAMESPACE,
+        remember: bool = True,
+    ) -> None:
+        arguments.of_type("drafters", drafters, Drafters)
+        arguments.of_type("chat", chat, ChatTemplates)
+        arguments.count("prefix_memory", prefix_memory, least=0)
+        arguments.text("namespace", namespace, may_be_empty=False)
+        arguments.flag("remember", remember)
+        self.provider = session.device.provider
+        self._session, self._drafters = session, drafters
+        self._tokenizer = Tokenizer.of(session.bundle)
+        self._prompts = ChatPrompts(session.bundle, self._tokenizer, chat)
+        self._remember, self._namespace = remember, namespace
+        self._prefixes = PrefixPool(prefix_memory, namespace) if prefix_memory else None
+        closing = ExitStack()
+        closing.callback(session.close)
+        if drafters is not None:
+            closing.callback(drafters.close)
+        self._turns = Turns(session, self._prefixes, namespace, closing.close)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        threads: int | None = None,
+        width: int | None = None,
+        context: int | None = None,
+        draft: str | Sequence[str] = "auto",
+        commit: str = "canonical",
+        history: Path | str | None = None,
+        namespace: str | None = None,
+        history_max_tokens: int | None = None,
+        fleet_history: Path | str | None = None,
+        fleet_namespace: str | None = None,
+        draft_model: Path | str | None = None,
+        lookup_table: Path | str | None = None,
+        remember: bool = True,
+        switch: str = "auto",
+        memory_budget: int | None = None,
+        profile: str | Path | None = None,
+        provider: ProviderChoice | str | None = None,
+        chat_template: Path | str | None = None,
+        prefix_memory: int = 0,
+        on_progress: Callable[[str, int, int], None] | None = None,
+    ) -> Self:
+        """Open a bundle. The first time on a machine it is tested, which takes a few seconds.
+
+        Args:
+            path: A directory written by `coordgen export`, or a folder of ONNX Runtime GenAI.
+            threads: Compute threads of the process; None for one per core.
+            width: Use only decode graphs up to this width; None uses all.
+            context: Most tokens of prompt and answer together, but for the answer's last; None for
+                as many as the bundle was exported for.
+            draft: Where drafts come from: the name of a method, the names of sources, or "plain".
+            commit: "canonical" (exact everywhere) or "compact" (exact where `coordgen check` says).
+            history: A directory of finished requests to draft from, and to keep these in.
+            namespace: For example task and user; requests of other namespaces are not drafted from.
+                Requests that do not name another one are of this one, "default" by default.
+            history_max_tokens: Most tokens that the history keeps; see `History`.
+            fleet_history: A directory written by `coordgen history build`, or a copy, to draft
+                from as well. An index that is replaced there is taken up by the next request.
+            fleet_namespace: Whose index of the fleet is drafted from; None for `namespace`.
+            draft_model: The directory of a smaller bundle with the same tokenizer, which also
+                drafts.
+            lookup_table: A file written by `coordgen warm-up`.
+            remember: Whether requests may draft from earlier ones of the same namespace, which then
+                stay in memory: the last half million tokens (a history takes their place), and
+                reuse what was read of them. With False nothing is kept from one request to the
+                next: answers are the same, but how fast they come tells nothing of others.
+            switch: When to switch from the prefill graphs to the decode graphs: "auto" or another
+                strategy (`coordgen plan` compares them).
+            memory_budget: Most bytes that the blocks' graphs may take; None for no limit.
+            profile: What the blocks cost: a file written by `coordgen profile`, or the name of a
+                profile that comes with the package.
+            provider: What runs it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
+                None leaves all to the bundle.
+            chat_template: A chat template in Jinja, in place of the bundle's.
+            prefix_memory: Most bytes of prefixes of earlier requests that are kept, so that
+                dialogues which take turns are not read again; 0 keeps only the last request's.
+            on_progress: Called with what is being done, how much is done, and how much there is;
+                only where a bundle is verified or tested.
+
+        Raises:
+            OptionError: An option is unknown or out of range, or two exclude each other.
+            BundleError, BundleDamagedError: A bundle cannot be used; the message names the file.
+            DraftModelError: The draft model has another tokenizer or vocabulary.
+            LookupTableError: The look-up table cannot be used.
+            HistoryError, HistoryMismatchError: The history cannot be used.
+            ProfileError: The profile cannot be read, or is for other blocks.
+            MemoryBudgetError: The budget is too small; the message says how much is needed.
+            ProviderError: The provider is missing, cannot run here, or rejects a graph.
+            ChatTemplateError: The chat template cannot be read.
+        """
+        _check_choices(commit, history, namespace, draft_model, lookup_table)
+        arguments.flag("remember", remember)
+        arguments.function("on_progress", on_progress)
+        arguments.of_type("provider", provider, str, ProviderChoice)
+        arguments.of_type("profile", profile, str, Path)
+        if fleet_namespace is not None:
+            arguments.text("fleet_namespace", fleet_namespace, may_be_empty=False)
+        if not isinstance(draft, str):
+            arguments.names("draft", draft)
+        arguments.text("switch", switch)
+        if fleet_history is not None:
+            arguments.path("fleet_history", fleet_history)
+        if fleet_history is None and fleet_namespace is not None:
+            raise OptionError("a fleet_namespace needs a fleet_history, but there is none")
+        if history is None and history_max_tokens is not None:
+            raise OptionError("history_max_tokens needs a history, but there is none")
+        if history_max_tokens is not None:
+            arguments.count("history_max_tokens", history_max_tokens)
+        for what, given in (
+            ("history", history),
+            ("fleet's history", fleet_history),
+            ("draft model", draft_model),
+            ("look-up table", lookup_table),
+        ):
+            if given is not None and draft == PLAIN:
+                raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
+        arguments.count("prefix_memory", prefix_memory, least=0)
+        for what, keeps in (("a history", history is not None), ("prefix_memory", prefix_memory)):
+            if keeps and not remember:
+                raise OptionError(f"{what} remembers requests, but remember is False")
+        chat = given_template(chat_template)
+        measured = None
+        if profile is not None:
+            from coordgen_rs.opening.profile import Profile
+
+            measured = Profile.find(str(profile))
+        session = open_session(
+            path,
+            threads=threads,
+            width=width,
+            switch=switch,
+            memory_budget=memory_budget,
+            profile=measured,
+            provider=ProviderChoice(provider) if isinstance(provider, str) else provider,
+            on_progress=on_progress,
+        )
+        namespace = namespace or DEFAULT_NAMESPACE
+        with ExitStack() as opened:  # closes what was opened, should something fail
+            opened.callback(session.close)
+            if context is not None:
+                session.limit(context)
+            drafters = None
+            if draft != PLAIN:
+                drafters = Drafters(
+                    session,
+                    draft,
+                    commit,
+                    remember=remember,
+                    history=history,
+                    history_max_tokens=history_max_tokens,
+                    fleet_history=fleet_history,
+                    fleet_namespace=fleet_namespace,
+                    lookup_table=lookup_table,
+                    draft_model=draft_model,
+                )
+                opened.callback(drafters.close)
+                drafters.of(namespace)  # what is wrong with a file is said now
+            model = cls(
+                session,
+                drafters,
+                chat,
+                prefix_memory=prefix_memory,
+                namespace=namespace,
+                remember=remember,
+            )
+            opened.pop_all()
+        return model
+
+    def generate(self, text: str, **options: Unpack[RequestOptions]) -> Answer:
+        """Answer a prompt.
+
+        Args:
+            text: The prompt, used as is: a chat model's template is not added (`chat` does).
+            options: See `RequestOptions`.
+
+        Raises:
+            OptionError: An option is out of range or of a wrong type, a text is not valid Unicode:
+                it holds half of a surrogate pair, or the package llguidance is missing.
+            UnsupportedGrammarError: The grammar cannot be followed; nothing was begun.
+            GrammarError: The grammar cannot go on: no token of the vocabulary may follow.
+            EmptyPromptError, PromptTooLongError: The prompt cannot be used.
+            MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
+            NonFiniteLogitsError: The model returned NaN.
+            CallOrderError: The main thread has a stream open, which it read last; or the call is
+                made within a step, as by `on_read`.
+            SessionClosedError: The model is closed.
+        """
+        check_names("Model.generate", options)
+        return whole(self.stream(text, **options))
+
+    def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
+        """Answer a prompt piece by piece, each as soon as it is certain.
+
+        The request begins when the first piece is asked for. It has its turn until the stream is
+        exhausted, closed or dropped, or another request makes the rest of it. Text that may be the
+        start of a stop string is held back until that is decided. Arguments and errors are the
+        same as in `generate`; some errors are raised with the first piece.
+        """
+        check_names("Model.stream", options)
+        return self._answered(self._tokenizer.encode(arguments.text("the prompt", text)), **options)
+
+    def stream_tokens(self, token_ids: ArrayLike, **options: Unpack[RequestOptions]) -> Stream:
+        """Answer a prompt of token ids piece by piece; nothing is put before or behind them.
+
+        Args:
+            token_ids: `(tokens,)` integers.
+            options: See `RequestOptions`.
+
+        Raises:
+            OptionError: They are not integers, or same as in `generate`.
+            ShapeError: They have more than one dimension.
+            TokenOutOfRangeError: One is not in the vocabulary.
+        """
+        check_names("Model.stream_tokens", options)
+        checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
+        return self._answered(checked, **options)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Answer:
+        """Answer the last message of a dialogue, by the model's chat template.
+
+        A dialogue that begins as the one before computes only what is new in it.
+
+        Args:
+            messages: `{"role": "user", "content": "..."}` and so on, oldest first; roles are
+                "system", "user", "assistant", and whatever else the template knows.
+            tools: Functions that the model may call, as JSON schemas, for the template.
+            template_variables: What else the template reads, such as `{"enable_thinking": False}`.
+            options: See `RequestOptions`.
+
+        Raises:
+            OptionError: Same as in `generate`; a message is malformed, or jinja2 is missing.
+            UnsupportedGrammarError, GrammarError: Same as in `generate`.
+            ChatTemplateError: There is no chat template, or it refuses the messages.
+            EmptyPromptError, PromptTooLongError: The dialogue cannot be used.
+            MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
+            NonFiniteLogitsError: The model returned NaN.
+            CallOrderError: The main thread has a stream open, which it read last; or the call is
+                made within a step, as by `on_read`.
+            SessionClosedError: The model is closed.
+        """
+        check_names("Model.chat", options)
+        stream = self.stream_chat(
+            messages, tools=tools, template_variables=template_variables, **options
+        )
+        return whole(stream)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Stream:
+        """Answer the last message of a dialogue piece by piece.
+
+        Arguments are the same as in `chat`, and the rest as in `stream`.
+        """
+        check_names("Model.stream_chat", options)
+        text = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
+        return self._answered(self._tokenizer.encode(text, special_tokens=False), **options)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that the model reads for a dialogue, special tokens included.
+
+        Arguments are the same as in `chat`.
+
+        Raises:
+            OptionError: A message is malformed, or jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it refuses the messages.
+        """
+        return self._prompts.render(messages, tools, template_variables)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to token ids and back."""
+        return self._tokenizer
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and answer together, but for the answer's last."""
+        return self._session.capacity
+
+    @property
+    def step_costs(self) -> dict[int, StepCost] | None:
+        """What a step took when the bundle was tested, by its rows; None if all take the same."""
+        session = self._session
+        if session.step_costs is None:
+            return None
+        return dict(zip(session.widths, session.step_costs, strict=True))
+
+    @property
+    def commit(self) -> str:
+        """How drafts are committed: as asked for, but "canonical" where only that is exact."""
+        return "canonical" if self._drafters is None else self._drafters.commit
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self._session.vocab_size
+
+    def check_chat(self) -> None:
+        """Check that `chat` has what it needs, before anything is asked.
+
+        Raises:
+            OptionError: jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it is malformed.
+        """
+        self._prompts.check()
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model expects its prompts in a chat template, as `chat` renders them.
+
+        Raises:
+            ChatTemplateError: The chat template cannot be read.
+        """
+        return self._prompts.has_template
+
+    @property
+    def reads_tools(self) -> bool:
+        """Whether the chat template tells the model of tools.
+
+        Raises:
+            OptionError: jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it is malformed.
+        """
+        return self._prompts.reads_tools
+
+    @cached_property
+    def _vocabulary(self) -> "Vocabulary":
+        from coordgen_rs.grammar.vocabulary import Vocabulary
+
+        session = self._session
+        return Vocabulary(self._tokenizer, session.vocab_size, session.end_token_ids)
+
+    def _answered(
+        self,
+        prompt_ids: NDArray[np.uint32],
+        *,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+        ignore_eos: bool = False,
+        grammar: "JsonSchema | Regex | Lark | None" = None,
+        prediction: str | None = None,
+        drafts: bool = True,
+        trees: bool = False,
+        on_read: Callable[[int], None] | None = None,
+        namespace: str | None = None,
+        reuse_prefix: bool = True,
+    ) -> Stream:
+        """The answer to a prompt, `(tokens,) u32`; options are those of `RequestOptions`.
+
+        Raises:
+            OptionError: One is out of range or of a wrong type.
+            UnsupportedGrammarError: The grammar cannot be followed.
+        """
+        if seed is None and arguments.number("temperature", temperature):
+            seed = drawn_seed()
+        sampling = chosen_sampling(
+            temperature, top_k, top_p, min_p, repetition_penalty, 0 if seed is None else seed
+        )
+        stats = Stats(seed=seed if temperature else None)
+        stop_strings = StopStrings(() if stop is None else stop)
+        request = {
+            "prompt_ids": prompt_ids,
+            "max_new_tokens": arguments.count("max_new_tokens", max_new_tokens),
+            "sampling": sampling,
+            "ignore_eos": arguments.flag("ignore_eos", ignore_eos),
+            "reuse_prefix": arguments.flag("reuse_prefix", reuse_prefix) and self._remember,
+            "prefixes": self._prefixes,
+            "on_read": arguments.function("on_read", on_read),
+            "stats": stats,
+        }
+        if grammar is not None:
+            request["grammar"] = self._vocabulary.matcher(grammar)
+        whose = self._namespace
+        if namespace is not None:
+            whose = arguments.text("namespace", namespace, may_be_empty=False)
+        drafters = self._drafters if arguments.flag("drafts", drafts) else None
+        trees = arguments.flag("trees", trees)
+        if prediction is not None:
+            expected = arguments.text("the prediction", prediction)
+            if drafters is not None:
+                request["prediction"] = self._tokenizer.encode(expected, special_tokens=False)
+        if drafters is not None:
+            request["trees"] = trees
+        turn = self._turns.turn(request, drafters, whose)
+        return Stream(turn.steps, stats, self._tokenizer.stream(), stop_strings, turn.made)
+
+    def close(self) -> None:
+        """Release the target and what drafts for it. A stream that this thread read last ends.
+
+        Another thread's request is answered first. In a fork of its process, nothing happens.
+
+        Raises:
+            CallOrderError: The call is made within a step, as by `on_read`.
+        """
+        self._turns.close()
+
+    def __repr__(self) -> str:
+        path = self._session.bundle.path
+        state = "closed" if self._turns.is_closed else f"context {self.context:,}"
+        return f"<Model {str(path)!r} on {self.provider}, {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_choices(
+    commit: str,
+    history: Path | str | None,
+    namespace: str | None,
+    draft_model: Path | str | None,
+    lookup_table: Path | str | None,
+) -> None:
+    """Check what is only used after the target is open, or not at all without drafts.
+
+    Raises:
+        OptionError: One cannot be what it stands for.
+    """
+    arguments.one_of("commit", commit, ("canonical", "compact"))
+    if namespace is not None:
+        arguments.text("namespace", namespace, may_be_empty=False)
+    for name, path in (
+        ("history", history),
+        ("draft_model", draft_model),
+        ("lookup_table", lookup_table),
+    ):
+        if path is not None:
+            arguments.path(name, path)

@@ -1,0 +1,310 @@
+"""Answers: text and where each part of it came from, as a whole or as a stream.
+
+In: the steps of one request. Out: pieces of whole characters as they become certain, and the
+answer that they add up to. It chooses nothing, and does not know the target.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from threading import RLock
+from typing import NamedTuple, Self
+
+from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.generation.loop import Step
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.model.bell import Bell
+from coordgen_rs.model.making import Making
+from coordgen_rs.text.stop import StopStrings
+
+
+class Piece(str):
+    """Some characters of an answer, all of them whole: a `str` that knows where it came from.
+
+    Args:
+        text: The characters.
+        source: As below.
+
+    Attributes:
+        source: "target", or the name of the source that drafted them.
+    """
+
+    __slots__ = ("source",)
+    source: str
+
+    def __new__(cls, text: str, source: str) -> Self:
+        """A piece of this text."""
+        piece = super().__new__(cls, text)
+        piece.source = source
+        return piece
+
+    @property
+    def text(self) -> str:
+        """The characters alone."""
+        return str(self)
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.source
+
+    def __repr__(self) -> str:
+        return f"Piece({str(self)!r}, {self.source!r})"
+
+
+class Span(NamedTuple):
+    """A part of an answer's text that came from one source.
+
+    Attributes:
+        start: Its first character, counted from 0.
+        end: The character after its last.
+        source: As in `Piece`. A character of several tokens belongs to the one that completes it.
+    """
+
+    start: int
+    end: int
+    source: str
+
+
+class Gain(NamedTuple):
+    """What one step added to an answer.
+
+    Attributes:
+        pieces: Text that became certain, maybe none.
+        token_ids: The step's tokens; of the last step, those that belong to the answer. Empty where
+            only text was left that had been held back.
+        sources: For each token "target", or the name of the source that drafted it.
+        step: The step itself; None where only text was left.
+    """
+
+    pieces: tuple[Piece, ...]
+    token_ids: tuple[int, ...]
+    sources: tuple[str, ...]
+    step: Step | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model's answer, where it came from, and what it took.
+
+    Attributes:
+        text: Whole characters: without the stop string and what follows it, and without a last
+            character that a limit cut in two.
+        token_ids: All tokens, including the end token. If a stop string ended the answer, those up
+            to and including the one that completed it: more than `text` shows.
+        sources: For each token "target", or the name of the source that drafted it.
+        finish_reason: "stop" (end token or stop string), "grammar" (the grammar is complete),
+            "length" (token limit) or "capacity" (cache full); None while the answer is incomplete,
+            also if it was abandoned.
+        stats: Counts and times. They count whole steps, so `new_tokens` may include a few tokens
+            that a step yielded after the stop string.
+        spans: Where `text` came from, part by part, without gaps; neighbours differ in source.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    sources: tuple[str, ...]
+    finish_reason: str | None
+    stats: Stats
+    spans: tuple[Span, ...]
+
+    @property
+    def seed(self) -> int | None:
+        """What sampling began from, to ask for the same answer again; None without sampling."""
+        return self.stats.seed
+
+    def __str__(self) -> str:
+        """The text alone."""
+        return self.text
+
+
+class Read(NamedTuple):
+    """What a step has made certain, before anybody has taken it.
+
+    Attributes:
+        gain: The step's pieces and tokens.
+        ends: For each piece, how many of the step's tokens had been read when it became certain.
+    """
+
+    gain: Gain
+    ends: tuple[int, ...]
+
+
+class Stream(Iterator[Piece]):
+    """The pieces of an answer, made as they are asked for; `Model.stream` makes it.
+
+    Any thread may ask for the next piece, one after the other. Close the stream, or leave its
+    `with` block, to abandon the answer half-way. After an error, each later call raises it again.
+    In a fork of its process, ForkedError is raised, and closing does nothing.
+
+    Args:
+        steps: Those of one request; begun with the first piece, closed with the stream.
+        stats: Filled by the steps.
+        decode: Takes one token at a time, returns the text that is now certain.
+        stop: Where the text is to end.
+        made: How what the steps add up to is made; by whoever reads the stream by default.
+    """
+
+    def __init__(
+        self,
+        steps: Generator[Step],
+        stats: Stats,
+        decode: Callable[[int], str],
+        stop: StopStrings,
+        made: Callable[[Generator[Read]], Making[Read]] | None = None,
+    ) -> None:
+        read = _read(steps, stats, decode, stop)
+        # Neither refers to the stream: one that is dropped is closed at once.
+        self._making = Making(read, Bell()) if made is None else made(read)
+        self._reading, self._opened = RLock(), OpenedHere()
+        self._stats, self._given = stats, list[Piece]()
+        self._is_whole = False
+        self._taken = deque[tuple[Piece, int]]()  # not given yet; and how many tokens belong to it
+        self._tokens: list[tuple[int, str]] = []
+        self._num_given = 0  # of the tokens
+        self._step: Step | None = None  # the last that was taken
+
+    @property
+    def answer(self) -> Answer:
+        """The answer as far as it has been given."""
+        tokens = self._tokens[: self._num_given]
+        return Answer(
+            "".join(self._given),
+            tuple(token for token, _ in tokens),
+            tuple(source for _, source in tokens),
+            self._stats.finish_reason if self._is_whole else None,
+            self._stats,
+            tuple(_spans(self._given)),
+        )
+
+    def close(self) -> None:
+        """End the request where it stands; the model is free for the next."""
+        if not self._opened.is_forked:
+            self._making.close()
+
+    def step(self) -> Gain | None:
+        """What the next step adds; None at the end.
+
+        For readers that act once a step, such as a server; what else they read of the stream is
+        what is left of a step. Errors are those of `next`.
+        """
+        self._opened.check("stream")  # a thread that was reading is not in the fork
+        with self._reading:
+            self._making.is_asked()
+            begun = self._num_given
+            if self._making.is_given_up or (not self._taken and begun == len(self._tokens)):
+                try:
+                    self._take()
+                except StopIteration:
+                    return None
+            pieces = [piece for piece, _ in self._taken]
+            self._taken.clear()
+            self._given += pieces
+            self._num_given = len(self._tokens)
+            self._making.is_read()
+            tokens = self._tokens[begun:]
+            return Gain(
+                tuple(pieces),
+                tuple(token for token, _ in tokens),
+                tuple(source for _, source in tokens),
+                self._step,
+            )
+
+    def __next__(self) -> Piece:
+        self._opened.check("stream")  # a thread that was reading is not in the fork
+        with self._reading:
+            self._making.is_asked()
+            while not self._taken or self._making.is_given_up:
+                self._take()
+            piece, self._num_given = self._taken.popleft()
+            self._given.append(piece)
+            self._making.is_read()
+            return piece
+
+    def _take(self) -> None:
+        """Take what the next step adds.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        if not self._making.is_given_up:
+            self._num_given = len(self._tokens)
+        try:
+            gain, ends = self._making.take()
+        except StopIteration:
+            self._is_whole = self._is_whole or not self._making.is_given_up
+            raise
+        begun, self._step = len(self._tokens), gain.step
+        self._tokens += zip(gain.token_ids, gain.sources, strict=True)
+        self._taken += zip(gain.pieces, (begun + end for end in ends), strict=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def whole(stream: Stream) -> Answer:
+    """The answer of a stream, which is read to its end and closed; raises what the stream does."""
+    with stream:
+        for _ in stream:
+            pass
+        return stream.answer
+
+
+def _read(
+    steps: Generator[Step], stats: Stats, decode: Callable[[int], str], stop: StopStrings
+) -> Generator[Read]:
+    """What each step makes certain; behind the last, what had been held back until then."""
+    waiting, num_read = deque[Piece](), 0
+    with closing(steps):
+        for step in steps:
+            read = _read_step(step, waiting, decode, stop)
+            num_read += len(read.gain.token_ids)
+            if stop.cut_at is not None:
+                # So that closed steps count as finished, and a history keeps no more than that.
+                stats.finish_reason, stats.cut_at = "stop", num_read
+                steps.close()
+                yield read
+                return
+            yield read
+        pieces = tuple(_taken(waiting, len(stop.finish())))
+    if pieces:
+        yield Read(Gain(pieces, (), (), None), (0,) * len(pieces))
+
+
+def _read_step(
+    step: Step, waiting: deque[Piece], decode: Callable[[int], str], stop: StopStrings
+) -> Read:
+    """What a step makes certain; `waiting` holds what is not yet."""
+    pieces, ends, num_read = list[Piece](), list[int](), 0
+    for token, source in zip(step.token_ids, step.sources, strict=True):
+        num_read += 1
+        waiting.append(Piece(decode(token), source))
+        certain = _taken(waiting, len(stop.push(waiting[-1])))
+        pieces += certain
+        ends += [num_read] * (len(pieces) - len(ends))
+        if stop.cut_at is not None:
+            break
+    ids, sources = step.token_ids[:num_read], step.sources[:num_read]
+    return Read(Gain(tuple(pieces), tuple(ids), tuple(sources), step), tuple(ends))
+
+
+def _taken(waiting: deque[Piece], num_chars: int) -> Iterator[Piece]:
+    """Remove that many characters, split by source."""
+    while num_chars:
+        piece = waiting.popleft()
+        if len(piece) > num_chars:
+            waiting.appendleft(Piece(piece[num_chars:], piece.source))
+            piece = Piece(piece[:num_chars], piece.source)
+        num_chars -= len(piece)
+        if piece:
+            yield piece
+
+
+def _spans(pieces: Iterable[Piece]) -> Iterator[Span]:
+    end = 0
+    for source, parts in groupby(pieces, lambda piece: piece.source):
+        start, end = end, end + sum(map(len, parts))
+        yield Span(start, end, source)

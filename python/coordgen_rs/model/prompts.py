@@ -1,0 +1,97 @@
+"""The text that a model reads for a dialogue.
+
+In: the chat templates of a bundle, or those given in their place, and messages. Out: prompts.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import arguments
+from coordgen_rs.text.chat_files import (
+    DEFAULT,
+    ChatTemplates,
+    bundled_templates,
+    read_template_file,
+)
+from coordgen_rs.text.chat_template import ChatTemplate, Message
+from coordgen_rs.text.tokenizer import Tokenizer
+
+
+class ChatPrompts:
+    """A bundle's dialogues as text; its templates are read when the first prompt is asked for.
+
+    Args:
+        bundle: The bundle.
+        tokenizer: Its tokenizer.
+        given: Templates in place of the bundle's; the special tokens stay the bundle's.
+    """
+
+    def __init__(
+        self, bundle: Bundle, tokenizer: Tokenizer, given: ChatTemplates | None = None
+    ) -> None:
+        self._bundle, self._tokenizer, self._given = bundle, tokenizer, given
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt for a dialogue, special tokens included; as `Model.chat_prompt`.
+
+        Raises:
+            OptionError: A message is malformed, or jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it refuses the messages.
+        """
+        template = self._for_tools if tools is not None else self._plain
+        return template.render(messages, tools=tools, variables=variables)
+
+    def check(self) -> None:
+        """Check that there is what `render` needs.
+
+        Raises:
+            OptionError: jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it is malformed.
+        """
+        self._plain.check()
+
+    @property
+    def has_template(self) -> bool:
+        """Whether there is a template; raises ChatTemplateError where it cannot be read."""
+        return DEFAULT in self._templates.sources
+
+    @cached_property
+    def reads_tools(self) -> bool:
+        """Whether the template tells the model of tools; raises as `check` does."""
+        return self._for_tools.reads_tools
+
+    @cached_property
+    def _plain(self) -> ChatTemplate:
+        return self._templates.template()
+
+    @cached_property
+    def _for_tools(self) -> ChatTemplate:
+        return self._templates.template(for_tools=True)
+
+    @cached_property
+    def _templates(self) -> ChatTemplates:
+        bundled = bundled_templates(self._bundle, self._tokenizer.token)
+        if self._given is None:
+            return bundled
+        return ChatTemplates(self._given.sources, bundled.tokens, self._given.place)
+
+
+def given_template(path: Path | str | None) -> ChatTemplates | None:
+    """A chat template that a user gives in place of the bundle's.
+
+    Raises:
+        OptionError: That is no path.
+        ChatTemplateError: The file cannot be read.
+    """
+    if path is None:
+        return None
+    path = arguments.path("chat_template", path)
+    return ChatTemplates({DEFAULT: read_template_file(path)}, place=str(path))

@@ -1,0 +1,100 @@
+"""What one request may ask for, as `Model`'s methods take it: keywords with types and meanings.
+
+In: keywords. Out: the same, checked by type checkers; and how the target's tokens are chosen. What
+each means to the loop is `generate`'s to say.
+"""
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from coordgen_rs._core import Sampling
+from coordgen_rs.errors import arguments
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+
+_LARGEST = 2**64 - 1
+"""Of a seed, and of what the core counts in."""
+
+
+class RequestOptions(TypedDict, total=False):
+    """Keywords of `Model.generate`, `stream`, `chat` and `stream_chat`."""
+
+    max_new_tokens: int
+    """Most tokens of the answer, 256 by default; the model's context is another limit."""
+    stop: str | Sequence[str] | None
+    """The answer ends before the first of these strings."""
+    temperature: float
+    """0, the default, always takes the most likely token; above 0, tokens are sampled."""
+    top_k: int
+    """Sample from this many of the most likely tokens; 0, the default, for all."""
+    top_p: float
+    """Sample from the fewest tokens whose probabilities add up to this; 1, the default, for all."""
+    min_p: float
+    """Sample only from tokens at least this many times as likely as the likeliest; 0 for all."""
+    repetition_penalty: float
+    """Above 1 makes the tokens of prompt and answer less likely, at temperature 0 too; 1 by
+    default."""
+    seed: int | None
+    """The same seed gives the same answer. None, the default, draws one, which `Answer.seed` tells.
+    At temperature 0 nothing is sampled: there this and `top_k`, `top_p` and `min_p` change
+    nothing."""
+    ignore_eos: bool
+    """End tokens do not end the answer."""
+    grammar: "JsonSchema | Regex | Lark | None"
+    """What the answer must follow: a `JsonSchema`, `Regex` or `Lark`. The most likely token, or the
+    one that is drawn, is then one of those that the grammar allows."""
+    prediction: str | None
+    """The answer as you expect it. Where the answer follows it, it drafts."""
+    drafts: bool
+    """False decodes without drafts, for comparison: the same answer, but later."""
+    trees: bool
+    """Whether each step of a stream also has its draft tree, see `Gain.step`."""
+    on_read: Callable[[int], None] | None
+    """Called behind each chunk of the prompt with how many tokens of it were computed. It may end
+    the request by an exception. A thread that waits for its own turn may be the one that calls."""
+    namespace: str | None
+    """Whose request it is: nothing of it is drafted from, or reused, in other namespaces. None is
+    the namespace that the model was opened with."""
+    reuse_prefix: bool
+    """False computes the whole prompt. By default what the model has read of it in the request
+    before is reused: the same answer, but sooner."""
+
+
+def check_names(function: str, options: Collection[str]) -> None:
+    """Check that there are such options.
+
+    Raises:
+        OptionError: There is no such option of `function`, which the message names.
+    """
+    arguments.known(function, options, RequestOptions.__annotations__)
+
+
+def drawn_seed() -> int:
+    """A seed at random, of as many bits as any reader of JSON keeps."""
+    return int.from_bytes(os.urandom(7)) >> 3
+
+
+def chosen_sampling(
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    repetition_penalty: float,
+    seed: int,
+) -> Sampling | None:
+    """How tokens are chosen; None where each is simply the likeliest.
+
+    Raises:
+        OptionError: An option is out of range, also where it changes nothing.
+    """
+    sampling = Sampling(
+        arguments.number("temperature", temperature, least=0),
+        top_k=arguments.count("top_k", top_k, least=0, most=_LARGEST),
+        top_p=arguments.number("top_p", top_p),
+        min_p=arguments.number("min_p", min_p),
+        repetition_penalty=arguments.number("repetition_penalty", repetition_penalty),
+        seed=arguments.count("seed", seed, least=0, most=_LARGEST),
+    )
+    return sampling if temperature or sampling.penalises else None

@@ -1,0 +1,167 @@
+"""Tests a bundle on this machine: which widths are exact, and what each costs.
+
+Losslessness rests on one fact: a row's bits do not depend on the width of the graph that computes
+it, nor on the other rows, nor on the number of slots. An arithmetic library may break this on some
+processor, so it is tested when a bundle is first opened on a machine, and a step of each width is
+timed (`session.py` keeps the result on disk).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs
+from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import StepCost
+
+_CONTEXT_TOKENS = 24
+_CHAIN_TOKENS = 8
+_TIMED_SECONDS = 1.0
+_TIMED_ROUNDS = (3, 40)
+_LONGEST_US = 1e12
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """Result of the self-test of one bundle, machine and number of threads.
+
+    Attributes:
+        exact_widths: Widths whose rows are bit-equal to those of the narrowest graph.
+        exact_slots: Whether they are exact for any number of slots.
+        exact_prefill: Whether rows of the prefill graphs are bit-equal to them too.
+        step_us: Width to the shortest measured time of a step after a few tokens, microseconds.
+        full_step_us: The same with a full cache.
+        files: File name to its size in bytes and its modification time in ns when its SHA-256
+            was last verified.
+    """
+
+    exact_widths: tuple[int, ...]
+    exact_slots: bool
+    exact_prefill: bool
+    step_us: dict[int, float]
+    full_step_us: dict[int, float]
+    files: dict[str, tuple[int, int]]
+
+    def tells_of(self, widths: Sequence[int]) -> bool:
+        """Whether it can be the result for a session of these widths: a record may be damaged."""
+        both = (self.step_us, self.full_step_us)
+        times = [times.get(width, -1.0) for times in both for width in widths]
+        are_times = all(0 <= time < _LONGEST_US for time in times)
+        return (
+            are_times and widths[0] in self.exact_widths and set(self.exact_widths) <= set(widths)
+        )
+
+    def cost(self, width: int, capacity: int) -> StepCost:
+        """The cost of a step of a width: a line through the two measured times."""
+        few, full = self.step_us[width], self.full_step_us[width]
+        per_token = max(full - few, 0.0) / max(capacity - _CONTEXT_TOKENS, 1)
+        return StepCost(few, per_token)
+
+
+def run_self_test(
+    session: OrtSession,
+    files: dict[str, tuple[int, int]],
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> SelfTest:
+    """Measure exactness and step times of all widths of `session`; its cache is emptied.
+
+    Raises:
+        NonFiniteLogitsError: A row of logits holds NaN, or has no finite maximum.
+        ProviderError: The narrowest graph gives other logits each time.
+    """
+    tokens = np.random.default_rng(0).integers(session.vocab_size, size=_CONTEXT_TOKENS)
+    context, chain = np.split(tokens.astype(np.uint32), [-_CHAIN_TOKENS])
+    expected = decode_chain(session, session.widths[0], context, chain)
+    if not np.isfinite(expected.max(axis=1)).all():  # where no argmax is defined, as in the core
+        raise NonFiniteLogitsError(
+            f"{session.bundle.path}: the model's logits are NaN or infinite; its weights are "
+            "damaged, or too large for this provider"
+        )
+    exact = []
+    for done, width in enumerate(session.widths):
+        if on_progress is not None:
+            on_progress(f"trying width {width}", done, len(session.widths))
+        if np.array_equal(decode_chain(session, width, context, chain), expected):
+            exact.append(width)
+    if not exact or exact[0] != session.widths[0]:
+        raise ProviderError(
+            f"{session.bundle.path}: width {session.widths[0]} gives other logits each time, "
+            "so no step can be verified"
+        )
+    prefilled = decode_chain(session, session.widths[0], context, chain, "prefill")
+    exact_prefill = np.array_equal(prefilled, expected)
+    step_us = full_step_us = _step_us(session, on_progress)
+    exact_slots = True
+    if not session.cache.has_fixed_slots:
+        with session.cache.attending_to_all():
+            found = decode_chain(session, session.widths[0], context, chain)
+            full_step_us = _step_us(session, on_progress)
+        exact_slots = np.array_equal(found, expected)
+    session.rewind(0)
+    return SelfTest(tuple(exact), exact_slots, exact_prefill, step_us, full_step_us, files)
+
+
+def decode_chain(
+    session: OrtSession,
+    width: int,
+    context: NDArray[np.uint32],
+    chain: NDArray[np.uint32],
+    graphs: Literal["prefill", "decode"] = "decode",
+) -> NDArray[np.float32]:
+    """Logits `(len(chain), vocab_size)` of a chain decoded at one width after a context.
+
+    The context is computed by the prefill graph or the decode graphs. Rows that the chain leaves
+    free hold other tokens as a second branch, as in a draft tree.
+    """
+    session.rewind(0)
+    session.prefill(context, graphs)
+    rows = []
+    for start in range(0, len(chain), width):
+        part = chain[start : start + width]
+        logits = session.step(_chain_inputs(session, width, part))
+        rows.append(logits[: len(part)].copy())
+        session.commit(np.arange(len(part), dtype=np.uint32))
+    return np.concatenate(rows)
+
+
+def _chain_inputs(session: OrtSession, width: int, chain: NDArray[np.uint32]) -> StepInputs:
+    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+    spare = np.arange(1, width - len(chain) + 1, dtype=np.uint32) % session.vocab_size
+    token_ids = np.concatenate([chain, spare])
+    parents = np.maximum(np.arange(width) - 1, 0).astype(np.uint32)
+    parents[len(chain) : len(chain) + 1] = 0  # the spare rows start a second branch at the root
+    inputs.fill(token_ids, parents, session.length)
+    return inputs
+
+
+def _step_us(
+    session: OrtSession, on_progress: Callable[[str, int, int], None] | None
+) -> dict[int, float]:
+    """The shortest time of a step for each width; the widths are measured in turns.
+
+    Other processes must not make some widths look expensive for good. If this thread computes, only
+    its own CPU time counts; and no step costs more than narrower steps that add up to as many rows.
+    """
+    computes_here = session.device.is_host and not session.switcher.is_streaming
+    clock = time.thread_time if computes_here else time.perf_counter
+    times: dict[int, float] = dict.fromkeys(session.widths, float("inf"))
+    begin = time.perf_counter()
+    for done in range(_TIMED_ROUNDS[1]):
+        if done >= _TIMED_ROUNDS[0] and time.perf_counter() - begin > _TIMED_SECONDS:
+            break
+        if on_progress is not None:
+            on_progress("timing steps", done, _TIMED_ROUNDS[1])
+        for width in session.widths:
+            inputs = _chain_inputs(session, width, np.zeros(1, np.uint32))
+            start = clock()
+            session.step(inputs)
+            times[width] = min(times[width], 1e6 * (clock() - start))
+    for width in session.widths[1:]:
+        in_parts = (-(-width // other) * times[other] for other in session.widths if other < width)
+        times[width] = min(times[width], *in_parts)
+    return {width: round(us, 1) for width, us in times.items()}

@@ -1,0 +1,209 @@
+"""Opening a bundle for generation: verify it, test it once on this machine, load it."""
+
+import hashlib
+import json
+import os
+import platform
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import MemoryBudgetError, arguments
+from coordgen_rs.files.json_text import read_json
+from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.opening.self_test import SelfTest, run_self_test
+from coordgen_rs.target.machine import cpu_model
+from coordgen_rs.target.onnx_runtime import kernel_build, set_threads
+from coordgen_rs.target.ort_session import OrtSession
+
+if TYPE_CHECKING:
+    from coordgen_rs.opening.profile import Profile
+
+_MOST_RECORD_BYTES = 16 << 20
+
+
+def open_session(
+    path: Path | str,
+    *,
+    threads: int | None = None,
+    width: int | None = None,
+    switch: str = "auto",
+    memory_budget: int | None = None,
+    profile: "Profile | None" = None,
+    provider: ProviderChoice | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> OrtSession:
+    """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
+
+    Args:
+        path: The bundle's directory, or a folder of ONNX Runtime GenAI or Genie.
+        threads: Compute threads of the process; None for one per core.
+        width: Use only decode graphs up to this width; None uses all.
+        switch: When to switch from prefill graphs to decode graphs: "auto" or another of
+            `_core.strategies()` (`coordgen plan` compares them).
+        memory_budget: Most bytes that the graphs of its blocks may take, also during the test; None
+            for no limit. With "auto", blocks that do not fit are streamed from disk in every pass.
+        profile: What its blocks cost, for plans; None estimates them from their sizes.
+        provider: What runs it; None leaves the choice to the bundle.
+        on_progress: Called with what is being done, how much is done, and how much there is; only
+            when a bundle is verified or tested.
+
+    Returns:
+        A session that uses only exact widths, and knows the cost of each.
+
+    Raises:
+        BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
+            the message names the file. SHA-256 sums are computed on the first opening and
+            whenever a file's size or modification time differs from the record.
+        BlockLoadError: A block's graph cannot be loaded; the message names block and file.
+        OptionError: `threads` cannot be set, the strategy is unknown, or a number is out of range.
+        MemoryBudgetError: The budget is too small; the message says how much is needed. Or the
+            machine's memory is.
+        ProfileError: The profile is for other blocks; a stale one causes a warning.
+        ProviderError: The provider is missing, cannot run here, or rejects a graph.
+        NonFiniteLogitsError: The model computes NaN.
+    """
+    path = arguments.path("path", path)
+    arguments.text("switch", switch)
+    arguments.of_type("provider", provider, ProviderChoice)
+    arguments.function("on_progress", on_progress)
+    arguments.having("profile", profile, "blocks", "Profile")
+    if width is not None:
+        width = arguments.count("width", width)
+    if memory_budget is not None:
+        memory_budget = arguments.count("memory_budget", memory_budget, least=0)
+    bundle, provider = Bundle.open(path), provider or ProviderChoice()
+    record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
+    result = None if record is None else _load(record)
+    files = _stamps(bundle)
+    fresh = result is None or result.files != files
+    if fresh:
+        bundle.verify(on_progress)
+    costs = None
+    if profile is not None:
+        from coordgen_rs.opening.costs import fitting_costs
+
+        costs = fitting_costs(profile, bundle, set_threads(threads))
+    try:
+        session = OrtSession(
+            provider.device(bundle),
+            threads=threads,
+            switch=switch,
+            memory_budget=memory_budget,
+            costs=costs,
+        )
+    except MemoryError as error:
+        raise MemoryBudgetError(
+            f"{bundle.path}: its graphs, and caches for {bundle.manifest.context} tokens, do not "
+            "fit into memory; export it with a smaller context"
+        ) from error
+    if result is None or fresh or not result.tells_of(session.widths):
+        result = run_self_test(session, files, on_progress)
+        if record is not None:
+            _keep(record, result)
+    widths = [w for w in session.widths if w in result.exact_widths]
+    if len(widths) < len(session.widths):
+        inexact = sorted(set(session.widths) - set(widths))
+        warnings.warn(
+            f"{bundle.path}: widths {inexact} are not bit-equal to width {widths[0]} on this "
+            "machine and are left out",
+            stacklevel=2,
+        )
+    if width is not None:
+        widths = [w for w in widths if w <= width] or widths[:1]
+    if not result.exact_slots:
+        session.cache.attend_to_all()
+    session.is_exact_after_prefill = result.exact_prefill
+    session.select(widths, [result.cost(w, session.capacity) for w in widths])
+    return session
+
+
+def recorded_self_test(bundle: Bundle, threads: int | None = None) -> SelfTest | None:
+    """What was found when a bundle was first opened on this machine; None if nothing is kept.
+
+    Args:
+        bundle: An opened bundle.
+        threads: Compute threads of the process, as in `open_session`.
+
+    Raises:
+        OptionError: Same as in `open_session`.
+        ProviderError: The bundle is for QNN, which is not installed or cannot run here.
+    """
+    record = _record_path(bundle, ProviderChoice(), set_threads(threads), "auto", None)
+    found = None if record is None else _load(record)
+    return found if found is not None and found.files == _stamps(bundle) else None
+
+
+def _record_path(
+    bundle: Bundle,
+    provider: ProviderChoice,
+    threads: int,
+    switch: str,
+    memory_budget: int | None,
+) -> Path | None:
+    """Where the result is kept; the name depends on everything that can change it.
+
+    None for a user without a home directory: each opening then tests the bundle again.
+    """
+    records = records_directory()
+    if records is None:
+        return None
+    conditions = [
+        str(bundle.path.resolve()),
+        hashlib.sha256(bundle.identity()).hexdigest(),
+        platform.processor() or platform.machine(),
+        cpu_model(),
+        *provider.conditions(bundle),
+        str(threads),
+        "" if memory_budget is None else f"{switch} within {memory_budget}",
+        kernel_build(),
+    ]
+    name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return records / f"{name}.json"
+
+
+def records_directory() -> Path | None:
+    """Where results of self-tests are kept; None for a user without a home directory."""
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        # The specification says that a relative one is to be ignored.
+        cache = chosen if chosen.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and the user id has no entry in the password file
+        return None
+    return cache / "coordgen_rs"
+
+
+def _stamps(bundle: Bundle) -> dict[str, tuple[int, int]]:
+    stats = {name: bundle.file(name).stat() for name in bundle.manifest.files}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def _load(record: Path) -> SelfTest | None:
+    try:
+        fields = read_json(record, most_bytes=_MOST_RECORD_BYTES)
+        return SelfTest(
+            tuple(fields["exact_widths"]),
+            bool(fields["exact_slots"]),
+            bool(fields["exact_prefill"]),
+            _by_width(fields["step_us"]),
+            _by_width(fields["full_step_us"]),
+            {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # missing or unreadable: test again
+
+
+def _by_width(field: dict[str, float]) -> dict[int, float]:
+    return {int(width): float(us) for width, us in field.items()}
+
+
+def _keep(record: Path, result: SelfTest) -> None:
+    with suppress(OSError):  # a full or read-only disk costs a test at the next opening
+        record.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(record) as stream:
+            stream.write(json.dumps(asdict(result)).encode())

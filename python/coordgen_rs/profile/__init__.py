@@ -1,1 +1,0 @@
-"""What blocks cost on a device, as a file, and plans based on it."""

@@ -1,0 +1,1 @@
+"""Answers as a client reads them, whole or as a stream of events."""

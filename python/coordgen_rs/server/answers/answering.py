@@ -1,0 +1,144 @@
+"""An answer on the wire: one JSON object, or server-sent events as OpenAI's clients read them.
+
+In: the news of a job. Out: what ASGI sends. A client that goes away ends its job, whether that is
+queued or running. An error before the first event has its own status; after it, it is an event.
+"""
+
+import asyncio
+import json
+from functools import partial
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.job import Job, News
+from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.worker import Worker
+
+_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+PING_S = 15.0
+"""A stream on which nothing comes for so long gets a comment, which clients leave out."""
+
+_LONG_ANSWER = 200
+"""Tokens from which on a whole answer is written in a thread: with trees, a megabyte or more."""
+
+_WAITING = ": waiting\n\n"
+
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Answering(Response):
+    """The response to a request for an answer.
+
+    Args:
+        job: Submitted to the worker.
+        worker: Told when the client has gone.
+        form: Its objects.
+    """
+
+    def __init__(self, job: Job, worker: Worker, form: Form) -> None:
+        self.background = None
+        self._job, self._worker, self._form = job, worker, form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer; see ASGI."""
+        watch = asyncio.create_task(self._until_gone(receive))
+        try:
+            if self._job.asked.is_streamed:
+                await self._stream(scope, receive, send)
+            else:
+                await self._whole(scope, receive, send)
+        except OSError:  # how some servers say that the client has gone
+            pass
+        finally:
+            watch.cancel()
+            self._worker.withdraw(self._job)
+
+    async def _until_gone(self, receive: Receive) -> None:
+        message: Message = {"type": ""}
+        while message["type"] != "http.disconnect":
+            message = await receive()
+        self._worker.withdraw(self._job)
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gains: list[Gain] = []
+        while isinstance(news := await self._job.news(), Gain):
+            gains.append(news)
+        if isinstance(news, Exception):
+            await self._refuse(news, scope, receive, send)
+        elif isinstance(news, Answer):
+            made = partial(self._whole_response, news, gains)
+            is_long = len(news.token_ids) > _LONG_ANSWER
+            response = await asyncio.to_thread(made) if is_long else made()
+            await response(scope, receive, send)
+
+    def _whole_response(self, answer: Answer, gains: list[Gain]) -> Response:
+        return JSONResponse(self._form.whole(answer, self._job.queued_s, gains))
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin: Message = {"type": "http.response.start", "status": 200, "headers": _EVENTS}
+        try:
+            news = await self._job.news(PING_S)
+        except TimeoutError:  # a proxy would cut a connection on which nothing comes
+            await send(begin)
+            await _send(send, _WAITING)
+            news = await self._news(send)
+        else:
+            if news is None:
+                return
+            if isinstance(news, Exception):
+                await self._refuse(news, scope, receive, send)
+                return
+            await send(begin)
+        for opening in self._form.opening():
+            await _send_event(send, opening)
+        while True:
+            if isinstance(news, Exception):
+                await _send_event(send, self._form.failure(refusal(news)))
+                break
+            if news is None:
+                return
+            if isinstance(news, Answer):
+                for chunk in self._form.closing(news, self._job.queued_s):
+                    await _send_event(send, chunk)
+                if self._form.ends_with_done:
+                    await _send(send, "data: [DONE]\n\n")
+                break
+            for chunk in self._form.step(news):
+                await _send_event(send, chunk)
+            news = await self._news(send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _news(self, send: Send) -> News:
+        """The next news, and comments as long as there is none."""
+        while True:
+            try:
+                return await self._job.news(PING_S)
+            except TimeoutError:
+                await _send(send, _WAITING)
+
+    async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+        await refused(refusal(error))(scope, receive, send)
+
+
+def refused(error: RefusalError) -> JSONResponse:
+    """The response that tells an error."""
+    return JSONResponse(error.to_json(), status_code=error.status, headers=error.headers)
+
+
+async def _send_event(send: Send, event: dict[str, Any]) -> None:
+    kind = event.get("type")
+    head = f"event: {kind}\n" if kind else ""
+    await _send(send, f"{head}data: {_written(event)}\n\n")
+
+
+async def _send(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})

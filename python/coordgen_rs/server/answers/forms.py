@@ -1,0 +1,203 @@
+"""The shapes of answers: OpenAI's objects, whole or as the chunks of a stream.
+
+In: steps and answers. Out: objects for JSON, with the figures of `answers/timings.py` and our own
+`coordgen`. Calls of functions are told apart by `tools/calls.py`. It sends nothing.
+"""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers.timings import metrics, timings, usage
+from coordgen_rs.server.asked.completion import Asked
+from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said
+
+_FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
+
+
+class Form:
+    """The objects of one answer.
+
+    Args:
+        asked: What was asked for.
+        model: The model's name.
+        text_of: The text of a token, for trees.
+
+    Attributes:
+        ends_with_done: Whether a stream ends with `[DONE]`.
+    """
+
+    ends_with_done = True
+
+    def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
+        self._asked, self._text_of = asked, text_of
+        prefix, kind = ("chatcmpl", "chat.completion") if asked.kind == "chat" else ("cmpl", "")
+        self._whole_kind = kind or "text_completion"
+        self._chunk_kind = f"{kind}.chunk" if kind else "text_completion"
+        self._head = {
+            "id": f"{prefix}-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._num_chars = self._num_tokens = 0
+        self._calls = CallReader(asked.tools)
+
+    def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
+        """The answer as one object; `gains` are its steps, where trees were asked for."""
+        found = [*self._calls.read(answer.text), *self._calls.end()]
+        if self._asked.kind == "chat":
+            said: dict[str, Any] = {"message": _message(found)}
+        else:
+            said = {"text": answer.text}
+        choice = self._choice(said, self._reason(answer))
+        if self._asked.with_token_ids:
+            choice["token_ids"] = answer.token_ids
+        figures = self._figures(answer, queued_s)
+        if self._asked.with_spans:
+            figures["coordgen"] |= {
+                "spans": [[*span] for span in answer.spans],
+                "token_spans": _runs(answer.sources, 0),
+            }
+        if self._asked.with_trees:
+            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
+        return (
+            {"object": self._whole_kind}
+            | self._head
+            | {"choices": [choice], "usage": usage(answer)}
+            | figures
+        )
+
+    def opening(self) -> list[dict[str, Any]]:
+        """What comes before the first text: of a chat, its role."""
+        if self._asked.kind != "chat":
+            return []
+        return [self._chunk({"delta": {"role": "assistant", "content": ""}}, None)]
+
+    def step(self, gain: Gain) -> list[dict[str, Any]]:
+        """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
+        text = "".join(piece.text for piece in gain.pieces)
+        asked, said = self._asked, self._delta(self._calls.read(text))
+        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids
+        if said is None and not (is_wanted and gain.token_ids):
+            return []
+        chunk = self._chunk(said or self._nothing(), None)
+        if asked.with_token_ids:
+            chunk["choices"][0]["token_ids"] = gain.token_ids
+        own: dict[str, Any] = {}
+        if asked.with_spans:
+            by_char = [piece.source for piece in gain.pieces for _ in piece.text]
+            own["spans"] = _runs(by_char, self._num_chars)
+            own["token_spans"] = _runs(gain.sources, self._num_tokens)
+        if (asked.with_spans or asked.with_trees) and gain.step is not None:
+            own["step"] = self._step(gain)
+        if own:
+            chunk["coordgen"] = own
+        self._num_chars += len(text)
+        self._num_tokens += len(gain.token_ids)
+        return [chunk]
+
+    def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
+        """What comes after the last text: why the answer ends, figures, usage if asked for."""
+        said = self._delta(self._calls.end())
+        held = [] if said is None else [self._chunk(said, None)]
+        last = self._chunk(self._nothing(), self._reason(answer))
+        last |= self._figures(answer, queued_s)
+        if not self._asked.with_usage:
+            return [*held, last]
+        return [*held, last, self._chunk(None, None) | {"usage": usage(answer)}]
+
+    def failure(self, error: RefusalError) -> dict[str, Any]:
+        """An error after the first event."""
+        return error.to_json()
+
+    def _delta(self, found: Sequence[Said]) -> dict[str, Any] | None:
+        """What a chunk's choice holds of it; None for nothing."""
+        text = "".join(one.text for one in found if isinstance(one, Content))
+        if self._asked.kind != "chat":
+            return {"text": text} if text else None
+        delta: dict[str, Any] = {"content": text} if text else {}
+        calls = [_call(one) | {"index": one.number} for one in found if isinstance(one, Call)]
+        if calls:
+            delta["tool_calls"] = calls
+        return {"delta": delta} if delta else None
+
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}} if self._asked.kind == "chat" else {"text": ""}
+
+    def _step(self, gain: Gain) -> dict[str, Any]:
+        step = gain.step
+        if step is None:
+            return {}
+        told: dict[str, Any] = {
+            "rows": step.num_rows,
+            "drafted": step.num_drafted,
+            "accepted": step.accept_len,
+        }
+        if self._asked.with_trees and step.tree is not None:
+            tree, path = step.tree, step.tree.path(step.token_ids)
+            own = step.token_ids[len(path) : len(path) + 1]
+            told["tree"] = {
+                "token_ids": tree.token_ids,
+                "texts": [self._text_of(token) for token in tree.token_ids],
+                "parents": tree.parents,
+                "sources": tree.sources,
+                "accepted": path,
+                "target": {"token_id": own[0], "text": self._text_of(own[0])} if own else None,
+            }
+        return told
+
+    def _reason(self, answer: Answer) -> str:
+        reason = _FINISH.get(answer.finish_reason or "", "stop")
+        return "tool_calls" if self._calls.num_calls and reason == "stop" else reason
+
+    def _chunk(self, said: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+        choices = [] if said is None else [self._choice(said, reason)]
+        chunk = {"object": self._chunk_kind} | self._head | {"choices": choices}
+        return chunk | {"usage": None} if self._asked.with_usage else chunk
+
+    def _choice(self, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
+        return {"index": 0} | said | {"logprobs": None, "finish_reason": reason}
+
+    def _figures(self, answer: Answer, queued_s: float) -> dict[str, Any]:
+        stats = answer.stats
+        own = {
+            "per_source": stats.per_source,
+            "token_sources": Counter(answer.sources),
+            "num_steps": stats.steps,
+            "tokens_per_step": round(stats.tokens_per_step, 4),
+            "accept_histogram": stats.accept_histogram,
+            "finish_reason": answer.finish_reason,
+            "seed": self._asked.seed,
+        }
+        return {"timings": timings(answer), "metrics": metrics(answer, queued_s), "coordgen": own}
+
+
+def _message(found: Sequence[Said]) -> dict[str, Any]:
+    """What a model said, with the parts of each call put together."""
+    text = "".join(one.text for one in found if isinstance(one, Content))
+    calls = [_call(one) for one in found if isinstance(one, Call)]
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    return message | {"content": text or None, "tool_calls": calls} if calls else message
+
+
+def _call(call: Call) -> dict[str, Any]:
+    """A call as OpenAI writes it; of one that goes on, what is new."""
+    if call.name is None:
+        return {"function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def _runs(sources: Iterable[str], start: int) -> list[list[Any]]:
+    """Neighbours of one source as `[start, end, source]`, half open."""
+    runs: list[list[Any]] = []
+    for source, same in groupby(sources):
+        end = start + sum(1 for _ in same)
+        runs.append([start, end, source])
+        start = end
+    return runs

@@ -1,0 +1,306 @@
+"""What a request asks for: the bodies of the API's endpoints, checked.
+
+In: a body as `Fields`. Out: an `Asked`, which a worker can begin, or a refusal that names the
+field at fault. Every field is honoured, or refused by name, or says what happens anyway.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import arguments
+from coordgen_rs.grammar.kinds import JsonSchema
+from coordgen_rs.model import Model
+from coordgen_rs.model.answer import Stream
+from coordgen_rs.model.request_options import RequestOptions
+from coordgen_rs.server.asked.content import grammar_of, prediction_of, stop_strings_of
+from coordgen_rs.server.asked.dialogue import dialogue_of
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.refusal import TooLongError
+from coordgen_rs.server.tools.grammar import Tools
+
+_LARGEST = 2**64 - 1
+_COMPLETION_TOKENS = 16
+"""OpenAI's default for the older endpoint."""
+
+_KINDS: dict[str, Literal["chat", "completion", "response"]] = {
+    "messages": "chat",
+    "prompt": "completion",
+    "input": "response",
+}
+
+_ELSEWHERE = (
+    "audio",
+    "function_call",
+    "functions",
+    "moderation",
+    "reasoning_effort",
+    "verbosity",
+    "web_search_options",
+)
+_ABOUT_CLIENT = (
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "user",
+)
+"""Fields that are about the client or the bill, and not about the answer."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for an answer.
+
+    Attributes:
+        prompt: Makes the prompt's tokens, `(tokens,) u32`, of what was asked; from any thread.
+        prompt_field: The field that holds the prompt, for messages.
+        options: How the answer is made.
+        limit: Most tokens of it; None for as many as fit.
+        kind: Which endpoint it came by.
+        is_streamed: Whether the answer is sent as it is made.
+        with_usage: Whether a stream ends with a chunk of usage.
+        with_spans: Whether to tell the source of each part of the answer.
+        with_trees: Whether to show the draft tree of each step.
+        with_token_ids: Whether to give the answer's tokens, too.
+        seed: Of sampling; None where nothing is sampled.
+        tools: What the model may call.
+    """
+
+    prompt: Callable[[Model], NDArray[np.uint32]]
+    prompt_field: str
+    options: RequestOptions
+    limit: int | None
+    kind: Literal["chat", "completion", "response"]
+    is_streamed: bool
+    with_usage: bool
+    with_spans: bool
+    with_trees: bool
+    with_token_ids: bool
+    seed: int | None
+    tools: Tools | None
+
+    def prompt_ids(self, model: Model) -> NDArray[np.uint32]:
+        """The prompt's tokens, `(tokens,) u32`.
+
+        Raises:
+            TooLongError: The prompt, or the answer that the client expects, does not fit.
+        """
+        if (expected := self.options["prediction"]) is not None:
+            check_fits(model, expected, "prediction")
+        return self.prompt(model)
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the steps are told, too, and not the whole answer alone."""
+        return self.is_streamed or self.with_trees
+
+    def begin(
+        self,
+        model: Model,
+        prompt_ids: NDArray[np.uint32],
+        *,
+        namespace: str | None = None,
+        on_read: Callable[[int], None] | None = None,
+    ) -> Stream:
+        """Begin the answer; the arguments are those of `RequestOptions`."""
+        options = self.options.copy()
+        options["max_new_tokens"] = self.limit or model.context
+        options["namespace"], options["on_read"] = namespace, on_read
+        return model.stream_tokens(prompt_ids, **options)
+
+
+def asked_chat(fields: Fields) -> Asked:
+    """The body of `/v1/chat/completions`, `model` excepted.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    dialogue = dialogue_of(fields)
+    limit = _chat_limit(fields)
+    fields.only("logprobs", False, why="the server gives no probabilities")
+    fields.only("modalities", ["text"], why="the server answers with text only")
+    fields.only("store", False, why="the server stores no answers for later retrieval")
+
+    def prompt(model: Model) -> NDArray[np.uint32]:
+        return encoded(model, dialogue.text(model), "messages", special_tokens=False)
+
+    return asked_rest(fields, prompt, "messages", limit, dialogue.tools)
+
+
+def asked_completion(fields: Fields) -> Asked:
+    """The body of `/v1/completions`, `model` excepted.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    given = fields.take("prompt")
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
+        given = given[0]
+    if isinstance(given, list) and any(isinstance(item, str | list) for item in given):
+        raise fields.wrong("prompt", "must be one prompt: several need several requests")
+    if not isinstance(given, str | list):
+        raise fields.wrong("prompt", "must be a string or a list of token ids")
+    fields.only("best_of", 1, why="the server gives one answer to a request")
+    fields.only("echo", False, why="the answer comes without the prompt")
+    fields.only("suffix", "", why="nothing can be inserted before a suffix")
+    fields.only("logprobs", why="the server gives no probabilities")
+    limit = fields.count("max_tokens", least=1) or _COMPLETION_TOKENS
+
+    def prompt(model: Model) -> NDArray[np.uint32]:
+        if isinstance(given, str):
+            return encoded(model, given, "prompt")
+        if len(given) > model.context:
+            raise TooLongError("the prompt", str(len(given)), model.context, "prompt")
+        return arguments.token_ids("the prompt", given, model.vocab_size)
+
+    return asked_rest(fields, prompt, "prompt", limit, None)
+
+
+def asked_prompt(fields: Fields) -> Callable[[Model], str]:
+    """The body of `/apply-template`: a function that renders it.
+
+    Raises:
+        RefusalError: It cannot be rendered.
+    """
+    dialogue = dialogue_of(fields)
+    fields.ignore("model")
+    fields.end()
+    return dialogue.text
+
+
+def encoded(
+    model: Model, text: str, field: str, *, special_tokens: bool = True
+) -> NDArray[np.uint32]:
+    """The tokens `(tokens,) u32` of a prompt. A text that cannot fit is not tokenized.
+
+    Args:
+        model: The model.
+        text: What it reads.
+        field: Where the text comes from, for messages.
+        special_tokens: Same as in `Tokenizer.encode`.
+
+    Raises:
+        TooLongError: It does not fit into the context.
+    """
+    check_fits(model, text, field)
+    ids = model.tokenizer.encode(text, special_tokens=special_tokens)
+    if len(ids) > model.context:
+        raise TooLongError("the prompt", str(len(ids)), model.context, field)
+    return ids
+
+
+def check_fits(model: Model, text: str, field: str) -> None:
+    """Refuse a text that cannot fit into the context, however it is tokenized.
+
+    Raises:
+        TooLongError: It cannot.
+    """
+    least = model.tokenizer.least_tokens(text)
+    if least > model.context:
+        what = f"the text of {field}, {len(text):,} characters long,"
+        raise TooLongError(what, f"at least {least}", model.context, field)
+
+
+def asked_rest(
+    fields: Fields,
+    prompt: Callable[[Model], NDArray[np.uint32]],
+    prompt_field: str,
+    limit: int | None,
+    tools: Tools | None,
+    schema: JsonSchema | None = None,
+) -> Asked:
+    """The rest of a body.
+
+    Args:
+        fields: Of the body, those of one endpoint alone excepted.
+        prompt: Same as in `Asked`.
+        prompt_field: Same as in `Asked`.
+        limit: Same as in `Asked`.
+        tools: Same as in `Asked`.
+        schema: What a field of the endpoint holds the answer to.
+
+    Raises:
+        RefusalError: It cannot be answered, or a field is left over.
+    """
+    options = _options(fields)
+    is_streamed = fields.flag("stream")
+    if fields.has("stream_options") and not is_streamed:
+        raise fields.wrong("stream_options", "needs stream: true")
+    stream_options = fields.nested("stream_options")
+    with_usage = stream_options.flag("include_usage")
+    stream_options.only("include_obfuscation", False, why="the server does not pad its events")
+    stream_options.end()
+    own = fields.nested("coordgen")
+    with_spans, with_trees = own.flag("spans"), own.flag("trees")
+    options["drafts"] = own.flag("drafts", default=True)
+    options["trees"] = with_trees
+    options["grammar"] = grammar_of(fields, own, schema)
+    if tools is not None and (of_call := tools.grammar()) is not None:
+        if options["grammar"] is not None:
+            raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
+        options["grammar"] = of_call
+    own.end()
+    with_token_ids = fields.flag("return_token_ids")
+    fields.ignore(*_ABOUT_CLIENT)
+    fields.end(_ELSEWHERE)
+    return Asked(
+        prompt=prompt,
+        prompt_field=prompt_field,
+        options=options,
+        limit=limit,
+        kind=_KINDS[prompt_field],
+        is_streamed=is_streamed,
+        with_usage=with_usage,
+        with_spans=with_spans,
+        with_trees=with_trees,
+        with_token_ids=with_token_ids,
+        seed=options["seed"] if options["temperature"] else None,
+        tools=tools,
+    )
+
+
+def _options(fields: Fields) -> RequestOptions:
+    """How the answer is made, its length excepted.
+
+    Raises:
+        RefusalError: A field is out of range, or asks for what cannot be had.
+    """
+    fields.only("n", 1, why="the server gives one answer to a request")
+    fields.only("logit_bias", {}, why="drafts are verified against unchanged logits")
+    for name in ("presence_penalty", "frequency_penalty"):
+        fields.only(name, 0, why="take repetition_penalty")
+    fields.only("top_logprobs", 0, why="the server gives no probabilities")
+    temperature = fields.number("temperature", least=0, most=100) or 0.0
+    top_p = fields.number("top_p", least=0, most=1)
+    penalty = fields.number("repetition_penalty", least=0.01, most=100)
+    seed = fields.count("seed", most=_LARGEST)
+    return {
+        "stop": stop_strings_of(fields),
+        "temperature": temperature,
+        "top_k": fields.count("top_k", most=_LARGEST) or 0,
+        "top_p": 1.0 if top_p is None else top_p,
+        "min_p": fields.number("min_p", least=0, most=1) or 0.0,
+        "repetition_penalty": 1.0 if penalty is None else penalty,
+        "seed": secrets.randbits(53) if seed is None else seed,  # any reader of JSON keeps 53 bits
+        "ignore_eos": fields.flag("ignore_eos"),
+        "prediction": prediction_of(fields),
+        "reuse_prefix": fields.flag("cache_prompt", default=True),
+    }
+
+
+def _chat_limit(fields: Fields) -> int | None:
+    """The most tokens of the answer, under either of its names.
+
+    Raises:
+        RefusalError: It is out of range, or the names disagree.
+    """
+    new, old = (fields.count(n, least=1) for n in ("max_completion_tokens", "max_tokens"))
+    if new and old and new != old:
+        raise fields.wrong("max_tokens", f"is {old}, but max_completion_tokens is {new}")
+    return new or old

@@ -1,0 +1,57 @@
+"""A dialogue as a request gives it, and the text that the model reads for it.
+
+In: `messages`, `tools` and `chat_template_kwargs` of a body. Out: a `Dialogue`, or a refusal that
+names the field. The text is the chat template's; where that knows no tools, see `tools/prompts.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from coordgen_rs.model import Model
+from coordgen_rs.server.asked.content import messages_of
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.tools.grammar import Tools, tools_of
+from coordgen_rs.server.tools.prompts import described
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """Messages, oldest first, and what the model may call.
+
+    Attributes:
+        messages: At least one.
+        tools: Functions; None for none.
+        variables: What else the template reads.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: Tools | None
+    variables: dict[str, Any] | None
+
+    def text(self, model: Model) -> str:
+        """What the model reads, special tokens included.
+
+        Raises:
+            ChatTemplateError: There is no chat template, or it refuses the messages.
+            OptionError: A message is malformed, or jinja2 is missing.
+        """
+        messages, listed = self.messages, None if self.tools is None else self.tools.listed
+        about_tools = listed is not None or any(
+            message["role"] == "tool" or "tool_calls" in message for message in messages
+        )
+        if about_tools and not model.reads_tools:
+            messages, listed = described(messages, self.tools), None
+        return model.chat_prompt(messages, tools=listed, template_variables=self.variables)
+
+
+def dialogue_of(fields: Fields) -> Dialogue:
+    """The dialogue of a body.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    messages, tools = messages_of(fields), tools_of(fields)
+    variables = fields.take("chat_template_kwargs")
+    if variables is not None and not isinstance(variables, dict):
+        raise fields.wrong("chat_template_kwargs", "must be an object")
+    return Dialogue(messages, tools, variables)

@@ -1,0 +1,1 @@
+"""Connections: who may come, how many, and whether they are still there."""

@@ -1,0 +1,143 @@
+"""Who may ask: the key, the host that is asked for, and the page that a browser is on.
+
+In: requests, before anything of them is read. Out: the same, or a refusal. A web page whose name
+was made to point at this machine (DNS rebinding) asks for its own name as host, so only names that
+are known are served; a page elsewhere names itself as origin, and is refused.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordgen_rs.server.answers.answering import refused
+from coordgen_rs.server.network.client import KEY_NAME, Client, client_of
+from coordgen_rs.server.network.keys import ApiKey, found_key
+from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
+
+PUBLIC = ("/", "/health", "/v1/health")
+"""Paths that need no key: a page that has nothing to tell, and whether the server is up."""
+
+
+REFUSED_AFTER_S = 0.1
+"""Who asks again at once, or tries keys, is not served sooner, and takes less time from others."""
+
+
+class Guard:
+    """Lets requests through to an application.
+
+    Args:
+        app: The application.
+        keys: What `Authorization: Bearer` may hold; none asks for none.
+        hosts: Names of this server, beside localhost and IP addresses.
+        origins: Origins of other web pages that may ask, such as `https://chat.example`.
+        place: What a request with a body is held by, from before that is read: it may refuse.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: Collection[ApiKey],
+        hosts: Collection[str],
+        origins: Collection[str],
+        place: Callable[[Client, str], AbstractContextManager[None]],
+    ) -> None:
+        self._app, self._keys = app, tuple(keys)
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origins, self._place = frozenset(origins), place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request and pass it on; see ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_begun, headers = False, Headers(scope=scope)
+
+        async def sent(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        try:
+            scope[KEY_NAME] = self._check(headers, scope["path"], scope["method"])
+            if scope["method"] != "POST":
+                await self._app(scope, receive, sent)
+                return
+            with self._place(client_of(scope), scope["path"]):
+                await self._app(scope, receive, sent)
+        except Exception as error:
+            told = refusal(error)
+            if told.status == 500:
+                log_unexpected(error)
+            if not is_begun:
+                await asyncio.sleep(REFUSED_AFTER_S)
+                told.headers |= self._for_page(headers.get("origin"))
+                await refused(told)(scope, receive, send)
+
+    def _for_page(self, origin: str | None) -> dict[str, str]:
+        """Headers that let an allowed page from elsewhere read why it is refused."""
+        if origin not in self._origins or origin is None:
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+
+    def _check(self, headers: Headers, path: str, method: str) -> str | None:
+        """Check where a request comes from; the name behind its key.
+
+        Raises:
+            RefusalError: It may not be answered.
+        """
+        hosts = headers.getlist("host")
+        host = hosts[0] if len(hosts) == 1 else ""
+        if not self._is_known(host):
+            raise RefusalError(
+                "the Host of the request is not a name of this server: --allow-host adds one",
+                status=403,
+                code="host_not_allowed",
+            )
+        origin = headers.get("origin")
+        is_own = origin in (f"http://{host}", f"https://{host}")
+        if origin is not None and not is_own and origin not in self._origins:
+            raise RefusalError(
+                "pages of this origin may not use the server: --allow-origin lets them",
+                status=403,
+                code="origin_not_allowed",
+            )
+        if not self._keys or path in PUBLIC or method == "OPTIONS":
+            return None
+        return self._checked_key(headers.getlist("authorization")).name
+
+    def _is_known(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if name == "localhost" or name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _checked_key(self, authorizations: list[str]) -> ApiKey:
+        """The key that a request was sent with.
+
+        Raises:
+            RefusalError: There is none, or no known one, or more than one header for it.
+        """
+        scheme, _, given = (authorizations or [""])[0].partition(" ")
+        found = found_key(self._keys, given.strip().encode("latin-1", "replace"))
+        if found is None or scheme.lower() != "bearer" or len(authorizations) > 1:
+            raise RefusalError(
+                "the API key is missing or wrong: send Authorization: Bearer KEY",
+                status=401,
+                kind="authentication_error",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return found

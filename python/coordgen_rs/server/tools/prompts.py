@@ -1,0 +1,49 @@
+"""Messages about tools as a chat template reads them, also a template that knows no tools.
+
+In: messages with calls and results in OpenAI's form. Out: for a template that knows tools, the
+same with arguments as objects; for others, plain messages: a description of the tools in the system
+message, calls and results between marks, as Hermes models were trained on.
+"""
+
+import json
+from typing import Any
+
+from coordgen_rs.server.tools.calls import BEGIN, END
+from coordgen_rs.server.tools.grammar import Tools
+
+_ABOUT = """\
+You may call functions to answer. They are listed here as JSON schemas:
+<tools>
+{tools}
+</tools>
+To call one, answer with its name and arguments as JSON between these marks:
+<tool_call>
+{{"name": "NAME", "arguments": {{}}}}
+</tool_call>"""
+
+
+def described(messages: list[dict[str, Any]], tools: Tools | None) -> list[dict[str, Any]]:
+    """Messages for a template that knows no tools."""
+    plain = [_plain(message) for message in messages]
+    if tools is None:
+        return plain
+    about = _ABOUT.format(tools="\n".join(_json(tool) for tool in tools.listed))
+    if plain[0]["role"] == "system":
+        first = plain[0] | {"content": f"{plain[0]['content']}\n\n{about}"}
+        return [first, *plain[1:]]
+    return [{"role": "system", "content": about}, *plain]
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] == "tool":
+        content = f"<tool_response>\n{message['content']}\n</tool_response>"
+        return {"role": "user", "content": content}
+    if "tool_calls" not in message:
+        return message
+    calls = [f"{BEGIN}\n{_json(call['function'])}\n{END}" for call in message["tool_calls"]]
+    parts = [message["content"]] if message.get("content") else []
+    return {"role": message["role"], "content": "\n".join([*parts, *calls])}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,1 +1,0 @@
-"""Folders of ONNX Runtime GenAI, run on CPU without conversion."""

@@ -1,0 +1,112 @@
+"""Clocks around the parts of a session and a drafter, for the breakdown of an answer's time.
+
+In: a head, a drafter. Out: the same, with the seconds that each part took. They change nothing of
+what is computed.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Accepted, Drafter, StepInputs
+from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.head import Head
+
+
+class ClockedHead:
+    """A head that knows how long it has run.
+
+    Args:
+        head: Does the work.
+
+    Attributes:
+        seconds: Of all runs.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self._head, self.seconds = head, 0.0
+
+    def step(self, rows: int) -> NDArray[np.float32]:
+        """Same as in `Head`."""
+        start = time.perf_counter()
+        logits = self._head.step(rows)
+        self.seconds += time.perf_counter() - start
+        return logits
+
+    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
+        """Same as in `Head`; what the reader does between two parts does not count."""
+        parts = self._head.chunk(buffers, num_rows)
+        while True:
+            start = time.perf_counter()
+            part = next(parts, None)
+            self.seconds += time.perf_counter() - start
+            if part is None:
+                return
+            yield part
+
+    def release(self) -> None:
+        """Same as in `Head`."""
+        self._head.release()
+
+
+class ClockedDrafter(WrappedDrafter):
+    """A drafter that knows how long each part of a request took.
+
+    Args:
+        drafter: Does the work.
+        head: The session's; what it does before the first draft, it does for calibration.
+
+    Attributes:
+        draft_s: Seconds of this request in `begin`, `propose` and `accept`.
+        verify_s: Seconds between `propose` and `accept`.
+        calibration_s: Seconds of the head over the prompt, and of reading what it says.
+        draft_lens: How often a tree of so many nodes was proposed, in all requests.
+    """
+
+    def __init__(self, drafter: Drafter, head: ClockedHead) -> None:
+        super().__init__(drafter)
+        self._head, self._proposed_at = head, 0.0
+        self.draft_s = self.verify_s = self.calibration_s = 0.0
+        self.draft_lens: Counter[int] = Counter()
+
+    def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
+        """Same as in `Drafter`; all clocks start anew."""
+        self.draft_s = self.verify_s = self.calibration_s = self._head.seconds = 0.0
+        self._is_prompt_read = False
+        with self._clock("draft_s"):
+            super().begin(prompt_ids, *limits, **options)
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """Same as in `Drafter`."""
+        with self._clock("calibration_s"):
+            super().prefilled(logits)
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Same as in `Drafter`."""
+        if not self._is_prompt_read:
+            self._is_prompt_read = True
+            self.calibration_s += self._head.seconds
+        with self._clock("draft_s"):
+            inputs = super().propose(past_len)
+        self.draft_lens[inputs.num_nodes - 1] += 1
+        self._proposed_at = time.perf_counter()
+        return inputs
+
+    def accept(self, logits: NDArray[np.float32]) -> Accepted:
+        """Same as in `Drafter`."""
+        self.verify_s += time.perf_counter() - self._proposed_at
+        with self._clock("draft_s"):
+            return self.drafter.accept(logits)
+
+    @contextmanager
+    def _clock(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to the attribute `name`."""
+        start = time.perf_counter()
+        yield
+        setattr(self, name, getattr(self, name) + time.perf_counter() - start)

@@ -1,0 +1,96 @@
+"""What was asked for of the bench: settings that travel to other processes, too.
+
+In: the options of `coordgen bench`. Out: `Settings`, which refuse what cannot work.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordgen_rs._core import PLAIN, draft_method, draft_methods
+from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.tools.bench.measuring.switching import STRATEGIES
+
+MOST_LOAD_DELAY_S = 3_600.0
+
+METHODS = (PLAIN, *(method.name for method in draft_methods()))
+"""Every method that can be measured, plain decoding first."""
+
+
+def needs_draft_model(name: str) -> bool:
+    """Whether one of `METHODS` drafts from nothing but a draft model."""
+    return name != PLAIN and draft_method(name).needs_draft_model
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for.
+
+    Attributes:
+        bundle: The target's directory.
+        data: A file of prompts; None where only sections are wanted that need none.
+        repeats: Times that everything is measured; medians are of so many.
+        max_new_tokens: Longest answer.
+        ignore_eos: Whether every answer is that long, whatever end tokens it holds.
+        limit: Prompts of each task, at most; None for all.
+        methods: For the section `methods`; empty for all that can run.
+        draft_model: A bundle, for the methods that have one.
+        lookup_table: What a look-up table starts with; None for an empty one.
+        remembering: Whether earlier prompts of a task may be drawn on.
+        is_free: Whether drafts are made as if rows cost nothing, as on an NPU.
+        width: Rows of a step, at most; None for all widths of the bundle.
+        threads: Compute threads; None takes one a core.
+        provider: What runs it.
+        memory_budget: Bytes of graphs: the target keeps to it and is streamed. In the section
+            `switching` it binds the strategies.
+        prompt_len: Tokens of the prompt of the sections that have one of their own.
+        strategies: For the section `switching`.
+        load_delay_s: Seconds added to each load of a block: in the section `switching`, and
+            wherever the target is streamed.
+        pin_loads: Whether loads have a core of their own where the target is streamed.
+        profile: What the blocks cost, for plans; None measures it.
+        power_root: Where sysfs is mounted, which tells the power.
+    """
+
+    bundle: Path
+    data: Path | None = None
+    repeats: int = 5
+    max_new_tokens: int = 96
+    ignore_eos: bool = False
+    limit: int | None = None
+    methods: tuple[str, ...] = ()
+    draft_model: Path | None = None
+    lookup_table: Path | None = None
+    remembering: bool = True
+    is_free: bool = False
+    width: int | None = None
+    threads: int | None = None
+    provider: ProviderChoice = field(default_factory=ProviderChoice)
+    memory_budget: int | None = None
+    prompt_len: int = 512
+    strategies: tuple[str, ...] = STRATEGIES
+    load_delay_s: float = 0.0
+    pin_loads: bool = False
+    profile: str | None = None
+    power_root: Path = Path("/sys")
+
+    def check(self) -> None:
+        """Refuse settings that cannot work.
+
+        Raises:
+            OptionError: A number is out of its range, there is no such method or strategy, or a
+                method needs a draft model where there is none; it is named.
+        """
+        least = {"repeats": 1, "max_new_tokens": 1, "limit": 1, "width": 1, "prompt_len": 2}
+        for name, number in least.items():
+            value = getattr(self, name)
+            if value is not None:
+                arguments.count(name, value, least=number)
+        arguments.number("load_delay_s", self.load_delay_s, least=0, most=MOST_LOAD_DELAY_S)
+        for strategy in self.strategies:
+            arguments.one_of("strategy", strategy, STRATEGIES)
+        for name in self.methods:
+            if name not in METHODS:
+                raise OptionError(f"method is {name!r}, but must be one of {', '.join(METHODS)}")
+            if self.draft_model is None and needs_draft_model(name):
+                raise OptionError(f"method {name!r} needs a draft model")

@@ -1,0 +1,79 @@
+"""Loads as on another machine: from a slower disk, or on a core of their own.
+
+In: a session, and what is to be added to each load. Out: the same session over a store that waits
+first, and steps timed anew. The wait takes no core from compute, as a slower disk would not.
+"""
+
+import os
+import time
+
+from coordgen_rs._core import Switcher
+from coordgen_rs.errors import OptionError
+from coordgen_rs.opening.self_test import run_self_test
+from coordgen_rs.target.blocks import GRAPHS, Blocks, GraphName
+from coordgen_rs.target.ort_session import OrtSession
+
+
+class DelayedStore:
+    """Blocks whose loads take longer than they do.
+
+    Args:
+        blocks: What is loaded and released.
+        delay_s: Seconds added to each load.
+        core: The only core that loads may use; None for any.
+    """
+
+    def __init__(self, blocks: Blocks, delay_s: float, core: int | None = None) -> None:
+        self._blocks, self._delay_s, self._core = blocks, delay_s, core
+
+    def load(self, block: int, graph: GraphName) -> None:
+        """Load a graph after the delay; raises as the blocks do."""
+        if self._core is not None:
+            os.sched_setaffinity(0, {self._core})  # of this thread alone, which is the loader's
+        time.sleep(self._delay_s)
+        self._blocks.load(block, graph)
+
+    def release(self, block: int, graph: GraphName) -> None:
+        """Drop a graph."""
+        self._blocks.release(block, graph)
+
+
+def keep_a_core() -> int:
+    """Take a core from this thread, and from those that it starts, for loads.
+
+    Returns:
+        The core.
+
+    Raises:
+        OptionError: The system does not pin threads, or there is only one core.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise OptionError("this system does not pin threads to cores")
+    *others, last = sorted(os.sched_getaffinity(0))
+    if not others:
+        raise OptionError(f"loads need a core of their own, but only core {last} may be used")
+    os.sched_setaffinity(0, others)
+    return last
+
+
+def slow_loads(session: OrtSession, delay_s: float, core: int | None) -> None:
+    """Stream a session's blocks through a `DelayedStore` from now on, and time its steps anew.
+
+    Raises:
+        MemoryBudgetError, BlockLoadError: Same as in `OrtSession.step`.
+    """
+    before, blocks, manifest = session.switcher, session.blocks, session.bundle.manifest
+    before.close()
+    for block in range(len(blocks)):
+        for graph in GRAPHS:
+            blocks.release(block, graph)
+    session.switcher = Switcher(
+        DelayedStore(blocks, delay_s, core),
+        [cost.with_load_delay(round(1e6 * delay_s)) for cost in before.costs],
+        manifest.prefill_rows,
+        manifest.decode_rows,
+        is_shared=blocks.is_shared,
+        memory_budget=before.memory_budget,
+    )
+    timed = run_self_test(session, {})
+    session.select(session.widths, [timed.cost(w, session.capacity) for w in session.widths])

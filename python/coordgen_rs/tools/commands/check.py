@@ -1,0 +1,63 @@
+"""`coordgen check`: verify a bundle's files, and that it is exact on this machine."""
+
+import argparse
+import json
+
+from coordgen_rs.cli.options import provider as provider_options
+from coordgen_rs.cli.options.opening import opened
+from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.tools.check import check
+
+EXAMPLES = """\
+examples:
+  coordgen check bundle
+  coordgen check bundle --prompt-file question.txt --json
+"""
+
+_PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox sleeps."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument(
+        "bundle",
+        type=values.path("BUNDLE"),
+        metavar="BUNDLE",
+        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
+    )
+    parser.add_argument(
+        "--prompt-file",
+        type=values.path("--prompt-file"),
+        metavar="FILE",
+        help="a UTF-8 text file with a prompt to use",
+    )
+    provider_options.add_arguments(parser)
+    parser.add_argument(
+        "--threads",
+        type=values.count("--threads"),
+        metavar="N",
+        help="compute threads; default: one per core",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check the bundle; exit code 1 if it is not lossless here."""
+    question = text.read_file(options.prompt_file) if options.prompt_file else _PROMPT
+    session = opened(options, options.bundle)
+    with progress() as on_progress:
+        session.bundle.verify(on_progress)
+    prompt = Tokenizer.of(session.bundle).encode(question)
+    report = check(session, prompt[: session.capacity // 2])
+    if options.json:
+        print(json.dumps(report.to_json()))
+    else:
+        sums = "all checksums match" if session.bundle.has_checksums else "without checksums"
+        print(f"files: {len(session.bundle.manifest.files)}, {sums}")
+        for item in report.comparisons:
+            by = "" if item.largest_difference is None else f" (by {item.largest_difference:.1e})"
+            print(f"{item.what}: {'identical' if item.identical else f'different{by}'}")
+        print(f"exact under commit: {', '.join(report.exact_commits) or 'none'}")
+    return 0 if report.lossless else 1

@@ -1,0 +1,62 @@
+"""`coordgen compile`: write context binaries for a bundle that was exported for QNN."""
+
+import argparse
+import sys
+
+from coordgen_rs.cli.options.provider import add_qnn_option
+from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.warned import warnings_told
+from coordgen_rs.target.qnn.options import SOCS, parse_options
+from coordgen_rs.tools.compile import compile_bundle
+
+EXAMPLES = """\
+examples:
+  coordgen compile bundle
+  coordgen compile bundle --shared --soc 8-elite
+  coordgen compile bundle --qnn-option vtcm_mb=8 --qnn-option finalization_mode=3
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument(
+        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+    )
+    parser.add_argument(
+        "--soc",
+        metavar="NAME",
+        help=f"compile for this chip instead of the bundle's: {', '.join(SOCS)}",
+    )
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="also write one binary per block that holds all its graphs, with shared weights",
+    )
+    add_qnn_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile the bundle, and print what was written."""
+    with warnings_told(), progress() as on_progress:
+        report = compile_bundle(
+            options.bundle,
+            soc=options.soc,
+            shared=options.shared,
+            options=parse_options(options.qnn_option),
+            on_progress=on_progress,
+        )
+    ratio = report.compile_s / report.load_s
+    print(
+        f"{report.num_graphs} graphs, {report.binary_bytes / 1e6:.2f} MB: compiled in "
+        f"{report.compile_s:.2f} s, loaded in {report.load_s:.2f} s ({ratio:.0f} times as fast)",
+        file=sys.stderr,
+    )
+    if report.shared_bytes is not None:
+        share = report.shared_bytes / report.apart_bytes
+        print(
+            f"weight-shared binaries of the blocks: {report.shared_bytes / 1e6:.2f} MB, "
+            f"{share:.2f} times the {report.apart_bytes / 1e6:.2f} MB of separate ones",
+            file=sys.stderr,
+        )
+    return 0

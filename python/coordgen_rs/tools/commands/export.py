@@ -1,0 +1,216 @@
+"""`coordgen export`: convert a checkpoint to a bundle, for CPU or for QNN."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import WeightKind
+from coordgen_rs.cli.options.kept import kept_lines
+from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.terminal.counted import counted
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.cli.terminal.warned import warnings_told
+from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.opening.provider import PROVIDERS
+from coordgen_rs.target.qnn.options import SOCS
+
+EXAMPLES = """\
+examples:
+  coordgen export Llama-3.2-1B-Instruct bundle --weights w8a8 --context 4096
+  coordgen export SmolLM2-135M-Instruct.Q4_0.gguf bundle
+  coordgen export hf:Qwen/Qwen2.5-0.5B-Instruct bundle --weights w8a8
+  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
+  coordgen export stories260K bundle
+  coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument(
+        "checkpoint",
+        type=values.path("CHECKPOINT"),
+        metavar="CHECKPOINT",
+        help="a Hugging Face directory, a GGUF file, hf:OWNER/NAME with /FILE.gguf or @REVISION "
+        "behind it, or a llama2.c legacy checkpoint",
+    )
+    parser.add_argument(
+        "out",
+        type=values.path("OUT"),
+        metavar="OUT",
+        help="the bundle's directory; must not exist yet",
+    )
+    parser.add_argument(
+        "--provider",
+        choices=PROVIDERS,
+        default="cpu",
+        help="the provider that will run it; default %(default)s",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=["fp32", "int8", "int4", "w8a8", "keep"],
+        help="default: for cpu keep, the weights that a GGUF file holds, and fp32 for others; "
+        "for qnn int8, where activations have 16 bits; w8a8 (cpu) rounds activations to 8 bits, "
+        "for fast prompts and wide steps",
+    )
+    parser.add_argument(
+        "--blocks",
+        type=values.count("--blocks"),
+        default=1,
+        metavar="N",
+        help="parts to split the layers into; default %(default)s",
+    )
+    parser.add_argument(
+        "--prefill-rows",
+        type=values.count("--prefill-rows"),
+        default=256,
+        metavar="N",
+        help="tokens per chunk of a prompt; default %(default)s",
+    )
+    parser.add_argument(
+        "--decode-rows",
+        type=values.count("--decode-rows"),
+        default=32,
+        metavar="N",
+        help="rows of the widest step; default %(default)s",
+    )
+    parser.add_argument(
+        "--context",
+        type=values.count("--context"),
+        metavar="N",
+        help="cache size in tokens; default: the model's, at most 4096 for cpu, 1024 for qnn",
+    )
+    parser.add_argument(
+        "--chat-template",
+        type=values.path("--chat-template"),
+        metavar="FILE",
+        help="a chat template in Jinja; default: the checkpoint's own",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=values.path("--tokenizer"),
+        metavar="FILE",
+        help="a tokenizer.json to use instead of the checkpoint's own (cpu)",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=values.path("--calibration"),
+        metavar="FILE",
+        help="text similar to what the model will read: UTF-8, or JSON lines (.jsonl), for "
+        "--weights int4, for w8a8 and for qnn; the default is four short English texts for w8a8 "
+        "and qnn, and none for int4",
+    )
+    qnn = parser.add_argument_group("options for qnn")
+    qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
+    qnn.add_argument(
+        "--kv-cache",
+        choices=["uint8", "uint16"],
+        help="type of cached keys and values; default: uint8",
+    )
+    qnn.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the bundle, and print what was written.
+
+    Raises:
+        OptionError: Two options exclude each other, or a package is missing.
+    """
+    from_qnn = {"--soc": options.soc}
+    from_qnn |= {"--kv-cache": options.kv_cache, "--json": options.json or None}
+    given = [name for name, value in from_qnn.items() if value is not None]
+    if options.provider == "cpu" and given:
+        raise OptionError(f"{given[0]} is for --provider qnn")
+    try:
+        return _EXPORT[options.provider](options)
+    except ModuleNotFoundError as error:
+        raise OptionError(f"exporting needs {error.name}: {how_to_install('export')}") from error
+
+
+def _export_cpu(options: argparse.Namespace) -> int:
+    from coordgen_rs.tools.export import export_checkpoint
+
+    with warnings_told(), progress() as on_progress:
+        sizes = export_checkpoint(
+            options.checkpoint,
+            options.out,
+            weights=options.weights,
+            blocks=options.blocks,
+            prefill_rows=options.prefill_rows,
+            decode_rows=options.decode_rows,
+            context=options.context,
+            chat_template=options.chat_template,
+            tokenizer=options.tokenizer,
+            calibration=options.calibration,
+            on_progress=on_progress,
+        )
+    manifest = Bundle.open(options.out).manifest
+    for line in kept_lines(manifest):
+        tell(line)
+    tell(_sizes_line(manifest.weights, sizes))
+    tell(f"{options.out}: written")
+    return 0
+
+
+def _sizes_line(chosen: WeightKind, sizes: Mapping[WeightKind, int]) -> str:
+    """What the chosen weights take, and what others would."""
+    megabytes = {kind: f"{num_bytes / 1e6:.1f}" for kind, num_bytes in sizes.items()}
+    taken = megabytes.pop(chosen)
+    others = ", ".join(f"{kind} {size}" for kind, size in megabytes.items())
+    return f"weights: {chosen}, {taken} MB; others would take, in MB: {others}"
+
+
+def _export_qnn(options: argparse.Namespace) -> int:
+    from coordgen_rs.tools.export.qnn.exporter import export_qnn
+
+    if options.weights == "keep" or options.tokenizer is not None:
+        name = "--weights keep" if options.tokenizer is None else "--tokenizer"
+        raise OptionError(f"{name} is for --provider cpu")
+    if options.soc is None:
+        raise OptionError("--provider qnn needs --soc NAME, the chip")
+    with warnings_told(), _stop_told(options.out), progress() as on_progress:
+        report = export_qnn(
+            options.checkpoint,
+            options.out,
+            soc=options.soc,
+            weights=options.weights or "int8",
+            cache_type=options.kv_cache or "uint8",
+            calibration=options.calibration,
+            blocks=options.blocks,
+            prefill_rows=options.prefill_rows,
+            decode_rows=options.decode_rows,
+            context=options.context,
+            chat_template=options.chat_template,
+            on_progress=on_progress,
+        )
+    if options.json:
+        print(json.dumps(report.to_json()))
+    else:
+        print("\n".join(report.lines()), file=sys.stderr)
+    return 0
+
+
+@contextmanager
+def _stop_told(out: Path) -> Iterator[None]:
+    """Say, where an export is interrupted, that the same command goes on.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted.
+    """
+    from coordgen_rs.tools.export.qnn.work import num_prepared
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if found := num_prepared(out):
+            tell(f"{counted(found, 'graph')} kept: the same command goes on from here")
+        raise
+
+
+_EXPORT = {"cpu": _export_cpu, "qnn": _export_qnn}

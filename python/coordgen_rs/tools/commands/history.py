@@ -1,0 +1,171 @@
+"""`coordgen history`: list, export, import and clear finished requests; `build` is elsewhere.
+
+Also the options of `coordgen generate` that concern the history.
+"""
+
+import argparse
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from coordgen_rs.cli.options.history import add_max_tokens
+from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.errors import HistoryError
+from coordgen_rs.files.json_text import JsonTextError, open_regular
+from coordgen_rs.history.exchange import FORMAT, Header, read_exported
+from coordgen_rs.history.indexes import remove_indexes
+from coordgen_rs.history.store import (
+    HistoryStore,
+    told_evictions,
+)
+from coordgen_rs.tools.commands import history_build
+
+EXAMPLES = """\
+examples:
+  coordgen history ls answers
+  coordgen history export answers --namespace mail/alice > alice.jsonl
+  coordgen history import answers alice.jsonl
+  coordgen history clear answers --namespace mail/alice
+  coordgen history build fleet --from 'logs/*.jsonl' --tokenizer bundle
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the five commands; each sets `run_history`."""
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listing = _command(commands, "ls", _ls, "list namespaces")
+    listing.add_argument("--json", action="store_true", help="print one JSON array instead")
+    export = _command(commands, "export", _export, "print requests as JSON lines")
+    importing = _command(commands, "import", _import, "store requests from JSON lines")
+    importing.add_argument(
+        "file",
+        nargs="?",
+        default="-",
+        metavar="FILE",
+        help="a file from `history export`; default: stdin",
+    )
+    add_max_tokens(importing, "--max-tokens")
+    clear = _command(commands, "clear", _clear, "erase requests")
+    building = _command(commands, "build", history_build.run, history_build.ABOUT)
+    history_build.add_arguments(building)
+    for narrowed in (export, clear):
+        narrowed.add_argument(
+            "--namespace",
+            type=values.text("--namespace"),
+            metavar="NAME",
+            help="only this namespace; default: all",
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the chosen command.
+
+    Raises:
+        HistoryError: The directory or the file to import cannot be used.
+    """
+    try:
+        code: int = options.run_history(options)
+    except sqlite3.Error as error:
+        raise HistoryError(f"{options.directory}: {error}") from error
+    return code
+
+
+def _command(
+    commands: Any, name: str, run_history: Callable[[argparse.Namespace], int], about: str
+) -> argparse.ArgumentParser:
+    example = next(line for line in EXAMPLES.splitlines() if f" {name} " in line)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=f"example:\n{example}\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", type=values.path("DIR"), metavar="DIR")
+    parser.set_defaults(run_history=run_history, fail=parser.error)
+    return parser
+
+
+def _ls(options: argparse.Namespace) -> int:
+    namespaces = _opened_to_read(options.directory).namespaces()
+    if options.json:
+        print(json.dumps([asdict(summary) for summary in namespaces]))
+        return 0
+    for summary in namespaces:
+        print(
+            f"{printable(summary.namespace)}: {summary.num_requests} requests, "
+            f"{summary.num_tokens} tokens, last {_date(summary.last_finished_at)}"
+        )
+    return 0
+
+
+def _date(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # of a clock that was wrong, or a damaged file
+        return "unknown"
+
+
+def _opened_to_read(directory: Path) -> HistoryStore:
+    """The store, read-only if this user cannot write there."""
+    try:
+        return HistoryStore(directory)
+    except sqlite3.OperationalError:
+        return HistoryStore(directory, read_only=True)
+
+
+def _export(options: argparse.Namespace) -> int:
+    store = _opened_to_read(options.directory)
+    print(json.dumps(asdict(Header(FORMAT, store.fingerprint, store.vocab_size))))
+    for request in store.read(options.namespace):
+        line = {
+            "namespace": request.namespace,
+            "finished_at": request.finished_at,
+            "prompt_len": request.prompt_len,
+            "token_ids": np.frombuffer(request.token_ids, "<u4").tolist(),
+        }
+        print(json.dumps(line))
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    if options.file == "-":
+        return _import_from(options, text.stdin_bytes(), "stdin")
+    try:
+        with open_regular(Path(options.file)) as stream:
+            return _import_from(options, stream, options.file)
+    except JsonTextError as error:
+        raise HistoryError(str(error)) from error
+
+
+def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> int:
+    header, requests = read_exported(stream, name)
+    whole = list(requests)  # before the database is made, or anything in it evicted
+    store = HistoryStore(
+        options.directory, fingerprint=header.fingerprint, vocab_size=header.vocab_size
+    )
+    with closing(store):
+        if options.max_tokens is not None:
+            store.max_tokens = options.max_tokens
+        evicted = store.add(whole).evicted
+        text.tell(f"{options.directory}: {len(whole)} requests imported")
+        if evicted:
+            text.tell(f"coordgen: warning: {told_evictions(store, evicted)}")
+    return 0
+
+
+def _clear(options: argparse.Namespace) -> int:
+    with closing(HistoryStore(options.directory)) as store:
+        names = store.names() if options.namespace is None else [options.namespace]
+        num_requests = store.clear(options.namespace)
+    remove_indexes(options.directory, names, others=options.namespace is None)
+    text.tell(f"{options.directory}: {num_requests} requests cleared")
+    return 0

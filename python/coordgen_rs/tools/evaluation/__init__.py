@@ -1,0 +1,1 @@
+"""Tables of methods over settings: measured or replayed, kept cell by cell."""

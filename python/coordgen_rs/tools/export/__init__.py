@@ -1,0 +1,16 @@
+"""From a checkpoint to a bundle, without torch.
+
+Data flow: `checkpoints/` opens a checkpoint as a `ModelConfig` and `Tensor`s that are read piece by
+piece -> for CPU, `cpu/exporter.py` lays them out by `layers.py` and `stored.py`
+(`cpu/quantize.py`, `cpu/int4.py`) and builds one graph per block (`cpu/graph.py`); where a text
+decides how weights are rounded, the float model reads it first (`calibration/`), for
+`cpu/equalisation.py` or `cpu/compensation.py`; for Qualcomm's HTP, `qnn/exporter.py` turns the
+residual stream (`rotation.py`), prepares layer after layer (`qnn/preparation.py`: `graph.py`,
+`calibration.py`, `channels.py`, `rounding.py`; kept by `work.py`), then chooses bits and encodings
+(`mixture.py`, `encodings.py`, `quantize.py`), and ends with a `report.py` ->
+`bundle.py` adds the manifest, and `writer.py` makes the directory appear at once.
+"""
+
+from coordgen_rs.tools.export.cpu.exporter import export_checkpoint
+
+__all__ = ["export_checkpoint"]

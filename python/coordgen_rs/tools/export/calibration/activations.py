@@ -1,0 +1,157 @@
+"""What enters the linear layers of a float model on real text.
+
+In: a checkpoint and token ids of some texts. Out: layer after layer, the rows of every such input.
+One decoder layer is in memory at a time, as float32, with its inputs; the graphs are those for CPU.
+It changes no weights.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import CheckpointError
+from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.config import ModelConfig
+from coordgen_rs.tools.export.cpu.graph import block_graph
+from coordgen_rs.tools.export.graph_builder import float_info
+from coordgen_rs.tools.export.layers import final_norm_tensor, first_hidden_tensor, write_layer
+from coordgen_rs.tools.export.stored import WeightWriter
+from coordgen_rs.tools.export.writer import HashedFile
+
+_Array = NDArray[np.float32]
+
+_HIDDEN = np.float32(-1e4)
+_LINEAR = ("qkv", "attention_out", "gate_up", "down")
+
+
+@dataclass(frozen=True)
+class LinearInput:
+    """What enters one linear layer."""
+
+    rows: _Array
+    """Of all tokens of all texts, `(tokens, in_features)`."""
+
+    def sample(self, num_rows: int) -> _Array:
+        """At most so many rows, evenly taken."""
+        taken = np.unique(np.linspace(0, len(self.rows) - 1, num_rows).round().astype(int))
+        rows: _Array = self.rows[taken]
+        return rows
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """The inputs of the linear layers of one decoder layer."""
+
+    qkv: LinearInput
+    attention_out: LinearInput
+    gate_up: LinearInput
+    down: LinearInput
+
+
+def watch_inputs(
+    source: Checkpoint, texts: Sequence[Sequence[int]]
+) -> Iterator[LayerInputs | LinearInput]:
+    """Run the float model over some texts.
+
+    A layer at a time lies in a temporary file. Time: one float32 forward pass of all texts.
+
+    Args:
+        source: The checkpoint.
+        texts: Token ids; at least one text, none of them empty.
+
+    Yields:
+        The inputs of each decoder layer in order, and that of the output layer.
+
+    Raises:
+        CheckpointError: A tensor is missing, misshaped or damaged, or a layer gives what is not
+            finite.
+        OSError: The temporary directory cannot be written.
+    """
+    config = source.config.within(max(map(len, texts)))
+    set_threads(None)
+    embedding = first_hidden_tensor(source)
+    rows = {token: embedding.read_rows(token, token + 1)[0] for token in set(chain(*texts))}
+    states = [np.stack([rows[token] for token in text]) for text in texts]
+    with tempfile.TemporaryDirectory(prefix="coordgen-calibration-") as directory:
+        for number in range(config.num_layers):
+            layer = _FloatLayer(source, config, number, Path(directory))
+            outputs = [layer.run(state) for state in states]
+            del layer  # its weights' file is written anew
+            states = [hidden for hidden, _ in outputs]
+            inputs = zip(*(it for _, it in outputs), strict=True)
+            yield LayerInputs(*(LinearInput(np.concatenate(rows)) for rows in inputs))
+    weight = final_norm_tensor(source, is_shared=False).load()
+    yield LinearInput(_normed(np.concatenate(states), weight, config.rms_norm_eps))
+
+
+class _FloatLayer:
+    """One decoder layer in float32, from the start of a text, which tells the linear inputs too."""
+
+    def __init__(
+        self, source: Checkpoint, config: ModelConfig, number: int, directory: Path
+    ) -> None:
+        self._config, self._number = config, number
+        with (directory / "layer.weights").open("wb") as stream:
+            writer = WeightWriter("layer.weights", HashedFile(stream))
+            stored = write_layer(source, writer, number, None)
+        graph = block_graph(config, [stored], number)
+        inputs_of = {node.output[0]: node.input[0] for node in graph.graph.node}
+        self._watched = [inputs_of[f"layer_{number}.{part}"] for part in _LINEAR]
+        graph.graph.output.extend(float_info(name, "rows", "n") for name in self._watched)
+        self._session = cpu_session(graph.SerializeToString(), directory)
+        self._inputs = [item.name for item in self._session.get_inputs()]
+
+    def run(self, hidden: _Array) -> tuple[_Array, list[_Array]]:
+        """What the layer makes of a text's `hidden (tokens, D)`, and what enters its products.
+
+        Raises:
+            CheckpointError: That is NaN or infinite.
+        """
+        num_rows, config = len(hidden), self._config
+        inputs = {"hidden": hidden[np.newaxis], "write_index": np.zeros(1, np.int64)}
+        inputs |= _masks(config, num_rows) | _rotations(config, num_rows)
+        cache = np.zeros((1, config.num_kv_heads, num_rows, config.head_dim), np.float32)
+        inputs |= {f"{kind}_{self._number}": cache for kind in ("key", "value")}
+        given = {name: inputs[name] for name in self._inputs}
+        out, *watched = self._session.run(["hidden_out", *self._watched], given)
+        if not np.isfinite(out).all():
+            raise CheckpointError(
+                f"layer {self._number} gives NaN or infinite values on the calibration text"
+            )
+        return np.asarray(out[0], np.float32), watched
+
+
+def _masks(config: ModelConfig, num_rows: int) -> dict[str, _Array]:
+    """What each token of a text sees: itself and those before it, within the window if any."""
+    distance = np.arange(num_rows)[:, None] - np.arange(num_rows)
+    seen = {"mask": distance >= 0}
+    if config.window is not None:
+        seen["window_mask"] = (distance >= 0) & (distance < config.window)
+    return {
+        name: np.where(is_seen, np.float32(0), _HIDDEN)[np.newaxis, np.newaxis]
+        for name, is_seen in seen.items()
+    }
+
+
+def _rotations(config: ModelConfig, num_rows: int) -> dict[str, _Array]:
+    """Cosines and sines of the first positions."""
+    tables: dict[str, _Array] = {}
+    factor = np.float32(config.rope_factor or 1.0)
+    for prefix, inv_freq in (("", config.inv_freq), ("window_", config.window_inv_freq or [])):
+        positions = np.arange(num_rows, dtype=np.float32)[:, None]
+        angles = positions * np.asarray(inv_freq, np.float32)
+        for name, function in (("cos", np.cos), ("sin", np.sin)):
+            tables[prefix + name] = (function(angles) * factor)[np.newaxis, np.newaxis]
+    return tables
+
+
+def _normed(hidden: _Array, weight: _Array, epsilon: float) -> _Array:
+    """RMSNorm of `hidden (tokens, D)`."""
+    mean_square = np.square(hidden).mean(-1, keepdims=True)
+    return np.asarray(hidden / np.sqrt(mean_square + epsilon) * weight, np.float32)

@@ -1,0 +1,51 @@
+"""The chat templates of a bundle: what the checkpoint has, or what the user gives.
+
+In: an opened checkpoint. Out: a file for each template, and their entry in the manifest. Every
+exporter calls `write_chat`. Nothing is rendered here: exporting does not need jinja2, and only
+where that is installed, a given template is compiled to see whether it is one.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from coordgen_rs.bundle.manifest import ChatFiles
+from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
+from coordgen_rs.text.chat_files import DEFAULT, read_template_file
+from coordgen_rs.text.chat_template import ChatTemplate
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.writer import Staging
+
+TEMPLATE_NAME = "chat_template.jinja"
+
+
+def write_chat(
+    staging: Staging, checkpoint: Checkpoint, given: Path | None = None
+) -> ChatFiles | None:
+    """Write the chat templates; None if there are none.
+
+    Args:
+        staging: The bundle in the making.
+        checkpoint: Says which templates, and the texts of special tokens where its files do.
+        given: A file to take in place of the checkpoint's templates.
+
+    Raises:
+        CheckpointError: What the checkpoint says about chat is damaged.
+        ChatTemplateError: The given file cannot be read, or is malformed.
+        ExportError: A file cannot be written.
+    """
+    try:
+        chat = checkpoint.read_chat()
+    except ChatTemplateError as error:
+        raise CheckpointError(str(error)) from error
+    sources = chat.sources
+    if given is not None:
+        sources = {DEFAULT: read_template_file(given)}
+        with suppress(OptionError):  # jinja2 may be missing here
+            ChatTemplate(sources[DEFAULT], name=str(given)).check()
+    if not sources:
+        return None
+    files = {}
+    for number, (name, source) in enumerate(sorted(sources.items())):
+        files[name] = TEMPLATE_NAME if name == DEFAULT else f"chat_template.{number}.jinja"
+        staging.write(files[name], source.encode())
+    return ChatFiles(files, chat.tokens)

@@ -1,0 +1,219 @@
+"""What the exporter must know of a model, read from a Hugging Face config.json.
+
+In: the parsed config.json (and generation_config.json). Out: a `ModelConfig`.
+Everything that the graphs cannot do is refused here by name, never ignored.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.families import Family, family_of
+from coordgen_rs.tools.export.checkpoints.fields import number, positive
+from coordgen_rs.tools.export.checkpoints.layer_kinds import (
+    FULL,
+    SLIDING,
+    sliding_window,
+    unrotated_layers,
+)
+from coordgen_rs.tools.export.checkpoints.rope import Rope, read_rope, rope_parameters, rotated_dim
+
+Activation = Literal["silu", "gelu_tanh"]
+
+_ACTIVATIONS = {
+    False: ("hidden_act", ("silu", "swish")),
+    True: ("hidden_activation", ("gelu_pytorch_tanh",)),
+}
+"""Field and accepted names, for Gemma and for others."""
+_LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and switches of a decoder: RMSNorm, RoPE, grouped queries, a gated feed-forward.
+
+    The switches, those with defaults, are where families differ; the defaults are Llama's.
+    """
+
+    family: str
+    hidden_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    rms_norm_eps: float
+    inv_freq: list[float]
+    """`(head_dim / 2,)`, or fewer where only the first dimensions of a head are rotated; rope
+    scaling included."""
+    tied_head: bool
+    """The output layer is the embedding."""
+    qkv_bias: bool
+    bos_token_id: int | None
+    end_token_ids: list[int]
+    qk_norm: bool = False
+    """Queries and keys are normed head by head before they are rotated."""
+    output_norms: bool = False
+    """What attention and feed-forward give is normed before it joins the residual stream."""
+    norm_offset: float = 0.0
+    """What is added to the weights of all norms."""
+    activation: Activation = "silu"
+    """Of the gate."""
+    is_fused: bool = False
+    """Query, key and value weights are one tensor, as are gate and up."""
+    embedding_scale: float = 1.0
+    """What the rows of the embedding are multiplied by, for the first layer."""
+    attention_scale: float | None = None
+    """What scores are multiplied by; None for the root of 1 / head_dim."""
+    residual_scale: float = 1.0
+    """What attention and feed-forward give is multiplied by this before it joins the residual."""
+    logits_scale: float = 1.0
+    """What the logits are multiplied by."""
+    rope_factor: float | None = None
+    """What cosines and sines are multiplied by; None for 1."""
+    unrotated_layers: frozenset[int] = frozenset()
+    """Layers without rotary embedding."""
+    window: int | None = None
+    """Tokens that `window_layers` see; None where they see the whole context."""
+    window_layers: frozenset[int] = frozenset()
+    """Layers with a sliding window."""
+    window_inv_freq: list[float] | None = None
+    """Their rotation, where it is another than `inv_freq`."""
+    why_most_positions: str = ""
+    """Why `max_positions` is less than config.json says; for messages."""
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are multiplied by."""
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+
+    def within(self, context: int) -> "ModelConfig":
+        """The same without its window, if a context of so many tokens fits into that."""
+        is_wider = self.window is not None and context <= self.window
+        return replace(self, window=None) if is_wider else self
+
+
+def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
+    """Reads a config.json and, where there is one, a generation_config.json (else an empty dict).
+
+    Raises:
+        UnsupportedModelError: The exporter cannot do this model.
+        CheckpointError: A field is missing or malformed.
+    """
+    family, config = family_of(config)
+    _refuse_options(config, family)
+    hidden_size = positive(config, "hidden_size")
+    num_layers = positive(config, "num_hidden_layers")
+    num_heads = positive(config, "num_attention_heads")
+    num_kv_heads = positive(config, "num_key_value_heads", num_heads)
+    head_dim = positive(config, "head_dim", hidden_size // num_heads)
+    if num_heads % num_kv_heads or head_dim < 2 or head_dim % 2:
+        raise UnsupportedModelError(
+            f"config.json: {num_heads} heads over {num_kv_heads} key/value heads of "
+            f"dimension {head_dim} cannot be grouped and rotated"
+        )
+    vocab_size = positive(config, "vocab_size")
+    bos_token_ids = _token_ids("bos_token_id", config, generation, vocab_size)
+    rope, window_rope = _ropes(config, family, head_dim)
+    max_positions = positive(config, "max_position_embeddings")
+    window, window_layers = sliding_window(
+        config, num_layers, family.window_rule, family.has_layer_types
+    )
+    return ModelConfig(
+        family=family.name,
+        hidden_size=hidden_size,
+        ffn_size=positive(config, "intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        vocab_size=vocab_size,
+        max_positions=rope.most_positions or max_positions,
+        rms_norm_eps=number(config, "rms_norm_eps"),
+        inv_freq=rope.inv_freq,
+        tied_head=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=family.qkv_bias,
+        bos_token_id=bos_token_ids[0] if bos_token_ids else None,
+        end_token_ids=_token_ids("eos_token_id", config, generation, vocab_size),
+        qk_norm=family.qk_norm,
+        window=window,
+        window_layers=window_layers,
+        output_norms=family.is_gemma,
+        norm_offset=1.0 if family.is_gemma else 0.0,
+        activation="gelu_tanh" if family.is_gemma else "silu",
+        is_fused=family.is_fused,
+        rope_factor=rope.factor,
+        unrotated_layers=frozenset(unrotated_layers(config, num_layers)),
+        window_inv_freq=None if window_rope is None else window_rope.inv_freq,
+        why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
+        **family.scalars(config, hidden_size),
+    )
+
+
+def _ropes(config: dict[str, Any], family: Family, head_dim: int) -> tuple[Rope, Rope | None]:
+    """The rotation of most layers, and that of layers with a window where it is another.
+
+    Raises:
+        UnsupportedModelError: The graphs cannot do it.
+        CheckpointError: A field is malformed.
+    """
+    parameters = rope_parameters(config, FULL if family.is_gemma else None)
+    rotated = rotated_dim(parameters, head_dim)
+    if rotated != head_dim and not family.rotates_part:
+        factor = parameters["partial_rotary_factor"]
+        raise UnsupportedModelError(
+            f"config.json: partial_rotary_factor = {factor} is not supported"
+        )
+    rope = read_rope(parameters, rotated)
+    if not family.is_gemma:
+        return rope, None
+    if rope.factor is not None or rope.most_positions is not None:
+        raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
+    local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
+    if SLIDING in (config.get("rope_parameters") or {}):
+        local = rope_parameters({**config, **local}, SLIDING)
+    return rope, read_rope(local, head_dim)
+
+
+def _refuse_options(config: dict[str, Any], family: Family) -> None:
+    """Refuse options that change the arithmetic.
+
+    Raises:
+        UnsupportedModelError: There is one; the message names it.
+    """
+    activation, names = _ACTIVATIONS[family.is_gemma]
+    refused = {
+        "quantization_config": config.get("quantization_config") is not None,
+        "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
+        "mlp_bias": bool(config.get("mlp_bias")),
+        activation: config.get(activation, names[0]) not in names,
+        "attn_logit_softcapping": config.get("attn_logit_softcapping") is not None,
+        "final_logit_softcapping": config.get("final_logit_softcapping") is not None,
+        "use_bidirectional_attention": bool(config.get("use_bidirectional_attention")),
+    }
+    for name, is_refused in refused.items():
+        if is_refused:
+            raise UnsupportedModelError(
+                f"config.json: {name} = {config[name]!r:.200} is not supported"
+            )
+
+
+def _token_ids(
+    name: str, config: dict[str, Any], generation: dict[str, Any], vocab_size: int
+) -> list[int]:
+    """The ids under `name`: generation_config.json first, as transformers does; one or a list.
+
+    Raises:
+        CheckpointError: An id is not in the vocabulary.
+    """
+    value = generation.get(name)
+    if value is None:
+        value = config.get(name)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for token_id in ids:
+        is_number = isinstance(token_id, int) and not isinstance(token_id, bool)
+        if not is_number or not 0 <= token_id < vocab_size:
+            raise CheckpointError(f"config.json: {name} {token_id!r:.60} is not in the vocabulary")
+    return ids

@@ -1,0 +1,143 @@
+"""The families of models that can be exported: what each one's architecture says.
+
+In: a parsed config.json. Out: its `Family`, and config.json with what that leaves unsaid. All of
+them are one decoder with some switches set (`config.py`); no family has an exporter of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.layer_kinds import (
+    WindowRule,
+    every_layer,
+    last_layers,
+    no_layer,
+    pattern_layers,
+    unrotated_layers,
+)
+from coordgen_rs.tools.export.checkpoints.scalars import (
+    Scalars,
+    gemma_scalars,
+    granite_scalars,
+    no_scalars,
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the models of a family have in common."""
+
+    name: str
+    architecture: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What a config.json means by leaving a field out, where it is not what Llama's means."""
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    """Queries and keys are normed head by head before they are rotated."""
+    window_rule: WindowRule = no_layer
+    """Which layers have a sliding window, where there is one; for others than that of Llama,
+    `use_sliding_window` says whether."""
+    has_layer_types: bool = False
+    """Whether `layer_types` may say otherwise than the rule."""
+    scalars: Callable[[Mapping[str, Any], int], Scalars] = no_scalars
+    """What is multiplied, from a config.json and the hidden size."""
+    is_fused: bool = False
+    """Query, key and value weights are one tensor, as are gate and up."""
+    rotates_part: bool = False
+    """Only the first dimensions of a head may be rotated."""
+    is_gemma: bool = False
+    """Gemma's blocks: four norms, whose weights are 1 less than what they multiply by, GELU, and a
+    rotation of their own for layers with a window."""
+
+
+FAMILIES = (
+    Family("llama", "LlamaForCausalLM"),
+    Family(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        {"sliding_window": 4096},
+        qkv_bias=True,
+        window_rule=last_layers,
+        has_layer_types=True,
+    ),
+    Family(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        {"head_dim": 128, "sliding_window": 4096},
+        qk_norm=True,
+        window_rule=last_layers,
+        has_layer_types=True,
+    ),
+    Family(
+        "mistral",
+        "MistralForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 4096},
+        window_rule=every_layer,
+    ),
+    Family(
+        "smollm3",
+        "SmolLM3ForCausalLM",
+        {"no_rope_layer_interval": 4, "tie_word_embeddings": True, "rope_theta": 2e6},
+        window_rule=unrotated_layers,
+        has_layer_types=True,
+    ),
+    Family(
+        "granite",
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 1.0,
+            "attention_multiplier": 1.0,
+            "residual_multiplier": 1.0,
+            "logits_scaling": 1.0,
+        },
+        scalars=granite_scalars,
+    ),
+    Family(
+        "phi3",
+        "Phi3ForCausalLM",
+        {"use_sliding_window": True, "original_max_position_embeddings": 4096},
+        window_rule=every_layer,
+        is_fused=True,
+        rotates_part=True,
+    ),
+    Family(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        {
+            "vocab_size": 262_208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1e-6,
+            "query_pre_attn_scalar": 256,
+            "use_sliding_window": True,
+            "sliding_window": 4096,
+            "rope_theta": 1e6,
+            "tie_word_embeddings": True,
+        },
+        qk_norm=True,
+        window_rule=pattern_layers,
+        has_layer_types=True,
+        scalars=gemma_scalars,
+        is_gemma=True,
+    ),
+)
+
+
+def family_of(config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """The family of a config.json, and its fields with the family's defaults.
+
+    Raises:
+        UnsupportedModelError: Its architecture is none of those in `FAMILIES`.
+    """
+    architectures = config.get("architectures")
+    for family in FAMILIES:
+        if architectures == [family.architecture]:
+            return family, {**family.defaults, **config}
+    known = ", ".join(family.architecture for family in FAMILIES)
+    raise UnsupportedModelError(
+        f"config.json: architectures {architectures} are not supported, only {known}"
+    )

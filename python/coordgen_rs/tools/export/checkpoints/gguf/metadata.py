@@ -1,0 +1,201 @@
+"""What a GGUF file's metadata says, as a Hugging Face config.json would say it.
+
+In: the header. Out: the dict of a config.json, and that of a generation_config.json, for
+`parse_config`, which stays the one judge of what can be exported. What llama.cpp knows of an
+architecture without being told by the file is filled in here.
+Sources: llama.cpp's `llama-model.cpp` (loading), `conversion/` (the same, backwards).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.gguf.architectures import Architecture
+from coordgen_rs.tools.export.checkpoints.gguf.header import Header
+from coordgen_rs.tools.export.checkpoints.gguf.tensors import read_numbers
+
+_MOST_LAYERS = 1 << 12
+_ROPE_FREQS, _LONG, _SHORT = (
+    f"rope_{kind}.weight" for kind in ("freqs", "factors_long", "factors_short")
+)
+ROPE_TENSORS = (_ROPE_FREQS, _LONG, _SHORT)
+"""Tensors that belong to the configuration, not to the weights."""
+
+_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
+"""Control tokens that end an answer whatever the metadata says, as in llama.cpp's vocabulary."""
+
+_CONTROL = 3
+
+_LAYERS_OF_GEMMA_27B = 62
+
+
+class Metadata:
+    """The metadata of one file, by the names that its architecture gives them."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.architecture = self.text("general.architecture")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text.
+
+        Raises:
+            CheckpointError: It is missing, or something else.
+        """
+        value = self.header.metadata.get(key, default)
+        if not isinstance(value, str):
+            raise CheckpointError(f"{self.header.path}: {key} is {value!r:.60}, expected a text")
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value of the architecture, such as `block_count`."""
+        return self.header.metadata.get(f"{self.architecture}.{name}", default)
+
+    def number(self, name: str, default: float | None = None) -> Any:
+        """An integer or float of the architecture.
+
+        Raises:
+            CheckpointError: It is missing, or something else.
+        """
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(
+                f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}, "
+                "expected a number"
+            )
+        return value
+
+
+def num_layers(metadata: Metadata) -> int:
+    """The number of layers.
+
+    Raises:
+        CheckpointError: It is missing, or more than any model has.
+    """
+    layers = metadata.number("block_count")
+    if not isinstance(layers, int) or not 1 <= layers <= _MOST_LAYERS:
+        raise CheckpointError(f"{metadata.header.path}: block_count is {layers}")
+    return layers
+
+
+def config_document(metadata: Metadata, architecture: Architecture) -> dict[str, Any]:
+    """What a config.json would hold.
+
+    Raises:
+        CheckpointError: A key is missing or no number.
+        UnsupportedModelError: The file needs what no config.json says.
+    """
+    header = metadata.header
+    hidden, heads = metadata.number("embedding_length"), metadata.number("attention.head_count")
+    if not heads:
+        raise CheckpointError(f"{header.path}: attention.head_count is {heads}")
+    head_dim = metadata.number("attention.key_length", hidden // heads)
+    if metadata.number("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(f"{header.path}: keys and values have different lengths")
+    if metadata.number("expert_count", 0):
+        raise UnsupportedModelError(f"{header.path}: mixtures of experts are not supported")
+    embedding = header.tensors.get("token_embd.weight")
+    return {
+        "architectures": [architecture.hugging_face],
+        "hidden_size": hidden,
+        "intermediate_size": metadata.number("feed_forward_length"),
+        "num_hidden_layers": num_layers(metadata),
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.number("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "vocab_size": None if embedding is None else embedding.shape[0],
+        "max_position_embeddings": metadata.number("context_length"),
+        "rms_norm_eps": _shortest(metadata.number("attention.layer_norm_rms_epsilon")),
+        "tie_word_embeddings": "output.weight" not in header.tensors,
+        **_rope(metadata, head_dim),
+        **_family_options(metadata, head_dim),
+        "attn_logit_softcapping": metadata.get("attn_logit_softcapping"),
+        "final_logit_softcapping": metadata.get("final_logit_softcapping"),
+        "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
+    }
+
+
+def generation_document(metadata: Metadata) -> dict[str, Any]:
+    """What a generation_config.json would hold: the tokens that end an answer."""
+    values = metadata.header.metadata
+    names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
+    ends = [values[name] for name in names if name in values]
+    tokens, kinds = (values.get(f"tokenizer.ggml.{name}", []) for name in ("tokens", "token_type"))
+    if isinstance(tokens, list) and isinstance(kinds, list):
+        pairs = enumerate(zip(tokens, kinds, strict=False))
+        ends += [number for number, pair in pairs if pair[0] in _ENDS and pair[1] == _CONTROL]
+    return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal that is the same float32: 1e-06, not 9.999999974752427e-07."""
+    return float(str(np.float32(value)))
+
+
+def _rope(metadata: Metadata, head_dim: int) -> dict[str, Any]:
+    """The rotary embedding.
+
+    Raises:
+        CheckpointError: A factor is missing.
+        UnsupportedModelError: It is scaled in a way that is not known.
+    """
+    tensors, most = metadata.header.tensors, metadata.number("context_length")
+    rope: dict[str, Any] = {"rope_theta": metadata.number("rope.freq_base", 10_000.0)}
+    rotated = metadata.number("rope.dimension_count", head_dim)
+    if rotated != head_dim:
+        rope["partial_rotary_factor"] = rotated / head_dim
+    kind = metadata.get("rope.scaling.type", "none")
+    if _ROPE_FREQS in tensors or _LONG in tensors:
+        # Llama 3's scaling stands in the file as its result; longrope takes any factors.
+        long, short = (_LONG, _SHORT) if _LONG in tensors else (_ROPE_FREQS, _ROPE_FREQS)
+        rope["rope_scaling"] = {
+            "rope_type": "longrope",
+            "long_factor": read_numbers(metadata.header, long),
+            "short_factor": read_numbers(metadata.header, short),
+            "attention_factor": metadata.number("rope.scaling.attn_factor", 1.0),
+        }
+        # Only longrope has other factors behind it.
+        original = metadata.number("rope.scaling.original_context_length", most)
+        rope["original_max_position_embeddings"] = original if _LONG in tensors else most
+    elif kind == "linear":
+        factor = metadata.number("rope.scaling.factor", 1.0)
+        rope["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+    elif kind != "none":
+        raise UnsupportedModelError(f"{metadata.header.path}: rope scaling {kind!r:.60}")
+    return rope
+
+
+def _family_options(metadata: Metadata, head_dim: int) -> dict[str, Any]:
+    """What only one architecture has."""
+    layers = num_layers(metadata)
+    if metadata.architecture == "granite":
+        return {
+            "attention_multiplier": metadata.number("attention.scale", head_dim**-0.5),
+            "embedding_multiplier": metadata.number("embedding_scale", 1.0),
+            "residual_multiplier": metadata.number("residual_scale", 1.0),
+            "logits_scaling": metadata.number("logit_scale", 1.0),
+        }
+    if metadata.architecture == "smollm3":
+        # llama.cpp takes each fourth layer without being told.
+        return {"no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(layers)]}
+    if metadata.architecture == "phi3":
+        window = metadata.number("attention.sliding_window", 0)
+        return {"sliding_window": window or None}
+    if metadata.architecture == "gemma3":
+        pattern = metadata.number("attention.sliding_window_pattern", 6)
+        scalar = head_dim
+        if layers == _LAYERS_OF_GEMMA_27B:
+            # No file says so: llama.cpp knows the model by its number of layers.
+            scalar = metadata.number("embedding_length") // metadata.number("attention.head_count")
+        return {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": scalar,
+            "sliding_window": metadata.number("attention.sliding_window"),
+            "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10_000.0),
+            "layer_types": [
+                "full_attention" if (layer + 1) % pattern == 0 else "sliding_attention"
+                for layer in range(layers)
+            ],
+        }
+    return {}

@@ -1,0 +1,155 @@
+"""The tensors of a GGUF file under their Hugging Face names, in their Hugging Face order.
+
+In: the header, and what is known of the architecture. Out: `Tensor`s that read from the file.
+llama.cpp rotates neighbouring pairs in some architectures, and its converter has reordered the rows
+of their query and key weights for that; here they are put back.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.gguf.block_types import (
+    FLOATS,
+    float_rows,
+    integer_format,
+    integer_rows,
+    is_exact,
+)
+from coordgen_rs.tools.export.checkpoints.gguf.header import Header, StoredTensor
+from coordgen_rs.tools.export.checkpoints.tensor import IntegerRows, StoredIntegers, Tensor
+
+_ROTATED = re.compile(r"\.([qk])_proj\.")
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a tensor in a file."""
+
+    path: Path
+    stored: StoredTensor
+    rotated_head_dim: int | None
+
+    def floats(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows `start..stop` as float32.
+
+        Raises:
+            CheckpointError: The file ends early, or holds what is no number.
+        """
+        raw, order = self._raw(start, stop)
+        return self._weights(raw)[order].reshape(stop - start, *self.stored.shape[1:])
+
+    def integers(self, start: int, stop: int) -> IntegerRows:
+        """Rows `start..stop` as integers.
+
+        Raises:
+            CheckpointError: The file ends early, or holds what is no number.
+        """
+        raw, order = self._raw(start, stop)
+        rows = integer_rows(self.stored.type, raw, self._weights(raw))
+        zeros = rows.zero_points
+        return IntegerRows(
+            rows.values[order], rows.scales[order], None if zeros is None else zeros[order]
+        )
+
+    def _weights(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Raw rows as float32.
+
+        Raises:
+            UnsupportedModelError: Their type is none that is known to the gguf package.
+            CheckpointError: They hold what is no number.
+        """
+        stored = self.stored
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                rows = float_rows(stored.type, raw)
+        except NotImplementedError as error:
+            raise UnsupportedModelError(
+                f"{self.path}: {stored.name} has the type {stored.type.name}, which is not "
+                "supported"
+            ) from error
+        if not np.isfinite(rows).all():
+            raise CheckpointError(f"{self.path}: {stored.name} holds NaN or infinite values")
+        return rows
+
+    def _raw(self, start: int, stop: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
+        """The bytes of at least these rows, `(some, row_bytes)`, and which of them they are.
+
+        Raises:
+            CheckpointError: The file ends early, or cannot be read.
+        """
+        first, last, order = start, stop, np.arange(stop - start)
+        if self.rotated_head_dim is not None:
+            head = self.rotated_head_dim
+            first, last = start // head * head, -(-stop // head) * head
+            rows = np.arange(last - first).reshape(-1, head // 2, 2).swapaxes(1, 2).ravel()
+            order = rows[start - first : stop - first]
+        stored = self.stored
+        row_bytes = (
+            stored.row_bytes if len(stored.shape) > 1 else stored.num_bytes // stored.shape[0]
+        )
+        offset = stored.offset + first * row_bytes
+        count = (last - first) * row_bytes
+        try:
+            raw = np.fromfile(self.path, np.uint8, count, offset=offset)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
+        if raw.size != count:
+            raise CheckpointError(f"{self.path} ends inside {stored.name}")
+        return raw.reshape(last - first, row_bytes), order
+
+
+def open_tensors(header: Header, names: dict[str, str], head_dim: int | None) -> dict[str, Tensor]:
+    """The tensors of a file by their Hugging Face names.
+
+    Args:
+        header: Of the file.
+        names: Hugging Face names by those in the file.
+        head_dim: Rows of a head whose neighbours are pairs, in query and key; None for halves.
+
+    Raises:
+        UnsupportedModelError: A tensor has no Hugging Face name.
+        CheckpointError: A tensor has a shape that its kind never has.
+    """
+    tensors = {}
+    for stored in header.tensors.values():
+        name = names.get(stored.name)
+        if name is None:
+            raise UnsupportedModelError(
+                f"{header.path}: the tensor {stored.name} is not one of this kind of model"
+            )
+        tensors[name] = _tensor(header.path, name, stored, head_dim)
+    return tensors
+
+
+def _tensor(path: Path, name: str, stored: StoredTensor, head_dim: int | None) -> Tensor:
+    is_float = stored.type in FLOATS
+    if len(stored.shape) > 2 or (len(stored.shape) == 1 and not is_float):
+        raise CheckpointError(
+            f"{path}: {stored.name} has the shape {stored.shape} of {stored.type.name}"
+        )
+    rotated = head_dim if _ROTATED.search(name) else None
+    if rotated is not None and (rotated % 2 or stored.shape[0] % rotated):
+        raise CheckpointError(f"{path}: {stored.name} has no whole heads of {rotated} rows")
+    rows = _Rows(path, stored, rotated)
+    integers = None
+    if not is_float:
+        integers = StoredIntegers(integer_format(stored.type), rows.integers, is_exact(stored.type))
+    return Tensor(name, stored.shape, rows.floats, integers, stored.type.name)
+
+
+def read_numbers(header: Header, name: str) -> list[float]:
+    """The values of a small tensor of floats.
+
+    Raises:
+        CheckpointError: It is missing, damaged, or not a vector of floats.
+    """
+    stored = header.tensors.get(name)
+    if stored is None or len(stored.shape) != 1:
+        raise CheckpointError(f"{header.path} has no vector {name}")
+    values = _tensor(header.path, name, stored, None).load()
+    return [float(value) for value in values]

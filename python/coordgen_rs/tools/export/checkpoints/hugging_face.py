@@ -1,0 +1,96 @@
+"""A Hugging Face directory: config.json, tokenizer.json and safetensors files.
+
+In: the directory. Out: configuration, tensors by name, tokenizer and chat templates. Of the weights
+only headers are read.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coordgen_rs.errors import CheckpointError
+from coordgen_rs.files.file_names import is_plain_name
+from coordgen_rs.files.json_text import JsonTextError, read_json
+from coordgen_rs.text.chat_files import ChatTemplates, read_templates
+from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
+from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+from coordgen_rs.tools.export.checkpoints.text_part import text_config, text_tensors
+from coordgen_rs.tools.export.checkpoints.tokenizer_file import read_tokenizer
+
+_MOST_JSON_BYTES = 64 << 20
+
+
+def open_hugging_face(
+    path: Path,
+) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str], Callable[[], ChatTemplates]]:
+    """Opens a directory.
+
+    Raises:
+        CheckpointError: Something is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    tensors = text_tensors(_read_object(path / "config.json"), _open_weights(path))
+    read_chat = partial(read_templates, path)
+    return read_config(path), tensors, partial(read_tokenizer, path), read_chat
+
+
+def read_config(path: Path) -> ModelConfig:
+    """What config.json and generation_config.json in a directory say.
+
+    Raises:
+        CheckpointError: One is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    generation_path = path / "generation_config.json"
+    generation = _read_object(generation_path) if generation_path.exists() else {}
+    return parse_config(text_config(_read_object(path / "config.json")), generation)
+
+
+def read_weight_map(path: Path) -> dict[str, str]:
+    """The file of each tensor, as a model.safetensors.index.json says.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    weight_map = _read_object(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(shard, str) for shard in weight_map.values()
+    ):
+        raise CheckpointError(f"{path} has no weight_map of file names")
+    for shard in weight_map.values():
+        if not is_plain_name(shard):
+            raise CheckpointError(f"{path} names {shard!r}, which is not a plain file name")
+    return weight_map
+
+
+def _open_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of model.safetensors, or of all shards that the index names.
+
+    Raises:
+        CheckpointError: A file or the index is missing or damaged.
+    """
+    index_path = path / "model.safetensors.index.json"
+    if not index_path.exists():
+        return open_safetensors(path / "model.safetensors")
+    weight_map = read_weight_map(index_path)
+    shards = {name: open_safetensors(path / name) for name in sorted(set(weight_map.values()))}
+    tensors = {}
+    for name, shard in weight_map.items():
+        if name not in shards[shard]:
+            raise CheckpointError(f"{path / shard} lacks {name}, which the index promises")
+        tensors[name] = shards[shard][name]
+    return tensors
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        document = read_json(path, most_bytes=_MOST_JSON_BYTES)
+    except JsonTextError as error:
+        raise CheckpointError(str(error)) from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path} does not hold an object")
+    return document

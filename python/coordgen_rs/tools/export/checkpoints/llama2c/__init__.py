@@ -1,0 +1,1 @@
+"""Checkpoints of llama2.c."""

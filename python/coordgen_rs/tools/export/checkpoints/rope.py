@@ -1,0 +1,156 @@
+"""Frequencies of the rotary position embedding, scaled as config.json says.
+
+In: the parsed config.json. Out: a `Rope`: radians per position of each rotated pair, float32
+values as the reference computes them, and what goes with them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.fields import number, positive
+
+_MOST_HEAD_DIM = 1 << 14
+"""No known model has larger heads; a damaged file may, and would fill the memory."""
+
+_OUTSIDE = (
+    "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+)
+"""What older files have beside the object that tells of the rotation, not in it."""
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The rotation of queries and keys."""
+
+    inv_freq: list[float]
+    """Radians per position, one for each pair."""
+    factor: float | None = None
+    """What cosines and sines are multiplied by; None for 1."""
+    most_positions: int | None = None
+    """The context for which these frequencies are made, where a longer one has others."""
+
+
+def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) -> dict[str, Any]:
+    """The object that tells of the rotation, `rope_parameters` or, before that, `rope_scaling`.
+
+    Args:
+        config: The parsed config.json.
+        layer_kind: Where the object has one inside for each kind of layer, the one to take.
+
+    Raises:
+        CheckpointError: It is no object.
+    """
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if isinstance(parameters, dict) and layer_kind in parameters:
+        parameters = parameters[layer_kind]
+    if not isinstance(parameters, dict):
+        raise CheckpointError(
+            f"config.json: rope_scaling is {parameters!r:.60}, expected an object"
+        )
+    outside = {name: config[name] for name in _OUTSIDE if name in config}
+    return {"rope_theta": 10_000.0, **outside, **parameters}
+
+
+def rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
+    """How many dimensions of a head are rotated: the first ones.
+
+    Raises:
+        CheckpointError: `partial_rotary_factor` leaves none, or an odd number.
+    """
+    if parameters.get("partial_rotary_factor") is None:
+        return head_dim
+    dim = int(head_dim * number(parameters, "partial_rotary_factor"))
+    if dim < 2 or dim % 2:
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor leaves {dim} of {head_dim} dimensions to rotate"
+        )
+    return dim
+
+
+def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
+    """The rotation of `head_dim` dimensions of a head.
+
+    Raises:
+        UnsupportedModelError: A `rope_type` that is not supported.
+        CheckpointError: A scaling lacks a figure, or the heads are too large to be any.
+    """
+    if head_dim > _MOST_HEAD_DIM:
+        raise CheckpointError(
+            f"heads have {head_dim} dimensions, expected {_MOST_HEAD_DIM} at most"
+        )
+    theta = parameters["rope_theta"]
+    if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
+        raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
+    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
+    frequencies = unscaled(theta, head_dim)
+    if rope_type == "llama3":
+        frequencies = _scale_llama3(frequencies, parameters)
+    elif rope_type == "linear":
+        frequencies = frequencies / np.float32(number(parameters, "factor", 1, 1e6))
+    elif rope_type in ("longrope", "su"):
+        return _longrope(frequencies, parameters)
+    elif rope_type != "default":
+        raise UnsupportedModelError(
+            f"config.json: rope type {rope_type!r:.60} is not supported, "
+            "only default, linear, llama3 and longrope"
+        )
+    return Rope([float(frequency) for frequency in frequencies])
+
+
+def _scale_llama3(
+    frequencies: NDArray[np.float32], parameters: Mapping[str, Any]
+) -> NDArray[np.float32]:
+    """Llama 3's scaling, by the figures of config.json.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    try:
+        factor = float(parameters["factor"])
+        low = float(parameters["low_freq_factor"])
+        high = float(parameters["high_freq_factor"])
+        original = float(parameters["original_max_position_embeddings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
+    if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
+        raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
+    return scaled_as_llama3(frequencies, factor, low, high, original)
+
+
+def _longrope(frequencies: NDArray[np.float32], parameters: Mapping[str, Any]) -> Rope:
+    """LongRoPE up to the context that it begins with: a factor per pair, and one for all.
+
+    A longer context has other factors for the same tokens, so that keys would have to be computed
+    anew. Source: Ding et al. 2024, https://arxiv.org/abs/2402.13753.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    factors = parameters.get("short_factor")
+    if not isinstance(factors, list) or len(factors) != len(frequencies):
+        raise CheckpointError(
+            f"config.json: short_factor is {factors!r:.60}, expected {len(frequencies)} numbers"
+        )
+    short = np.array([number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors])
+    original = positive(parameters, "original_max_position_embeddings")
+    most = positive(parameters, "max_position_embeddings")
+    factor, attention = most / original, parameters.get("attention_factor")
+    if parameters.get("factor") is not None:
+        factor = number(parameters, "factor", 1e-3, 1e6)
+    if attention is not None:
+        attention = number(parameters, "attention_factor", 1e-3, 1e3)
+    elif factor > 1 and original > 1:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original))
+    scaled = (frequencies / short.astype(np.float32)).astype(np.float32)
+    cut = original if original < most else None
+    return Rope([float(frequency) for frequency in scaled], attention, cut)

@@ -1,0 +1,339 @@
+"""Writing a whole bundle.
+
+In: the path of a checkpoint and what the bundle is to be. Out: a directory for `Bundle.open`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from coordgen_rs.bundle.manifest import (
+    MOST_ROWS,
+    BlockFiles,
+    EmbeddingFile,
+    HeadFiles,
+    KeptWeights,
+    WeightKind,
+)
+from coordgen_rs.errors import OptionError
+from coordgen_rs.tools.export.bundle import (
+    TOKENIZER_NAME,
+    BundleOptions,
+    Progress,
+    cut_layers,
+    no_progress,
+    write_manifest,
+)
+from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_for
+from coordgen_rs.tools.export.chat import write_chat
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
+from coordgen_rs.tools.export.cpu.compensation import (
+    compensated_blocks,
+    compensated_layers,
+    compensated_rows,
+)
+from coordgen_rs.tools.export.cpu.equalisation import equalised
+from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
+from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE
+from coordgen_rs.tools.export.layers import (
+    first_hidden_tensor,
+    output_tensor,
+    write_head,
+    write_layer,
+)
+from coordgen_rs.tools.export.rotation import rotated
+from coordgen_rs.tools.export.stored import Bits, StoredLinear, StoredTensor, WeightWriter
+from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
+
+_NARROW_WIDTHS = (1, 4, 8, 16, 32)
+_W8A8_WIDTHS = (1, 4, 8, 12, 16, 24, 32, 48)
+"""A row more costs so little that every width counts: 24 rows take an eighth less than 32."""
+_DEFAULT_CONTEXT = 4096
+_BITS: dict[WeightKind, tuple[Bits, Bits]] = {
+    "fp32": (None, None),
+    "int8": (8, 8),
+    "int4": (4, 8),
+    "w8a8": ("w8a8", "w8a8"),
+    "keep": ("keep", "keep"),
+}
+"""Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
+CALIBRATED = ("int4", "w8a8")
+"""Weights that a text makes better."""
+
+
+def export_checkpoint(
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    weights: WeightKind | None = None,
+    blocks: int = 1,
+    prefill_rows: int = 256,
+    decode_rows: int = 32,
+    context: int | None = None,
+    chat_template: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+    calibration: str | Path | None = None,
+    on_progress: Progress | None = None,
+) -> dict[WeightKind, int]:
+    """Write the bundle `out` from a checkpoint.
+
+    `out` appears only when it is complete; after an exception or an interrupt nothing is left
+    behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer; `w8a8` holds
+    a whole matrix in 8 bits, and reads a text, for which one layer in float32 and its inputs are in
+    memory. A calibration text takes that for `int4`, too, and for both some square matrices of
+    float64 as wide as the widest input.
+
+    Args:
+        checkpoint: A Hugging Face directory, a GGUF file, or a llama2.c `.bin` or its directory.
+        out: A directory that does not exist yet, or is empty.
+        weights: Precision of the weights; the head of `int4` has 8 bits, `w8a8` also rounds what
+            is multiplied by them to 8 bits, and `keep` keeps those of a GGUF file. None stands for
+            `keep` where it is one, else for `fp32`.
+        blocks: Number of blocks into which the layers are cut, as equal as may be.
+        prefill_rows: Rows of the widest graph, for prompts.
+        decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
+            4, 8, 16 and 32, for `w8a8` also 12, 24 and 48.
+        context: Most tokens of a request; None takes the model's limit, but at most 4,096.
+        chat_template: A chat template in Jinja; None takes the checkpoint's.
+        tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
+        calibration: Text like that which the model is to read (`read_texts`): `int4` and `w8a8` are
+            then rounded so that their outputs on it change least (`compensation.py`), which takes
+            some minutes for a billion weights, for `w8a8` with the residual stream turned before
+            (`rotation.py`) where the model's norms allow it. Channels of `w8a8` are also made of
+            like size by it (`equalisation.py`), where None takes four short English texts. All
+            read the text in float32.
+        on_progress: Called with what comes next, steps done, and steps in all.
+
+    Returns:
+        For each kind of weights that the checkpoint can have, the bytes that they would take.
+
+    Raises:
+        OptionError: An option is outside its range, or the calibration file cannot be used.
+        CheckpointError: The checkpoint is missing something or damaged; UnsupportedModelError, a
+            CheckpointError, if it is of a kind that the graphs cannot do.
+        ChatTemplateError: The chat template cannot be read.
+        ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
+    """
+    chat = None if chat_template is None else Path(chat_template)
+    with memory_named(Path(out)):
+        refuse_taken(Path(out))
+        source = open_checkpoint(Path(checkpoint), None if tokenizer is None else Path(tokenizer))
+        if context is None:
+            context = min(source.config.max_positions, _DEFAULT_CONTEXT)
+        weights = weights or ("keep" if source.is_gguf else "fp32")
+        has_text = calibration is not None
+        options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)
+        options.check(source)
+        texts = None
+        if has_text or weights == "w8a8":
+            texts = texts_for(source, None if calibration is None else Path(calibration))
+        with staged_directory(Path(out)) as staging:
+            sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
+            staging.check_space(sizes[weights])
+            report = on_progress or no_progress
+            _Exporter(source, staging, options, chat, texts, report).run()
+    return sizes
+
+
+def weight_kinds(source: Checkpoint) -> list[WeightKind]:
+    """The kinds of weights that a checkpoint can have."""
+    return [kind for kind in _BITS if kind != "keep" or source.is_gguf]
+
+
+def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
+    """What the weights take; alignment, and the last block of a row being full, not counted."""
+    block_bits, head_bits = _BITS[weights]
+    config = source.config
+    vocabulary = config.vocab_size * config.hidden_size
+    layers = (tensor for name, tensor in source.tensors.items() if ".layers." in name)
+    bits = sum(math.prod(tensor.shape) * _with_scales(tensor, block_bits) for tensor in layers)
+    bits += vocabulary * (32 if _needs_float32(source, weights) else 16)
+    if not _is_shared(source, weights):
+        bits += vocabulary * _with_scales(output_tensor(source), head_bits)
+    return int(bits / 8)
+
+
+def _needs_float32(source: Checkpoint, weights: WeightKind) -> bool:
+    """Whether float16 would lose some of the embedding's values."""
+    if weights != "keep" or _is_shared(source, weights):
+        return weights in ("fp32", "keep")
+    return first_hidden_tensor(source).stored_type != "F16"
+
+
+def _is_shared(source: Checkpoint, weights: WeightKind) -> bool:
+    """Whether the output layer is the embedding, and both are floats."""
+    _, bits = _BITS[weights]
+    return source.config.tied_head and _least_bits(output_tensor(source), bits) == 32
+
+
+def _with_scales(tensor: Tensor, bits: Bits) -> float:
+    """Bits of each value, with its part of the scale and the zero point of its block."""
+    form = None
+    if bits in (8, 4):
+        form = IntegerFormat(_least_bits(tensor, bits), BLOCK_SIZE, has_zero_points=bits == 4)
+    elif bits == "keep" and tensor.integers is not None:
+        form = tensor.integers.format
+    if form is None:
+        return _least_bits(tensor, bits)
+    return form.bits + (32 + form.bits * form.has_zero_points) / form.block_size
+
+
+def _least_bits(tensor: Tensor, bits: Bits) -> int:
+    """Bits of each value, at least."""
+    if bits == "keep":
+        return 32 if tensor.integers is None else tensor.integers.format.bits
+    return 8 if bits == "w8a8" else bits or 32
+
+
+@dataclass(frozen=True)
+class _Options(BundleOptions):
+    """What the bundle is to be; see `export_checkpoint`."""
+
+    has_text: bool
+    """Whether there is a calibration text, and not only some texts of our own."""
+
+    def check(self, source: Checkpoint) -> None:
+        """Refuse what the exporter or the model cannot do, and a text that would change nothing.
+
+        Raises:
+            OptionError: An option is out of its limits, which the message names.
+        """
+        if self.weights not in _BITS:
+            raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
+        if self.weights == "keep" and not source.is_gguf:
+            raise OptionError("weights is 'keep', which is for GGUF files")
+        self.check_limits(source.config, MOST_ROWS)
+        if self.has_text and self.weights not in CALIBRATED:
+            able = " and ".join(CALIBRATED)
+            raise OptionError(f"calibration changes nothing in {self.weights}: it is for {able}")
+
+    @property
+    def widths(self) -> list[int]:
+        """Same as in `BundleOptions`, and narrow ones."""
+        widths = _W8A8_WIDTHS if self.weights == "w8a8" else _NARROW_WIDTHS
+        narrow = {width for width in widths if width <= self.decode_rows}
+        return sorted(narrow | {self.decode_rows, self.prefill_rows})
+
+
+class _Exporter:
+    """One export: where it reads, where it writes, and the sizes all its graphs share."""
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        staging: Staging,
+        options: _Options,
+        chat_template: Path | None,
+        texts: CalibrationTexts | None,
+        on_progress: Progress,
+    ) -> None:
+        self._source, self._chat_template = source, chat_template
+        self._texts = texts
+        self._staging = staging
+        self._options = options
+        self._on_progress = on_progress
+        self._model = source.config.within(options.context)
+
+    def run(self) -> None:
+        """Writes all files, the manifest last."""
+        config, options = self._source.config, self._options
+        if self._texts is not None and options.weights == "w8a8":
+            is_turned = options.has_text and not config.output_norms
+            self._source = equalised(
+                self._source, self._texts.calibration, self._on_progress, is_turned=is_turned
+            )
+            if is_turned:
+                self._source = rotated(self._source)
+        self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
+        chat = write_chat(self._staging, self._source, self._chat_template)
+        embedding = self._write_embedding()
+        cuts = cut_layers(config.num_layers, options.blocks)
+        calibrated = self._calibrated()
+        blocks = [self._write_block(index, layers, calibrated) for index, layers in enumerate(cuts)]
+        head = self._write_head(embedding)
+        # A graph of any width may start at the last slot of the context.
+        slots = options.context + options.widths[-1]
+        parts = {
+            "blocks": blocks,
+            "head": head,
+            "embedding": embedding,
+            "kept": self._kept(),
+            "chat": chat,
+        }
+        write_manifest(self._staging, config, options, slots=slots, **parts)
+        self._progress("done", config.num_layers + 2)
+
+    def _write_embedding(self) -> EmbeddingFile:
+        self._progress("embedding", 0)
+        is_exact = _needs_float32(self._source, self._options.weights)
+        dtype = np.dtype("<f4" if is_exact else "<f2")
+        with self._staging.create("embedding.bin") as file:
+            for piece in first_hidden_tensor(self._source).pieces():
+                file.write(piece.astype(dtype, copy=False))
+        return EmbeddingFile("embedding.bin", "float32" if is_exact else "float16")
+
+    def _calibrated(self) -> Iterator[Mapping[str, Tensor]] | None:
+        """The matrices of one layer after the other, where a text decides how they are rounded."""
+        if self._texts is None or not self._options.has_text:
+            return None
+        is_int4 = self._options.weights == "int4"
+        rounding = compensated_blocks if is_int4 else compensated_rows
+        return compensated_layers(self._source, self._texts.calibration, rounding)
+
+    def _write_block(
+        self, index: int, layers: range, calibrated: Iterator[Mapping[str, Tensor]] | None
+    ) -> BlockFiles:
+        name, stored = f"block_{index:02}", []
+        bits, _ = _BITS[self._options.weights]
+        with self._staging.create(f"{name}.weights") as file:
+            writer = WeightWriter(f"{name}.weights", file)
+            for number in layers:
+                self._progress(f"layer {number}", number + 1)
+                source = self._source
+                if calibrated is not None:
+                    source = replace(source, tensors={**source.tensors, **next(calibrated)})
+                kept: Bits = "keep" if calibrated is not None and bits == 4 else bits
+                stored.append(write_layer(source, writer, number, kept))
+        graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
+        return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
+
+    def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
+        self._progress("head", self._model.num_layers + 1)
+        _, bits = _BITS[self._options.weights]
+        is_shared = _is_shared(self._source, self._options.weights)
+        shared = self._shared_output(embedding.file) if is_shared else None
+        with self._staging.create("head.weights") as file:
+            stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
+        graphs = self._write_graph("head", head_graph(self._model, stored))
+        return HeadFiles(sorted({"head.weights", stored.output.weight.file}), graphs)
+
+    def _kept(self) -> list[KeptWeights] | None:
+        """What became of the tensors of a GGUF file, the most frequent type first."""
+        if self._options.weights != "keep":
+            return None
+        counts = Counter(
+            (str(tensor.stored_type), tensor.integers is None or tensor.integers.is_exact)
+            for tensor in self._source.tensors.values()
+        )
+        return [KeptWeights(name, count, exact) for (name, exact), count in counts.most_common()]
+
+    def _shared_output(self, file: str) -> StoredLinear:
+        """The embedding's float32 rows as the output layer."""
+        num_bytes = self._staging.records[file].num_bytes
+        shape = (self._model.vocab_size, self._model.hidden_size)
+        weight = StoredTensor(file, 0, num_bytes, shape, onnx.TensorProto.FLOAT)
+        return StoredLinear(shape[1], shape[0], None, weight, None, None, None)
+
+    def _write_graph(self, name: str, model: onnx.ModelProto) -> dict[int, str]:
+        """One graph for all widths, which its rows being symbolic makes possible."""
+        self._staging.write(f"{name}.onnx", model.SerializeToString())
+        return dict.fromkeys(self._options.widths, f"{name}.onnx")
+
+    def _progress(self, what: str, done: int) -> None:
+        self._on_progress(what, done, self._model.num_layers + 2)

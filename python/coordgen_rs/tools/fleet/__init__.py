@@ -1,0 +1,1 @@
+"""The indexes of a fleet, made from its devices' finished requests."""

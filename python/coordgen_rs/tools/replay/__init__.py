@@ -1,0 +1,1 @@
+"""Drafting methods on recorded answers, without a model."""

@@ -1,0 +1,161 @@
+"""Calls that do not depend on each other: one after the other here, or as tasks on Ray.
+
+In: a function of a module, and what to call it with. Out: what each call returns, as it ends. The
+results are the same either way; what a call writes must be whole or absent, because Ray calls again
+where a worker was killed.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.errors.extras import how_to_install
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+RETRIES = 3
+"""How often Ray calls again where a worker was lost."""
+
+_LOCAL = "local"
+_WORKER_LACKS = re.compile(r"failed to import|cannot import name|No module named")
+"""What Ray says of a call that a worker could not even read."""
+
+
+class TaskLostError(CoordgenError):
+    """Ray cannot be reached, or lost a task more often than it retries."""
+
+
+class Tasks(Protocol):
+    """Where calls run."""
+
+    def run(
+        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
+    ) -> Iterator[tuple[int, _Out]]:
+        """What each call returns, with the index of its argument, in the order in which they end.
+
+        An exception of a call ends all.
+        """
+
+
+class Sequential:
+    """Calls run in this process, one after the other."""
+
+    def run(
+        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
+    ) -> Iterator[tuple[int, _Out]]:
+        """Same as in `Tasks`, in order."""
+        for index, argument in enumerate(arguments):
+            yield index, call(argument)
+
+
+class RayTasks:
+    """Calls run as Ray tasks.
+
+    Workers need this package, and see files at the same paths as this process. A call that was lost
+    with its worker runs again.
+
+    Args:
+        address: "local" for workers on this machine, one per core, "local:N" for N of them, or
+            that of a cluster: "auto", "HOST:PORT" or "ray://HOST:PORT".
+        cores: That Ray sets aside for each call.
+
+    Raises:
+        OptionError: The address is none, the package ray is missing, or the largest machine of
+            the cluster has fewer cores, so that calls would wait for ever.
+        TaskLostError: No cluster answers there.
+    """
+
+    def __init__(self, address: str, *, cores: int = 1) -> None:
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                f"--ray needs the package ray, which is not installed: {how_to_install('ray')}"
+            ) from error
+        self._ray: Any = ray
+        self._cores = cores
+        where: dict[str, Any] = {"address": address}
+        kind, _, num_workers = address.partition(":")
+        if kind == _LOCAL:
+            where = {"address": _LOCAL, "include_dashboard": False}
+            if num_workers:
+                where["num_cpus"] = _count(num_workers, address)
+        try:
+            ray.init(
+                **where, ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR
+            )
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise TaskLostError(f"no Ray cluster answers at {address}: {error}") from error
+        try:
+            self._check_cores(address)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_cores(self, address: str) -> None:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        most = max((int(resources.get("CPU", 0)) for resources in nodes), default=0)
+        if 0 < most < self._cores:  # where there are none yet, a cluster starts machines when asked
+            raise OptionError(
+                f"--ray {address}: each task takes {self._cores} cores, but no machine there has "
+                f"more than {most}: use fewer threads, or larger machines"
+            )
+
+    def run(
+        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
+    ) -> Iterator[tuple[int, _Out]]:
+        """Same as in `Tasks`.
+
+        Raises:
+            TaskLostError: A task was lost more often than is retried, or this package is missing
+                on a worker.
+        """
+        ray = self._ray
+        remote = ray.remote(max_retries=RETRIES, num_cpus=self._cores)(_called)
+        at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cores)
+        waiting = iter(enumerate(arguments))
+        running: dict[Any, int] = {}
+        try:
+            while True:
+                while len(running) < at_once and (found := next(waiting, None)) is not None:
+                    running[remote.remote(call, found[1])] = found[0]
+                if not running:
+                    return
+                (ended,), _ = ray.wait(list(running), num_returns=1)
+                yield running.pop(ended), self._result(ended)
+        finally:
+            for task in running:
+                ray.cancel(task)
+
+    def _result(self, task: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except errors.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, ImportError) or _WORKER_LACKS.search(str(cause)):
+                raise TaskLostError(
+                    "a Ray worker cannot import this package as it is here: install the same "
+                    f"version on every worker: {str(cause).splitlines()[0]}"
+                ) from error
+            raise cause if isinstance(cause, Exception) else error from None
+        except errors.RayError as error:
+            raise TaskLostError(f"Ray lost a task {RETRIES + 1} times: {error}") from error
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started for this ends."""
+        self._ray.shutdown()
+
+
+def _called(call: Callable[[_In], _Out], argument: _In) -> _Out:
+    """Run a call on a worker."""
+    return call(argument)
+
+
+def _count(typed: str, address: str) -> int:
+    if not typed.isdecimal() or int(typed) < 1:
+        raise OptionError(f"--ray {address}: the number of workers must be an integer from 1 on")
+    return int(typed)

@@ -1,0 +1,286 @@
+"""A draft model: lossless whatever it says, its cache kept right, refused where it does not fit."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from coordgen_rs import (
+    DraftModel,
+    Sampling,
+    Stats,
+    Tokenizer,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
+from coordgen_rs._core import Drafter, ModelDraft, draft_methods, least_that_pays
+from coordgen_rs.cli.main import main
+from coordgen_rs.drafting.draft_model import ModelDrafter
+from coordgen_rs.errors import DraftModelError, OptionError
+from coordgen_rs.target.session import StepCost
+from corpus import HELD_OUT_SEEDS, TASKS, example
+
+EVERYTHING = (
+    "automaton",
+    "earlier-requests",
+    "calibration",
+    "reuse",
+    "lookup-table",
+    "draft-model",
+)
+
+
+def tokens_of(steps):
+    return [token for step in steps for token in step.token_ids]
+
+
+@pytest.fixture(scope="module")
+def model(bundle_of):
+    return DraftModel(open_session(bundle_of("embedded-draft", "fp32")))
+
+
+@pytest.fixture(scope="module")
+def small_model(bundle_of):
+    """Drafts with another model's weights: mostly wrong."""
+    return DraftModel(open_session(bundle_of("embedded-draft", "int4")))
+
+
+PARTS = [method.name for method in draft_methods() if method.needs_draft_model]
+
+
+@pytest.mark.parametrize("draft", [*PARTS, "auto"])
+def test_no_part_of_a_draft_models_method_changes_a_token(session_of, model, draft):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[320]).prompt)
+    drafter = make_drafter(session, draft, draft_model=model)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=24))
+    assert tokens_of(generate(session, prompt, max_new_tokens=24, drafter=drafter)) == expected
+
+
+@pytest.mark.parametrize("draft", ["edgellm", "blend", EVERYTHING])
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+def test_a_draft_model_changes_no_token(session_of, model, draft, commit):
+    session = session_of("embedded", "fp32")
+    tokenizer = Tokenizer.of(session.bundle)
+    drafter = make_drafter(session, draft, commit, draft_model=model)
+    for index, task in enumerate(TASKS):
+        made = example(task, HELD_OUT_SEEDS[300 + index])
+        prompt = tokenizer.encode(made.prompt)
+        expected = tokens_of(plain(session, prompt, max_new_tokens=60))
+        got = tokens_of(generate(session, prompt, max_new_tokens=60, drafter=drafter))
+        assert got == expected, task
+
+
+def test_a_wrong_draft_model_changes_no_token_either(session_of, small_model):
+    session = session_of("embedded", "int4")
+    prompt = np.arange(40, 60, dtype=np.uint32)  # text that neither has ever seen
+    drafter = make_drafter(session, "edgellm", draft_model=small_model)
+    for limit in (1, 2, 50):
+        expected = tokens_of(plain(session, prompt, max_new_tokens=limit))
+        assert (
+            tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter)) == expected
+        )
+
+
+def next_row(session, text):
+    """What the session's model says after a text of which it holds all but the last token."""
+    inputs = session.step_inputs[0]
+    inputs.fill_chain(np.array(text[-1:], np.uint32), len(text) - 1)
+    return session.step(inputs)[0].copy()
+
+
+def test_the_models_cache_holds_the_text_as_if_read_from_the_start(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[310]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    text = prompt.tolist()
+    for step in generate(session, prompt, max_new_tokens=30, drafter=drafter):
+        text += step.token_ids
+        if len(text) < len(prompt) + 30:
+            drafter.model.draft(
+                1
+            )  # moves the rows that were accepted together, and reads the last token
+    model.session.rewind(len(text) - len(step.token_ids) - 1)
+    held = next_row(model.session, text[: len(text) - len(step.token_ids)])
+    model.session.rewind(0)
+    model.session.prefill(np.array(text[: len(text) - len(step.token_ids) - 1], np.uint32))
+    read = next_row(model.session, text[: len(text) - len(step.token_ids)])
+    np.testing.assert_allclose(held, read, atol=2e-3)
+
+
+def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[311]).prompt)
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    assert isinstance(drafter, ModelDrafter)
+    drafter.begin(prompt, 20)
+    one_by_one, drafting = 0, drafter.model
+    while drafting.step(12):
+        one_by_one += 1
+    assert 1 <= one_by_one <= 12
+    assert not drafting.step(12)
+    assert drafting.step(24, provisional=True)
+    drafter.begin(prompt, 20)  # another request, in the middle of nothing
+    drafting.draft(12)
+    assert model.session.length >= len(prompt)
+
+
+def test_sampled_tokens_are_the_same_with_a_draft_model(session_of, model):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("reply", HELD_OUT_SEEDS[312]).prompt)
+    drafter = make_drafter(session, EVERYTHING, draft_model=model)
+    for seed in range(3):
+        request = {"max_new_tokens": 40, "sampling": Sampling(1.2, seed=seed)}
+        expected = tokens_of(plain(session, prompt, **request))
+        assert tokens_of(generate(session, prompt, drafter=drafter, **request)) == expected
+
+
+def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):
+    session = session_of("embedded", "fp32")
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[313]).prompt)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=30))
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    for allowed in (0, 3, 9):
+        with monkeypatch.context() as patch:
+            calls, step = iter(range(1000)), model.session.step
+
+            def failing(inputs, calls=calls, step=step, allowed=allowed):
+                if next(calls) == allowed:
+                    raise OSError("the disk is gone")
+                return step(inputs)
+
+            patch.setattr(model.session, "step", failing)
+            given = []
+            steps = generate(session, prompt, max_new_tokens=30, drafter=drafter)
+            with pytest.raises(OSError, match="the disk is gone"):
+                given.extend(token for step in steps for token in step.token_ids)
+        assert given == expected[: len(given)]
+        assert session.length == len(prompt) - 1 + len(given)
+        assert tokens_of(generate(session, prompt, max_new_tokens=30, drafter=drafter)) == expected
+
+
+def test_a_prompt_beyond_the_models_cache_is_answered_without_it(session_of, model):
+    session = session_of("embedded", "fp32")
+    drafter = make_drafter(session, "edgellm", draft_model=model)
+    prompt = np.resize(np.arange(50, dtype=np.uint32), session.capacity - 4)
+    stats = Stats()
+    got = tokens_of(generate(session, prompt, max_new_tokens=50, drafter=drafter, stats=stats))
+    assert got == tokens_of(plain(session, prompt, max_new_tokens=50))
+    assert len(got) <= 5
+
+
+def test_a_model_with_another_vocabulary_is_refused_by_name(session_of, bundle_of, tmp_path):
+    target = session_of("embedded", "fp32")
+    with pytest.raises(DraftModelError, match="vocabulary of 512"):
+        DraftModel.open(bundle_of("stories260K", "fp32"), target)
+
+
+def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "bundle"
+    shutil.copytree("models/embedded-draft", checkpoint)
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    by_id = {token_id: token for token, token_id in vocab.items()}
+    vocab[by_id[900]], vocab[by_id[901]] = 901, 900
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert main(["export", str(checkpoint), str(out)]) == 0
+    with pytest.raises(DraftModelError, match="id 900"):
+        DraftModel.open(out, session_of("embedded", "fp32"))
+
+
+def share_that_pays(session, target):
+    return least_that_pays(
+        session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
+    )
+
+
+def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, monkeypatch):
+    target = session_of("embedded", "fp32")
+    path = bundle_of("embedded-draft", "fp32")
+    costs = [StepCost(10.0 + 2 * index, 0.0) for index in range(len(target.widths))]
+    monkeypatch.setattr(target, "step_costs", None)
+    assert DraftModel.open(path, target).least_that_pays == 0
+    monkeypatch.setattr(target, "step_costs", costs)
+    model = DraftModel.open(path, target)
+    monkeypatch.setattr(
+        model.session, "step_costs", [StepCost(1.0, 0.0)] * len(model.session.widths)
+    )
+    a_row = min((c.base - 10) / (w - 1) for c, w in zip(costs[1:], target.widths[1:], strict=True))
+    assert share_that_pays(model.session, target) == pytest.approx((1 + a_row) / 10)
+    monkeypatch.setattr(
+        model.session, "step_costs", [StepCost(10.0, 0.0)] * len(model.session.widths)
+    )
+    assert share_that_pays(model.session, target) == 1
+    never = DraftModel(model.session, least_that_pays=1.0)
+    monkeypatch.setattr(model.session, "step", lambda *_: pytest.fail("the model was asked"))
+    drafter = make_drafter(target, EVERYTHING, draft_model=never)
+    prompt = np.arange(40, 60, dtype=np.uint32)
+    expected = tokens_of(plain(target, prompt, max_new_tokens=20))
+    assert tokens_of(generate(target, prompt, max_new_tokens=20, drafter=drafter)) == expected
+
+
+def test_edgellm_without_a_model_is_an_error(session_of):
+    with pytest.raises(OptionError, match="draft model"):
+        make_drafter(session_of("embedded", "fp32"), "edgellm")
+
+
+def test_generate_takes_a_draft_model_on_the_command_line(bundle_of, capsys):
+    arguments = ["generate", "--model", str(bundle_of("embedded", "fp32")), "--json", "--compare"]
+    arguments += ["--prompt-file", "models/prompts/rag.txt", "--draft", "edgellm"]
+    assert main([*arguments, "--draft-model", str(bundle_of("embedded-draft", "fp32"))]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["identical"]
+    assert report["per_source"]["draft-model"]["accepted"] > 0
+
+
+def test_a_model_that_would_read_too_much_is_not_opened_for_an_answer(session_of, model):
+    session = session_of("embedded", "fp32")
+    costs = [StepCost(10.0 + 2 * index, 0.0) for index in range(len(session.widths))]
+    dear = [StepCost(9.0, 0.0)] * len(model.session.widths)
+    drafter = make_drafter(session, "auto", draft_model=DraftModel(model.session))
+    assert drafter.model.core.reading_cost() == 0, "nothing is unread"
+    prompt = np.arange(40, 540, dtype=np.uint32)
+    steps = session.step_inputs
+    core = ModelDraft(model.session.step_inputs, session.vocab_size, costs=dear)
+    weighing = Drafter(
+        steps, session.vocab_size, sources=["draft-model"], costs=costs, model_draft=core
+    )
+    weighing.begin(prompt, 30)
+    reading = core.reading_cost()
+    assert reading == 9 * -(-500 // model.session.widths[-1])
+    assert not weighing.model_pays(499, a_token=0.9, catching_up=reading)
+    assert weighing.model_pays(499, a_token=0.1, catching_up=0)
+    with pytest.raises(OptionError, match="cost of the draft model"):
+        weighing.model_pays(499, catching_up=float("nan"))
+
+
+def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step():
+    class Core:
+        num_unread = 1_000_000
+
+        def take_realignment(self):
+            return None
+
+        def unread(self):
+            raise AssertionError("a copy of the whole request")
+
+    class Narrow:
+        rows = 16
+
+    class Full:
+        step_inputs, length, capacity = [Narrow()], 0, 512
+
+    model = DraftModel.__new__(DraftModel)
+    model.session, model.core = Full(), Core()
+    assert not model.catch_up()
+    assert not model.step(8)
+
+
+def test_unknown_shapes_are_refused_by_name(model):
+    with pytest.raises(OptionError, match='growth is "bush"'):
+        DraftModel(model.session, growth="bush")
+    with pytest.raises(OptionError, match='stop is "never"'):
+        DraftModel(model.session, stop="never")

@@ -1,0 +1,181 @@
+"""Streams over scripted steps: pieces, spans and stop strings, without a model."""
+
+import copy
+import gc
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoints import CHECKPOINTS
+from coordgen_rs import Piece, Span, Stats, Step, Tokenizer
+from coordgen_rs.errors import OptionError
+from coordgen_rs.model.answer import Stream
+from coordgen_rs.text.stop import StopStrings
+
+TEXTS = ["Ä", "b", "", "cd", "日本"]
+"""Token `i` stands for text `i`."""
+
+tokens = st.lists(
+    st.tuples(st.integers(0, len(TEXTS) - 1), st.sampled_from(["target", "automaton", "reuse"]))
+)
+
+
+def steps_of(tokens, stats, closed=None):
+    """The tokens, two a step; what is appended to `closed` tells how the steps ended."""
+    try:
+        for at in range(0, len(tokens), 2):
+            ids, sources = zip(*tokens[at : at + 2], strict=True)
+            yield Step(list(ids), 0, sources=sources)
+        stats.finish_reason = "length"
+    finally:
+        if closed is not None:
+            closed.append(stats.finish_reason)
+
+
+def stream_of(tokens, stop=(), closed=None, decode=TEXTS.__getitem__):
+    stats = Stats()
+    return Stream(steps_of(tokens, stats, closed), stats, decode, StopStrings(stop))
+
+
+@given(tokens, st.sampled_from(["", "b", "bb", "cdÄ", "Äb", "本c"]))
+def test_spans_cover_the_text_and_pieces_join_to_it(tokens, stop):
+    stream = stream_of(tokens, stop or ())
+    pieces, answer = list(stream), stream.answer
+    assert all(piece.text for piece in pieces)
+    assert "".join(map(str, pieces)) == answer.text
+    assert [source for piece in pieces for source in [piece.source] * len(piece.text)] == [
+        span.source for span in answer.spans for _ in range(span.start, span.end)
+    ]
+    ends = [span.end for span in answer.spans]
+    assert [span.start for span in answer.spans] == [0, *ends][: len(ends)]
+    assert ([0, *ends])[-1] == len(answer.text)
+    neighbours = zip(answer.spans, answer.spans[1:], strict=False)
+    assert all(one.source != other.source for one, other in neighbours)
+
+    whole = "".join(TEXTS[token] for token, _ in tokens)
+    is_cut = bool(stop) and stop in whole
+    assert answer.text == (whole.partition(stop)[0] if is_cut else whole)
+    assert answer.finish_reason == ("stop" if is_cut else "length")
+    told = list(zip(answer.token_ids, answer.sources, strict=True))
+    assert told == tokens[: len(told)]
+    assert is_cut or told == tokens
+    if is_cut:
+        said = [TEXTS[token] for token in answer.token_ids]
+        assert stop in "".join(said)
+        assert stop not in "".join(said[:-1])
+
+
+def test_a_piece_is_text_that_knows_its_source():
+    piece = Piece("ab", "automaton")
+    assert (piece, piece.text, piece.source, f"{piece:>3}") == ("ab", "ab", "automaton", " ab")
+    assert type(piece.text) is str
+    assert json.dumps(piece) == '"ab"'
+    for again in (copy.copy(piece), copy.deepcopy(piece), pickle.loads(pickle.dumps(piece))):
+        assert (type(again), again, again.source) == (Piece, "ab", "automaton")
+
+
+def test_a_character_belongs_to_the_token_that_completes_it():
+    tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
+    ids = tokenizer.encode("a é日b", special_tokens=False).tolist()
+    sources = [f"source {index}" for index in range(len(ids))]
+    stream = stream_of(list(zip(ids, sources, strict=True)), decode=tokenizer.stream())
+    pieces = list(stream)
+    assert "".join(map(str, pieces)) == tokenizer.decode(ids)
+    assert len(pieces) < len(ids)  # some tokens are parts of characters
+    assert not any("\ufffd" in piece.text for piece in pieces)
+    completing = tokenizer.stream()
+    assert [(piece.text, piece.source) for piece in pieces] == [
+        (text, source)
+        for token, source in zip(ids, sources, strict=True)
+        if (text := completing(token))
+    ]
+
+
+def test_a_character_that_the_limit_cuts_is_left_out():
+    tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
+    ids = tokenizer.encode("b日", special_tokens=False).tolist()[:-1]
+    stream = stream_of([(token, "target") for token in ids], decode=tokenizer.stream())
+    assert "".join(stream) == stream.answer.text == "b"
+    assert list(stream.answer.token_ids) == ids
+
+
+def test_what_may_begin_a_stop_string_is_held_back_and_keeps_its_sources():
+    stream = stream_of([(1, "a"), (1, "b"), (0, "c"), (0, "d")], stop=["bbb"])
+    assert repr(next(stream)) == "Piece('b', 'a')"
+    assert stream.answer.token_ids == (1, 1, 0)
+    assert repr(list(stream)) == "[Piece('b', 'b'), Piece('Ä', 'c'), Piece('Ä', 'd')]"
+    assert stream.answer.spans[1] == Span(1, 2, "b")
+
+
+def test_a_stop_string_ends_the_steps_before_the_last_piece_is_given_out():
+    closed = []
+    stream = stream_of([(1, "target"), (3, "target"), (0, "target")], stop="d", closed=closed)
+    assert list(map(str, (next(stream), next(stream)))) == ["b", "c"]
+    assert closed == ["stop"]
+    assert list(stream) == []
+    assert stream.answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("how", ["closed", "left", "dropped", "failed"])
+def test_a_stream_that_is_given_up_closes_its_steps_at_once(how):
+    closed = []
+    stream = stream_of([(1, "target")] * 9, closed=closed)
+    gc.disable()  # at once, not when cycles are looked for
+    try:
+        assert str(next(stream)) == "b"
+        if how == "closed":
+            stream.close()
+        elif how == "left":
+            with stream:
+                next(stream)
+        elif how == "dropped":
+            del stream
+        else:
+            with pytest.raises(ZeroDivisionError), stream:
+                raise ZeroDivisionError
+    finally:
+        gc.enable()
+    assert closed == [None]
+
+
+def test_steps_are_not_begun_before_the_first_piece_is_asked_for():
+    closed = []
+    stream_of([(1, "target")], closed=closed).close()
+    assert closed == []
+
+
+def test_a_stream_that_failed_fails_again_instead_of_ending():
+    def steps():
+        yield Step([1], 0, sources=("target",))
+        raise OptionError("refused")
+
+    stream = Stream(steps(), Stats(), TEXTS.__getitem__, StopStrings())
+    assert str(next(stream)) == "b"
+    for _ in range(2):
+        with pytest.raises(OptionError, match="refused"):
+            next(stream)
+    assert stream.answer.finish_reason is None
+    assert stream.answer.text == "b"
+
+
+@given(tokens, st.sampled_from(["", "b", "cdÄ", "本c"]))
+def test_steps_of_a_stream_add_up_to_its_answer(tokens, stop):
+    stream, answer = stream_of(tokens, stop or ()), stream_of(tokens, stop or ())
+    gains = []
+    while (gain := stream.step()) is not None:
+        gains.append(gain)
+    assert "".join(map(str, answer)) == stream.answer.text == answer.answer.text
+    assert "".join(piece.text for gain in gains for piece in gain.pieces) == answer.answer.text
+    told = [(t, s) for gain in gains for t, s in zip(gain.token_ids, gain.sources, strict=True)]
+    assert told == list(zip(answer.answer.token_ids, answer.answer.sources, strict=True))
+    assert all(len(gain.token_ids) <= 2 for gain in gains)
+    assert all(
+        gain.step.token_ids[: len(gain.token_ids)] == [*gain.token_ids]
+        for gain in gains
+        if gain.token_ids
+    )
+    assert stream.answer.finish_reason == answer.answer.finish_reason
+    assert stream.step() is None

@@ -1,0 +1,331 @@
+"""The door for people, with the embedded model: the tokens of `generate`, and threads that wait."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from checkpoints import ROOT
+from coordgen_rs import Bundle, Model, OrtSession, Tokenizer, generate
+from coordgen_rs.cli.main import main
+from coordgen_rs.errors import (
+    BundleError,
+    CallOrderError,
+    LookupTableError,
+    OptionError,
+    ProfileError,
+    PromptTooLongError,
+    SessionClosedError,
+    TokenOutOfRangeError,
+)
+from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.model.answer import whole
+from coordgen_rs.target.device import CpuDevice
+
+TEXT, OTHER = ((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui"))
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    return bundle_of("embedded", "fp32")
+
+
+@pytest.fixture(scope="module")
+def model(bundle):
+    with Model.open(bundle) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def answer(model):
+    return model.generate(TEXT)
+
+
+def test_the_tokens_are_those_of_generate(session_of, answer):
+    session = session_of("embedded", "fp32")
+    tokenizer = Tokenizer.of(session.bundle)
+    steps = generate(session, tokenizer.encode(TEXT))
+    assert list(answer.token_ids) == [token for step in steps for token in step.token_ids]
+    assert answer.text == tokenizer.decode(answer.token_ids)
+    assert answer.finish_reason == "stop"
+    assert answer.stats.new_tokens == len(answer.token_ids) == len(answer.sources)
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_the_way_to_commit_is_told_as_the_session_chose_it(bundle, monkeypatch, capsys, is_allowed):
+    if not is_allowed:
+        monkeypatch.setattr(CpuDevice, "allowed_commits", ("canonical",))
+    expected = "compact" if is_allowed else "canonical"
+    with Model.open(bundle, commit="compact") as model:
+        assert model.commit == expected
+    request = ["generate", "--model", str(bundle), "--prompt", "Hello", "--max-new-tokens", "2"]
+    assert main([*request, "--commit", "compact", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["commit"] == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "top_p": 0.9, "seed": 4}])
+def test_drafts_change_no_token(model, options):
+    drafted = model.generate(TEXT, max_new_tokens=24, **options)
+    plain = model.generate(TEXT, max_new_tokens=24, drafts=False, **options)
+    assert drafted.token_ids == plain.token_ids
+    assert set(plain.sources) == {"target"}
+    assert plain.stats.steps == len(plain.token_ids) > drafted.stats.steps
+
+
+def test_the_same_seed_draws_the_same_answer_and_another_seed_another(model):
+    options = {"temperature": 2, "max_new_tokens": 40}
+    one, again, other = (model.generate(TEXT, seed=seed, **options) for seed in (1, 1, 2))
+    assert one.token_ids == again.token_ids != other.token_ids
+
+
+def test_pieces_of_a_stream_join_to_the_answer(model, answer):
+    stream = model.stream(TEXT)
+    assert "".join(stream) == answer.text
+    assert stream.answer.token_ids == answer.token_ids
+
+
+def test_a_prompt_of_token_ids_is_read_as_it_is(model, answer):
+    ids = model.tokenizer.encode(TEXT)
+    assert whole(model.stream_tokens(ids)).token_ids == answer.token_ids
+    assert (
+        whole(model.stream_tokens(ids.tolist(), max_new_tokens=3)).token_ids
+        == (answer.token_ids[:3])
+    )
+    with pytest.raises(TokenOutOfRangeError):
+        model.stream_tokens([model.vocab_size])
+    with pytest.raises(PromptTooLongError):
+        whole(model.stream_tokens([1] * (model.context + 1)))
+
+
+def test_spans_tell_for_every_character_where_it_came_from(answer):
+    ends = [span.end for span in answer.spans]
+    assert [span.start for span in answer.spans] == [0, *ends[:-1]]
+    assert ends[-1] == len(answer.text)
+    assert {"target", "automaton"} <= {span.source for span in answer.spans}
+    assert {span.source for span in answer.spans} <= {"target", *answer.stats.per_source}
+
+
+def test_an_answer_ends_before_a_stop_string(model, bundle, answer):
+    tokenizer = Tokenizer.of(Bundle.open(bundle))
+    for start in range(4, len(answer.text) - 8, 20):
+        stop = answer.text[start : start + 5]
+        cut = model.generate(TEXT, stop=["no such text", stop])
+        assert cut.text == answer.text.partition(stop)[0]
+        assert cut.finish_reason == cut.stats.finish_reason == "stop"
+        assert cut.token_ids == answer.token_ids[: len(cut.token_ids)]
+        assert stop in tokenizer.decode(cut.token_ids)
+        assert stop not in tokenizer.decode(cut.token_ids[:-1])
+        assert cut.token_ids == model.generate(TEXT, stop=stop, drafts=False).token_ids
+    assert model.generate(TEXT, stop="no such text").text == answer.text
+
+
+def test_a_limit_is_told_as_the_reason(model, answer):
+    cut = model.generate(TEXT, max_new_tokens=5)
+    assert (cut.finish_reason, cut.token_ids) == ("length", answer.token_ids[:5])
+
+
+def test_a_right_prediction_saves_steps_and_is_named_in_spans(bundle, answer):
+    with Model.open(bundle, draft=()) as model:  # nothing else drafts
+        alone = model.generate(TEXT)
+        predicted = model.generate(TEXT, prediction=answer.text)
+    assert predicted.token_ids == alone.token_ids == answer.token_ids
+    assert predicted.stats.steps < alone.stats.steps
+    assert {span.source for span in predicted.spans} == {"target", "prediction"}
+
+
+def test_what_the_drafter_learned_is_kept(bundle):
+    with Model.open(bundle, draft=["earlier-requests"]) as model:
+        first, second = model.generate(TEXT), model.generate(TEXT)
+    assert first.token_ids == second.token_ids
+    assert second.stats.steps < first.stats.steps
+
+
+def test_earlier_requests_are_drafted_from_unless_told_otherwise(bundle):
+    steps = {}
+    for remember in (True, False):
+        with Model.open(bundle, remember=remember) as model:
+            answers = [model.generate(TEXT) for _ in range(2)]
+        assert answers[0].token_ids == answers[1].token_ids
+        steps[remember] = [answer.stats.steps for answer in answers]
+    assert steps[True][0] == steps[False][0]
+    assert steps[True][1] < steps[False][1]
+
+
+def test_threads_wait_for_each_other(model, answer):
+    other = model.generate(OTHER)
+    stream, is_asking = model.stream(TEXT), threading.Event()
+
+    def ask():
+        is_asking.set()
+        return model.generate(OTHER)
+
+    with ThreadPoolExecutor(4) as pool:
+        pieces = [next(stream)]
+        asked = [pool.submit(ask) for _ in range(4)]
+        is_asking.wait()
+        pieces += stream
+        assert [one.result().token_ids for one in asked] == [other.token_ids] * 4
+    assert "".join(map(str, pieces)) == answer.text
+
+
+def test_a_thread_with_an_open_stream_is_told_instead_of_waiting_for_itself(model, answer):
+    stream = model.stream(TEXT)
+    next(stream)
+    with pytest.raises(CallOrderError, match="stream"):
+        model.generate(TEXT)
+    stream.close()
+    assert model.generate(TEXT).text == answer.text
+    assert list(stream) == []
+    assert stream.answer.finish_reason is None
+    assert 0 < len(stream.answer.text) < len(answer.text)
+
+
+def test_a_stream_that_is_dropped_or_handed_on_gives_the_model_back(model, answer):
+    for _ in model.stream(TEXT):
+        break
+    assert model.generate(TEXT).text == answer.text
+    stream = model.stream(TEXT)
+    next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stream.close).result()
+        assert pool.submit(model.generate, TEXT).result().text == answer.text
+    assert model.generate(TEXT).text == answer.text
+
+
+def test_a_stream_may_move_between_the_threads_of_a_pool(model, answer):
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        stream, text = model.stream(TEXT), ""
+        for thread in (first, second, first):
+            text += thread.submit(next, stream).result(timeout=600)
+        asked = second.submit(model.generate, TEXT, max_new_tokens=4).result(timeout=600)
+        assert asked.token_ids == answer.token_ids[:4]
+        assert text + first.submit("".join, stream).result(timeout=600) == answer.text
+    assert stream.answer.token_ids == answer.token_ids
+
+
+def test_close_ends_a_stream_that_is_still_referred_to_and_tells_all_threads(bundle):
+    model = Model.open(bundle)
+    stream = model.stream(TEXT)
+    next(stream)
+    model.close()
+    with pytest.raises(SessionClosedError, match="closed"):
+        model.generate(TEXT)
+    with ThreadPoolExecutor(1) as other, pytest.raises(SessionClosedError, match="closed"):
+        other.submit(model.generate, TEXT).result(timeout=600)
+    assert list(stream) == []
+
+
+def test_an_answer_that_is_given_up_has_no_finish_reason(model, answer):
+    for kept in range(1, len(answer.token_ids), 5):
+        stream = model.stream(TEXT, prediction=answer.text)
+        for _, _piece in zip(range(kept), stream, strict=False):
+            assert stream.answer.finish_reason is None
+        stream.close()
+        assert stream.answer.finish_reason is None
+    with model.stream(TEXT, prediction=answer.text) as stream:
+        assert "".join(map(str, stream)) == answer.text
+    assert stream.answer.finish_reason == answer.finish_reason
+
+
+def test_closing_lets_go_of_the_draft_model_too(bundle, bundle_of, monkeypatch):
+    closed, real = [], OrtSession.close
+    monkeypatch.setattr(OrtSession, "close", lambda self: (closed.append(self), real(self)))
+    smaller = bundle_of("embedded-draft", "fp32")
+    Model.open(bundle, draft_model=smaller).close()
+    assert len(closed) == 2
+    closed.clear()
+    with pytest.raises(OptionError, match="guess"):  # refused after all was opened
+        Model.open(bundle, draft=["guess"], draft_model=smaller)
+    assert len(closed) == 2
+
+
+def test_after_close_use_is_an_error_and_an_open_stream_has_ended(bundle):
+    with Model.open(bundle) as model:
+        stream, later = model.stream(TEXT), model.stream(OTHER)
+        first = next(stream)
+    assert list(stream) == []
+    assert stream.answer.text == str(first)
+    assert stream.answer.finish_reason is None
+    with pytest.raises(SessionClosedError, match="closed"):
+        next(later)
+    with pytest.raises(SessionClosedError, match="closed"):
+        model.generate(TEXT)
+    model.close()
+
+
+def test_a_history_keeps_what_finished_and_drafts_from_it(bundle, answer, tmp_path):
+    options = {"history": tmp_path / "answers", "namespace": "rag"}
+    with Model.open(bundle, **options) as model:
+        cut = model.generate(TEXT, stop=answer.text[40:48])  # a stop string finishes a request, too
+        for _ in model.stream(TEXT):
+            break  # given up
+    (kept,) = HistoryStore(options["history"]).read()
+    assert kept.namespace == "rag"
+    assert np.frombuffer(kept.token_ids, "<u4")[kept.prompt_len :].tolist() == list(cut.token_ids)
+    with Model.open(bundle, **options) as model:
+        again = model.generate(TEXT)
+    assert again.token_ids == answer.token_ids
+    assert again.stats.per_source["recent"]["accepted"] > 0
+
+
+def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, answer):
+    with Model.open(
+        bundle, draft="edgellm", draft_model=bundle_of("embedded-draft", "fp32")
+    ) as model:
+        drafted = model.generate(TEXT)
+    assert drafted.token_ids == answer.token_ids
+    assert "draft-model" in drafted.sources
+    with Model.open(bundle, draft="plain") as model:
+        plain = model.generate(TEXT, prediction=answer.text)  # of no use without drafts
+        assert plain.token_ids == answer.token_ids
+        assert model.provider == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"remember": False, "history": "kept"}, "remember is False"),
+        ({"remember": False, "prefix_memory": 1}, "remember is False"),
+        ({"history": "answers", "draft": "plain"}, "history needs drafts"),
+        ({"draft_model": "smaller", "draft": "plain"}, "draft model needs drafts"),
+        ({"lookup_table": "table", "draft": "plain"}, "look-up table needs drafts"),
+        ({"draft": "guess"}, "guess"),
+        ({"draft": ["automaton", "guess"]}, "guess"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_at_opening(bundle, options, named, tmp_path):
+    if "history" in options:
+        options = options | {"history": tmp_path / options["history"]}
+    with pytest.raises(OptionError, match=named):
+        Model.open(bundle, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_not_there_are_named(bundle):
+    with pytest.raises(BundleError, match="nowhere"):
+        Model.open("nowhere")
+    with pytest.raises(BundleError, match="nowhere"):
+        Model.open(bundle, draft_model="nowhere")
+    with pytest.raises(LookupTableError, match="nowhere"):
+        Model.open(bundle, lookup_table="nowhere")
+    with pytest.raises(ProfileError, match="nowhere"):
+        Model.open(bundle, profile="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"stop": ""}, OptionError, "stop"),
+        ({"temperature": -1}, OptionError, "temperature"),
+        ({"temperature": 1, "top_p": 2}, OptionError, "top_p"),
+        ({"max_new_tokens": 0}, OptionError, "max_new_tokens"),
+        ({"text": "word " * 5000}, PromptTooLongError, "cache"),
+    ],
+)
+def test_a_refused_request_leaves_the_model_usable(model, answer, options, error, named):
+    with pytest.raises(error, match=named):
+        model.generate(**{"text": TEXT} | options)
+    assert model.generate(TEXT, max_new_tokens=4).token_ids == answer.token_ids[:4]

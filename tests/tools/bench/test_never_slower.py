@@ -1,0 +1,109 @@
+"""The choice of widths against oracles, and what the command prints."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.errors import OptionError
+from coordgen_rs.generation.loop import generate
+from coordgen_rs.target.session import StepCost
+from coordgen_rs.tools.bench.measuring.never_slower import Recorded, Replay, measure, random_prompts
+
+VOCAB_SIZE = 40
+WIDTHS = (1, 4, 8)
+
+
+def replay(costs):
+    by_width = {w: StepCost(cost, 0.001) for w, cost in zip(WIDTHS, costs, strict=True)}
+    return Replay(by_width, VOCAB_SIZE, 900, ["automaton"])
+
+
+def records(random, repeating):
+    """Answers that copy their prompt, or that are random."""
+    prompts = [random.integers(VOCAB_SIZE, size=60).astype(np.uint32) for _ in range(20)]
+    answers = [prompt[10:50] if repeating else random.permutation(40) for prompt in prompts]
+    return [Recorded(p, a.astype(np.uint32)) for p, a in zip(prompts, answers, strict=True)]
+
+
+@pytest.mark.parametrize("repeating", [True, False])
+@pytest.mark.parametrize("costs", [(1, 1.2, 1.5), (1, 2.1, 3.8), (1, 4, 8)])
+def test_the_choice_is_never_slower_than_plain_and_never_beats_the_adaptive_oracle(
+    costs, repeating
+):
+    replayed = replay(costs)
+    of_task = records(np.random.default_rng(3), repeating)
+    fixed = [replayed.fixed(width, of_task) for width in WIDTHS]
+    chosen, adaptive = replayed.chosen(of_task), replayed.adaptive(of_task)
+    assert chosen <= fixed[0] / 0.97
+    assert adaptive <= min(*fixed, chosen) * (1 + 1e-9)
+    if repeating and costs[-1] < 2:
+        assert chosen < fixed[0] / 1.5
+
+
+def test_plain_costs_a_narrow_step_a_token():
+    (record,) = records(np.random.default_rng(0), repeating=True)[:1]
+    expected = sum(1 + 0.001 * (59 + place) for place in range(40))
+    assert replay((1, 2, 3)).fixed(1, [record]) == pytest.approx(expected)
+
+
+def test_every_task_gets_its_figures(session_of):
+    session = session_of("embedded", "fp32")
+    prompts = {"circles": [np.resize(np.arange(9, dtype=np.uint32), 40)]}
+    prompts["random"] = random_prompts(session, 1, length=30)
+    found = measure(session, prompts, ["automaton"], max_new_tokens=8, repeats=1)
+    assert [figures.task for figures in found] == ["circles", "random"]
+    for figures in found:
+        assert figures.fixed >= 1
+        assert figures.adaptive >= max(figures.fixed, figures.modelled) * (1 - 1e-9)
+        assert figures.gap == pytest.approx(1 - figures.modelled / figures.fixed)
+
+
+def test_a_measured_speedup_is_tokens_over_time_the_first_step_included(session_of, monkeypatch):
+    """Steps take a second each on a clock that only they move, so seconds are steps."""
+    session, seconds = session_of("embedded", "fp32"), [0.0]
+    prompt = np.resize(np.arange(9, dtype=np.uint32), 60)
+    step = type(session).step
+
+    def slow_step(self, inputs):
+        seconds[0] += 1
+        return step(self, inputs)
+
+    monkeypatch.setattr(type(session), "step", slow_step)
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
+    monkeypatch.setattr(session, "step_costs", [StepCost(1.0, 0.0)] * len(session.step_inputs))
+    (found,) = measure(session, {"circles": [prompt]}, ["automaton"], max_new_tokens=24, repeats=1)
+    before = seconds[0]
+    drafter = make_drafter(session, ["automaton"])
+    tokens = [
+        token
+        for step in generate(session, prompt, max_new_tokens=24, drafter=drafter)
+        for token in step.token_ids
+    ]
+    num_steps = seconds[0] - before
+    assert 1 < num_steps < len(tokens) / 1.5
+    assert found.plain_tokens_per_s == 1.0
+    assert found.measured == pytest.approx(len(tokens) / num_steps)
+
+
+def test_what_cannot_be_measured_is_refused(session_of, monkeypatch):
+    session = session_of("embedded", "fp32")
+    with pytest.raises(OptionError, match="repeats"):
+        measure(session, {}, ["automaton"], repeats=0)
+    monkeypatch.setattr(session, "step_costs", None)
+    with pytest.raises(OptionError, match="step costs"):
+        measure(session, {}, ["automaton"])
+
+
+def test_the_command_prints_every_weight_and_thread(bundle_of, data):
+    command = [sys.executable, "benches/never_slower.py", bundle_of("embedded", "fp32"), "--json"]
+    command += ["--data", data, "--limit", 1, "--repeats", 1, "--max-new-tokens", 4]
+    command += ["--threads", 1, 2]
+    done = subprocess.run([*map(str, command)], check=True, capture_output=True)
+    rows = json.loads(done.stdout)
+    assert {(row["weights"], row["threads"]) for row in rows} == {("fp32", 1), ("fp32", 2)}
+    assert {"random"} < {row["task"] for row in rows}

@@ -1,0 +1,108 @@
+"""The bench of switching, and what it rests on: equal outputs, and memory that stays flat."""
+
+import json
+
+import pytest
+
+from checkpoints import CHECKPOINTS
+from command_line import coordgen
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import MemoryBudgetError, OptionError
+from coordgen_rs.target.ort_session import guessed_costs
+from coordgen_rs.tools.bench.measuring.answers import NotLosslessError
+from coordgen_rs.tools.bench.measuring.switching import STRATEGIES, bench_switching
+from coordgen_rs.tools.export import export_checkpoint
+from switch_memory import resident_after
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """The embedded model in three blocks."""
+    out = tmp_path_factory.mktemp("switch") / "bundle"
+    export_checkpoint(CHECKPOINTS["embedded"], out, blocks=3, context=512, prefill_rows=64)
+    return Bundle.open(out)
+
+
+@pytest.fixture(scope="module")
+def costs(bundle):
+    return guessed_costs(bundle.manifest)
+
+
+def test_every_strategy_is_measured_and_says_the_same(bundle, costs):
+    bench = bench_switching(bundle.path, costs, prompt_len=200, rounds=2, load_delay_s=0.001)
+    document = bench.to_json()
+    assert list(document["strategies"]) == list(STRATEGIES)
+    assert (
+        len({tuple(one.answered.tokens) for given in bench.answers.values() for one in given}) == 1
+    )
+    for name, figures in document["strategies"].items():
+        longest_s = max(one.answered.total_s for one in bench.answers[name])
+        assert 0 < figures["first_token_us"] < 1e6 * longest_s
+        assert figures["overlap_us"] <= figures["load_us"]
+        assert figures["load_us"] >= 3 * 1000, name  # three blocks, each with its delay
+        assert figures["planned"]["makespan_us"] > 0
+    assert document["strategies"]["sync"]["exposed_of_sync"] == 1
+    assert document["strategies"]["sync"]["overlap_us"] == 0
+
+
+def test_other_tokens_are_an_error(bundle, costs, monkeypatch):
+    from coordgen_rs.tools.bench.measuring import switching as switch
+
+    real, given = switch._answer, []
+
+    def other(*arguments):
+        given.append(real(*arguments))
+        if len(given) > 1:
+            given[-1].answered.tokens.clear()
+        return given[-1]
+
+    monkeypatch.setattr(switch, "_answer", other)
+    with pytest.raises(NotLosslessError, match="async gave other tokens"):
+        bench_switching(bundle.path, costs, prompt_len=70, strategies=["async"], rounds=1)
+
+
+def test_wrong_options_are_named(bundle, costs):
+    with pytest.raises(OptionError, match="prompt_len is 1,"):
+        bench_switching(bundle.path, costs, prompt_len=1)
+    with pytest.raises(OptionError, match="rounds is 0"):
+        bench_switching(bundle.path, costs, prompt_len=70, rounds=0)
+    with pytest.raises(OptionError, match="guess"):
+        bench_switching(bundle.path, costs, prompt_len=70, strategies=["guess"])
+    with pytest.raises(MemoryBudgetError):
+        bench_switching(bundle.path, costs, prompt_len=70, memory_budget=1)
+
+
+def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path):
+    command = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
+    profile = tmp_path / "profile.json"
+    assert coordgen("profile", bundle.path, "--repeats", "1", "--out", profile).returncode == 0
+    chosen = ("--profile", profile, "--strategies", "sync,just_in_time", "--json", "-")
+    done = coordgen(*command, *chosen)
+    assert done.returncode == 0, done
+    rows = json.loads(done.stdout)["sections"]["switching"]["rows"]
+    assert [row["strategy"] for row in rows] == ["sync", "just_in_time"]
+    assert rows[0]["of_sync"] == 1
+
+
+def test_memory_stays_flat_over_requests_in_both_directions(bundle):
+    early, *_, late = resident_after([10, 40], bundle.path)
+    assert late <= 1.1 * early
+
+
+def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
+    options = ("--sections", "methods", "--methods", "sam", "--repeats", 1, "--max-new-tokens", 4)
+    command = ("bench", bundle.path, prompts, *options, "--json", "-")
+    slowed = ("--load-delay", 0.001)
+    budget = 2 * (bundle.path / "block_00.weights").stat().st_size
+    refused = coordgen(*command, *slowed)
+    assert refused.returncode == 2
+    assert "--load-delay is only for targets that are streamed" in refused.stderr
+    pinned = coordgen(*command, *slowed, "--memory-budget", budget, "--pin-loads")
+    if pinned.returncode == 2 and "core" in pinned.stderr:
+        pytest.skip("threads cannot be pinned here")
+    assert pinned.returncode == 0, pinned
+    options = json.loads(pinned.stdout)["condition"]["options"]
+    assert options["load_delay_s"] == 0.001
+    assert options["pin_loads"]

@@ -1,0 +1,249 @@
+"""A GGUF file exports as the same model's safetensors do, and keeps what it holds."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gguf", reason="the gguf package is not installed")
+
+from checkpoints import exported, sums, write_checkpoint
+from coordgen_rs import Bundle, generate, open_session, plain
+from coordgen_rs.cli.main import main as coordgen
+from coordgen_rs.errors import BundleError, CheckpointError, OptionError, UnsupportedModelError
+from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.config import parse_config
+from coordgen_rs.tools.export.checkpoints.gguf.architectures import architecture_named
+from coordgen_rs.tools.export.checkpoints.gguf.header import Header, read_header
+from coordgen_rs.tools.export.checkpoints.gguf.metadata import Metadata, config_document
+from gguf_files import write_gguf
+
+PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gguf")
+    return write_checkpoint(folder / "model", hidden=64, ffn=96, heads=4, kv_heads=2, head_dim=32)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("weights", ["fp32", "int4", "keep"])
+def test_files_of_floats_give_the_weights_of_the_safetensors(tmp_path, family, tied, weights):
+    checkpoint = write_checkpoint(tmp_path / "model", family=family, tied=tied, head_dim=32)
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    from_gguf = exported(file, tmp_path / "a", weights=weights)
+    from_safetensors = exported(
+        checkpoint, tmp_path / "b", weights="fp32" if weights == "keep" else weights
+    )
+    expected, found = sums(from_safetensors), sums(from_gguf)
+    assert {name: found[name] for name in found if name != "tokenizer.json"} == {
+        name: expected[name] for name in expected if name != "tokenizer.json"
+    }
+    assert from_gguf.manifest.model == from_safetensors.manifest.model
+    assert from_gguf.manifest.inv_freq == from_safetensors.manifest.inv_freq
+
+
+@pytest.mark.parametrize(
+    "types",
+    ["Q4_0", "Q8_0", "Q4_1", "Q5_1", "F16", "BF16", {"attn_q": "Q4_0", "attn_k": "Q8_0"}],
+    ids=str,
+)
+def test_kept_weights_answer_alike_with_and_without_drafts(tmp_path, checkpoint, types):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, types)
+    export_checkpoint(file, tmp_path / "bundle", context=128, prefill_rows=32)
+    with_drafts, without = (
+        [
+            token
+            for step in how(open_session(tmp_path / "bundle"), PROMPT, max_new_tokens=24)
+            for token in step.token_ids
+        ]
+        for how in (generate, plain)
+    )
+    assert len(without) >= 4
+    assert with_drafts == without
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q5_0", "F16", "BF16"])
+def test_exact_types_give_the_logits_of_their_float32_values(tmp_path, checkpoint, name):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, name)
+    logits = {}
+    for weights in ("keep", "fp32"):
+        out = tmp_path / weights
+        export_checkpoint(file, out, weights=weights, context=128, prefill_rows=32)
+        rows = []
+        open_session(out).prefill(PROMPT, on_logits=lambda it, r=rows: r.append(it + 0))
+        logits[weights] = np.concatenate(rows)
+    spread = logits["fp32"].std()
+    # Activations are rounded to 8 bits where weights are integers.
+    most = 0.1 if name.startswith("Q") else 0
+    assert np.abs(logits["keep"] - logits["fp32"]).mean() <= most * spread
+
+
+@pytest.mark.parametrize("weights", ["keep", "fp32", "int8", "int4", "w8a8"])
+def test_what_weights_take_is_told_before_they_are_written(tmp_path, weights):
+    wide = write_checkpoint(tmp_path / "model", hidden=512, ffn=512, heads=4, kv_heads=2)
+    file, out = write_gguf(tmp_path / "model.gguf", wide, "Q4_0"), tmp_path / "bundle"
+    told = export_checkpoint(file, out, weights=weights, context=128, prefill_rows=32)[weights]
+    taken = sum(path.stat().st_size for path in [*out.glob("*.weights"), out / "embedding.bin"])
+    assert told <= taken <= told + 64_000  # tensors begin at whole pages
+
+
+def test_manifest_and_info_say_what_was_kept(tmp_path, checkpoint, capsys):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, {"attn": "Q4_0", "ffn": "Q4_1"})
+    assert coordgen(["export", str(file), str(tmp_path / "bundle")]) == 0
+    said = capsys.readouterr().err
+    assert coordgen(["info", str(tmp_path / "bundle")]) == 0
+    shown = capsys.readouterr().out
+    for line in (
+        "kept: 8 Q4_0 tensors, exactly",
+        "kept: 6 Q4_1 tensors, as the nearest 8-bit integers",
+    ):
+        assert line in said
+        assert line in shown
+    assert "weights: keep" in shown
+
+
+def test_a_gguf_file_is_known_by_its_first_bytes_where_its_name_does_not_say(tmp_path, checkpoint):
+    named = write_gguf(tmp_path / "model.gguf", checkpoint)
+    unnamed = named.rename(tmp_path / "sha256-0123")
+    assert open_checkpoint(unnamed).is_gguf
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, checkpoint):
+    file, given = write_gguf(tmp_path / "model.gguf", checkpoint), tmp_path / "tokenizer.json"
+    own = json.loads((checkpoint / "tokenizer.json").read_text())
+    given.write_text(json.dumps(own))
+    assert json.loads(open_checkpoint(file, given).read_tokenizer()) == own
+    ids = own["model"]["vocab"]
+    own["model"]["vocab"] = {token: (number + 1) % len(ids) for token, number in ids.items()}
+    given.write_text(json.dumps(own))
+    with pytest.raises(CheckpointError, match=r"another model's: \d+ of \d+ tokens differ"):
+        open_checkpoint(file, given).read_tokenizer()
+    own["model"]["vocab"] = ids | {"<new>": 999_999}
+    given.write_text(json.dumps(own))
+    with pytest.raises(CheckpointError, match=r"another model's: it has the token id 999999"):
+        open_checkpoint(file, given).read_tokenizer()
+
+
+def test_a_path_that_is_no_checkpoint_says_what_it_is(tmp_path, checkpoint):
+    of_the_hub = "a model of the Hugging Face Hub is called hf:OWNER/NAME"
+    with pytest.raises(CheckpointError, match=f"nowhere does not exist; {of_the_hub}"):
+        open_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="holds no config"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(CheckpointError, match=r"notes\.txt is no GGUF file; give one, or a dir"):
+        open_checkpoint(tmp_path / "notes.txt")
+    with pytest.raises(CheckpointError, match=f"is an address; {of_the_hub}"):
+        open_checkpoint(Path("https://example.org/a/model"))
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    with pytest.raises(CheckpointError, match=r"give the file, .*model\.gguf"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(BundleError, match=r"model\.gguf is not a bundle: .*export it first"):
+        Bundle.open(file)
+    with pytest.raises(BundleError, match="nowhere is not a bundle: it does not exist"):
+        Bundle.open(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match=r"hf:some/model is not a bundle: export it first"):
+        Bundle.open("hf:some/model")
+
+
+def test_a_bundle_is_no_checkpoint_and_says_so(bundle_of):
+    with pytest.raises(CheckpointError, match="is a bundle: give the checkpoint"):
+        open_checkpoint(bundle_of("embedded-draft", "fp32"))
+
+
+def test_weights_of_other_checkpoints_cannot_be_kept(tmp_path, checkpoint):
+    with pytest.raises(OptionError, match="'keep', which is for GGUF"):
+        export_checkpoint(checkpoint, tmp_path / "bundle", weights="keep")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({"general.architecture": "mamba"}, UnsupportedModelError, "architecture 'mamba'"),
+        ({"split.count": 3}, UnsupportedModelError, "one of several parts"),
+        ({"llama.block_count": None}, CheckpointError, r"llama\.block_count is None"),
+        ({"llama.block_count": 5}, CheckpointError, "has no tensor model.layers.2"),
+        ({"llama.block_count": 1}, UnsupportedModelError, r"tensor blk\.1\..* is not one"),
+        ({"llama.block_count": 1 << 31}, CheckpointError, "block_count is 2147483648"),
+        ({"llama.attention.head_count": 0}, CheckpointError, "head_count is 0"),
+        ({"llama.attention.head_count": "x"}, CheckpointError, "expected a number"),
+        ({"llama.expert_count": 8}, UnsupportedModelError, "mixtures of experts"),
+        ({"llama.attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
+        ({"llama.final_logit_softcapping": 9.0}, UnsupportedModelError, "final_logit_softcapping"),
+        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope scaling 'yarn'"),
+        ({"tokenizer.ggml.eos_token_id": [1]}, CheckpointError, r"eos_token_id \[1\] is not"),
+        ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "model is 'bert'"),
+        ({"tokenizer.ggml.tokens": None}, CheckpointError, r"ggml\.tokens is missing"),
+        ({"tokenizer.ggml.scores": None}, CheckpointError, r"ggml\.scores is missing"),
+        ({"tokenizer.ggml.scores": [0.5, 1.5]}, CheckpointError, "scores do not agree"),
+        ({"tokenizer.ggml.token_type": [1]}, CheckpointError, "has no type"),
+        (
+            {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "secret"},
+            UnsupportedModelError,
+            "pre is 'secret', which is not known: give .* --tokenizer",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(tmp_path, checkpoint, metadata, error, message):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
+    with pytest.raises(error, match=message):
+        export_checkpoint(file, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_biases_that_no_graph_adds_are_refused(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "model", family="qwen2", head_dim=32)
+    config = checkpoint / "config.json"
+    config.write_text(config.read_text().replace("Qwen2ForCausalLM", "LlamaForCausalLM"))
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    with pytest.raises(UnsupportedModelError, match=r"layers\.0\..*_proj\.bias is a bias"):
+        open_checkpoint(file)
+
+
+def test_control_tokens_end_an_answer_without_being_named_by_the_file(tmp_path, checkpoint):
+    tokens = [f"<0x{number:02X}>" for number in range(128)]
+    tokens[7] = "<|im_end|>"
+    kinds = [3 if number == 7 else 6 for number in range(128)]
+    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
+    assert open_checkpoint(file).config.end_token_ids == [2, 7]
+
+
+@pytest.mark.parametrize(("layers", "scale"), [(26, 256**-0.5), (62, 168**-0.5)])
+def test_attention_of_gemma_is_scaled_as_its_number_of_layers_says(layers, scale):
+    sizes = {
+        "block_count": layers,
+        "context_length": 1024,
+        "embedding_length": 5376,
+        "feed_forward_length": 64,
+        "attention.head_count": 32,
+        "attention.key_length": 256,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.sliding_window": 512,
+    }
+    metadata = {f"gemma3.{name}": value for name, value in sizes.items()}
+    header = Header(Path("x.gguf"), {"general.architecture": "gemma3", **metadata}, {})
+    document = config_document(Metadata(header), architecture_named("gemma3"))
+    config = parse_config({**document, "vocab_size": 16}, {})
+    assert config.score_scale == pytest.approx(scale)
+
+
+def test_factors_of_llama_3_hold_for_the_whole_context(tmp_path):
+    name = "llama.rope.scaling.original_context_length"
+    checkpoint = write_checkpoint(tmp_path / "model", head_dim=32)
+    plain_file = write_gguf(tmp_path / "a.gguf", checkpoint)
+    header = read_header(plain_file)
+    stored = header.tensors["output_norm.weight"]
+    factors = replace(stored, name="rope_freqs.weight", shape=(16,))
+    tensors = {**header.tensors, "rope_freqs.weight": factors}
+    metadata = {**header.metadata, name: 64}
+    document = config_document(
+        Metadata(Header(plain_file, metadata, tensors)), architecture_named("llama")
+    )
+    assert parse_config(document, {}).max_positions == header.metadata["llama.context_length"]

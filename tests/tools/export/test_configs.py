@@ -1,0 +1,190 @@
+"""Configurations as they are published, and as transformers writes them today: the same model."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
+from coordgen_rs.tools.export.checkpoints.text_part import text_config
+from families import needs_transformers
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 96,
+    "intermediate_size": 128,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0 + i for i in range(12)],
+    "long_factor": [9.0] * 12,
+}
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen3-0.6B": (
+        "Qwen3ForCausalLM",
+        {
+            **SIZES,
+            "attention_bias": False,
+            "head_dim": 32,
+            "max_window_layers": 28,
+            "rope_scaling": None,
+            "rope_theta": 1_000_000,
+            "sliding_window": None,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+        },
+    ),
+    "Qwen2 with windows": (
+        "Qwen2ForCausalLM",
+        {**SIZES, "max_window_layers": 3, "sliding_window": 512, "use_sliding_window": True},
+    ),
+    "Mistral-7B-v0.1": ("MistralForCausalLM", {**SIZES, "sliding_window": 4096}),
+    "Mistral-7B-v0.3": ("MistralForCausalLM", {**SIZES, "sliding_window": None, "rope_theta": 1e6}),
+    "SmolLM3-3B": (
+        "SmolLM3ForCausalLM",
+        {
+            **SIZES,
+            "layer_types": ["full_attention"] * 8,
+            "no_rope_layers": [1, 1, 1, 0, 1, 1, 1, 0],
+            "rope_theta": 5e6,
+            "use_sliding_window": False,
+        },
+    ),
+    "granite-3.3-2b-instruct": (
+        "GraniteForCausalLM",
+        {
+            **SIZES,
+            "attention_multiplier": 0.015625,
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+            "tie_word_embeddings": True,
+            "rope_theta": 1e7,
+        },
+    ),
+    "Phi-3-mini-4k-instruct": (
+        "Phi3ForCausalLM",
+        {
+            **SIZES,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+            "rope_scaling": None,
+            "sliding_window": 2047,
+        },
+    ),
+    "Phi-3.5-mini-instruct": (
+        "Phi3ForCausalLM",
+        {
+            **SIZES,
+            "original_max_position_embeddings": 4096,
+            "rope_scaling": _LONGROPE,
+            "rope_theta": 10_000.0,
+            "sliding_window": 262_144,
+        },
+    ),
+    "Phi-4-mini-instruct": (
+        "Phi3ForCausalLM",
+        {
+            **SIZES,
+            "hidden_size": 128,
+            "original_max_position_embeddings": 4096,
+            "partial_rotary_factor": 0.75,
+            "rope_scaling": _LONGROPE,
+            "tie_word_embeddings": True,
+            "sliding_window": 262_144,
+        },
+    ),
+    "gemma-3-1b-it": (
+        "Gemma3ForCausalLM",
+        {
+            **SIZES,
+            "head_dim": 32,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "attn_logit_softcapping": None,
+            "query_pre_attn_scalar": 256,
+            "rope_local_base_freq": 10_000,
+            "rope_scaling": None,
+            "rope_theta": 1_000_000,
+            "sliding_window": 512,
+            "sliding_window_pattern": 6,
+        },
+    ),
+    "gemma-3-4b-it": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "eos_token_id": [1, 106],
+            "text_config": {
+                "hidden_size": 2560,
+                "intermediate_size": 10_240,
+                "num_hidden_layers": 34,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "sliding_window": 1024,
+            },
+        },
+    ),
+}
+"""With small sizes, but for the last, whose text_config leaves most of them out."""
+
+
+def parsed(architecture: str, config: dict[str, Any]) -> ModelConfig:
+    return parse_config(text_config({**config, "architectures": [architecture]}), {})
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_and_present_configurations_mean_the_same(name):
+    import transformers
+
+    architecture, config = PUBLISHED[name]
+    present = getattr(transformers, architecture).config_class(**deepcopy(config)).to_dict()
+    old, new = parsed(architecture, config), parsed(architecture, present)
+    assert "rope_theta" not in present
+    if name == "gemma-3-4b-it":
+        assert (old.num_heads, old.num_kv_heads, old.vocab_size) == (8, 4, 262_208)
+        assert old.end_token_ids == [1, 106]
+    else:
+        assert old == new
+
+
+def test_switches_of_published_configurations():
+    configs = {name: parsed(*published) for name, published in PUBLISHED.items()}
+    gemma = configs["gemma-3-1b-it"]
+    assert (gemma.norm_offset, gemma.output_norms, gemma.qk_norm) == (1.0, True, True)
+    assert (gemma.window, gemma.window_layers) == (512, frozenset(range(8)) - {5})
+    assert gemma.score_scale == 256**-0.5
+    assert gemma.window_inv_freq != gemma.inv_freq
+    large = configs["gemma-3-4b-it"]
+    assert large.inv_freq[0] == 0.125
+    assert large.window_inv_freq is not None
+    assert large.window_inv_freq[0] == 1.0
+    phi = configs["Phi-4-mini-instruct"]
+    assert (phi.max_positions, len(phi.inv_freq), phi.head_dim) == (4096, 12, 32)
+    assert phi.rope_factor == pytest.approx(1.190238, abs=1e-6)
+    assert configs["Phi-3-mini-4k-instruct"].rope_factor is None
+    assert configs["SmolLM3-3B"].unrotated_layers == {3, 7}
+    assert configs["SmolLM3-3B"].tied_head
+    assert configs["Mistral-7B-v0.3"].window is None
+    assert configs["Mistral-7B-v0.1"].within(4096).window is None
+    assert configs["Mistral-7B-v0.1"].within(4097).window == 4096
+    assert configs["Qwen2 with windows"].window_layers == {3, 4, 5, 6, 7}
+    assert configs["granite-3.3-2b-instruct"].logits_scale == 0.125
+
+
+def test_windows_of_gemma_have_their_own_rotation_where_the_file_does_not_say_which():
+    parameters: dict[str, dict[str, Any]] = {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default"},
+    }
+    config = {**SIZES, "architectures": ["Gemma3ForCausalLM"], "head_dim": 32}
+    said = parse_config(config | {"rope_parameters": parameters}, {})
+    parameters["sliding_attention"]["rope_theta"] = 1e4
+    assert said == parse_config(config | {"rope_parameters": parameters}, {})
+    assert said.inv_freq != said.window_inv_freq
