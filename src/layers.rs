@@ -14,7 +14,7 @@ const CRATE: &[&[&str]] = &[
     &["tree"],
     &["verify"],
     &["commit"],
-    &["draft", "load"],
+    &["draft", "load", "ort"],
     &["py"],
 ];
 

@@ -137,10 +137,12 @@
 //!   timetable out on a thread of its own; [`load::switcher`], which decides for each prompt
 //!   whether to plan or to stream, and learns what blocks cost.
 //!
-//! With feature `python` the crate is also the extension module `coordgen_rs._core`: `py/` converts,
-//! in folders named like those above, and decides nothing. `scores` holds the passes over rows of
-//! logits, the same to the last bit on every machine; `random` and `replace_file` are small helpers; `waiting` takes
-//! locks without holding up Python; `layers` tests that imports run one way.
+//! With feature `ort` the built library registers the kernels as operators of ONNX Runtime: `ort/`.
+//! With feature `python`, which includes it, the crate is also the extension module
+//! `coordgen_rs._core`: `py/` converts, in folders named like those above, and decides nothing.
+//! `scores` holds the passes over rows of logits, the same to the last bit on every machine;
+//! `random` and `replace_file` are small helpers; `waiting` takes locks without holding up Python;
+//! `layers` tests that imports run one way.
 //!
 //! # Example
 //!
@@ -211,6 +213,10 @@ pub mod kernels;
 mod layers;
 pub mod load;
 pub mod logits;
+#[cfg(feature = "ort")]
+mod ort;
+#[cfg(feature = "python")]
+mod py;
 mod random;
 mod replace_file;
 pub mod sampling;
@@ -233,6 +239,3 @@ pub use ids::{BlockId, Graph, NodeId, StateId, TokenId};
 pub use logits::Logits;
 pub use tree::draft_tree::DraftTree;
 pub use tree::step_inputs::{StepBuffers, StepInputs};
-
-#[cfg(feature = "python")]
-mod py;

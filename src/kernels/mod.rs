@@ -3,7 +3,7 @@
 //! In: rows of float32. Out: rows of uint8 around 128 and the scale of each, as in
 //! `python/coordgen_rs/tools/export/cpu/w8a8.py`: `round(x * (127 / max|x|)) + 128`, and `max|x| / 127`.
 //! A fine row has a second row of what rounding left, in 254 steps to one of the first.
-//! ONNX Runtime calls them through `src/py/kernels`.
+//! ONNX Runtime calls them through `src/ort`.
 //!
 //! The same lines are compiled for vectors of several widths. No sum is reordered and no product
 //! fused with a sum, so all give the same bits: sums run in `LANES` lanes on any processor.

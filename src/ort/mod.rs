@@ -14,8 +14,6 @@ mod tensors;
 use std::ptr;
 use std::sync::OnceLock;
 
-use pyo3::prelude::*;
-
 use ort_sys::{OrtApi, OrtApiBase, OrtCustomOpDomain, OrtSessionOptions, OrtStatusPtr};
 
 /// The version of ONNX Runtime's interface that is asked for: of release 1.18.
@@ -51,17 +49,6 @@ pub unsafe extern "system" fn RegisterCustomOps(
         domain(api).and_then(|domain| tensors::check((api.AddCustomOpDomain)(options, domain)))
     };
     added.err().unwrap_or(OrtStatusPtr(ptr::null_mut()))
-}
-
-/// Whether ONNX Runtime's products of uint8 and int8 may overflow on this processor.
-#[pyfunction]
-fn byte_products_saturate() -> bool {
-    crate::kernels::byte_products_saturate()
-}
-
-/// Adds the function to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(byte_products_saturate, module)?)
 }
 
 /// The domain, made when first asked for.
