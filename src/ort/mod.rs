@@ -8,6 +8,8 @@
 //! live as long as a call.
 #![allow(unsafe_code)]
 
+mod kernel;
+mod kind;
 mod operator;
 mod tensors;
 
