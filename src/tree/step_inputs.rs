@@ -6,13 +6,8 @@
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::tree::draft_tree::DraftTree;
+use crate::tree::mask::{MASKED, VISIBLE};
 use crate::tree::window_mask::WindowMask;
-
-/// Additive mask of a slot that a row sees.
-pub const VISIBLE: f32 = 0.0;
-/// Additive mask of a slot that a row does not see. Finite, so that no row's softmax is NaN, and
-/// far enough below any score that its share underflows to an exact zero.
-pub const MASKED: f32 = -1e4;
 
 /// A step's buffers, owned by the caller.
 #[derive(Debug)]

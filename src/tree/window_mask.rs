@@ -4,7 +4,7 @@
 //! What all of the context is seen by, and the rest of a step, is `step_inputs.rs`.
 
 use crate::tree::draft_tree::DraftTree;
-use crate::tree::step_inputs::{MASKED, VISIBLE};
+use crate::tree::mask::{MASKED, VISIBLE};
 
 /// A mask in which a row at position `p` sees, of what it descends from, positions above
 /// `p - window`: its own and the `window - 1` before it.
