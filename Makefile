@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CORE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find src -name '*.rs')
+CORE_SOURCES := Cargo.toml Cargo.lock pyproject.toml build.rs python/coordgen_rs/_core.pyi $(shell find src -name '*.rs')
 EMBEDDED := build/embedded-fp32
 EMBEDDED_DRAFT := build/embedded-draft-fp32
 PROMPT ?= models/prompts/rag.txt

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 const MESSAGE: &[u8] = b"coordgen: error: a file in use was cut short, or its disk failed: \
 find it with coordgen check BUNDLE\n";
 
-/// Ends the process with exit code 2 and one line on stderr where a mapped file has no bytes.
+#[doc = stub_doc!("name_bus_errors")]
 #[pyfunction]
 fn name_bus_errors() {
     #[cfg(unix)]

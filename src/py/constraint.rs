@@ -85,7 +85,7 @@ fn ids(tokens: &[TokenId]) -> Vec<u32> {
     tokens.iter().map(|token| token.0).collect()
 }
 
-/// Makes the tokens impossible that a mask does not allow, in a row of logits.
+#[doc = stub_doc!("keep_allowed")]
 #[pyfunction(name = "keep_allowed")]
 fn py_keep_allowed(logits: &Bound<'_, PyAny>, words: &Bound<'_, PyAny>) -> PyResult<()> {
     let words = array::<u32>(words, "the mask")?.try_readonly()?;

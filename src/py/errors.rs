@@ -6,92 +6,57 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 
-create_exception!(
-    coordgen_rs._core,
-    CoordgenError,
-    PyException,
-    "Base of all errors of coordgen_rs."
-);
+create_exception!(coordgen_rs._core, CoordgenError, PyException, stub_doc!("CoordgenError"));
 create_exception!(
     coordgen_rs._core,
     TokenOutOfRangeError,
     CoordgenError,
-    "A token id is not in the vocabulary."
+    stub_doc!("TokenOutOfRangeError")
 );
 create_exception!(
     coordgen_rs._core,
     EmptyPromptError,
     CoordgenError,
-    "A request has no token to continue from."
+    stub_doc!("EmptyPromptError")
 );
 create_exception!(
     coordgen_rs._core,
     NonFiniteLogitsError,
     CoordgenError,
-    "Logits hold NaN, or nothing finite."
+    stub_doc!("NonFiniteLogitsError")
 );
-create_exception!(
-    coordgen_rs._core,
-    GrammarError,
-    CoordgenError,
-    "A grammar cannot be used, or cannot go on."
-);
+create_exception!(coordgen_rs._core, GrammarError, CoordgenError, stub_doc!("GrammarError"));
 create_exception!(
     coordgen_rs._core,
     InvalidDraftError,
     CoordgenError,
-    "A draft tree is malformed or too large."
+    stub_doc!("InvalidDraftError")
 );
-create_exception!(
-    coordgen_rs._core,
-    ShapeError,
-    CoordgenError,
-    "An array has the wrong shape, or a step does not fit."
-);
-create_exception!(
-    coordgen_rs._core,
-    CallOrderError,
-    CoordgenError,
-    "Calls came out of their order."
-);
-create_exception!(
-    coordgen_rs._core,
-    OptionError,
-    CoordgenError,
-    "An option is unknown or outside its range."
-);
+create_exception!(coordgen_rs._core, ShapeError, CoordgenError, stub_doc!("ShapeError"));
+create_exception!(coordgen_rs._core, CallOrderError, CoordgenError, stub_doc!("CallOrderError"));
+create_exception!(coordgen_rs._core, OptionError, CoordgenError, stub_doc!("OptionError"));
 
 create_exception!(
     coordgen_rs._core,
     HistoryIndexError,
     CoordgenError,
-    "The index of a history cannot be used or written."
+    stub_doc!("HistoryIndexError")
 );
 
 create_exception!(
     coordgen_rs._core,
     LookupTableError,
     CoordgenError,
-    "A saved look-up table cannot be used, or a table not be written."
+    stub_doc!("LookupTableError")
 );
 
-create_exception!(
-    coordgen_rs._core,
-    BlockLoadError,
-    CoordgenError,
-    "A graph of a block cannot be loaded (the message names it), or loading was cancelled."
-);
-create_exception!(
-    coordgen_rs._core,
-    ForkedError,
-    CoordgenError,
-    "This process is a fork of the one that opened what it uses, and lacks its threads."
-);
+create_exception!(coordgen_rs._core, BlockLoadError, CoordgenError, stub_doc!("BlockLoadError"));
+create_exception!(coordgen_rs._core, ForkedError, CoordgenError, stub_doc!("ForkedError"));
 create_exception!(
     coordgen_rs._core,
     MemoryBudgetError,
     CoordgenError,
-    "Nothing that can run fits into the memory budget."
+    stub_doc!("MemoryBudgetError")
 );
 
 impl From<Error> for PyErr {

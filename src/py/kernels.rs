@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-/// Whether ONNX Runtime's products of uint8 and int8 may overflow on this processor.
+#[doc = stub_doc!("byte_products_saturate")]
 #[pyfunction]
 fn byte_products_saturate() -> bool {
     crate::kernels::byte_products_saturate()

@@ -1,4 +1,8 @@
 //! The Python binding: convert, call, convert. Its folders are those of the crate.
+//!
+//! Docstrings are those of the stub, `_core.pyi`: `build.rs` makes `stub_doc!` of it.
+
+include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
 
 mod bus_error;
 mod constraint;
@@ -15,8 +19,9 @@ mod top_k;
 
 use pyo3::prelude::*;
 
-/// The extension module `coordgen_rs._core`. Arrays are read and written on the strength of the
-/// interpreter's lock, so an interpreter that can do without one takes it when this is imported.
+// Arrays are read and written on the strength of the interpreter's lock, so an interpreter that can
+// do without one takes it when this is imported.
+#[doc = stub_doc!("_core")]
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::let_go_where_a_lock_is_not_free();

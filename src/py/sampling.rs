@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::ids::TokenId;
 use crate::sampling::{Sampling, SeenTokens, check_vocab_size};
 
-/// How the target's tokens are drawn from its logits.
+#[doc = stub_doc!("Sampling")]
 #[pyclass(name = "Sampling", module = "coordgen_rs._core", frozen, eq, from_py_object)]
 #[derive(Clone, Copy, PartialEq)]
 pub struct PySampling(pub Sampling);
@@ -33,11 +33,13 @@ impl PySampling {
         Ok(Self(sampling.with_repetition_penalty(repetition_penalty)?))
     }
 
+    #[doc = stub_doc!("Sampling.penalises")]
     #[getter]
     fn penalises(&self) -> bool {
         self.0.penalises()
     }
 
+    #[doc = stub_doc!("Sampling.draw")]
     #[pyo3(signature = (logits, index, seen=None))]
     fn draw(
         &self,
@@ -63,7 +65,7 @@ impl PySampling {
     }
 }
 
-/// The distinct tokens of a text that grows, for a repetition penalty.
+#[doc = stub_doc!("SeenTokens")]
 #[pyclass(name = "SeenTokens", module = "coordgen_rs._core")]
 pub struct PySeenTokens {
     core: SeenTokens,
@@ -79,6 +81,7 @@ impl PySeenTokens {
         Ok(Self { core: SeenTokens::default(), vocab_size })
     }
 
+    #[doc = stub_doc!("SeenTokens.extend")]
     fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
         let (tokens, vocab_size) = (token_ids(tokens, "tokens")?, self.vocab_size);
         if let Some(&token) = tokens.iter().find(|token| token.0 as usize >= vocab_size) {

@@ -10,16 +10,20 @@ use crate::error::Result;
 use crate::tree::draft_tree::DraftTree;
 use crate::tree::step_inputs::{StepBuffers, StepInputs};
 
-/// The buffers of one step shape, owned by the caller.
+#[doc = stub_doc!("StepInputs")]
 #[pyclass(name = "StepInputs", module = "coordgen_rs._core")]
 pub struct PyStepInputs {
     pub(super) core: StepInputs,
+    #[doc = stub_doc!("StepInputs.input_ids")]
     #[pyo3(get)]
     input_ids: Py<PyArrayDyn<i64>>,
+    #[doc = stub_doc!("StepInputs.position_ids")]
     #[pyo3(get)]
     position_ids: Py<PyArrayDyn<i64>>,
+    #[doc = stub_doc!("StepInputs.mask")]
     #[pyo3(get)]
     mask: Py<PyArrayDyn<f32>>,
+    #[doc = stub_doc!("StepInputs.window_mask")]
     #[pyo3(get)]
     window_mask: Option<Py<PyArrayDyn<f32>>>,
     /// Where the buffers stood when all of them could be written at once; `None` if they could not.
@@ -177,21 +181,25 @@ impl PyStepInputs {
         })
     }
 
+    #[doc = stub_doc!("StepInputs.rows")]
     #[getter]
     fn rows(&self) -> usize {
         self.core.rows()
     }
 
+    #[doc = stub_doc!("StepInputs.attended")]
     #[getter]
     fn attended(&self) -> usize {
         self.core.attended()
     }
 
+    #[doc = stub_doc!("StepInputs.num_nodes")]
     #[getter]
     fn num_nodes(&self) -> usize {
         self.core.num_nodes()
     }
 
+    #[doc = stub_doc!("StepInputs.fill")]
     fn fill(
         &mut self,
         token_ids: &Bound<'_, PyAny>,
@@ -205,6 +213,7 @@ impl PyStepInputs {
         self.fill_tree(py, &tree, past_len)
     }
 
+    #[doc = stub_doc!("StepInputs.fill_chain")]
     fn fill_chain(&mut self, token_ids: &Bound<'_, PyAny>, past_len: usize) -> PyResult<()> {
         let tree = DraftTree::chain(&self::token_ids(token_ids, "token_ids")?)?;
         self.fill_tree(token_ids.py(), &tree, past_len)

@@ -9,7 +9,7 @@ use crate::top_k::{TOP_K, top_k_rows};
 /// Two `(rows, 8)` arrays: token ids and probabilities.
 type TopKArrays = (Py<PyArray2<u32>>, Py<PyArray2<f32>>);
 
-/// The likeliest tokens of each row of logits, with their probabilities.
+#[doc = stub_doc!("top_k")]
 #[pyfunction]
 fn top_k(py: Python<'_>, logits: &Bound<'_, PyAny>) -> PyResult<TopKArrays> {
     let (logits, rows, columns) = matrix::<f32>(logits, "logits")?;

@@ -43,18 +43,22 @@ pub(super) fn by_kind(counts: &SourceStatistics) -> BTreeMap<&'static str, usize
     [("proposed", counts.proposed), ("accepted", counts.accepted)].into()
 }
 
-/// What one verification gave out.
+#[doc = stub_doc!("Accepted")]
 #[pyclass(name = "Accepted", module = "coordgen_rs._core", frozen)]
 pub struct PyAccepted {
+    #[doc = stub_doc!("Accepted.token_ids")]
     #[pyo3(get)]
     token_ids: Py<PyArray1<u32>>,
     row_ids: Vec<NodeId>,
     /// Of `row_ids`, once it was asked for: only those who move rows ask.
     rows: PyOnceLock<Py<PyArray1<u32>>>,
+    #[doc = stub_doc!("Accepted.accept_len")]
     #[pyo3(get)]
     accept_len: usize,
+    #[doc = stub_doc!("Accepted.num_drafted")]
     #[pyo3(get)]
     num_drafted: usize,
+    #[doc = stub_doc!("Accepted.finish_reason")]
     #[pyo3(get)]
     finish_reason: Option<&'static str>,
     sources: Vec<&'static str>,
@@ -62,12 +66,14 @@ pub struct PyAccepted {
 
 #[pymethods]
 impl PyAccepted {
+    #[doc = stub_doc!("Accepted.rows")]
     #[getter]
     fn rows(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
         let rows = self.row_ids.iter().map(|row| row.0);
         self.rows.get_or_init(py, || to_array(py, rows)).clone_ref(py)
     }
 
+    #[doc = stub_doc!("Accepted.sources")]
     #[getter]
     fn sources(&self) -> Vec<&'static str> {
         self.sources.clone()
@@ -89,7 +95,7 @@ impl PyAccepted {
     }
 }
 
-/// Drafts, verifies and commits for one request after the other.
+#[doc = stub_doc!("Drafter")]
 #[pyclass(name = "Drafter", module = "coordgen_rs._core")]
 pub struct PyDrafter {
     core: Drafter,
@@ -161,6 +167,7 @@ impl PyDrafter {
         })
     }
 
+    #[doc = stub_doc!("Drafter.begin")]
     #[pyo3(signature = (
         prompt_ids, max_new_tokens, sampling=None, prediction=None, *, ignore_eos=false,
         num_reused=0, grammar=None
@@ -190,11 +197,13 @@ impl PyDrafter {
         Ok(())
     }
 
+    #[doc = stub_doc!("Drafter.reads_prefill")]
     #[getter]
     fn reads_prefill(&self) -> bool {
         self.core.reads_prefill()
     }
 
+    #[doc = stub_doc!("Drafter.prefilled")]
     fn prefilled(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = logits.py();
         let logits = self.logits(logits)?.try_readonly()?;
@@ -203,17 +212,20 @@ impl PyDrafter {
         Ok(py.detach(|| self.core.prefilled(scores))?)
     }
 
+    #[doc = stub_doc!("Drafter.model_pays")]
     #[pyo3(signature = (past_len, *, a_token=0.0, catching_up=0.0))]
     fn model_pays(&mut self, past_len: usize, a_token: f32, catching_up: f32) -> PyResult<bool> {
         let price = ModelPrice { a_token, catching_up };
         self.core.model_pays(past_len, price).map_err(|error| self.raised.error(error))
     }
 
+    #[doc = stub_doc!("Drafter.model_ran")]
     #[pyo3(signature = (cost, *, catching_up=0.0))]
     fn model_ran(&mut self, cost: f32, catching_up: f32) -> PyResult<()> {
         Ok(self.core.model_ran(cost, catching_up)?)
     }
 
+    #[doc = stub_doc!("Drafter.propose")]
     #[pyo3(signature = (past_len, draft=None))]
     fn propose(
         &mut self,
@@ -245,6 +257,7 @@ impl PyDrafter {
         }
     }
 
+    #[doc = stub_doc!("Drafter.accept")]
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
         let logits = self.logits(logits)?;
@@ -262,6 +275,7 @@ impl PyDrafter {
         Ok(PyAccepted::new(py, accepted, &self.core))
     }
 
+    #[doc = stub_doc!("Drafter.accept_recorded")]
     fn accept_recorded(
         &mut self,
         py: Python<'_>,
@@ -272,40 +286,48 @@ impl PyDrafter {
         Ok(PyAccepted::new(py, accepted, &self.core))
     }
 
+    #[doc = stub_doc!("Drafter.end")]
     fn end(&mut self, py: Python<'_>) {
         py.detach(|| self.core.end());
     }
 
+    #[doc = stub_doc!("Drafter.draft_on")]
     fn draft_on(&self) -> bool {
         false
     }
 
+    #[doc = stub_doc!("Drafter.draft")]
     #[getter]
     fn draft(&self, py: Python<'_>) -> TreeArrays {
         tree_arrays(py, self.core.tree())
     }
 
+    #[doc = stub_doc!("Drafter.node_sources")]
     #[getter]
     fn node_sources(&self) -> Vec<&'static str> {
         let origins = self.core.node_origins().into_iter();
         origins.map(|origin| self.core.origin_name(origin)).collect()
     }
 
+    #[doc = stub_doc!("Drafter.finish_reason")]
     #[getter]
     fn finish_reason(&self) -> Option<&'static str> {
         self.core.finish_reason().map(FinishReason::name)
     }
 
+    #[doc = stub_doc!("Drafter.num_carried")]
     #[getter]
     fn num_carried(&self) -> usize {
         self.core.carried().len()
     }
 
+    #[doc = stub_doc!("Drafter.accept_histogram")]
     #[getter]
     fn accept_histogram(&self) -> Vec<usize> {
         self.core.statistics().accept_histogram.clone()
     }
 
+    #[doc = stub_doc!("Drafter.per_source")]
     #[getter]
     fn per_source(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, usize>> {
         let counts = self.core.statistics().sources.iter();
@@ -314,6 +336,7 @@ impl PyDrafter {
         self.core.source_names().zip(counts.map(by_kind)).chain(forced).collect()
     }
 
+    #[doc = stub_doc!("Drafter.memory_bytes")]
     fn memory_bytes(&self) -> usize {
         self.core.memory_bytes()
     }

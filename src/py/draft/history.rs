@@ -11,7 +11,7 @@ use crate::draft::sources::history::gather::{Belongs, Place, write_gathered_inde
 use crate::py::convert::token_ids;
 use crate::py::errors::OptionError;
 
-/// Finished requests of one namespace, shared by the drafters of a process.
+#[doc = stub_doc!("SharedHistory")]
 #[pyclass(name = "SharedHistory", module = "coordgen_rs._core", frozen)]
 pub struct PySharedHistory {
     core: History,
@@ -51,6 +51,7 @@ impl PySharedHistory {
         Self { core: new(vocab_size) }
     }
 
+    #[doc = stub_doc!("SharedHistory.remember")]
     #[pyo3(signature = (token_ids, number=None))]
     fn remember(&self, token_ids: &Bound<'_, PyAny>, number: Option<u64>) -> PyResult<()> {
         let tokens = self::token_ids(token_ids, "token_ids")?;
@@ -60,16 +61,19 @@ impl PySharedHistory {
         }?)
     }
 
+    #[doc = stub_doc!("SharedHistory.open_index")]
     fn open_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
         let key = self::key(key)?;
         Ok(py.detach(|| self.core.open_index(&path, &key))?)
     }
 
+    #[doc = stub_doc!("SharedHistory.open_fleet_index")]
     fn open_fleet_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
         let key = self::key(key)?;
         Ok(py.detach(|| self.core.open_fleet_index(&path, &key))?)
     }
 
+    #[doc = stub_doc!("SharedHistory.write_gathered_index")]
     #[staticmethod]
     fn write_gathered_index(
         py: Python<'_>,
@@ -85,6 +89,7 @@ impl PySharedHistory {
         Ok(py.detach(|| write_gathered_index(&path, &files, &places, belongs))?)
     }
 
+    #[doc = stub_doc!("SharedHistory.write_index")]
     #[staticmethod]
     fn write_index(
         py: Python<'_>,
@@ -99,10 +104,12 @@ impl PySharedHistory {
         Ok(py.detach(|| write_index(&path, &tokens, vocab_size, covers, key))?)
     }
 
+    #[doc = stub_doc!("SharedHistory.check_index")]
     fn check_index(&self, py: Python<'_>) -> bool {
         py.detach(|| self.core.check_index())
     }
 
+    #[doc = stub_doc!("SharedHistory.clear")]
     fn clear(&self, py: Python<'_>) {
         py.detach(|| self.core.clear());
     }
@@ -111,36 +118,43 @@ impl PySharedHistory {
     #[pyo3(name = "TERMINATOR")]
     const END: u32 = TERMINATOR.0;
 
+    #[doc = stub_doc!("SharedHistory.vocab_size")]
     #[getter]
     fn vocab_size(&self) -> u32 {
         self.core.vocab_size()
     }
 
+    #[doc = stub_doc!("SharedHistory.is_damaged")]
     #[getter]
     fn is_damaged(&self) -> bool {
         self.core.is_damaged()
     }
 
+    #[doc = stub_doc!("SharedHistory.num_indexed_tokens")]
     #[getter]
     fn num_indexed_tokens(&self) -> usize {
         self.core.num_indexed_tokens()
     }
 
+    #[doc = stub_doc!("SharedHistory.is_fleet_damaged")]
     #[getter]
     fn is_fleet_damaged(&self) -> bool {
         self.core.is_fleet_damaged()
     }
 
+    #[doc = stub_doc!("SharedHistory.num_fleet_tokens")]
     #[getter]
     fn num_fleet_tokens(&self) -> usize {
         self.core.num_fleet_tokens()
     }
 
+    #[doc = stub_doc!("SharedHistory.num_recent_tokens")]
     #[getter]
     fn num_recent_tokens(&self) -> usize {
         self.core.num_recent_tokens()
     }
 
+    #[doc = stub_doc!("SharedHistory.covers")]
     #[getter]
     fn covers(&self) -> u64 {
         self.core.covers()

@@ -15,7 +15,7 @@ use crate::draft::methods::Method;
 use crate::ids::TokenId;
 use crate::py::convert::{to_array, token_ids};
 
-/// Drafts for one request of a host after the other.
+#[doc = stub_doc!("HostDrafter")]
 #[pyclass(name = "HostDrafter", module = "coordgen_rs._core")]
 pub struct PyHostDrafter {
     core: HostDrafter,
@@ -48,6 +48,7 @@ impl PyHostDrafter {
         Ok(Self { core: HostDrafter::new(Method::named(method)?, history, options)? })
     }
 
+    #[doc = stub_doc!("HostDrafter.begin")]
     #[pyo3(signature = (prompt_ids, prediction=None))]
     fn begin(
         &mut self,
@@ -60,55 +61,66 @@ impl PyHostDrafter {
         Ok(py.detach(|| self.core.begin(&prompt, &prediction))?)
     }
 
+    #[doc = stub_doc!("HostDrafter.propose_chain")]
     #[pyo3(signature = (max_tokens=usize::MAX))]
     fn propose_chain(&mut self, py: Python<'_>, max_tokens: usize) -> PyResult<Py<PyArray1<u32>>> {
         let chain = self.core.propose_chain(max_tokens)?;
         Ok(to_array(py, chain.iter().map(|token| token.0)))
     }
 
+    #[doc = stub_doc!("HostDrafter.propose_tree")]
     #[pyo3(signature = (max_tokens=usize::MAX))]
     fn propose_tree(&mut self, py: Python<'_>, max_tokens: usize) -> PyResult<TreeArrays> {
         Ok(tree_arrays(py, self.core.propose_tree(max_tokens)?))
     }
 
+    #[doc = stub_doc!("HostDrafter.observe")]
     fn observe(&mut self, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         Ok(self.core.observe(&self::token_ids(token_ids, "token_ids")?)?)
     }
 
+    #[doc = stub_doc!("HostDrafter.rewind")]
     fn rewind(&mut self, py: Python<'_>, num_tokens: usize) -> PyResult<()> {
         Ok(py.detach(|| self.core.rewind(num_tokens))?)
     }
 
+    #[doc = stub_doc!("HostDrafter.follow")]
     fn follow(&mut self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<bool> {
         let text = self::token_ids(token_ids, "token_ids")?;
         Ok(py.detach(|| self.core.follow(&text))?)
     }
 
+    #[doc = stub_doc!("HostDrafter.end")]
     fn end(&mut self, py: Python<'_>) {
         py.detach(|| self.core.end());
     }
 
+    #[doc = stub_doc!("HostDrafter.token_ids")]
     #[getter]
     fn token_ids(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
         to_array(py, self.core.text().iter().map(|token| token.0))
     }
 
+    #[doc = stub_doc!("HostDrafter.prompt_len")]
     #[getter]
     fn prompt_len(&self) -> usize {
         self.core.prompt_len()
     }
 
+    #[doc = stub_doc!("HostDrafter.accept_histogram")]
     #[getter]
     fn accept_histogram(&self) -> Vec<usize> {
         self.core.statistics().accept_histogram.clone()
     }
 
+    #[doc = stub_doc!("HostDrafter.per_source")]
     #[getter]
     fn per_source(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, usize>> {
         let counts = self.core.statistics().sources.iter();
         self.core.source_names().zip(counts.map(by_kind)).collect()
     }
 
+    #[doc = stub_doc!("HostDrafter.memory_bytes")]
     fn memory_bytes(&self) -> usize {
         self.core.memory_bytes()
     }

@@ -14,7 +14,7 @@ use crate::py::convert::{matrix, to_array, token_ids};
 use crate::py::errors::{OptionError, ShapeError};
 use crate::top_k::top_k;
 
-/// What the target held likely after each token.
+#[doc = stub_doc!("LookupTable")]
 #[pyclass(name = "LookupTable", module = "coordgen_rs._core", frozen)]
 pub struct PyLookupTable {
     pub(crate) core: SharedTable,
@@ -33,6 +33,7 @@ impl PyLookupTable {
         Ok(Self { core: SharedTable::new(LookupTable::new(k, keep)?) })
     }
 
+    #[doc = stub_doc!("LookupTable.open")]
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<Self> {
         let owner = owner(vocab_size, key)?;
@@ -40,6 +41,7 @@ impl PyLookupTable {
         Ok(Self { core: SharedTable::new(table) })
     }
 
+    #[doc = stub_doc!("LookupTable.save")]
     fn save(&self, py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<()> {
         let owner = owner(vocab_size, key)?;
         // A copy: drafters wait for the lock, and a disk takes its time.
@@ -49,6 +51,7 @@ impl PyLookupTable {
         })?)
     }
 
+    #[doc = stub_doc!("LookupTable.learn")]
     fn learn(&self, contexts: &Bound<'_, PyAny>, logits: &Bound<'_, PyAny>) -> PyResult<()> {
         let contexts = token_ids(contexts, "contexts")?;
         let (logits, rows, vocab_size) = matrix::<f32>(logits, "logits")?;
@@ -74,6 +77,7 @@ impl PyLookupTable {
         Ok(())
     }
 
+    #[doc = stub_doc!("LookupTable.row")]
     fn row(&self, py: Python<'_>, context: u32) -> (Py<PyArray1<u32>>, Py<PyArray1<f32>>) {
         let row: Vec<_> = self.core.lock().row(TokenId(context)).collect();
         let probabilities = row.iter().map(|entry| entry.1).collect();
@@ -81,22 +85,25 @@ impl PyLookupTable {
         (token_ids, PyArray1::from_vec(py, probabilities).unbind())
     }
 
+    #[doc = stub_doc!("LookupTable.k")]
     #[getter]
     fn k(&self) -> usize {
         self.core.lock().k()
     }
 
+    #[doc = stub_doc!("LookupTable.num_rows")]
     #[getter]
     fn num_rows(&self) -> usize {
         self.core.lock().num_rows()
     }
 
+    #[doc = stub_doc!("LookupTable.memory_bytes")]
     fn memory_bytes(&self) -> usize {
         self.core.lock().memory_bytes()
     }
 }
 
-/// DIAA's dynamic tree, by what the paper leaves open.
+#[doc = stub_doc!("DynamicTree")]
 #[pyclass(name = "DynamicTree", module = "coordgen_rs._core", frozen, from_py_object)]
 #[derive(Clone, Copy)]
 pub struct PyDynamicTree {

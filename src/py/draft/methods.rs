@@ -50,7 +50,7 @@ impl TreeOption {
     }
 }
 
-/// Something that proposes, as it stands in the registry.
+#[doc = stub_doc!("DraftSource")]
 #[pyclass(name = "DraftSource", module = "coordgen_rs._core", frozen)]
 pub struct PyDraftSource {
     core: &'static Source,
@@ -58,21 +58,25 @@ pub struct PyDraftSource {
 
 #[pymethods]
 impl PyDraftSource {
+    #[doc = stub_doc!("DraftSource.name")]
     #[getter]
     fn name(&self) -> &'static str {
         self.core.name
     }
 
+    #[doc = stub_doc!("DraftSource.about")]
     #[getter]
     fn about(&self) -> &'static str {
         self.core.about
     }
 
+    #[doc = stub_doc!("DraftSource.needs")]
     #[getter]
     fn needs(&self) -> &'static str {
         self.core.needs.name()
     }
 
+    #[doc = stub_doc!("DraftSource.can_be_asked_for")]
     #[getter]
     fn can_be_asked_for(&self) -> bool {
         self.core.can_be_asked_for()
@@ -83,7 +87,7 @@ impl PyDraftSource {
     }
 }
 
-/// A choice of sources, and what is done with what they say.
+#[doc = stub_doc!("DraftMethod")]
 #[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen)]
 pub struct PyDraftMethod {
     core: &'static Method,
@@ -91,46 +95,55 @@ pub struct PyDraftMethod {
 
 #[pymethods]
 impl PyDraftMethod {
+    #[doc = stub_doc!("DraftMethod.name")]
     #[getter]
     fn name(&self) -> &'static str {
         self.core.name
     }
 
+    #[doc = stub_doc!("DraftMethod.about")]
     #[getter]
     fn about(&self) -> &'static str {
         self.core.about
     }
 
+    #[doc = stub_doc!("DraftMethod.needs_draft_model")]
     #[getter]
     fn needs_draft_model(&self) -> bool {
         self.core.needs_draft_model()
     }
 
+    #[doc = stub_doc!("DraftMethod.tree")]
     #[getter]
     fn tree(&self) -> TreeOption {
         TreeOption::of(self.core.tree)
     }
 
+    #[doc = stub_doc!("DraftMethod.growth")]
     #[getter]
     fn growth(&self) -> &'static str {
         self.core.model.growth.name()
     }
 
+    #[doc = stub_doc!("DraftMethod.stop")]
     #[getter]
     fn stop(&self) -> &'static str {
         self.core.model.stop.name()
     }
 
+    #[doc = stub_doc!("DraftMethod.weighs_model")]
     #[getter]
     fn weighs_model(&self) -> bool {
         self.core.weighs_model
     }
 
+    #[doc = stub_doc!("DraftMethod.in_gaps")]
     #[getter]
     fn in_gaps(&self) -> bool {
         self.core.in_gaps
     }
 
+    #[doc = stub_doc!("DraftMethod.sources")]
     #[pyo3(signature = (
         *, free_rows=false, draft_model=false, earlier_requests=false, recorded=false
     ))]
@@ -150,16 +163,19 @@ impl PyDraftMethod {
     }
 }
 
+#[doc = stub_doc!("draft_sources")]
 #[pyfunction]
 fn draft_sources() -> Vec<PyDraftSource> {
     SOURCES.iter().map(|core| PyDraftSource { core }).collect()
 }
 
+#[doc = stub_doc!("draft_methods")]
 #[pyfunction]
 fn draft_methods() -> Vec<PyDraftMethod> {
     METHODS.iter().map(|core| PyDraftMethod { core }).collect()
 }
 
+#[doc = stub_doc!("draft_method")]
 #[pyfunction]
 fn draft_method(name: &str) -> PyResult<PyDraftMethod> {
     Ok(PyDraftMethod { core: Method::named(name)? })

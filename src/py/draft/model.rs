@@ -16,7 +16,7 @@ use crate::py::convert::{matrix, to_array};
 use crate::py::errors::ShapeError;
 use crate::py::step_inputs::PyStepInputs;
 
-/// A draft model's tree, shared with the drafter that proposes it.
+#[doc = stub_doc!("ModelDraft")]
 #[pyclass(name = "ModelDraft", module = "coordgen_rs._core", frozen)]
 pub struct PyModelDraft {
     pub(crate) core: SharedModelDraft,
@@ -50,30 +50,36 @@ impl PyModelDraft {
         Ok(Self { core, step_inputs, steps, vocab_size })
     }
 
+    #[doc = stub_doc!("ModelDraft.take_realignment")]
     fn take_realignment(&self, py: Python<'_>) -> Option<(usize, Py<PyArray1<u32>>)> {
         let realignment = self.core.lock().take_realignment()?;
         let rows = to_array(py, realignment.rows.iter().map(|row| row.0));
         Some((realignment.base, rows))
     }
 
+    #[doc = stub_doc!("ModelDraft.unread")]
     fn unread(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
         let draft = self.core.lock();
         to_array(py, draft.unread().iter().map(|token| token.0))
     }
 
+    #[doc = stub_doc!("ModelDraft.num_unread")]
     #[getter]
     fn num_unread(&self) -> usize {
         self.core.lock().unread().len()
     }
 
+    #[doc = stub_doc!("ModelDraft.reading_cost")]
     fn reading_cost(&self) -> f32 {
         self.steps.reading_cost(self.core.lock().unread().len())
     }
 
+    #[doc = stub_doc!("ModelDraft.skip")]
     fn skip(&self, num_tokens: usize) {
         self.core.lock().skip(num_tokens);
     }
 
+    #[doc = stub_doc!("ModelDraft.next_step")]
     #[pyo3(signature = (max_tokens, *, provisional=false))]
     fn next_step(
         &self,
@@ -100,6 +106,7 @@ impl PyModelDraft {
         Ok(Some(inputs.clone_ref(py)))
     }
 
+    #[doc = stub_doc!("ModelDraft.read")]
     fn read(&self, logits: &Bound<'_, PyAny>, row: u32) -> PyResult<()> {
         let (logits, rows, columns) = matrix::<f32>(logits, "logits")?;
         if columns != self.vocab_size || row as usize >= rows {
@@ -116,17 +123,19 @@ impl PyModelDraft {
         Ok(())
     }
 
+    #[doc = stub_doc!("ModelDraft.threshold")]
     #[getter]
     fn threshold(&self) -> f32 {
         self.core.lock().threshold()
     }
 
+    #[doc = stub_doc!("ModelDraft.memory_bytes")]
     fn memory_bytes(&self) -> usize {
         self.core.lock().memory_bytes()
     }
 }
 
-/// What a drafted token costs, as a share of a step of the target.
+#[doc = stub_doc!("least_that_pays")]
 #[pyfunction]
 fn least_that_pays(
     py: Python<'_>,

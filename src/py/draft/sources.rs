@@ -8,7 +8,7 @@ use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::prompt_lookup::PromptLookup;
 use crate::py::convert::{to_array, token_ids};
 
-/// Every short substring of a growing text, with counts and last positions.
+#[doc = stub_doc!("SuffixAutomaton")]
 #[pyclass(name = "SuffixAutomaton", module = "coordgen_rs._core")]
 pub struct PySuffixAutomaton {
     core: SuffixAutomaton,
@@ -21,24 +21,29 @@ impl PySuffixAutomaton {
         Self { core: SuffixAutomaton::new() }
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.extend")]
     fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
         let text = token_ids(tokens, "tokens")?;
         tokens.py().detach(|| self.core.extend(&text));
         Ok(())
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.clear")]
     fn clear(&mut self) {
         self.core.clear();
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.count")]
     fn count(&self, tokens: &Bound<'_, PyAny>) -> PyResult<usize> {
         Ok(self.core.count(&token_ids(tokens, "tokens")?))
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.last_end")]
     fn last_end(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         Ok(self.core.last_end(&token_ids(tokens, "tokens")?))
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.contains")]
     fn contains(&self, tokens: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.core.contains(&token_ids(tokens, "tokens")?))
     }
@@ -47,27 +52,31 @@ impl PySuffixAutomaton {
         self.core.text_len()
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.match_len")]
     #[getter]
     fn match_len(&self) -> usize {
         self.core.match_len()
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.num_states")]
     #[getter]
     fn num_states(&self) -> usize {
         self.core.num_states()
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.num_edges")]
     #[getter]
     fn num_edges(&self) -> usize {
         self.core.num_edges()
     }
 
+    #[doc = stub_doc!("SuffixAutomaton.memory_bytes")]
     fn memory_bytes(&self) -> usize {
         self.core.memory_bytes()
     }
 }
 
-/// What followed the first occurrence of the last three, two or one tokens.
+#[doc = stub_doc!("PromptLookup")]
 #[pyclass(name = "PromptLookup", module = "coordgen_rs._core")]
 pub struct PyPromptLookup {
     core: PromptLookup,
@@ -80,20 +89,24 @@ impl PyPromptLookup {
         Self { core: PromptLookup::new() }
     }
 
+    #[doc = stub_doc!("PromptLookup.extend")]
     fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
         let text = token_ids(tokens, "tokens")?;
         tokens.py().detach(|| self.core.extend(&text));
         Ok(())
     }
 
+    #[doc = stub_doc!("PromptLookup.clear")]
     fn clear(&mut self) {
         self.core.clear();
     }
 
+    #[doc = stub_doc!("PromptLookup.propose")]
     fn propose(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
         to_array(py, self.core.chain().iter().map(|token| token.0))
     }
 
+    #[doc = stub_doc!("PromptLookup.memory_bytes")]
     fn memory_bytes(&self) -> usize {
         self.core.memory_bytes()
     }

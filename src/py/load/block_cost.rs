@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::py::convert::non_negative;
 
-/// What one block costs under its two graphs.
+#[doc = stub_doc!("BlockCost")]
 #[pyclass(name = "BlockCost", module = "coordgen_rs._core", frozen, eq, from_py_object)]
 #[derive(Clone, Copy, PartialEq)]
 pub struct PyBlockCost {
@@ -56,6 +56,7 @@ impl PyBlockCost {
         Ok(Self { core: BlockCost { prefill, decode } })
     }
 
+    #[doc = stub_doc!("BlockCost.guessed")]
     #[staticmethod]
     fn guessed(num_bytes: i128, prefill_rows: i128, decode_rows: i128) -> PyResult<Self> {
         Ok(Self {
@@ -67,6 +68,7 @@ impl PyBlockCost {
         })
     }
 
+    #[doc = stub_doc!("BlockCost.with_load_delay")]
     fn with_load_delay(&self, delay_us: i128) -> PyResult<Self> {
         Ok(Self { core: self.core.with_load_delay(non_negative("delay_us", delay_us)?) })
     }

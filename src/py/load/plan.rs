@@ -18,7 +18,7 @@ enum Start {
     Each(Vec<String>),
 }
 
-/// What is loaded and released when, and what it comes to.
+#[doc = stub_doc!("Plan")]
 #[pyclass(name = "Plan", module = "coordgen_rs._core", frozen)]
 pub struct PyPlan {
     pub(super) core: Plan,
@@ -43,46 +43,55 @@ impl PyPlan {
 
 #[pymethods]
 impl PyPlan {
+    #[doc = stub_doc!("Plan.strategy")]
     #[getter]
     fn strategy(&self) -> &'static str {
         self.core.strategy.name()
     }
 
+    #[doc = stub_doc!("Plan.makespan_us")]
     #[getter]
     fn makespan_us(&self) -> u64 {
         self.core.makespan_us
     }
 
+    #[doc = stub_doc!("Plan.prefill_us")]
     #[getter]
     fn prefill_us(&self) -> u64 {
         self.core.prefill_us
     }
 
+    #[doc = stub_doc!("Plan.exposed_load_us")]
     #[getter]
     fn exposed_load_us(&self) -> u64 {
         self.core.exposed_load_us
     }
 
+    #[doc = stub_doc!("Plan.peak_bytes")]
     #[getter]
     fn peak_bytes(&self) -> u64 {
         self.core.peak_bytes
     }
 
+    #[doc = stub_doc!("Plan.lower_bound_us")]
     #[getter]
     fn lower_bound_us(&self) -> u64 {
         self.core.lower_bound_us
     }
 
+    #[doc = stub_doc!("Plan.num_blocks")]
     #[getter]
     fn num_blocks(&self) -> usize {
         self.core.timetable.num_blocks
     }
 
+    #[doc = stub_doc!("Plan.runs")]
     #[getter]
     fn runs(&self) -> Vec<PyRun> {
         runs(&self.core.timetable)
     }
 
+    #[doc = stub_doc!("Plan.actions")]
     #[getter]
     fn actions(&self) -> Vec<PyAction> {
         actions(&self.core.timetable)
@@ -99,7 +108,7 @@ impl PyPlan {
     }
 }
 
-/// The plan that a strategy makes for a prompt.
+#[doc = stub_doc!("plan")]
 #[pyfunction]
 #[pyo3(
     signature = (
@@ -137,7 +146,7 @@ fn plan(
     Ok(PyPlan { core: py.detach(|| plan_for(strategy, &problem))? })
 }
 
-/// What each strategy does, by its name, in the order of tables.
+#[doc = stub_doc!("strategies")]
 #[pyfunction]
 fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
@@ -147,13 +156,13 @@ fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(all)
 }
 
-/// The names of what may be in memory of a block before a prompt.
+#[doc = stub_doc!("starts")]
 #[pyfunction]
 fn starts() -> Vec<&'static str> {
     Held::ALL.iter().map(|&(name, _)| name).collect()
 }
 
-/// The rows of the decode graph that computes the next tokens of a prompt.
+#[doc = stub_doc!("prompt_rows")]
 #[pyfunction]
 #[pyo3(signature = (remaining, decode_rows, prefill_rows, *, every_row_costs))]
 fn prompt_rows(

@@ -21,7 +21,7 @@ use crate::load::switcher::{SwitchReport, Switcher};
 use crate::py::convert::non_negative;
 use crate::waiting;
 
-/// How the loads of one prompt went.
+#[doc = stub_doc!("SwitchReport")]
 #[pyclass(name = "SwitchReport", module = "coordgen_rs._core", frozen, get_all)]
 pub struct PySwitchReport {
     strategy: &'static str,
@@ -54,6 +54,7 @@ impl PySwitchReport {
 
 #[pymethods]
 impl PySwitchReport {
+    #[doc = stub_doc!("SwitchReport.to_json")]
     fn to_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let planned = self.planned.as_ref().map(|plan| plan.get().figures(py)).transpose()?;
         let failures = self.failures.iter().map(|failure| failure.bind(py).str());
@@ -70,7 +71,7 @@ impl PySwitchReport {
     }
 }
 
-/// Decides when graphs of blocks are loaded and released, and has it done beside compute.
+#[doc = stub_doc!("Switcher")]
 #[pyclass(name = "Switcher", module = "coordgen_rs._core", frozen)]
 pub struct PySwitcher {
     core: Arc<Switcher>,
@@ -134,6 +135,7 @@ impl PySwitcher {
         Ok(Self { core, store })
     }
 
+    #[doc = stub_doc!("Switcher.settle")]
     #[pyo3(signature = (strategy = "auto", memory_budget = None))]
     fn settle(&self, strategy: &str, memory_budget: Option<i128>) -> PyResult<()> {
         let (strategy, memory_budget) = settled(strategy, memory_budget)?;
@@ -141,41 +143,49 @@ impl PySwitcher {
         Ok(())
     }
 
+    #[doc = stub_doc!("Switcher.costs")]
     #[getter]
     fn costs(&self) -> Result<Vec<PyBlockCost>> {
         Ok(self.core()?.costs().into_iter().map(PyBlockCost::from).collect())
     }
 
+    #[doc = stub_doc!("Switcher.memory_budget")]
     #[getter]
     fn memory_budget(&self) -> Result<Option<u64>> {
         Ok(self.core()?.memory_budget())
     }
 
+    #[doc = stub_doc!("Switcher.keeps_both")]
     #[getter]
     fn keeps_both(&self) -> Result<bool> {
         Ok(self.core()?.keeps_both())
     }
 
+    #[doc = stub_doc!("Switcher.is_streaming")]
     #[getter]
     fn is_streaming(&self) -> Result<bool> {
         Ok(self.core()?.is_streaming())
     }
 
+    #[doc = stub_doc!("Switcher.resident")]
     fn resident(&self) -> Result<Vec<(bool, bool)>> {
         Ok(self.core()?.resident().into_iter().map(<(bool, bool)>::from).collect())
     }
 
+    #[doc = stub_doc!("Switcher.ensure")]
     #[pyo3(signature = (*graphs))]
     fn ensure(&self, py: Python<'_>, graphs: Vec<String>) -> PyResult<()> {
         let graphs: Vec<_> = graphs.iter().map(|name| graph(name)).collect::<PyResult<_>>()?;
         self.wait(py, |core| core.ensure(&graphs))
     }
 
+    #[doc = stub_doc!("Switcher.only")]
     fn only(&self, py: Python<'_>, graph: &str) -> PyResult<()> {
         let graph = self::graph(graph)?;
         self.wait(py, |core| core.only(graph))
     }
 
+    #[doc = stub_doc!("Switcher.step_graph")]
     fn step_graph(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {
         // What need not be waited for is not worth letting go of the interpreter.
         let graph = match self.core.held_graph(BlockId(block)) {
@@ -185,19 +195,23 @@ impl PySwitcher {
         Ok(graph.name())
     }
 
+    #[doc = stub_doc!("Switcher.begin")]
     fn begin(&self, py: Python<'_>, num_tokens: i128) -> PyResult<()> {
         let num_tokens = non_negative("the number of prompt tokens", num_tokens)?;
         self.wait(py, |core| core.begin(num_tokens))
     }
 
+    #[doc = stub_doc!("Switcher.stand_by")]
     fn stand_by(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, Switcher::stand_by)
     }
 
+    #[doc = stub_doc!("Switcher.begin_pass")]
     fn begin_pass(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, Switcher::begin_pass)
     }
 
+    #[doc = stub_doc!("Switcher.enter")]
     fn enter(&self, py: Python<'_>, block: u32) -> PyResult<&'static str> {
         match self.try_enter(py, block)? {
             Some(graph) => Ok(graph),
@@ -208,25 +222,30 @@ impl PySwitcher {
         }
     }
 
+    #[doc = stub_doc!("Switcher.try_enter")]
     fn try_enter(&self, py: Python<'_>, block: u32) -> PyResult<Option<&'static str>> {
         let entered = self.core.try_enter(BlockId(block));
         let graph = entered.map_err(|error| self.store.exception(py, error))?;
         graph.map(|graph| self.entered(py, graph)).transpose()
     }
 
+    #[doc = stub_doc!("Switcher.leave")]
     fn leave(&self) -> PyResult<()> {
         Ok(self.core.leave()?)
     }
 
+    #[doc = stub_doc!("Switcher.cancel")]
     fn cancel(&self) {
         self.core.cancel();
     }
 
+    #[doc = stub_doc!("Switcher.finish")]
     fn finish(&self, py: Python<'_>) -> PyResult<PySwitchReport> {
         let report = self.wait(py, Switcher::finish)?;
         PySwitchReport::of(py, report, &self.store)
     }
 
+    #[doc = stub_doc!("Switcher.close")]
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.core.close());
     }

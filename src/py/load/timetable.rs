@@ -6,7 +6,7 @@ use crate::ids::Graph;
 use crate::load::timetable::{Action, Run, Timetable};
 use crate::py::errors::OptionError;
 
-/// One block computes one chunk.
+#[doc = stub_doc!("Run")]
 #[pyclass(name = "Run", module = "coordgen_rs._core", frozen, get_all)]
 pub struct PyRun {
     block: u32,
@@ -24,7 +24,7 @@ impl PyRun {
     }
 }
 
-/// One act of the loader.
+#[doc = stub_doc!("Action")]
 #[pyclass(name = "Action", module = "coordgen_rs._core", frozen, get_all)]
 pub struct PyAction {
     kind: &'static str,

@@ -1,0 +1,41 @@
+"""What `help` says of the core is what its stub says."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import coordgen_rs
+from coordgen_rs import _core
+
+STUB = ast.parse(Path(coordgen_rs.__file__).with_name("_core.pyi").read_text("utf-8"))
+
+
+def described(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, str | None]]:
+    """Public classes, their methods and functions, with their docstrings."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            name = prefix + node.name
+            yield name, ast.get_docstring(node)
+            if isinstance(node, ast.ClassDef):
+                yield from described(node.body, f"{name}.")
+
+
+DESCRIBED = dict(described(STUB.body))
+
+
+def test_all_public_classes_and_functions_are_described() -> None:
+    public = {name for name in _core.__all__ if callable(getattr(_core, name))}
+    assert public <= DESCRIBED.keys()
+
+
+def test_help_of_the_module_says_what_the_stub_says() -> None:
+    assert inspect.getdoc(_core) == ast.get_docstring(STUB)
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_help_says_what_the_stub_says(name: str) -> None:
+    assert inspect.getdoc(attrgetter(name)(_core)) == DESCRIBED[name]
