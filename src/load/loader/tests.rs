@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use super::interleavings::timetables::timetable;
 use super::*;
 use crate::ids::Graph::{Decode, Prefill};
 use crate::load::timetable::ActionKind::{Load, Release};
-use crate::load::timetable::Run;
 
 type Call = (ActionKind, u32, Graph);
 type Answer = std::result::Result<(), String>;
@@ -71,18 +71,7 @@ fn on_g1() -> (Loader, Teller) {
 
 /// Two runs, of block 0 and of block 1, and these actions.
 fn plan(actions: &[(ActionKind, u32, Graph, usize)]) -> Timetable {
-    let run =
-        |block| Run { block: BlockId(block), chunk: 0, graph: Decode, start_us: 0, end_us: 0 };
-    let action = |&(kind, block, graph, after_runs): &(ActionKind, u32, Graph, usize)| Action {
-        kind,
-        block: BlockId(block),
-        graph,
-        after_runs,
-        start_us: 0,
-        end_us: 0,
-    };
-    let actions = actions.iter().map(action).collect();
-    Timetable { num_blocks: 2, runs: vec![run(0), run(1)], actions }
+    timetable(2, &[Decode, Decode], actions)
 }
 
 fn cancel_elsewhere(loader: &Loader) {

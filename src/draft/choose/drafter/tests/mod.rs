@@ -24,3 +24,15 @@ fn drafter(rules: &[u32], commit: CommitPolicy, costs: Option<Vec<f32>>, end: u3
     let options = DrafterOptions { steps, vocab_size: VOCAB_SIZE, commit, end_tokens, shape };
     Drafter::new(Scripted::sources(rules), options).unwrap()
 }
+
+/// A drafter whose caller gave a tree that is wrong on its first path and right beside it for three
+/// tokens, and the four tokens that are right.
+fn with_right_side_branch(prompt: &[TokenId; 1]) -> (Drafter, Vec<TokenId>) {
+    let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
+    drafter.begin(prompt, 20).unwrap();
+    let right = plain(prompt, TokenId(9), 4);
+    let wrong = TokenId((right[0].0 + 1) % 3);
+    let tokens = [prompt[0], wrong, right[0], right[1], right[2]];
+    drafter.propose_draft(0, &tokens, &[0, 0, 0, 2, 3]).unwrap();
+    (drafter, right)
+}

@@ -65,13 +65,8 @@ proptest! {
 
 #[test]
 fn a_callers_own_tokens_stay_given_when_they_are_fed_again() {
-    let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
     let prompt = [TokenId(0)];
-    drafter.begin(&prompt, 20).unwrap();
-    let right = plain(&prompt, TokenId(9), 4);
-    let wrong = TokenId((right[0].0 + 1) % 3);
-    let tokens = [prompt[0], wrong, right[0], right[1], right[2]];
-    drafter.propose_draft(0, &tokens, &[0, 0, 0, 2, 3]).unwrap();
+    let (mut drafter, right) = with_right_side_branch(&prompt);
     drafter.accept(&mut run_step(&drafter, &prompt, 8)).unwrap();
     assert_eq!(drafter.origins(), [Origin::Given]);
     let step = drafter.propose(1).unwrap();

@@ -1,7 +1,23 @@
 //! The tokens given out are those of plain decoding, whatever is drafted and however tokens are chosen.
 
 use super::*;
-use crate::tree::draft_tree::strategies;
+use crate::tree::draft_tree::{DraftTree, strategies};
+
+/// The step for the next tree: the one given, behind the text's last token, if it is to be used.
+fn propose_or_give(
+    drafter: &mut Drafter,
+    text: &[TokenId],
+    (tree, use_own): &(DraftTree, bool),
+) -> usize {
+    let past_len = text.len() - 1;
+    if !use_own {
+        return drafter.propose(past_len).unwrap();
+    }
+    let mut tokens = tree.token_ids().to_vec();
+    tokens[0] = text[past_len];
+    let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
+    drafter.propose_draft(past_len, &tokens, &parents).unwrap()
+}
 
 proptest! {
     #[test]
@@ -20,16 +36,7 @@ proptest! {
         drafter.begin(&prompt, max_new_tokens).unwrap();
         let mut own = own.iter().cycle();
         while drafter.finish_reason().is_none() {
-            let past_len = text.len() - 1;
-            let (tree, use_own) = own.next().unwrap();
-            let step = if *use_own {
-                let mut tokens = tree.token_ids().to_vec();
-                tokens[0] = text[past_len];
-                let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
-                drafter.propose_draft(past_len, &tokens, &parents).unwrap()
-            } else {
-                drafter.propose(past_len).unwrap()
-            };
+            let step = propose_or_give(&mut drafter, &text, own.next().unwrap());
             let rows = [1, 3, 8][step];
             let tree = drafter.tree();
             prop_assert!(tree.num_nodes() <= rows);
@@ -85,16 +92,7 @@ proptest! {
         let mut text = prompt.clone();
         let mut own = own.iter().cycle();
         while drafter.finish_reason().is_none() {
-            let (tree, use_own) = own.next().unwrap();
-            let past_len = text.len() - 1;
-            let step = if *use_own {
-                let mut tokens = tree.token_ids().to_vec();
-                tokens[0] = text[past_len];
-                let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
-                drafter.propose_draft(past_len, &tokens, &parents).unwrap()
-            } else {
-                drafter.propose(past_len).unwrap()
-            };
+            let step = propose_or_give(&mut drafter, &text, own.next().unwrap());
             let tree = drafter.tree();
             let mut texts = vec![text.clone()];
             for node in 1..tree.num_nodes() {
@@ -113,13 +111,8 @@ proptest! {
 
 #[test]
 fn side_branches_are_carried_into_the_next_first_path() {
-    let mut drafter = drafter(&[], CommitPolicy::Canonical, None, 9);
     let prompt = [TokenId(0)];
-    drafter.begin(&prompt, 20).unwrap();
-    let right = plain(&prompt, TokenId(9), 4);
-    let wrong = TokenId((right[0].0 + 1) % 3);
-    let tokens = [prompt[0], wrong, right[0], right[1], right[2]];
-    drafter.propose_draft(0, &tokens, &[0, 0, 0, 2, 3]).unwrap();
+    let (mut drafter, right) = with_right_side_branch(&prompt);
     let accepted = drafter.accept(&mut run_step(&drafter, &prompt, 8)).unwrap();
     assert_eq!(accepted.token_ids, right[..1]);
     assert_eq!((accepted.accept_len, accepted.num_drafted), (0, 1));
