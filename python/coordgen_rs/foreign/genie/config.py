@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import JsonTextError, read_json
 from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.foreign.json_object import read_object
 
-MOST_JSON_BYTES = 64 << 20
 _DIALOGS = ("basic", "ssd-q1", "lade")
 """Dialogs of one target model; how Genie itself drafts in them does not matter."""
 
@@ -174,23 +173,6 @@ def read_config(path: Path) -> GenieConfig:
         raise BundleError(f"{path}: {error}") from error
     _check_model(path, config)
     return _config(path, config)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a file that is one JSON object.
-
-    Raises:
-        BundleError: It is missing or malformed; the message names it.
-    """
-    try:
-        document = read_json(path, most_bytes=MOST_JSON_BYTES, long_integers=True)
-    except JsonTextError as error:
-        raise BundleError(str(error)) from error
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}") from error
-    if not isinstance(document, dict):
-        raise BundleError(f"{path} does not hold an object")
-    return document
 
 
 def _with_underscores(value: Any) -> Any:

@@ -22,8 +22,9 @@ from coordgen_rs.foreign.genie.binary.file import can_read
 from coordgen_rs.foreign.genie.binary.metadata import read_metadata
 from coordgen_rs.foreign.genie.binary.names import COS, MASK, SIN
 from coordgen_rs.foreign.genie.binary.tensors import GraphFacts
-from coordgen_rs.foreign.genie.config import MOST_JSON_BYTES, GenieConfig, read_object
+from coordgen_rs.foreign.genie.config import GenieConfig
 from coordgen_rs.foreign.genie.folder import GenieFolder, opened, read_binaries
+from coordgen_rs.foreign.json_object import MOST_JSON_BYTES, read_object
 
 if TYPE_CHECKING:
     import onnx
