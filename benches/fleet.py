@@ -25,7 +25,7 @@ import numpy as np
 from history import said
 
 from coordgen_rs import History
-from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.script import run_script
 from coordgen_rs.tools.fleet.build import build
@@ -178,7 +178,7 @@ def compare_workers(num_tokens, texts, tokenizer, bundle, folder, addresses):
 
 def warmed(path):
     """On a worker, what its first call takes beside its work: imports and the tokenizer."""
-    Tokenizer.of(Bundle.open(path))
+    Tokenizer.of(open_bundle(path))
     time.sleep(0.2)  # so that each worker gets a call
 
 
@@ -219,7 +219,7 @@ def main():
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     clock = time.thread_time if options.cpu_time else time.perf_counter
-    bundle = Bundle.open(options.bundle)
+    bundle = open_bundle(options.bundle)
     tokenizer = Tokenizer.of(bundle)
     records = [
         tokenize(record, TEMPLATES["none"], tokenizer)

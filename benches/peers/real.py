@@ -19,11 +19,11 @@ from importlib import metadata
 from pathlib import Path
 
 from contest import ContestantFailedError
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.terminal import values
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.opening.costs import machine_facts
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.reporting.condition import commit_of
 from coordgen_rs.tools.bench.script import run_script
@@ -49,7 +49,7 @@ def main(arguments=None):
     try:
         options = _parser().parse_args(arguments)
         weights = Weights(options.model, options.work)
-        bundles = [Bundle.open(bundle) for bundle in options.bundles]
+        bundles = [open_bundle(bundle) for bundle in options.bundles]
         prompts = _prompts(options, bundles)
         files, failures = _peers(options, weights)
     except (CoordgenError, OSError) as error:

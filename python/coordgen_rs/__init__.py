@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span, Stream
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.request_options import RequestOptions
+    from coordgen_rs.opening.directory import open_bundle
     from coordgen_rs.opening.profile import Profile
     from coordgen_rs.opening.session import open_session
     from coordgen_rs.target.ort_session import OrtSession
@@ -93,6 +94,7 @@ __all__ = [
     "Vocabulary",
     "generate",
     "make_drafter",
+    "open_bundle",
     "open_session",
     "plain",
 ]
@@ -136,6 +138,7 @@ _MODULES = {
     "Vocabulary": "grammar.vocabulary",
     "generate": "generation.loop",
     "make_drafter": "drafting.drafter",
+    "open_bundle": "opening.directory",
     "open_session": "opening.session",
     "plain": "generation.loop",
 }

@@ -17,6 +17,7 @@ from checkpoints import write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.tools.export import export_checkpoint
 from json_values import JSON_VALUES
 
@@ -66,6 +67,21 @@ def test_a_directory_without_a_manifest_is_no_bundle(tmp_path):
         Bundle.open(tmp_path)
     with pytest.raises(BundleError, match="nowhere"):
         Bundle.open(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("config", ["genai_config.json", "genie_config.json"])
+def test_a_directory_of_another_tool_is_left_to_open_bundle(tmp_path, config):
+    (tmp_path / config).write_text("{}", "utf-8")
+    for path in (tmp_path, tmp_path / config):
+        with pytest.raises(BundleError, match="another tool's, which open_bundle"):
+            Bundle.open(path)
+        with pytest.raises(BundleError, match="does not describe"):
+            open_bundle(path)
+
+
+def test_a_manifest_goes_before_the_config_of_another_tool(bundle):
+    (bundle / "genai_config.json").write_text("{}", "utf-8")
+    assert open_bundle(bundle) == Bundle.open(bundle)
 
 
 @pytest.mark.parametrize(

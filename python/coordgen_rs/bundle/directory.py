@@ -19,8 +19,8 @@ from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes
 
-GENAI_CONFIG_NAME = "genai_config.json"
-GENIE_CONFIG_NAME = "genie_config.json"
+GENAI_CONFIG_NAME, GENIE_CONFIG_NAME = "genai_config.json", "genie_config.json"
+"""Configs of other tools: their folders are bundles, too, once they are opened (`foreign/`)."""
 _CHUNK_BYTES = 1 << 20
 _MOST_MANIFEST_BYTES = 64 << 20
 
@@ -37,6 +37,9 @@ class Bundle:
     path: Path
     manifest: Manifest
 
+    form: ClassVar[str] = "coordgen"
+    """The kind of the directory, a key of `opening.directory.KINDS`."""
+
     has_checksums: ClassVar[bool] = True
     """Whether the manifest holds the SHA-256 of every file as it was written."""
 
@@ -47,29 +50,14 @@ class Bundle:
     def open(cls, path: str | Path) -> "Bundle":
         """Read the manifest and check that every file is there with its right size.
 
-        A folder of ONNX Runtime GenAI is a bundle, too, which `foreign/genai/folder.py` describes,
-        and so is one of Genie (`foreign/genie/folder.py`).
-
         Args:
-            path: The bundle's directory, or a folder with genai_config.json or genie_config.json,
-                or that file.
+            path: The directory. `open_bundle` also takes those of other tools.
 
         Raises:
             BundleError: There is no bundle, or its manifest cannot be used.
             BundleDamagedError: A file is missing or of another size; the message names it.
         """
         directory = Path(path)
-        if _is_of(directory, GENIE_CONFIG_NAME):
-            from coordgen_rs.foreign.genie.folder import GenieFolder
-
-            return GenieFolder.open(directory)
-        if _is_of(directory, GENAI_CONFIG_NAME):
-            from coordgen_rs.foreign.genai.folder import GenaiFolder
-            from coordgen_rs.foreign.genie.pipeline import PipelineFolder, is_pipeline
-
-            if is_pipeline(directory):
-                return PipelineFolder.open(directory)
-            return GenaiFolder.open(directory)
         manifest = directory / MANIFEST_NAME
         try:
             text = read_bytes(manifest, most_bytes=_MOST_MANIFEST_BYTES)
@@ -175,6 +163,9 @@ def _rotations(
 
 def _lack(path: Path) -> str:
     """Why a path without a manifest is no bundle, and what to do."""
+    configs = GENIE_CONFIG_NAME, GENAI_CONFIG_NAME
+    if path.name in configs or any((path / name).exists() for name in configs):
+        return "it is another tool's, which open_bundle and open_session open"
     if path.suffix == ".gguf" or (path / "config.json").exists():
         return f"it is a checkpoint, so export it first: coordgen export {path} bundle"
     if path.is_file():
@@ -188,10 +179,3 @@ def _lack(path: Path) -> str:
     if len(path.parts) == len(("OWNER", "NAME")) and not path.parent.exists():
         return f"it does not exist; coordgen export hf:{path} bundle fetches a model of that name"
     return "it does not exist"
-
-
-def _is_of(path: Path, config_name: str) -> bool:
-    """Whether a path is a folder with the config of another program, or that file."""
-    if path.name == config_name:
-        return True
-    return not (path / MANIFEST_NAME).exists() and (path / config_name).exists()

@@ -1,8 +1,8 @@
 """Which provider of ONNX Runtime runs a bundle, and how: CPU, or Qualcomm's QNN.
 
 In: what a user asks for. Out: the device. A bundle is made for one provider (`Manifest.provider`),
-so asking for another is an error, raised before anything is loaded. The QNN part is only imported
-when it is used.
+so asking for another is an error, raised before anything is loaded. What makes the device stands
+with the kinds of directories (`directory.py`).
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,8 @@ import onnxruntime
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError, arguments
-from coordgen_rs.foreign.genai.folder import GenaiFolder
-from coordgen_rs.foreign.genie.folder import GenieFolder
-from coordgen_rs.target.device import CpuDevice, Device
+from coordgen_rs.opening.directory import KINDS
+from coordgen_rs.target.device import Device
 
 if TYPE_CHECKING:
     from coordgen_rs.target.qnn.options import QnnOptions
@@ -57,40 +56,24 @@ class ProviderChoice:
             ProviderError: QNN is not installed or cannot run here, or the context binaries do not
                 fit.
         """
-        made_for = bundle.manifest.provider
-        of_others = isinstance(bundle, GenaiFolder | GenieFolder)
-        if self.provider not in (None, made_for) and of_others:
-            raise BundleError(f"{bundle.path} was made for {made_for}, not for {self.provider}")
+        made_for, kind = bundle.manifest.provider, KINDS[bundle.form]
         if self.provider not in (None, made_for):
+            advice = f": export it again with --provider {self.provider}"
             raise BundleError(
-                f"{bundle.path} was made for {made_for}, not for {self.provider}: export it again "
-                f"with --provider {self.provider}"
+                f"{bundle.path} was made for {made_for}, not for {self.provider}"
+                + ("" if kind.is_foreign else advice)
             )
         if made_for == "cpu":
             self._check_nothing_for_qnn(bundle)
-            if isinstance(bundle, GenaiFolder):
-                from coordgen_rs.foreign.genai.device import GenaiDevice
-
-                return GenaiDevice(bundle, share_graphs=share_graphs)
-            return CpuDevice(bundle, share_graphs=share_graphs)
-        if isinstance(bundle, GenieFolder):
-            return self._genie_device(bundle)
-        from coordgen_rs.target.qnn.device import QnnDevice
-
-        return QnnDevice(bundle, soc=self.soc, options=self.options, recompile=self.recompile)
-
-    def _genie_device(self, bundle: GenieFolder) -> Device:
-        """The device of a bundle that comes compiled.
-
-        Raises:
-            BundleError: It is to be compiled again, or is for another chip.
-            ProviderError: QNN is not installed, cannot run here, or is too old.
-        """
-        from coordgen_rs.foreign.genie.device import GenieDevice
-
-        if self.recompile:
+        elif self.recompile and kind.is_foreign:
             raise BundleError(f"{bundle.path} holds no graphs that could be compiled again")
-        return GenieDevice(bundle, soc=self.soc, options=self.options)
+        return kind.device(
+            bundle,
+            share_graphs=share_graphs,
+            soc=self.soc,
+            options=self.options,
+            recompile=self.recompile,
+        )
 
     def _check_nothing_for_qnn(self, bundle: Bundle) -> None:
         """Refuse what would be ignored.

@@ -15,6 +15,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError, arguments
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.self_test import SelfTest, run_self_test
 from coordgen_rs.target.machine import cpu_model
@@ -77,7 +78,7 @@ def open_session(
         width = arguments.count("width", width)
     if memory_budget is not None:
         memory_budget = arguments.count("memory_budget", memory_budget, least=0)
-    bundle, provider = Bundle.open(path), provider or ProviderChoice()
+    bundle, provider = open_bundle(path), provider or ProviderChoice()
     record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
     result = None if record is None else _load(record)
     files = _stamps(bundle)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.target.device import CpuDevice, Device
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.ort_session import OrtSession
@@ -131,7 +132,7 @@ def compare_weights(
             with tempfile.TemporaryDirectory(dir=directory) as parent:
                 bundle = Path(parent) / "bundle"
                 export(checkpoint, bundle)
-                rows.append(_measured(Bundle.open(bundle), is_calibrated, pieces, reference))
+                rows.append(_measured(open_bundle(bundle), is_calibrated, pieces, reference))
         for number, path in enumerate(bundles, len(exports)):
             if on_progress is not None:
                 on_progress(str(path), number, total)
@@ -200,7 +201,7 @@ def _fitting(path: Path, source: Checkpoint, pieces: Sequence[Sequence[int]]) ->
     Raises:
         OptionError: It is another model's, or its context is too short.
     """
-    bundle = Bundle.open(path)
+    bundle = open_bundle(path)
     if bundle.manifest.model != model_shape(source.config):
         raise OptionError(f"{path} is no bundle of this checkpoint: their shapes differ")
     longest = max(map(len, pieces))

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from coordgen_rs import Bundle
+from coordgen_rs import open_bundle
 from genai_folders import write_folder
 
 
@@ -12,7 +12,7 @@ from genai_folders import write_folder
 def written(bundle_of, tmp_path_factory):
     """A folder of the embedded model's weights; not to be changed."""
     return write_folder(
-        Bundle.open(bundle_of("embedded", "fp32")), tmp_path_factory.mktemp("genai") / "folder"
+        open_bundle(bundle_of("embedded", "fp32")), tmp_path_factory.mktemp("genai") / "folder"
     )
 
 

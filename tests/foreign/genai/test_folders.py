@@ -12,12 +12,12 @@ import pytest
 from checkpoints import character_tokenizer
 from command_line import coordgen
 from coordgen_rs import (
-    Bundle,
     Model,
     OrtSession,
     Tokenizer,
     generate,
     make_drafter,
+    open_bundle,
     open_session,
     plain,
 )
@@ -96,7 +96,7 @@ def test_every_width_and_both_graphs_have_the_same_bits(written):
 
 
 def test_switching_graphs_changes_no_token(written):
-    folder, whole = Bundle.open(written), open_session(written)
+    folder, whole = open_bundle(written), open_session(written)
     expected = tokens_of(plain(whole, PROMPT, max_new_tokens=20))
     apart = ProviderChoice().device(folder, share_graphs=False)
     session = OrtSession(apart, preload=False, switch="sync")
@@ -183,7 +183,7 @@ def test_begin_token_is_put_where_only_the_config_says_so(folder):
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text()) | {"post_processor": None}
     path.write_text(json.dumps(tokenizer))
-    bundle = Bundle.open(folder)
+    bundle = open_bundle(folder)
     bare = Tokenizer.of(bundle).encode("a b").tolist()
     token = Tokenizer.of(bundle).token(bare[-1])
     config = {"add_bos_token": True, "bos_token": {"content": token}}
@@ -192,8 +192,8 @@ def test_begin_token_is_put_where_only_the_config_says_so(folder):
 
 
 def test_end_token_may_be_a_number_or_several(folder):
-    assert Bundle.open(edit_config(folder, eos_token_id=7)).manifest.end_token_ids == [7]
-    assert Bundle.open(edit_config(folder, eos_token_id=[7, 9])).manifest.end_token_ids == [7, 9]
+    assert open_bundle(edit_config(folder, eos_token_id=7)).manifest.end_token_ids == [7]
+    assert open_bundle(edit_config(folder, eos_token_id=[7, 9])).manifest.end_token_ids == [7, 9]
 
 
 def test_commands_take_a_folder_where_they_take_a_bundle(written, tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import genie_facts
-from coordgen_rs import Bundle
+from coordgen_rs import open_bundle
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.foreign.genie import folder
 from coordgen_rs.foreign.genie.binary import described
@@ -29,20 +29,20 @@ def written(tmp_path, monkeypatch):
 
 def refuse(path, match, error=BundleError):
     with pytest.raises(error, match=match) as caught:
-        Bundle.open(path)
+        open_bundle(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_bundle_is_opened_by_its_folder_and_by_its_config(written):
     for path in (written, written / CONFIG_NAME):
-        bundle = Bundle.open(path)
+        bundle = open_bundle(path)
         assert isinstance(bundle, GenieFolder)
         assert bundle.path == written
         assert bundle.manifest.provider == "qnn"
 
 
 def test_what_a_session_needs_is_read_from_the_texts(written):
-    manifest = Bundle.open(written).manifest
+    manifest = open_bundle(written).manifest
     assert manifest.widths == manifest.decode_widths == [1, 8]
     assert manifest.context == 32 - 8  # what the widest graph can see behind its own rows
     assert [block.layers for block in manifest.blocks] == [range(1), range(1, 2)]
@@ -60,16 +60,16 @@ def test_the_longest_context_that_the_config_allows_is_chosen(written):
             document["model_files"][f"ar{rows}_cl64_{part}_of_2"] = graph
 
     edit(written, METADATA_NAME, add_contexts)
-    assert Bundle.open(written).model.context == 32
+    assert open_bundle(written).model.context == 32
     edit(written, CONFIG_NAME, lambda it: it["dialog"]["context"].update(size=64))
-    assert Bundle.open(written).model.context == 64
+    assert open_bundle(written).model.context == 64
 
 
 def test_positions_are_rotated_as_the_config_says(written):
-    tables = Bundle.open(written).rope_tables()
+    tables = open_bundle(written).rope_tables()
     assert tables["cos"].shape == (32, 2)
     edit(written, CONFIG_NAME, lambda it: positions(it).pop("rope-scaling"))
-    plain = Bundle.open(written).rope_tables()
+    plain = open_bundle(written).rope_tables()
     assert np.allclose(np.arccos(plain["cos"][1]), [1.0, 500000**-0.5], atol=1e-3)
 
 
@@ -273,7 +273,7 @@ def test_cosines_and_sines_may_be_encoded_differently(written):
         for graph in document["model_files"].values():
             graph["inputs"]["position_ids_sin"]["quantization_parameters"]["scale"] = 0.25
 
-    model = Bundle.open(edit(written, METADATA_NAME, encode)).model
+    model = open_bundle(edit(written, METADATA_NAME, encode)).model
     assert (model.cos.scale, model.sin.scale) == (0.5, 0.25)
 
 
@@ -310,7 +310,7 @@ def test_any_altered_text_opens_or_raises_a_bundle_error(written, name, data):
     try:
         path.write_text(json.dumps(document))
         with contextlib.suppress(BundleError):
-            Bundle.open(written).rope_tables()
+            open_bundle(written).rope_tables()
     finally:
         path.write_text(original)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, open_session, plain
+from coordgen_rs import Tokenizer, generate, make_drafter, open_bundle, open_session, plain
 from coordgen_rs.foreign.genie.device import GenieDevice
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
@@ -37,7 +37,7 @@ FORMS = {
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
-    return Bundle.open(qnn_bundle(folder, "embedded", "8-gen-2", blocks=2))
+    return open_bundle(qnn_bundle(folder, "embedded", "8-gen-2", blocks=2))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_tokens_are_those_of_our_own_bundle(own, expected, tmp_path, name):
 def test_a_real_model_in_the_form_of_genie_says_the_same_as_ours(tmp_path):
     sizes = {"context": 48, "prefill_rows": 16, "decode_rows": 4, "blocks": 3}
     export_qnn(GGUF, tmp_path / "own", soc="8-gen-2", **sizes)
-    own = Bundle.open(tmp_path / "own")
+    own = open_bundle(tmp_path / "own")
     prompt = Tokenizer.of(own).encode(chat(QUESTIONS[0]))[-32:]
     ours = OrtSession(QnnDevice(own))
     expected = tokens_of(plain(ours, prompt, max_new_tokens=8))
@@ -93,13 +93,13 @@ PIPELINES = {
 @pytest.mark.parametrize("name", PIPELINES)
 def test_tokens_of_pipelines_are_those_of_our_own_bundle(tmp_path, name):
     options, form = PIPELINES[name]
-    own = Bundle.open(qnn_bundle(tmp_path, "embedded", "8-gen-2", **options))
+    own = open_bundle(qnn_bundle(tmp_path, "embedded", "8-gen-2", **options))
     prompt = Tokenizer.of(own).encode(PROMPT)
     ours = OrtSession(QnnDevice(own))
     expected = tokens_of(plain(ours, prompt, max_new_tokens=8))
     ours.close()
     path = write_pipeline(own, tmp_path / "pipeline", form)
-    session = OrtSession(GenieDevice(Bundle.open(path / "genai_config.json")))
+    session = OrtSession(GenieDevice(open_bundle(path / "genai_config.json")))
     assert tokens_of(plain(session, prompt, max_new_tokens=8)) == expected
     for commit in ("canonical", "compact"):
         drafter = make_drafter(session, "auto", commit)

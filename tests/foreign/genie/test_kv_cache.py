@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import genie_facts
-from coordgen_rs import Bundle
+from coordgen_rs import open_bundle
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import CacheEncodings
 from coordgen_rs.foreign.genie import folder as folder_module
@@ -113,7 +113,7 @@ def test_saved_tokens_are_put_back_for_all_widths():
 @pytest.fixture
 def model(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_module, "can_read", lambda: False)
-    return Bundle.open(genie_facts.write_described(tmp_path / "bundle")).model
+    return open_bundle(genie_facts.write_described(tmp_path / "bundle")).model
 
 
 def natively(model):

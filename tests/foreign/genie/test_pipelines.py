@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from coordgen_rs import Bundle
+from coordgen_rs import open_bundle
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.foreign.genie import pipeline as pipeline_module
 from coordgen_rs.foreign.genie.pipeline import PipelineFolder
@@ -37,12 +37,12 @@ def folder(written, tmp_path):
 
 def refuse(folder, match, error=BundleError):
     with pytest.raises(error, match=match) as caught:
-        Bundle.open(folder)
+        open_bundle(folder)
     assert "\n" not in str(caught.value)
 
 
 def test_a_pipeline_holds_the_graphs_of_a_bundle_of_genie(own, written):
-    bundle = Bundle.open(written / CONFIG_NAME)
+    bundle = open_bundle(written / CONFIG_NAME)
     assert isinstance(bundle, PipelineFolder)
     assert bundle.manifest.widths == [1, 8]
     assert bundle.manifest.end_token_ids == own.manifest.end_token_ids
@@ -50,7 +50,7 @@ def test_a_pipeline_holds_the_graphs_of_a_bundle_of_genie(own, written):
 
 
 def test_cosines_and_sines_are_those_of_the_graph_for_positions(own, written):
-    tables = position_tables(Bundle.open(written))
+    tables = position_tables(open_bundle(written))
     for name, table in own.rope_tables().items():
         assert np.array_equal(tables[name][:40], table)
         assert len(tables[name]) == 48
@@ -153,4 +153,4 @@ def test_without_the_library_that_reads_binaries_the_message_says_what_to_instal
 def test_a_graph_for_positions_that_fails_is_named(folder):
     graph("position-processor.onnx", lambda it: it.node[0].input.__setitem__(0, "gone"))(folder)
     with pytest.raises(BundleError, match=r"position-processor\.onnx: ONNX Runtime cannot run it"):
-        position_tables(Bundle.open(folder))
+        position_tables(open_bundle(folder))

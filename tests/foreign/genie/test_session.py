@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import Tokenizer, generate, make_drafter, open_bundle, plain
 from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError, ProviderError
 from coordgen_rs.foreign.genie import blocks as blocks_module
 from coordgen_rs.foreign.genie import device as device_module
@@ -42,7 +42,7 @@ def written(own, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def session(written):
-    return OrtSession(GenieDevice(Bundle.open(written)))
+    return OrtSession(GenieDevice(open_bundle(written)))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def folder(written, tmp_path):
 
 def test_compiled_graphs_are_not_for_the_cpu(written):
     with pytest.raises(BundleError, match="no CPU can run: on_cpu"):
-        GenieDevice(Bundle.open(written), options=QnnOptions(on_cpu=True))
+        GenieDevice(open_bundle(written), options=QnnOptions(on_cpu=True))
 
 
 def test_tokens_are_those_of_our_own_bundle_with_and_without_drafts(own, written, session, prompt):
@@ -134,9 +134,9 @@ def test_parts_of_a_chunk_see_each_other(session, prompt):
 
 
 def test_a_bundle_without_metadata_tells_the_same_by_its_binaries(folder):
-    described = Bundle.open(folder)
+    described = open_bundle(folder)
     (folder / "metadata.json").unlink()
-    assert Bundle.open(folder).model == described.model
+    assert open_bundle(folder).model == described.model
 
 
 def test_metadata_of_another_export_is_refused(folder):
@@ -146,7 +146,7 @@ def test_metadata_of_another_export_is_refused(folder):
     graph["inputs"]["past_key_0_in"]["quantization_parameters"]["scale"] *= 2
     path.write_text(json.dumps(document))
     with pytest.raises(BundleError, match="disagree about past_key_0_in of ar8_cl48_1_of_1"):
-        Bundle.open(folder)
+        open_bundle(folder)
 
 
 @pytest.mark.parametrize("keep", [0, 100, 5000])
@@ -154,14 +154,14 @@ def test_a_binary_that_is_cut_off_is_named(folder, keep):
     path = folder / "part_1_ar8.bin"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises((BundleDamagedError, BlockLoadError), match=r"part_1_ar8\.bin"):
-        OrtSession(GenieDevice(Bundle.open(folder)))
+        OrtSession(GenieDevice(open_bundle(folder)))
 
 
 def test_a_binary_that_holds_something_else_is_named(folder):
     path = folder / "part_1_ar8.bin"
     path.write_bytes(np.random.default_rng(0).bytes(1 << 16))
     with pytest.raises(BundleDamagedError, match=r"part_1_ar8\.bin is not a context binary"):
-        Bundle.open(folder)
+        open_bundle(folder)
 
 
 def test_a_graph_that_two_binaries_have_is_refused(folder):
@@ -169,7 +169,7 @@ def test_a_graph_that_two_binaries_have_is_refused(folder):
     with pytest.raises(
         BundleError, match=r"both part_1_ar1\.bin and part_1_ar8\.bin have ar8_cl48"
     ):
-        Bundle.open(folder)
+        open_bundle(folder)
 
 
 def test_binaries_for_another_chip_than_the_config_says_are_refused(folder):
@@ -177,11 +177,11 @@ def test_binaries_for_another_chip_than_the_config_says_are_refused(folder):
     path.write_text(path.read_text().replace("43", "60"))
     (folder / "metadata.json").unlink()
     with pytest.raises(BundleError, match=r"soc_model: 43 \(part_1_ar1\.bin\) and 60"):
-        Bundle.open(folder)
+        open_bundle(folder)
 
 
 def test_another_chip_or_provider_than_the_bundle_is_for_is_refused(written):
-    bundle = Bundle.open(written)
+    bundle = open_bundle(written)
     with pytest.raises(BundleError, match="is for 8-gen-2, not for x-elite"):
         ProviderChoice(soc="x-elite").device(bundle)
     with pytest.raises(BundleError, match="was made for qnn, not for cpu"):
@@ -194,11 +194,11 @@ def test_another_chip_or_provider_than_the_bundle_is_for_is_refused(written):
 def test_binaries_of_a_later_version_are_refused_before_they_are_loaded(written, monkeypatch):
     monkeypatch.setattr(device_module, "version", lambda: QnnVersion("2.1.0", "2.31.0.250130"))
     with pytest.raises(ProviderError, match=r"made by QAIRT v2\.\d+.*here is 2\.31.*2\.1\.0"):
-        GenieDevice(Bundle.open(written))
+        GenieDevice(open_bundle(written))
 
 
 def test_several_graphs_in_a_binary_share_it_on_a_device_and_are_refused_here(written, monkeypatch):
-    bundle = Bundle.open(written)
+    bundle = open_bundle(written)
     bundle = dataclasses.replace(bundle, num_graphs=dict.fromkeys(bundle.num_graphs, 2))
     with pytest.raises(BlockLoadError, match=r"part_1_ar.*several graphs, which the HTP emulator"):
         OrtSession(GenieDevice(bundle))

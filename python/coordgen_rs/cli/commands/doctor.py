@@ -20,6 +20,7 @@ from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.opening.costs import machine_facts
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.session import recorded_self_test, records_directory
 from coordgen_rs.target.machine import cpu_features, memory_bytes
 from coordgen_rs.target.onnx_runtime import kernel_library
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     found = facts()
     try:
         if options.bundle is not None:
-            found["bundle"] = _bundle_facts(Bundle.open(options.bundle))
+            found["bundle"] = _bundle_facts(open_bundle(options.bundle))
     finally:
         print(json.dumps(found, indent=2) if options.json else "\n".join(_lines(found)))
     return 0

@@ -2,10 +2,10 @@
 
 import argparse
 
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.terminal import values
 from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.opening.directory import open_bundle
 
 EXAMPLES = """\
 example:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what the manifest says."""
-    manifest = Bundle.open(options.bundle).manifest
+    manifest = open_bundle(options.bundle).manifest
     if options.json:
         print(manifest.to_json(), end="")
         return 0

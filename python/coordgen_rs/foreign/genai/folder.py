@@ -53,6 +53,7 @@ class GenaiFolder(Bundle):
 
     config: GenaiConfig
 
+    form = "genai"
     has_checksums = False
     tokenizer_config = "tokenizer_config.json"
 

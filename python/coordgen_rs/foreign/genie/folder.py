@@ -41,6 +41,7 @@ class GenieFolder(Bundle):
     made_by: str | None
     num_graphs: dict[str, int]
 
+    form = "genie"
     has_checksums = False
     tokenizer_config = "tokenizer_config.json"
 

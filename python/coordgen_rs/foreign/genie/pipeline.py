@@ -65,6 +65,8 @@ class PipelineFolder(GenieFolder):
 
     positions: str
 
+    form = "genai pipeline"
+
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """Read the config, the graphs that name binaries, and the binaries.

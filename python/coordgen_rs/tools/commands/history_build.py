@@ -3,11 +3,11 @@
 import argparse
 import json
 
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.terminal import text, values
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.history.store import DEFAULT_MAX_TOKENS
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.tools.commands import ray_option
 
 ABOUT = "build the indexes of a fleet from records of many machines"
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
     sources = find_sources(options.sources)
     names = FieldNames.parse(options.fields)
-    bundle = Bundle.open(options.tokenizer)
+    bundle = open_bundle(options.tokenizer)
     with ray_option.chosen(options) as tasks, progress() as on_progress:
         built: Built = build(
             options.directory,

@@ -2,10 +2,10 @@
 
 import argparse
 
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.terminal import outputs, text, values
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.warm_up import save_table, table_path, warm_up
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read the texts and write the table."""
     texts = [text.read_file(path) for path in options.texts]
-    out = options.out or table_path(Bundle.open(options.bundle))
+    out = options.out or table_path(open_bundle(options.bundle))
     outputs.check_file("--out", out)
     with progress() as on_progress:
         session = open_session(options.bundle, threads=options.threads, on_progress=on_progress)

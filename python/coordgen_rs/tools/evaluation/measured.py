@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.costs import device_facts
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.tools.bench.measuring.settings import Settings
 from coordgen_rs.tools.bench.measuring.workbench import Workbench
 from coordgen_rs.tools.bench.sections.methods import measure_methods
@@ -68,7 +68,7 @@ def _rows(wanted: Settings) -> list[Row]:
 
 
 def _identity(path: Path) -> str:
-    return hashlib.sha256(Bundle.open(path).identity()).hexdigest()
+    return hashlib.sha256(open_bundle(path).identity()).hexdigest()
 
 
 def _cell(value: Any) -> Any:

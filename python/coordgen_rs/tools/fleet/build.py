@@ -30,6 +30,7 @@ from coordgen_rs.history.fleet.documents import (
 )
 from coordgen_rs.history.requests import fingerprint_of
 from coordgen_rs.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.lines import check_kind
 from coordgen_rs.tools.fleet.records import FieldNames, Reading, read_documents
@@ -292,7 +293,7 @@ def _read(call: _ReadCall) -> tuple[Shard, _Bad]:
 @lru_cache(maxsize=1)
 def _tokenizer(bundle: Path) -> Tokenizer:
     """A process reads it once, whatever number of files it reads."""
-    return Tokenizer.of(Bundle.open(bundle))
+    return Tokenizer.of(open_bundle(bundle))
 
 
 def _merge_all(

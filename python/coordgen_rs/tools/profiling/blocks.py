@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.costs import bundle_facts, device_facts
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.profile import (
     SCHEMA_VERSION,
     BlockFigures,
@@ -68,7 +68,7 @@ def measure(
     """
     if repeats < 1:
         raise OptionError(f"repeats is {repeats}, but must be at least 1")
-    bundle, choice = Bundle.open(path), provider or ProviderChoice()
+    bundle, choice = open_bundle(path), provider or ProviderChoice()
     device = choice.device(bundle, share_graphs=False)
     session = OrtSession(device, threads=threads, preload=False)
     memory, memory_source = block_bytes(bundle, session.threads, choice)

@@ -11,6 +11,7 @@ import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.target.blocks import GRAPHS, Blocks, GraphName
 from coordgen_rs.target.buffers import Buffers
@@ -48,7 +49,7 @@ def block_bytes(
 
 def grown_bytes(path: Path, graph: GraphName, threads: int, provider: ProviderChoice) -> list[int]:
     """Growth of this process as each block is loaded and run once, one after another."""
-    bundle = Bundle.open(path)
+    bundle = open_bundle(path)
     manifest = bundle.manifest
     rows = manifest.prefill_rows if graph == "prefill" else manifest.decode_rows
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import BlockCost, Switcher, SwitchReport
 from coordgen_rs._core import strategies as known_strategies
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.target.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.target.ort_session import OrtSession
@@ -142,7 +142,7 @@ def bench_switching(
         NotLosslessError: Two strategies gave different tokens.
     """
     costs = [cost.with_load_delay(round(1e6 * load_delay_s)) for cost in costs]
-    device = (provider or ProviderChoice()).device(Bundle.open(path), share_graphs=False)
+    device = (provider or ProviderChoice()).device(open_bundle(path), share_graphs=False)
     session = OrtSession(device, threads=threads, preload=False, costs=costs)
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:
         raise OptionError(

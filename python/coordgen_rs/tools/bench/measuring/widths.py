@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.target.ort_session import OrtSession
 
@@ -55,7 +55,7 @@ def measure_widths(
 
 
 def _session(path: Path, threads: int) -> OrtSession:
-    return OrtSession(ProviderChoice().device(Bundle.open(path)), threads=threads)
+    return OrtSession(ProviderChoice().device(open_bundle(path)), threads=threads)
 
 
 def _runs(session: OrtSession, prompt_tokens: int) -> dict[str, Callable[[], None]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.target.blocks import GraphName
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import StepCost
@@ -98,7 +98,7 @@ def time_variants(
         widths: Those that drafts may use.
         costs: Of a step of each; None where rows are free.
     """
-    bundle = Bundle.open(settings.bundle)
+    bundle = open_bundle(settings.bundle)
     device = settings.provider.device(bundle, share_graphs=False)
     session = OrtSession(device, threads=settings.threads, preload=False)
     session.select(widths, costs)

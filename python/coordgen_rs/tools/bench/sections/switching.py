@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.opening.costs import fitting_costs
+from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.profile import Profile
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.tools.bench.measuring.repeats import Summary
@@ -71,7 +71,7 @@ def measure_profile(settings: Settings) -> Profile:
 
 def time_strategies(settings: Settings, profile: Profile) -> dict[str, Any]:
     """Run all strategies in this process; raises as `bench_switching`."""
-    bundle, threads = Bundle.open(settings.bundle), set_threads(settings.threads)
+    bundle, threads = open_bundle(settings.bundle), set_threads(settings.threads)
     longest = bundle.manifest.context - _MAX_NEW_TOKENS
     bench = bench_switching(
         settings.bundle,

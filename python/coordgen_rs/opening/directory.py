@@ -1,0 +1,111 @@
+"""The kinds of directories that can be run: bundles of ours, and those of other tools as they are.
+
+In: a user's path. Out: a `Bundle` of the kind that lies there, and the device that runs it. What is
+known of other tools' directories (`foreign/`), and QNN, are only imported when they are used.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle
+from coordgen_rs.bundle.manifest import MANIFEST_NAME
+from coordgen_rs.errors import arguments
+from coordgen_rs.target.device import CpuDevice, Device
+
+
+@dataclass(frozen=True)
+class DirectoryKind:
+    """One kind of directory.
+
+    Attributes:
+        is_at: Whether a path is such a directory, or its config.
+        open: Opens it.
+        device: Makes what runs it, of what is opened and the wishes of a `ProviderChoice`.
+        is_foreign: Whether another tool made it, so that `coordgen` cannot make it anew.
+    """
+
+    is_at: Callable[[Path], bool]
+    open: Callable[[Path], Bundle]
+    device: Callable[..., Device]
+    is_foreign: bool = True
+
+
+def open_bundle(path: str | Path) -> Bundle:
+    """Open a bundle, or a folder of ONNX Runtime GenAI or Genie as it is.
+
+    Args:
+        path: The directory, or the genai_config.json or genie_config.json in it.
+
+    Raises:
+        BundleError: There is no such directory, or it cannot be used; the message names the file
+            or what is not supported.
+        BundleDamagedError: A file is missing or of another size; the message names it.
+        OptionError: `path` is no path.
+    """
+    path = arguments.path("path", path)
+    return next(kind for kind in KINDS.values() if kind.is_at(path)).open(path)
+
+
+def _has(config_name: str, path: Path) -> bool:
+    """Whether a path is a folder with the config of another tool, or that file."""
+    if path.name == config_name:
+        return True
+    return not (path / MANIFEST_NAME).exists() and (path / config_name).exists()
+
+
+def _is_pipeline(path: Path) -> bool:
+    if not _has(GENAI_CONFIG_NAME, path):
+        return False
+    from coordgen_rs.foreign.genie.pipeline import is_pipeline
+
+    return is_pipeline(path)
+
+
+def _open_genie(path: Path) -> Bundle:
+    from coordgen_rs.foreign.genie.folder import GenieFolder
+
+    return GenieFolder.open(path)
+
+
+def _open_pipeline(path: Path) -> Bundle:
+    from coordgen_rs.foreign.genie.pipeline import PipelineFolder
+
+    return PipelineFolder.open(path)
+
+
+def _open_genai(path: Path) -> Bundle:
+    from coordgen_rs.foreign.genai.folder import GenaiFolder
+
+    return GenaiFolder.open(path)
+
+
+def _own_device(bundle: Bundle, *, share_graphs: bool, **for_qnn: Any) -> Device:
+    if bundle.manifest.provider == "cpu":
+        return CpuDevice(bundle, share_graphs=share_graphs)
+    from coordgen_rs.target.qnn.device import QnnDevice
+
+    return QnnDevice(bundle, **for_qnn)
+
+
+def _genai_device(folder: Any, *, share_graphs: bool, **_for_qnn: Any) -> Device:
+    from coordgen_rs.foreign.genai.device import GenaiDevice
+
+    return GenaiDevice(folder, share_graphs=share_graphs)
+
+
+def _genie_device(folder: Any, *, soc: str | None, options: Any, **_for_others: Any) -> Device:
+    from coordgen_rs.foreign.genie.device import GenieDevice
+
+    return GenieDevice(folder, soc=soc, options=options)
+
+
+KINDS = {
+    "genie": DirectoryKind(partial(_has, GENIE_CONFIG_NAME), _open_genie, _genie_device),
+    "genai pipeline": DirectoryKind(_is_pipeline, _open_pipeline, _genie_device),
+    "genai": DirectoryKind(partial(_has, GENAI_CONFIG_NAME), _open_genai, _genai_device),
+    "coordgen": DirectoryKind(lambda _: True, Bundle.open, _own_device, is_foreign=False),
+}
+"""By `Bundle.form`, in the order in which they are tried; ours is the last, and says what lacks."""
