@@ -13,7 +13,7 @@ from coordgen_rs import Model, Stats, Tokenizer, generate, plain
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import OptionError, ShapeError
 from coordgen_rs.target.prefixes import LEAST_TOKENS, PrefixPool, num_reusable
-from coordgen_rs.target.qnn.kv_cache import QnnCache
+from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.session import SavedPrefix
 
 TEXTS = [
@@ -160,11 +160,11 @@ def test_dialogues_that_take_turns_are_read_once(bundle_of):
 def test_integers_come_back_too():
     encoding = Encoding("uint8", 0.1, 128)
     layer = SimpleNamespace(key=encoding, value=encoding, key_new=encoding, value_new=encoding)
-    cache = QnnCache([layer], 2, 8, 4)
-    cache.arrays[0][0][:] = np.arange(64, dtype=np.uint8).reshape(1, 2, 8, 4)
+    cache = IntegerCache([layer], 2, 4, {1: 8})
+    cache.past(1)[0][0][:] = np.arange(64, dtype=np.uint8).reshape(1, 2, 8, 4)
     cache.length = 5
-    copies, before = cache.copied(5), cache.arrays[0][0].copy()
-    cache.arrays[0][0][:] = 0
+    copies, before = cache.copied(5), cache.past(1)[0][0].copy()
+    cache.past(1)[0][0][:] = 0
     cache.put(copies, 3)
     assert cache.length == 3
-    assert np.array_equal(cache.arrays[0][0][:, :, :3], before[:, :, :3])
+    assert np.array_equal(cache.past(1)[0][0][:, :, :3], before[:, :, :3])

@@ -32,6 +32,7 @@ class Buffers:
 
     Attributes:
         rows: Number of tokens of a run.
+        is_part: Whether it is a part of a chunk, whose rows later parts see.
         mask: The one in `by_row`.
         write_index: `(1,) i64`, the slot of row 0.
         values: What a graph may read beside hidden states and caches, by the name of its input.
@@ -45,7 +46,7 @@ class Buffers:
         hidden: tuple[NDArray[Any], NDArray[Any]],
         window: int | None = None,
     ) -> None:
-        self.rows = len(input_ids)
+        self.rows, self.is_part = len(input_ids), False
         self.input_ids, self.position_ids = input_ids, position_ids
         self.by_row, self.hidden, self.window = by_row, hidden, window
         self.mask: NDArray[np.float32] = by_row["mask"]
@@ -77,8 +78,17 @@ class Buffers:
         )
 
     def part(self, first: int, rows: int) -> "Buffers":
-        """The buffers of some consecutive rows: views, but for the write index."""
-        return Buffers(*self._views(slice(first, first + rows)))
+        """The buffers of some consecutive rows: views, but for what `before_run` makes.
+
+        The write index is the part's own, too.
+        """
+        part = self._of(*self._views(slice(first, first + rows)))
+        part.is_part = True
+        return part
+
+    def _of(self, *arrays: Any) -> "Buffers":
+        """Buffers of the same kind."""
+        return Buffers(*arrays)
 
     def _views(self, some: slice) -> tuple[Any, ...]:
         """The constructor's arguments for some rows."""

@@ -14,7 +14,8 @@ from coordgen_rs.bundle.manifest import CacheEncodings
 from coordgen_rs.foreign.genie import folder as folder_module
 from coordgen_rs.foreign.genie.binary.tensors import TensorFacts
 from coordgen_rs.foreign.genie.buffers import Forms, GenieBuffers
-from coordgen_rs.foreign.genie.kv_cache import GenieCache
+from coordgen_rs.target.qnn.buffers import MaskIntegers
+from coordgen_rs.target.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
 
 TIED = Encoding("uint8", 0.5, 128)
 LAYERS, HEADS, SIZE = 2, 2, 4
@@ -23,7 +24,7 @@ SEEN, UNSEEN = 65535, 0
 
 def cache_of(slots, key_new=TIED):
     layer = CacheEncodings(TIED, TIED, key_new, TIED)
-    return GenieCache([layer] * LAYERS, HEADS, SIZE, slots)
+    return IntegerCache([layer] * LAYERS, HEADS, SIZE, slots, KEYS_BY_DIM)
 
 
 def write(cache, rows, numbers):
@@ -132,7 +133,7 @@ def natively(model):
 def buffers_of(model, rows):
     table = np.arange(64, dtype=np.uint16).reshape(32, 2)
     return GenieBuffers.of_rows(
-        rows, Forms(model, {"cos": table, "sin": table + 1}, None, SEEN, UNSEEN)
+        rows, Forms(model, {"cos": table, "sin": table + 1}, None, MaskIntegers(SEEN, UNSEEN))
     )
 
 

@@ -37,7 +37,7 @@ from coordgen_rs.target.qnn import onnx_runtime as qnn
 from coordgen_rs.target.qnn.blocks import QnnBlocks
 from coordgen_rs.target.qnn.buffers import QnnBuffers
 from coordgen_rs.target.qnn.device import QnnDevice
-from coordgen_rs.target.qnn.kv_cache import QnnCache
+from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.qnn.options import QnnOptions, soc_named
 from coordgen_rs.tools.check import check
 from coordgen_rs.tools.compile import compile_bundle
@@ -89,11 +89,12 @@ def test_every_way_to_commit_gives_the_tokens_of_plain(session_on, name, soc):
 def test_extreme_values_of_unseen_rows_change_nothing(session):
     """Their slots are masked; with other zero points they would disturb whole columns."""
     bundle, target = session.bundle, session.bundle.manifest.qnn
-    model, slots = bundle.manifest.model, bundle.manifest.slots
+    model, widths = bundle.manifest.model, bundle.manifest.widths
+    slots = dict.fromkeys(widths, bundle.manifest.slots)
     outputs = []
     for extreme in (0, 255, 1, 254):
-        cache = QnnCache(target.caches, model.num_kv_heads, slots, model.head_dim)
-        for pair in cache.arrays:
+        cache = IntegerCache(target.caches, model.num_kv_heads, model.head_dim, slots)
+        for pair in cache.past(8):
             for array in pair:
                 array[:, :, 5:] = extreme
         blocks = QnnBlocks(bundle, soc_named(target.soc), cache, QnnOptions())
@@ -260,12 +261,12 @@ def test_keys_without_a_common_encoding_are_warned_of_and_never_compacted(
 def test_untied_rows_are_stored_under_the_encoding_of_the_past(session):
     layer = session.bundle.manifest.qnn.caches[0]
     wider = dataclasses.replace(layer.key, scale=2 * layer.key.scale)
-    cache = QnnCache([dataclasses.replace(layer, key_new=wider)], 2, 16, 4)
+    cache = IntegerCache([dataclasses.replace(layer, key_new=wider)], 2, 4, {8: 16})
     keys, values = cache.new_rows(8)[0]
     keys[:], values[:] = np.arange(8)[:, None] + 128, np.arange(8)[:, None]
     cache.store([0], 8, 0)
     cache.commit(np.array([0, 3], np.uint32))
-    past_keys, past_values = cache.arrays[0]
+    past_keys, past_values = cache.past(8)[0]
     assert past_keys[0, 0, :2, 0].tolist() == [128, 134]
     assert past_values[0, 0, :2, 0].tolist() == [0, 3]
     assert cache.length == 2
@@ -273,15 +274,15 @@ def test_untied_rows_are_stored_under_the_encoding_of_the_past(session):
 
 def test_a_side_branch_beyond_the_last_slot_is_committed(session):
     layer = session.bundle.manifest.qnn.caches[0]
-    cache = QnnCache([layer], 1, 10, 1)
+    cache = IntegerCache([layer], 1, 1, {8: 10})
     cache.length = 7
     keys, values = cache.new_rows(8)[0]
     keys[:], values[:] = np.arange(8)[:, None], np.arange(8)[:, None] + 50
     cache.store([0], 8, 7)
-    assert cache.arrays[0][0][0, 0, 7:, 0].tolist() == [0, 1, 2]
+    assert cache.past(8)[0][0][0, 0, 7:, 0].tolist() == [0, 1, 2]
     cache.commit(np.array([0, 5, 7], np.uint32))
-    assert cache.arrays[0][0][0, 0, 7:, 0].tolist() == [0, 5, 7]
-    assert cache.arrays[0][1][0, 0, 7:, 0].tolist() == [50, 55, 57]
+    assert cache.past(8)[0][0][0, 0, 7:, 0].tolist() == [0, 5, 7]
+    assert cache.past(8)[0][1][0, 0, 7:, 0].tolist() == [50, 55, 57]
     assert cache.length == 10
 
 

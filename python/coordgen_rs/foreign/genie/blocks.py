@@ -17,15 +17,15 @@ from coordgen_rs.foreign.genie.binary.parts import PartGraph
 from coordgen_rs.foreign.genie.binary.wrapper import wrapper
 from coordgen_rs.foreign.genie.buffers import GenieBuffers
 from coordgen_rs.foreign.genie.folder import GenieFolder
-from coordgen_rs.foreign.genie.kv_cache import GenieCache
-from coordgen_rs.target.blocks import GRAPHS, GraphName, OrtBlocks
+from coordgen_rs.target.blocks import GRAPHS, GraphName
 from coordgen_rs.target.buffers import Buffers, ort_value
-from coordgen_rs.target.qnn.blocks import run_bound
+from coordgen_rs.target.qnn.blocks import QnnBlocks
+from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.qnn.onnx_runtime import is_emulator, qnn_session
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
 
 
-class GenieBlocks(OrtBlocks):
+class GenieBlocks(QnnBlocks):
     """All parts of a model; none is loaded at first.
 
     Args:
@@ -36,11 +36,12 @@ class GenieBlocks(OrtBlocks):
     """
 
     def __init__(
-        self, folder: GenieFolder, soc: Soc, cache: GenieCache, options: QnnOptions
+        self, folder: GenieFolder, soc: Soc, cache: IntegerCache, options: QnnOptions
     ) -> None:
+        super().__init__(folder, soc, cache, options)
         # The graph for chunks is also one of those for steps, so the second of a pair is there.
-        super().__init__(folder, is_shared=True)
-        self._folder, self._soc, self._cache, self._options = folder, soc, cache, options
+        self.is_shared = True
+        self._folder = folder
         self._logits: NDArray[Any] = np.zeros((0, folder.model.vocab_size), np.uint16)
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
@@ -49,17 +50,12 @@ class GenieBlocks(OrtBlocks):
         Raises:
             DeviceLostError: The device failed.
         """
-        bound = self._bound(block, graph, buffers)
-        own = cast(GenieBuffers, buffers)
-        own.before_run()
-        run_bound(bound, f"part {block + 1}")
-        layers = self._bundle.manifest.blocks[block].layers
-        if own.is_part:
-            self._cache.store(layers, own.rows, int(own.write_index[0]))
-        else:
-            self._cache.note(layers, own.rows)
+        super().run(block, graph, buffers)
         if block == len(self) - 1:
-            self._logits = own.logits
+            self._logits = cast(GenieBuffers, buffers).logits
+
+    def _name(self, block: int) -> str:
+        return f"part {block + 1}"
 
     def last_logits(self) -> NDArray[Any]:
         """Integers of the last run's logits, `(rows, vocab_size)`, valid until the next run."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs.foreign.genie.binary.names import CACHE_INDEX, COS, EMBEDDED, MASK, SIN, TOKENS
 from coordgen_rs.foreign.genie.model import GenieModel
 from coordgen_rs.target.buffers import Buffers, ort_value
+from coordgen_rs.target.qnn.buffers import BoundMask, MaskIntegers
 
 Embed = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Token ids `(rows,) i64` to what the first graph reads, `(rows, hidden_size)`."""
@@ -28,15 +29,13 @@ class Forms:
         model: The graphs.
         tables: Cosines and sines by position, in their encoding.
         embed: The embedding, where the first graph reads embedded tokens; else None.
-        seen: The mask's integer for a slot that a row sees.
-        unseen: And for one that it does not see.
+        mask: The integers of the graphs' masks.
     """
 
     model: GenieModel
     tables: Mapping[str, NDArray[Any]]
     embed: Embed | None
-    seen: int
-    unseen: int
+    mask: MaskIntegers
 
 
 class GenieBuffers(Buffers):
@@ -45,28 +44,25 @@ class GenieBuffers(Buffers):
     Args:
         arrays: Those of `Buffers`, in its order; the drafted mask has absolute slots as columns.
         forms: How the graphs read them.
-        is_part: Whether it is a part of a chunk, whose rows later parts see.
 
     Attributes:
-        is_part: As given.
         logits: `(rows, vocab_size)`, as the last graph gives them.
     """
 
-    def __init__(self, *arrays: Any, forms: Forms, is_part: bool = False) -> None:
+    def __init__(self, *arrays: Any, forms: Forms) -> None:
         super().__init__(*arrays)
-        self.is_part, self._forms, self._past_len = is_part, forms, 0
+        self._forms = forms
         *_, self._hidden = arrays
         model, rows = forms.model, self.rows
         graphs = [part[rows] for part in model.parts]
         layered = next(graph for graph in graphs if graph.slots)
-        self._is_native, self._slots = layered.is_native, layered.slots
         self._read = {
             name: np.zeros(facts.shape, facts.numpy_type)
             for graph in graphs
             for name, facts in graph.facts.inputs.items()
             if name in (TOKENS, *EMBEDDED, MASK, COS, SIN, CACHE_INDEX)
         }
-        self._read[MASK].fill(forms.unseen)
+        self._bound_mask = BoundMask(self._read[MASK], forms.mask, is_native=layered.is_native)
         last = graphs[-1]
         out = last.facts.outputs[last.out]
         self.logits = np.zeros((rows, model.vocab_size), out.numpy_type)
@@ -86,10 +82,8 @@ class GenieBuffers(Buffers):
         states = np.zeros(size, dtype), np.zeros(size, dtype)
         return cls(ids, positions, {"mask": mask}, states, forms=forms)
 
-    def part(self, first: int, rows: int) -> "GenieBuffers":
-        """The buffers of some consecutive rows: views of what the core fills."""
-        views = self._views(slice(first, first + rows))
-        return GenieBuffers(*views, forms=self._forms, is_part=True)
+    def _of(self, *arrays: Any) -> "GenieBuffers":
+        return GenieBuffers(*arrays, forms=self._forms)
 
     def hidden_value(self, place: int, shape: tuple[int, ...]) -> onnxruntime.OrtValue:
         """Hidden states as a graph has them: `(1, rows, hidden_size)`, or with fewer or more ones.
@@ -113,18 +107,4 @@ class GenieBuffers(Buffers):
         start = int(self.write_index[0])
         if CACHE_INDEX in read:
             read[CACHE_INDEX][0] = start
-        self._fill_mask(read[MASK], start)
-
-    def _fill_mask(self, mask: NDArray[Any], start: int) -> None:
-        """Every row sees the slots before the run's; new rows are behind all slots, or in them."""
-        forms = self._forms
-        mask[..., self._past_len : start] = forms.seen
-        mask[..., start : self._past_len] = forms.unseen
-        drafted = self.mask[..., start : start + self.rows]
-        new = np.where(drafted == 0, forms.seen, forms.unseen)
-        if self._is_native:
-            mask[..., start : start + self.rows] = new
-            mask[..., start + self.rows :] = forms.unseen
-        else:
-            mask[..., self._slots :] = new
-        self._past_len = start
+        self._bound_mask.fill(self.mask, start)

@@ -5,11 +5,9 @@ gives logits. Before anything is loaded, what the bundle was made by and for is 
 is here.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import QnnTarget
@@ -18,10 +16,12 @@ from coordgen_rs.foreign.genie.binary.metadata import version_numbers
 from coordgen_rs.foreign.genie.blocks import GenieBlocks, GenieHead
 from coordgen_rs.foreign.genie.buffers import Forms, GenieBuffers
 from coordgen_rs.foreign.genie.folder import GenieFolder
-from coordgen_rs.foreign.genie.kv_cache import GenieCache
 from coordgen_rs.foreign.genie.pipeline import PipelineFolder
 from coordgen_rs.foreign.genie.positions import position_tables
 from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.qnn.buffers import MaskIntegers
+from coordgen_rs.target.qnn.device import warn_if_inexact
+from coordgen_rs.target.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
 from coordgen_rs.target.qnn.onnx_runtime import check_available, version
 from coordgen_rs.target.qnn.options import SOCS, QnnOptions, Soc
 
@@ -61,12 +61,13 @@ class GenieDevice:
             rows: next(part[rows].slots for part in model.parts if part[rows].slots)
             for rows in model.widths
         }
-        self.cache = GenieCache(model.caches, model.num_kv_heads, model.head_dim, slots)
+        self.cache = IntegerCache(
+            model.caches, model.num_kv_heads, model.head_dim, slots, KEYS_BY_DIM
+        )
         chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
         self.blocks = GenieBlocks(folder, chip, self.cache, options or QnnOptions())
-        seen, unseen = target.mask.quantize(np.array([0, target.mask_value], np.float32))
         embed = folder.embedded_rows() if model.embedded is not None else None
-        self._forms = Forms(model, self.rope_tables(), embed, int(seen), int(unseen))
+        self._forms = Forms(model, self.rope_tables(), embed, MaskIntegers.of(target))
         self._most_rows = manifest.widths[-1]
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
@@ -101,12 +102,7 @@ def _target(folder: GenieFolder, soc: str | None) -> QnnTarget:
     target = cast(QnnTarget, folder.manifest.qnn)
     if soc is not None and SOCS.get(soc, Soc(soc, -1, 0, "")).model != target.soc_model:
         raise BundleError(f"{folder.path} is for {target.soc}, not for {soc}")
-    if not target.is_exact:
-        warnings.warn(
-            f"{folder.path}: encodings of past and new keys and values differ, or have no middle "
-            "zero point, so drafts are committed the canonical way only, and widths may differ",
-            stacklevel=3,
-        )
+    warn_if_inexact(folder, target)
     return target
 
 

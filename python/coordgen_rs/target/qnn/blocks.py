@@ -13,7 +13,7 @@ from coordgen_rs.errors import DeviceLostError
 from coordgen_rs.target.blocks import Bound, GraphName, OrtBlocks
 from coordgen_rs.target.buffers import Buffers, ort_value
 from coordgen_rs.target.onnx_runtime import cpu_session
-from coordgen_rs.target.qnn.kv_cache import QnnCache
+from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.qnn.onnx_runtime import qnn_session
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
 
@@ -38,7 +38,7 @@ class QnnBlocks(OrtBlocks):
         self,
         bundle: Bundle,
         soc: Soc,
-        cache: QnnCache,
+        cache: IntegerCache,
         options: QnnOptions,
         ready: dict[str, onnxruntime.InferenceSession] | None = None,
     ) -> None:
@@ -55,9 +55,16 @@ class QnnBlocks(OrtBlocks):
         """
         bound = self._bound(block, graph, buffers)
         buffers.before_run()
-        run_bound(bound, f"block {block}")
+        run_bound(bound, self._name(block))
         layers = self._bundle.manifest.blocks[block].layers
-        self._cache.store(layers, buffers.rows, int(buffers.write_index[0]))
+        if buffers.is_part:
+            self._cache.store(layers, buffers.rows, int(buffers.write_index[0]))
+        else:
+            self._cache.note(layers, buffers.rows)
+
+    def _name(self, block: int) -> str:
+        """What messages call a block."""
+        return f"block {block}"
 
     def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
         files = self._bundle.manifest.blocks[block].graphs
@@ -68,11 +75,11 @@ class QnnBlocks(OrtBlocks):
         }
 
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
-        new = self._cache.new_rows(rows)[layer]
-        pairs = zip(("key", "value"), self._cache.arrays[layer], new, strict=True)
-        for kind, past, row in pairs:
-            binding.bind_ortvalue_input(f"{kind}_{layer}", ort_value(past))
-            binding.bind_ortvalue_output(f"{kind}_{layer}_new", ort_value(row))
+        past, new = self._cache.past(rows)[layer], self._cache.new_rows(rows)[layer]
+        pairs = zip(("key", "value"), past, new, strict=True)
+        for kind, read, written in pairs:
+            binding.bind_ortvalue_input(f"{kind}_{layer}", ort_value(read))
+            binding.bind_ortvalue_output(f"{kind}_{layer}_new", ort_value(written))
 
 
 def load_qnn_graph(

@@ -15,7 +15,7 @@ from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.qnn.blocks import QnnBlocks, load_qnn_graph
 from coordgen_rs.target.qnn.buffers import QnnBuffers
 from coordgen_rs.target.qnn.head import QnnHead
-from coordgen_rs.target.qnn.kv_cache import QnnCache
+from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, check_available, is_emulator, version
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
 
@@ -65,7 +65,8 @@ class QnnDevice:
         self._target = target
         is_exact = target.is_exact and not self._options.on_cpu
         self.allowed_commits = ("canonical", "compact") if is_exact else ("canonical",)
-        self.cache = QnnCache(target.caches, model.num_kv_heads, manifest.slots, model.head_dim)
+        slots = dict.fromkeys(manifest.widths, manifest.slots)
+        self.cache = IntegerCache(target.caches, model.num_kv_heads, model.head_dim, slots)
         self.blocks = QnnBlocks(self.bundle, self._chip, self.cache, self._options, ready)
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
@@ -100,13 +101,18 @@ def _target(bundle: Bundle, soc: str | None) -> QnnTarget:
         raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")
     if soc not in (None, target.soc):
         raise BundleError(f"{bundle.path} is for {target.soc}, not for {soc}: export it again")
+    warn_if_inexact(bundle, target)
+    return target
+
+
+def warn_if_inexact(bundle: Bundle, target: QnnTarget) -> None:
+    """Warn the caller of a device if its widths may differ."""
     if not target.is_exact:
         warnings.warn(
             f"{bundle.path}: encodings of past and new keys and values differ, or have no middle "
             "zero point, so drafts are committed the canonical way only, and widths may differ",
-            stacklevel=3,
+            stacklevel=4,
         )
-    return target
 
 
 def _usable(bundle: Bundle, target: QnnTarget, recompile: bool) -> QnnTarget:
