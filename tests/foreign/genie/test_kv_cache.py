@@ -137,6 +137,14 @@ def buffers_of(model, rows):
     )
 
 
+def test_hidden_states_of_a_part_are_those_of_its_rows(model):
+    whole = buffers_of(model, 8)
+    for place, states in enumerate(whole.hidden):
+        states[0] = (10 * place + np.arange(8))[:, None]
+        part = whole.part(3, 1).hidden_value(place, (1, 1, states.shape[-1])).numpy()
+        assert set(part.flat) == {10 * place + 3}
+
+
 def read(buffers, name):
     return buffers.values[name].numpy()
 

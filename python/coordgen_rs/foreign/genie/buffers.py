@@ -52,7 +52,6 @@ class GenieBuffers(Buffers):
     def __init__(self, *arrays: Any, forms: Forms) -> None:
         super().__init__(*arrays)
         self._forms = forms
-        *_, self._hidden = arrays
         model, rows = forms.model, self.rows
         graphs = [part[rows] for part in model.parts]
         layered = next(graph for graph in graphs if graph.slots)
@@ -92,7 +91,7 @@ class GenieBuffers(Buffers):
             place: 0 or 1: a part reads one and gives the other.
             shape: The graph's.
         """
-        return ort_value(self._hidden[place].reshape(shape))
+        return ort_value(self.hidden[place].reshape(shape))
 
     def before_run(self) -> None:
         """Turn ids, positions and mask into the graphs' own."""
