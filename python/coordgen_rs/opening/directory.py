@@ -22,7 +22,7 @@ class DirectoryKind:
 
     Attributes:
         is_at: Whether a path is such a directory, or its config.
-        open: Opens it.
+        open: Opens the directory.
         device: Makes what runs it, of what is opened and the wishes of a `ProviderChoice`.
         is_foreign: Whether another tool made it, so that `coordgen` cannot make it anew.
     """
@@ -46,7 +46,8 @@ def open_bundle(path: str | Path) -> Bundle:
         OptionError: `path` is no path.
     """
     path = arguments.path("path", path)
-    return next(kind for kind in KINDS.values() if kind.is_at(path)).open(path)
+    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
+    return kind.open(path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path)
 
 
 def _has(config_name: str, path: Path) -> bool:

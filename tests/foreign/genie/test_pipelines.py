@@ -12,7 +12,6 @@ from coordgen_rs import open_bundle
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.foreign.genie import pipeline as pipeline_module
 from coordgen_rs.foreign.genie.pipeline import PipelineFolder
-from coordgen_rs.foreign.genie.positions import position_tables
 from genie_bundles import Form
 from genie_pipelines import CONFIG_NAME, write_pipeline
 from qnn_bundles import needs_emulator
@@ -50,7 +49,7 @@ def test_a_pipeline_holds_the_graphs_of_a_bundle_of_genie(own, written):
 
 
 def test_cosines_and_sines_are_those_of_the_graph_for_positions(own, written):
-    tables = position_tables(open_bundle(written))
+    tables = open_bundle(written).rope_tables()
     for name, table in own.rope_tables().items():
         assert np.array_equal(tables[name][:40], table)
         assert len(tables[name]) == 48
@@ -153,4 +152,4 @@ def test_without_the_library_that_reads_binaries_the_message_says_what_to_instal
 def test_a_graph_for_positions_that_fails_is_named(folder):
     graph("position-processor.onnx", lambda it: it.node[0].input.__setitem__(0, "gone"))(folder)
     with pytest.raises(BundleError, match=r"position-processor\.onnx: ONNX Runtime cannot run it"):
-        position_tables(open_bundle(folder))
+        open_bundle(folder).rope_tables()

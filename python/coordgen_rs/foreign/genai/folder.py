@@ -5,7 +5,6 @@ and the graph. The contents of weight files are not read: a folder holds no chec
 them with. What is run is made of the graph in `device.py`.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from coordgen_rs.bundle.manifest import (
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import JsonTextError, read_bytes
+from coordgen_rs.foreign.files import read_content, record_of
 from coordgen_rs.foreign.genai.config import GenaiConfig, read_config
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ DECODE_ROWS, _PREFILL_ROWS = 32, 256
 _WIDTHS = [1, 4, 8, 16, DECODE_ROWS, _PREFILL_ROWS]
 _MOST_CONTEXT = 4096
 """As of bundles that are exported without another wish: caches take memory for every token."""
-_MOST_FILE_BYTES = 2 << 30
-"""Of a protobuf message."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +59,14 @@ class GenaiFolder(Bundle):
         """Read the config and the graph, and check that every file is there.
 
         Args:
-            path: The folder, or its genai_config.json.
+            path: The folder.
 
         Raises:
             BundleError: The folder is incomplete or malformed, cannot be run here, or the package
                 onnx is missing; the message names the file or what is not supported.
             BundleDamagedError: A file is missing or shorter than the graph says.
         """
-        directory = Path(path)
-        if directory.name == CONFIG_NAME:
-            directory = directory.parent
-        directory = directory.absolute()
+        directory = Path(path).absolute()
         config = read_config(directory / CONFIG_NAME)
         path = directory / config.decoder.filename
         graph, content = _read_graph(path, config)
@@ -127,7 +121,7 @@ def _read_graph(path: Path, config: GenaiConfig) -> "tuple[DecoderGraph, bytes]"
             f"{path.parent} is a folder of ONNX Runtime GenAI; opening it needs {error.name}: "
             f"{how_to_install('genai')}"
         ) from error
-    content = _content(path)
+    content = read_content(path)
     with damage_named(path):
         return DecoderGraph.parse(path, content, config), content
 
@@ -147,20 +141,6 @@ def damage_named(path: Path) -> Iterator[None]:
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise BundleError(f"{path} is damaged: a node is not as it must be: {said:.200}") from error
-
-
-def _content(path: Path) -> bytes:
-    """The content of a file that is read whole.
-
-    Raises:
-        BundleDamagedError: It is missing, or cannot be read.
-    """
-    try:
-        return read_bytes(path, most_bytes=_MOST_FILE_BYTES)
-    except FileNotFoundError as error:
-        raise BundleDamagedError(f"{path} is missing") from error
-    except (JsonTextError, OSError) as error:
-        raise BundleDamagedError(f"{path} cannot be read: {error}") from error
 
 
 def _manifest(
@@ -189,8 +169,11 @@ def _manifest(
     for token in [*config.end_token_ids, config.bos_token_id or 0]:
         if not 0 <= token < config.vocab_size:
             raise BundleError(f"{directory / CONFIG_NAME}: token {token} is not in the vocabulary")
-    files = {CONFIG_NAME: _record(_content(directory / CONFIG_NAME)), name: _record(content)}
-    files[_TOKENIZER_NAME] = _record(_content(directory / _TOKENIZER_NAME))
+    files = {
+        CONFIG_NAME: record_of(read_content(directory / CONFIG_NAME)),
+        name: record_of(content),
+        _TOKENIZER_NAME: record_of(read_content(directory / _TOKENIZER_NAME)),
+    }
     data = _data_files(directory, graph)
     files |= data
     largest = max(data, key=lambda file: data[file].num_bytes, default=name)
@@ -237,10 +220,6 @@ def _weights(graph: "DecoderGraph") -> WeightKind:
     if not graph.weight_bits:
         return "fp32"
     return "int4" if min(graph.weight_bits) <= 4 else "int8"
-
-
-def _record(content: bytes) -> FileRecord:
-    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
 
 
 def _data_files(directory: Path, graph: "DecoderGraph") -> dict[str, FileRecord]:

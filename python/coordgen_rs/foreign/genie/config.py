@@ -16,7 +16,7 @@ from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.typed_json import FieldError, parse
-from coordgen_rs.foreign.json_object import read_object
+from coordgen_rs.foreign.files import read_object
 
 _DIALOGS = ("basic", "ssd-q1", "lade")
 """Dialogs of one target model; how Genie itself drafts in them does not matter."""
@@ -175,6 +175,18 @@ def read_config(path: Path) -> GenieConfig:
     return _config(path, config)
 
 
+def token_ids(what: str, value: object) -> list[int]:
+    """The tokens of a field that is one token or several.
+
+    Raises:
+        BundleError: They are none; the message begins with `what`.
+    """
+    found: list[Any] = value if isinstance(value, list) else [value]
+    if any(not isinstance(token, int) or isinstance(token, bool) for token in found):
+        raise BundleError(f"{what} is {found!r:.60}, expected token ids")
+    return found
+
+
 def _with_underscores(value: Any) -> Any:
     """The same with `-` in names as `_`."""
     if isinstance(value, dict):
@@ -237,16 +249,12 @@ def _config(path: Path, dialog: _Dialog) -> GenieConfig:
         theta = None if htp is None else htp.rope_theta
     scaling = (positions.rope_scaling if positions else None) or _Scaling()
     _check_rotation(path, positions, theta, scaling)
-    ends: Any = dialog.context.eos_token
-    ends = ends if isinstance(ends, list) else [ends]
-    if any(not isinstance(token, int) or isinstance(token, bool) for token in ends):
-        raise BundleError(f"{path}: eos-token is {ends!r:.60}, expected token ids")
     bos = dialog.context.bos_token
     return GenieConfig(
         context=dialog.context.size,
         vocab_size=dialog.context.n_vocab,
         bos_token_id=None if bos is None or bos < 0 else bos,
-        end_token_ids=ends,
+        end_token_ids=token_ids(f"{path}: eos-token", dialog.context.eos_token),
         tokenizer=dialog.tokenizer.path,
         binaries=[] if model.binary is None else model.binary.ctx_bins,
         extensions=dialog.engine.backend.extensions,

@@ -16,8 +16,6 @@ from coordgen_rs.foreign.genie.binary.metadata import version_numbers
 from coordgen_rs.foreign.genie.blocks import GenieBlocks, GenieHead
 from coordgen_rs.foreign.genie.buffers import Forms, GenieBuffers
 from coordgen_rs.foreign.genie.folder import GenieFolder
-from coordgen_rs.foreign.genie.pipeline import PipelineFolder
-from coordgen_rs.foreign.genie.positions import position_tables
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.qnn.buffers import MaskIntegers
 from coordgen_rs.target.qnn.device import warn_if_inexact
@@ -71,16 +69,12 @@ class GenieDevice:
         self._most_rows = manifest.widths[-1]
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
-        """Same as in `Bundle`, but in the graphs' encoding.
+        """Same as in the folder, but in the graphs' encoding.
 
         Raises:
             BundleError: A pipeline's graph for positions cannot be run.
         """
-        model = self.bundle.model
-        if isinstance(self.bundle, PipelineFolder):
-            tables = position_tables(self.bundle)
-        else:
-            tables = self.bundle.rope_tables()
+        model, tables = self.bundle.model, self.bundle.rope_tables()
         return {"cos": model.cos.quantize(tables["cos"]), "sin": model.sin.quantize(tables["sin"])}
 
     def buffers(self, rows: int) -> GenieBuffers:

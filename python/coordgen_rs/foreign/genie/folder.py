@@ -50,17 +50,14 @@ class GenieFolder(Bundle):
         """Read the config and what is known of the graphs, and check that they can be run.
 
         Args:
-            path: The directory, or its genie_config.json.
+            path: The directory.
 
         Raises:
             BundleError: The bundle is incomplete or malformed, its files disagree, or it cannot be
                 run here; the message names the file or what is not supported.
             BundleDamagedError: A binary or the tokenizer is missing or damaged.
         """
-        directory = Path(path)
-        if directory.name == CONFIG_NAME:
-            directory = directory.parent
-        directory = directory.absolute()
+        directory = Path(path).absolute()
         config = read_config(directory / CONFIG_NAME)
         metadata = read_metadata(directory, config.extensions)
         binaries = read_binaries(directory, config.binaries) if can_read() else {}

@@ -4,7 +4,6 @@ In: the config, the graphs that are run, and what other files say. Out: a `Manif
 bundles have one, with the chip and the encodings.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from coordgen_rs.bundle.manifest import (
     ModelShape,
     QnnTarget,
 )
-from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.files.json_text import JsonTextError, read_bytes
+from coordgen_rs.errors import BundleError
+from coordgen_rs.foreign.files import read_content, record_of
 from coordgen_rs.foreign.genie.binary.metadata import Metadata, check_one
 from coordgen_rs.foreign.genie.binary.tensors import BinaryFacts
 from coordgen_rs.foreign.genie.config import GenieConfig
 from coordgen_rs.foreign.genie.model import GenieModel
 
-_MOST_TOKENIZER_BYTES = 1 << 30
 _LEAST_MASK = -1e9
 """What Genie writes where a row does not see a slot; encodings clamp it to their least value."""
 
@@ -101,7 +99,7 @@ def manifest_of(
     rotation = config.rotation
     frequencies = [] if rotation is None else rotation.frequencies(model.head_dim).tolist()
     names = [config_name, config.tokenizer]
-    files = {name: _record(directory / name) for name in names}
+    files = {name: record_of(read_content(directory / name)) for name in names}
     files |= {name: _size(directory / name) for name in config.binaries}
     blocks = [
         BlockFiles(
@@ -149,21 +147,6 @@ def _check_sizes(path: Path, config: GenieConfig, shape: ModelShape, context: in
     for token in [*config.end_token_ids, config.bos_token_id or 0]:
         if not 0 <= token < shape.vocab_size:
             raise BundleError(f"{path}: token {token} is not in the vocabulary")
-
-
-def _record(path: Path) -> FileRecord:
-    """Size and hash of a small file.
-
-    Raises:
-        BundleDamagedError: It is missing, or cannot be read.
-    """
-    try:
-        content = read_bytes(path, most_bytes=_MOST_TOKENIZER_BYTES)
-    except FileNotFoundError as error:
-        raise BundleDamagedError(f"{path} is missing") from error
-    except (JsonTextError, OSError) as error:
-        raise BundleDamagedError(f"{path} cannot be read: {error}") from error
-    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
 
 
 def _size(path: Path) -> FileRecord:

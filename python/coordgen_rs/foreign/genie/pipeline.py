@@ -12,19 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json
 from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.foreign.files import MOST_JSON_BYTES, read_object
 from coordgen_rs.foreign.genie.binary.file import can_read
 from coordgen_rs.foreign.genie.binary.metadata import read_metadata
 from coordgen_rs.foreign.genie.binary.names import COS, MASK, SIN
 from coordgen_rs.foreign.genie.binary.tensors import GraphFacts
-from coordgen_rs.foreign.genie.config import GenieConfig
+from coordgen_rs.foreign.genie.config import GenieConfig, token_ids
 from coordgen_rs.foreign.genie.folder import GenieFolder, opened, read_binaries
-from coordgen_rs.foreign.json_object import MOST_JSON_BYTES, read_object
+from coordgen_rs.foreign.genie.positions import position_tables
 
 if TYPE_CHECKING:
     import onnx
@@ -72,22 +76,20 @@ class PipelineFolder(GenieFolder):
         """Read the config, the graphs that name binaries, and the binaries.
 
         Args:
-            path: The folder, or its genai_config.json.
+            path: The folder.
 
         Raises:
             BundleError: The folder is incomplete or malformed, its files disagree, it cannot be run
                 here, or a package is missing; the message names the file or the reason.
             BundleDamagedError: A binary or the tokenizer is missing or damaged.
         """
-        directory = Path(path)
-        if directory.name == CONFIG_NAME:
-            directory = directory.parent
-        directory = directory.absolute()
+        directory = Path(path).absolute()
         if not can_read():
             raise BundleError(
                 f"{directory} is a pipeline for QNN; opening it needs {how_to_install('genie')}"
             )
-        config = _read_config(directory / CONFIG_NAME)
+        path = directory / CONFIG_NAME
+        config = _read_config(path)
         stages = [stage for group in config.decoder.pipeline for stage in group.values()]
         wrapped = list(_wrapped(directory, stages))
         binaries = read_binaries(directory, dict.fromkeys(file for file, _ in wrapped))
@@ -99,7 +101,7 @@ class PipelineFolder(GenieFolder):
             context=config.context_length,
             vocab_size=config.vocab_size,
             bos_token_id=config.bos_token_id,
-            end_token_ids=_ends(directory / CONFIG_NAME, config),
+            end_token_ids=token_ids(f"{path}: eos_token_id", config.eos_token_id),
             tokenizer=_TOKENIZER_NAME,
             binaries=list(binaries),
             extensions=None,
@@ -109,6 +111,14 @@ class PipelineFolder(GenieFolder):
         metadata = read_metadata(directory, None)
         fields = opened(directory, CONFIG_NAME, names, metadata, binaries, graphs)
         return cls(**fields, positions=_positions(directory, stages))
+
+    def rope_tables(self) -> dict[str, NDArray[np.float32]]:
+        """Same as in `GenieFolder`, made by the pipeline's own graph.
+
+        Raises:
+            BundleError: The graph cannot be run.
+        """
+        return position_tables(self.file(self.positions), self.model)
 
 
 def is_pipeline(path: Path) -> bool:
@@ -127,19 +137,6 @@ def _read_config(path: Path) -> _Model:
         return parse(_Model, read_object(path).get("model"), "model")
     except FieldError as error:
         raise BundleError(f"{path}: {error}") from error
-
-
-def _ends(path: Path, config: _Model) -> list[int]:
-    """Tokens that end an answer.
-
-    Raises:
-        BundleError: They are no token ids.
-    """
-    ends: Any = config.eos_token_id
-    ends = ends if isinstance(ends, list) else [ends]
-    if any(not isinstance(token, int) or isinstance(token, bool) for token in ends):
-        raise BundleError(f"{path}: eos_token_id is {ends!r:.60}, expected token ids")
-    return list(ends)
 
 
 def _wrapped(directory: Path, stages: list[_Stage]) -> "Iterator[tuple[str, onnx.NodeProto]]":

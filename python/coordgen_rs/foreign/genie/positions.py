@@ -1,8 +1,10 @@
 """Cosines and sines of positions, made by the graph for CPU that a pipeline has for them.
 
-In: an opened pipeline. Out: tables by position. The graph is run once, on a few positions at a
+In: the graph's file. Out: tables by position. The graph is run once, on a few positions at a
 time, since it makes a mask of them all, too, which is not used.
 """
+
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -10,20 +12,19 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import BundleError
 from coordgen_rs.foreign.genie.binary.names import COS, SIN
-from coordgen_rs.foreign.genie.pipeline import PipelineFolder
+from coordgen_rs.foreign.genie.model import GenieModel
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
 _AT_ONCE = 64
 _TYPES = {"tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(float)": np.float32}
 
 
-def position_tables(folder: PipelineFolder) -> dict[str, NDArray[np.float32]]:
+def position_tables(path: Path, model: GenieModel) -> dict[str, NDArray[np.float32]]:
     """Cosines and sines by position, `(context, head_dim / 2) f32` each.
 
     Raises:
         BundleError: The graph cannot be run, or gives something else.
     """
-    path, model = folder.file(folder.positions), folder.model
     set_threads(None)
     try:
         session = cpu_session(path)

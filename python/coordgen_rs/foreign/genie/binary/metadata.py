@@ -13,8 +13,8 @@ from typing import Any
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes
 from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.foreign.files import read_object
 from coordgen_rs.foreign.genie.binary.tensors import GraphFacts, TensorFacts
-from coordgen_rs.foreign.json_object import read_object
 
 METADATA_NAME, VERSIONS_NAME = "metadata.json", "tool-versions.yaml"
 _MOST_YAML_BYTES = 1 << 20
