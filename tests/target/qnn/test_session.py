@@ -18,12 +18,12 @@ from coordgen_rs import (
     Bundle,
     Stats,
     Tokenizer,
-    drafting,
     generate,
     make_drafter,
     open_session,
     plain,
 )
+from coordgen_rs.drafting import drafter
 from coordgen_rs.errors import (
     BlockLoadError,
     BundleError,
@@ -252,7 +252,7 @@ def test_keys_without_a_common_encoding_are_warned_of_and_never_compacted(
         untied = OrtSession(QnnDevice(bundle))
     assert untied.allowed_commits == ("canonical",)
     asked = []
-    monkeypatch.setattr(drafting, "Drafter", lambda *_, commit, **__: asked.append(commit))
+    monkeypatch.setattr(drafter, "Drafter", lambda *_, commit, **__: asked.append(commit))
     make_drafter(untied, commit="compact")
     make_drafter(session, commit="compact")
     assert asked == ["canonical", "compact"]
