@@ -50,6 +50,7 @@ __all__ = [
     "keep_allowed",
     "least_that_pays",
     "name_bus_errors",
+    "parse_json_text",
     "plan",
     "prompt_rows",
     "starts",
@@ -305,6 +306,18 @@ class DraftMethod:
 
 PLAIN: Final[str]
 """The name of plain decoding, the baseline that drafts nothing."""
+
+def parse_json_text(document: str | bytes, long_integers: bool) -> Any:
+    """What a JSON document says.
+
+    Args:
+        document: In UTF-8, with or without a byte order mark.
+        long_integers: Take integers beyond 64 bits, too.
+
+    Raises:
+        ValueError: It is not UTF-8, or holds what readers disagree on; the message says which.
+        SyntaxError: It is not JSON.
+    """
 
 def draft_sources() -> list[DraftSource]:
     """All sources."""

@@ -11,6 +11,7 @@ mod draft;
 mod errors;
 mod holding;
 mod interpreter;
+mod json;
 mod kernels;
 mod load;
 mod sampling;
@@ -29,6 +30,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     bus_error::register(module)?;
     constraint::register(module)?;
     holding::register(module)?;
+    json::register(module)?;
     kernels::register(module)?;
     top_k::register(module)?;
     draft::register(module)?;

@@ -6,29 +6,17 @@ values are those that are expected is `typed_json.py`'s to check.
 """
 
 import json
-import math
 import os
-import re
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-MOST_DEPTH = 100
-"""Lists and objects inside each other; the parser recurses once for each."""
-
-SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1
+from coordgen_rs._core import parse_json_text
 
 _PIECE_BYTES = 1 << 20
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
-_MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F])|.)", re.DOTALL)
-"""In valid JSON: a surrogate pair, half of one (group 1), or another."""
-_MAYBE_HUGE = re.compile(r"[0-9]{19}|[0-9.][eE]\+?[0-9]{3}")
-"""A number without these is an integer of 64 bits, or a finite float."""
 
 
 class JsonTextError(ValueError):
@@ -138,9 +126,8 @@ def parse_json_lines(
             raise JsonTextError(f"{where} is longer than {most_line_bytes:,} bytes")
         if number > 1 and line.startswith(_BYTE_ORDER_MARK):
             raise JsonTextError(f"{where} begins with a byte order mark")
-        text = _decoded(line, where)
-        if not text.isspace() and text:
-            yield number, parse_json(text, where)
+        if line.removeprefix(_BYTE_ORDER_MARK).decode(errors="replace").strip():
+            yield number, parse_json(line, where)
 
 
 def parse_json(text: str | bytes, name: str, *, long_integers: bool = False) -> Any:
@@ -160,20 +147,12 @@ def parse_json(text: str | bytes, name: str, *, long_integers: bool = False) -> 
     Raises:
         JsonTextError: It is not such a document.
     """
-    text = _checked(text, name) if isinstance(text, str) else _decoded(text, name)
-    _check_depth(text, name)
-    hooks: dict[str, Any] = {}
-    if _MAYBE_HUGE.search(text):  # calling a hook for each number is slow
-        hooks = {"parse_int": int if long_integers else _integer, "parse_float": _float}
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, **hooks)
-    except json.JSONDecodeError as error:
-        raise JsonTextError(f"{name} is not valid JSON: {error}") from error
-    except ValueError as error:  # from our hooks
+        return parse_json_text(text, long_integers)
+    except SyntaxError as error:
+        raise JsonTextError(f"{name} {_what_is_wrong(text, error)}") from error
+    except ValueError as error:
         raise JsonTextError(f"{name} {error}") from error
-    if _MAYBE_SURROGATE.search(text):
-        _check_surrogates(text, name)
-    return value
 
 
 def _kind(mode: int) -> str:
@@ -182,72 +161,18 @@ def _kind(mode: int) -> str:
     return "a pipe" if stat.S_ISFIFO(mode) else "a device"
 
 
-def _decoded(content: bytes, name: str) -> str:
+def _what_is_wrong(text: str | bytes, found: SyntaxError) -> str:
+    """What Python's own reader, which counts lines and columns, says of text that is not JSON."""
+    if isinstance(text, bytes):
+        text = text.decode()
     try:
-        return content.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
-    except UnicodeDecodeError as error:
-        offset = len(content) - len(error.object) + error.start  # the mark before it counts too
-        raise JsonTextError(
-            f"{name} is not UTF-8: byte 0x{content[offset]:02x} at offset {offset}"
-        ) from error
-
-
-def _checked(text: str, name: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise JsonTextError(f"{name} holds half of a surrogate pair") from error
-    return text.removeprefix("\ufeff")
-
-
-def _check_depth(text: str, name: str) -> None:
-    """Refuse nesting that would exhaust the parser's stack.
-
-    Raises:
-        JsonTextError: There is too much of it.
-    """
-    if text.count("[") + text.count("{") <= MOST_DEPTH:
-        return
-    depth = 0
-    for bracket in re.sub(r"[^\[\]{}]+", "", _STRING.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        if depth > MOST_DEPTH:
-            raise JsonTextError(
-                f"{name} has more than {MOST_DEPTH} lists and objects inside each other"
-            )
-
-
-def _check_surrogates(text: str, name: str) -> None:
-    r"""Refuse `\ud800` without its other half; `text` is valid JSON.
-
-    Raises:
-        JsonTextError: There is one.
-    """
-    if any(escape[1] for escape in _ESCAPE.finditer(text)):
-        raise JsonTextError(f"{name} holds half of a surrogate pair")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"has the key {twice!r:.60} twice in an object")
-    return fields
+        json.loads(text.removeprefix("\ufeff"), parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        return f"is not valid JSON: {error}"
+    except ValueError as error:
+        return str(error)
+    return f"is not valid JSON: {found}"
 
 
 def _refuse(literal: str) -> None:
     raise ValueError(f"holds {literal}, which is not JSON")
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > 20 or not SMALLEST_INTEGER <= int(digits) <= LARGEST_INTEGER:
-        raise ValueError(f"holds the integer {digits:.30}, which needs more than 64 bits")
-    return int(digits)
-
-
-def _float(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError(f"holds the number {digits:.30}, which is too large")
-    return value
