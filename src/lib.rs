@@ -141,8 +141,8 @@
 //! With feature `python`, which includes it, the crate is also the extension module
 //! `coordgen_rs._core`: `py/` converts, in folders named like those above, and decides nothing.
 //! `scores` holds the passes over rows of logits, the same to the last bit on every machine;
-//! `random` and `replace_file` are small helpers; `waiting` takes locks without holding up Python;
-//! `layers` tests that imports run one way.
+//! `random` and `replace_file` are small helpers; `unfinished` names and locks what is being written;
+//! `waiting` takes locks without holding up Python; `layers` tests that imports run one way.
 //!
 //! # Example
 //!
@@ -223,6 +223,7 @@ pub mod sampling;
 mod scores;
 pub mod top_k;
 pub mod tree;
+mod unfinished;
 pub mod verify;
 mod waiting;
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, final
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "HistoryIndexError",
     "HostDrafter",
     "InvalidDraftError",
+    "Lock",
     "LookupTable",
     "LookupTableError",
     "MemoryBudgetError",
@@ -44,6 +46,8 @@ __all__ = [
     "Switcher",
     "TokenOutOfRangeError",
     "byte_products_saturate",
+    "create_unfinished_directory",
+    "create_unfinished_file",
     "draft_method",
     "draft_methods",
     "draft_sources",
@@ -53,6 +57,7 @@ __all__ = [
     "parse_json_text",
     "plan",
     "prompt_rows",
+    "remove_abandoned",
     "starts",
     "strategies",
     "top_k",
@@ -306,6 +311,57 @@ class DraftMethod:
 
 PLAIN: Final[str]
 """The name of plain decoding, the baseline that drafts nothing."""
+
+@final
+class Lock:
+    """A lock on a file or directory, from now until `release` or the end of the process.
+
+    Args:
+        path: What to lock.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __new__(cls, path: PathLike[str]) -> Lock: ...
+    @property
+    def is_mine(self) -> bool:
+        """It is held, and what it is held on still has its name; or there are no locks here."""
+
+    @property
+    def is_anothers(self) -> bool:
+        """Another process, or another lock of this one, holds it."""
+
+    def release(self) -> None:
+        """Let go of it."""
+
+def create_unfinished_file(path: PathLike[str], private: bool) -> tuple[Path, int]:
+    """A new locked file beside `path`: its name, and its descriptor (on Windows its handle).
+
+    Args:
+        path: Where the file is to be at the end.
+        private: Whether only its owner may read it.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+
+def create_unfinished_directory(path: PathLike[str]) -> tuple[Path, Lock]:
+    """A new empty directory beside `path`: its name, and the lock on it.
+
+    Args:
+        path: Where the directory is to be at the end.
+
+    Raises:
+        OSError: It cannot be created or opened.
+    """
+
+def remove_abandoned(path: PathLike[str]) -> list[tuple[Path, int]]:
+    """Remove what killed runs left for `path`: where each was, and the bytes of its files.
+
+    Args:
+        path: Where the file or directory was to be.
+    """
 
 def parse_json_text(document: str | bytes, long_integers: bool) -> Any:
     """What a JSON document says.

@@ -17,6 +17,7 @@ mod load;
 mod sampling;
 mod step_inputs;
 mod top_k;
+mod unfinished;
 
 use pyo3::prelude::*;
 
@@ -33,6 +34,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     json::register(module)?;
     kernels::register(module)?;
     top_k::register(module)?;
+    unfinished::register(module)?;
     draft::register(module)?;
     load::register(module)?;
     module.add_class::<sampling::PySampling>()?;

@@ -1,29 +1,24 @@
-"""Names of what is being written, and the removal of what a killed run left under such a name.
+"""Files and directories that take their place only when they are complete.
 
-In: the path that is to exist at the end. Out: a file or directory beside it under a hidden name,
-`.NAME.<12 hex digits>.unfinished`, which takes the path's place only when it is complete.
-Who writes it holds a lock on it (flock), which ends with the process, however that ends: no clock,
-process id or age decides what is left over. `src/replace_file.rs` does the same for the core.
+In: the path that is to exist at the end. Out: a stream or directory beside it under a hidden name,
+`.NAME.<12 hex digits>.unfinished`. `src/unfinished.rs` makes it, locks it, and removes what killed
+runs left.
 """
 
 import errno
 import os
-import re
-import secrets
 import shutil
-import stat
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from coordgen_rs._core import Lock, create_unfinished_directory, create_unfinished_file
+from coordgen_rs._core import remove_abandoned as removed_abandoned
 from coordgen_rs.errors import LeftoverWarning
-
-_DIGITS = 6
-"""Bytes of chance in a name, two hexadecimal digits each."""
 
 _TRIES = 100
 """At a lock whose file was removed each time, before it counts as another's."""
@@ -63,18 +58,7 @@ def unfinished_directory(path: Path) -> Iterator[Path]:
         message = f"{leftover.path} ({size}), which an interrupted run had left, was removed"
         warnings.warn(LeftoverWarning(message), stacklevel=3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _named(path):
-        while True:
-            unfinished = _new_name(path)
-            unfinished.mkdir()
-            try:
-                lock = _Lock(unfinished)
-            except BaseException:
-                unfinished.rmdir()
-                raise
-            if lock.is_mine:
-                break
-            lock.release()  # somebody who cleans up was quicker
+    unfinished, lock = create_unfinished_directory(path)
     try:
         yield unfinished
     finally:
@@ -105,34 +89,23 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             yield device
         return
     remove_abandoned(path)
-    with _named(path):
-        stream, unfinished, lock = _created(path, 0o600 if private else 0o666)
-        try:
-            with stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-            lock.release()
+    unfinished, opened = create_unfinished_file(path, private)
+    try:
+        with _named(path), os.fdopen(_descriptor(opened), "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            unfinished.replace(path)  # while the stream, which holds the lock, is open
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
-def _created(path: Path, mode: int) -> tuple[BinaryIO, Path, "_Lock"]:
-    """A new unfinished file for `path`, and the lock on it."""
-    while True:
-        unfinished = _new_name(path)
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
-        try:
-            lock = _Lock(unfinished)
-        except BaseException:
-            os.close(descriptor)
-            unfinished.unlink(missing_ok=True)
-            raise
-        if lock.is_mine:
-            return os.fdopen(descriptor, "wb"), unfinished, lock
-        os.close(descriptor)
-        lock.release()
+def _descriptor(opened: int) -> int:
+    if sys.platform == "win32":
+        import msvcrt
+
+        return msvcrt.open_osfhandle(opened, os.O_BINARY)
+    return opened
 
 
 @contextmanager
@@ -163,13 +136,7 @@ def remove_abandoned(path: Path) -> list[Leftover]:
     Returns:
         What was removed.
     """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{2 * _DIGITS}}}\.unfinished")
-    removed = []
-    with suppress(OSError):
-        for name in sorted(filter(pattern.fullmatch, os.listdir(path.parent))):  # noqa: PTH208 (no Path a file)
-            if _is_own(path.parent / name):
-                removed += _remove_unlocked(path.parent / name)
-    return removed
+    return [Leftover(*found) for found in removed_abandoned(path)]
 
 
 @contextmanager
@@ -185,7 +152,7 @@ def held(directory: Path) -> Iterator[bool]:
     Raises:
         OSError: It cannot be opened.
     """
-    lock = _Lock(directory.resolve())
+    lock = Lock(directory.resolve())
     try:
         yield lock.is_mine
     finally:
@@ -211,8 +178,8 @@ def held_name(path: Path) -> Iterator[bool]:
     path = path.resolve()
     name = path.with_name(f".{path.name}.lock")
     for _ in range(_TRIES):
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | _BINARY, 0o666))
-        lock = _Lock(name)
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o666))
+        lock = Lock(name)
         if lock.is_mine or lock.is_anothers:
             break
         lock.release()  # it was removed by who held it until now
@@ -222,87 +189,3 @@ def held_name(path: Path) -> Iterator[bool]:
         if lock.is_mine:
             name.unlink(missing_ok=True)
         lock.release()
-
-
-def _remove_unlocked(found: Path) -> list[Leftover]:
-    try:
-        lock = _Lock(found)
-    except OSError:
-        return []
-    try:
-        if not lock.is_certain:
-            return []
-        num_bytes = _num_bytes(found)
-        if found.is_dir():
-            shutil.rmtree(found, ignore_errors=True)
-        else:
-            found.unlink(missing_ok=True)
-        return [] if found.exists() else [Leftover(found, num_bytes)]
-    except OSError:
-        return []
-    finally:
-        lock.release()
-
-
-class _Lock:
-    """A lock on a file or directory, from now until `release` or the end of the process.
-
-    Attributes:
-        is_certain: The lock is held, and what it is held on still has its name.
-        is_mine: `is_certain`, or there are no locks here.
-        is_anothers: Another process holds it.
-
-    Raises:
-        OSError: What is there cannot be opened.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor: int | None = None
-        self.is_certain = self.is_mine = self.is_anothers = False
-        if sys.platform == "win32":
-            self.is_mine = True
-            return
-        import fcntl
-
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:  # somebody has removed it
-            return
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.is_anothers = True
-            return
-        except OSError:  # a file system without locks
-            self.is_mine = True
-            return
-        with suppress(OSError):
-            self.is_certain = os.path.samestat(os.fstat(self._descriptor), os.lstat(path))
-        self.is_mine = self.is_certain
-
-    def release(self) -> None:
-        """Let go of it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-_BINARY = getattr(os, "O_BINARY", 0)
-
-
-def _new_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(_DIGITS)}.unfinished")
-
-
-def _is_own(path: Path) -> bool:
-    """Whether it is a file or directory of this user."""
-    with suppress(OSError):
-        found = path.lstat()
-        is_plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
-        return is_plain and (sys.platform == "win32" or found.st_uid == os.geteuid())
-    return False
-
-
-def _num_bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.lstat().st_size for file in files if not file.is_dir())

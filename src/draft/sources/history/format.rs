@@ -15,7 +15,8 @@ use super::read_file::ReadFile;
 use super::suffix_array::suffix_array;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::replace_file::{Readers, replace_file};
+use crate::replace_file::replace_file;
+use crate::unfinished::Readers;
 
 /// Closes every document; no vocabulary holds it.
 pub const TERMINATOR: TokenId = TokenId(u32::MAX);

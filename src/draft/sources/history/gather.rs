@@ -10,7 +10,7 @@ use super::format::{Key, MOST_TOKENS, TERMINATOR, write_own_index};
 use super::read_file::ReadFile;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::replace_file::Readers;
+use crate::unfinished::Readers;
 
 /// Where a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use super::LookupTable;
 use super::source::TableSource;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::replace_file::{Readers, replace_file};
+use crate::replace_file::replace_file;
+use crate::unfinished::Readers;
 
 /// Raised whenever the layout or the meaning of the file changes.
 pub const VERSION: u32 = 1;

@@ -1,0 +1,89 @@
+//! `unfinished.rs` for Python, which opens its streams over what is created and locked here.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+
+use crate::unfinished::{self, Readers};
+
+/// A lock on a file or folder, until it is released or the process ends.
+#[pyclass(frozen, module = "coordgen_rs._core", name = "Lock")]
+struct PyLock {
+    lock: std::sync::Mutex<Option<unfinished::Lock>>,
+    #[pyo3(get)]
+    is_mine: bool,
+    #[pyo3(get)]
+    is_anothers: bool,
+}
+
+#[pymethods]
+impl PyLock {
+    /// Asks for the lock on what is at `path`, without waiting.
+    #[new]
+    fn new(path: PathBuf) -> PyResult<Self> {
+        Ok(unfinished::lock(&path).map_err(|error| os_error(&error, &path))?.into())
+    }
+
+    /// Lets go of it.
+    fn release(&self) {
+        self.lock.lock().expect("nothing panics while holding it").take();
+    }
+}
+
+impl From<unfinished::Lock> for PyLock {
+    fn from(lock: unfinished::Lock) -> Self {
+        use unfinished::Lock::{Anothers, Held, Unknown};
+        let is_mine = matches!(lock, Held(_) | Unknown);
+        let is_anothers = matches!(lock, Anothers);
+        Self { lock: Some(lock).into(), is_mine, is_anothers }
+    }
+}
+
+/// A new locked file beside `path`: its name, and its descriptor (on Windows its handle).
+#[pyfunction]
+fn create_unfinished_file(path: PathBuf, private: bool) -> PyResult<(PathBuf, isize)> {
+    let readers = if private { Readers::Owner } else { Readers::AsUsual };
+    let created = unfinished::create_file(&path, readers);
+    let (name, file) = created.map_err(|error| os_error(&error, &path))?;
+    #[cfg(unix)]
+    let file = std::os::fd::IntoRawFd::into_raw_fd(file) as isize;
+    #[cfg(windows)]
+    let file = std::os::windows::io::IntoRawHandle::into_raw_handle(file) as isize;
+    Ok((name, file))
+}
+
+/// A new empty folder beside `path`: its name, and the lock on it.
+#[pyfunction]
+fn create_unfinished_directory(path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
+    let created = unfinished::create_folder(&path);
+    let (name, lock) = created.map_err(|error| os_error(&error, &path))?;
+    Ok((name, lock.into()))
+}
+
+/// Removes what killed processes left for `path`; where each was, and the bytes of its files.
+#[pyfunction]
+fn remove_abandoned(py: Python<'_>, path: PathBuf) -> Vec<(PathBuf, u64)> {
+    let removed = py.detach(|| unfinished::remove_abandoned(&path));
+    removed.into_iter().map(|leftover| (leftover.path, leftover.num_bytes)).collect()
+}
+
+/// The `OSError` that Python would raise for `path`.
+fn os_error(error: &io::Error, path: &Path) -> PyErr {
+    let said = error.to_string();
+    let reason = said.split(" (os error").next().unwrap_or_default().to_owned();
+    let (code, path) = (error.raw_os_error(), path.as_os_str().to_owned());
+    if cfg!(windows) {
+        return PyOSError::new_err((0, reason, path, code)); // Python finds the errno
+    }
+    PyOSError::new_err((code, reason, path))
+}
+
+/// Adds the functions and the class to the module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyLock>()?;
+    module.add_function(wrap_pyfunction!(create_unfinished_file, module)?)?;
+    module.add_function(wrap_pyfunction!(create_unfinished_directory, module)?)?;
+    module.add_function(wrap_pyfunction!(remove_abandoned, module)?)
+}

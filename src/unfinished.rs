@@ -1,0 +1,293 @@
+//! Names of what is being written, and the removal of what a killed process left under such a name.
+//!
+//! In: the path that is to exist at the end. Out: a file or folder beside it under a hidden name,
+//! `.NAME.<12 hex digits>.unfinished`, which takes the path's place only when it is complete. Who
+//! writes it holds a lock on it, which ends with the process, however that ends: neither a clock
+//! nor a process id decides what is left over.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Hexadecimal digits in the name of what is unfinished.
+const NUM_DIGITS: usize = 12;
+
+const SUFFIX: &str = ".unfinished";
+
+/// What asking the system for a lock gives; tests ask systems that have none.
+type TryLock = Result<(), TryLockError>;
+
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// Whom the process's own mask lets.
+    AsUsual,
+    /// Its owner alone, where the system knows owners.
+    Owner,
+}
+
+/// What became of asking for a lock on a file or folder.
+#[derive(Debug)]
+pub(crate) enum Lock {
+    /// It is held for as long as the file is open, and the file still has its name.
+    Held(File),
+    /// The file system, or the system, has no locks; then nothing is ever taken for left over.
+    Unknown,
+    /// Another holds it.
+    Anothers,
+    /// The file was removed, or replaced, before the lock was held.
+    Gone,
+}
+
+/// What a killed process left: where it was, and the bytes of its files.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Leftover {
+    pub path: PathBuf,
+    pub num_bytes: u64,
+}
+
+/// A new locked file beside `path`.
+pub(crate) fn create_file(path: &Path, readers: Readers) -> io::Result<(PathBuf, File)> {
+    create_file_with(path, readers, File::try_lock)
+}
+
+fn create_file_with(
+    path: &Path,
+    readers: Readers,
+    try_lock: impl Fn(&File) -> TryLock,
+) -> io::Result<(PathBuf, File)> {
+    loop {
+        let unfinished = new_name(path)?;
+        let file = match open_new(&unfinished, readers) {
+            // A process of this id was killed before, or runs in another container.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            created => created?,
+        };
+        let is_taken = matches!(try_lock(&file), Err(TryLockError::WouldBlock));
+        if !is_taken && unfinished.exists() {
+            return Ok((unfinished, file));
+        }
+    }
+}
+
+/// A new empty folder beside `path`, and the lock on it.
+#[cfg(feature = "python")]
+pub(crate) fn create_folder(path: &Path) -> io::Result<(PathBuf, Lock)> {
+    create_folder_with(path, File::try_lock)
+}
+
+#[cfg(any(feature = "python", test))]
+fn create_folder_with(
+    path: &Path,
+    try_lock: impl Fn(&File) -> TryLock,
+) -> io::Result<(PathBuf, Lock)> {
+    loop {
+        let unfinished = new_name(path)?;
+        match fs::create_dir(&unfinished) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            created => created?,
+        }
+        match lock_with(&unfinished, &try_lock) {
+            Ok(Lock::Anothers | Lock::Gone) => {} // somebody who cleans up was quicker
+            Ok(lock) => return Ok((unfinished, lock)),
+            Err(error) => {
+                let _ = fs::remove_dir(&unfinished); // the first error is the one to be told
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Asks for the lock on an existing file or folder, without waiting.
+#[cfg(any(feature = "python", test))]
+pub(crate) fn lock(path: &Path) -> io::Result<Lock> {
+    lock_with(path, File::try_lock)
+}
+
+fn lock_with(path: &Path, try_lock: impl FnOnce(&File) -> TryLock) -> io::Result<Lock> {
+    if cfg!(windows) && path.is_dir() {
+        return Ok(Lock::Unknown); // it cannot be opened there
+    }
+    let file = match open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lock::Gone),
+        opened => opened?,
+    };
+    Ok(match try_lock(&file) {
+        Err(TryLockError::WouldBlock) => Lock::Anothers,
+        Err(TryLockError::Error(_)) => Lock::Unknown,
+        Ok(()) if has_name(&file, path) => Lock::Held(file),
+        Ok(()) => Lock::Gone,
+    })
+}
+
+/// Removes what was to become `path` and nobody writes any more; what others own stays.
+///
+/// What cannot be removed stays too. Where there are no locks, nothing is removed.
+pub(crate) fn remove_abandoned(path: &Path) -> Vec<Leftover> {
+    remove_abandoned_with(path, File::try_lock)
+}
+
+fn remove_abandoned_with(path: &Path, try_lock: impl Fn(&File) -> TryLock) -> Vec<Leftover> {
+    let Ok(prefix) = prefix(path) else { return Vec::new() };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name()).filter(|name| is_unfinished(name, &prefix));
+    let mut names: Vec<OsString> = names.collect();
+    names.sort();
+    let mut removed = Vec::new();
+    for found in names.into_iter().map(|name| path.with_file_name(name)) {
+        let is_own = found.symlink_metadata().is_ok_and(|found| is_plain(&found) && is_own(&found));
+        if !is_own {
+            continue;
+        }
+        // The lock is held until the file is gone.
+        if let Ok(Lock::Held(_file)) = lock_with(&found, &try_lock) {
+            removed.extend(remove(found));
+        }
+    }
+    removed
+}
+
+fn remove(path: PathBuf) -> Option<Leftover> {
+    let num_bytes = num_bytes(&path).ok()?;
+    let is_folder = path.is_dir();
+    if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.ok()?;
+    Some(Leftover { path, num_bytes })
+}
+
+fn num_bytes(path: &Path) -> io::Result<u64> {
+    let metadata = path.symlink_metadata()?;
+    if !metadata.is_dir() {
+        return Ok(metadata.len());
+    }
+    fs::read_dir(path)?.map(|entry| num_bytes(&entry?.path())).sum()
+}
+
+fn new_name(path: &Path) -> io::Result<PathBuf> {
+    static NUMBER: AtomicU16 = AtomicU16::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let digits = format!("{:08x}{number:04x}", std::process::id());
+    let mut name = prefix(path)?;
+    name.push(digits + SUFFIX);
+    Ok(path.with_file_name(name))
+}
+
+/// What the names of a path's unfinished files begin with.
+fn prefix(path: &Path) -> io::Result<OsString> {
+    let error = || io::Error::new(ErrorKind::InvalidInput, "the path has no file name");
+    let mut prefix = OsString::from(".");
+    prefix.push(path.file_name().ok_or_else(error)?);
+    prefix.push(".");
+    Ok(prefix)
+}
+
+fn is_unfinished(name: &OsStr, prefix: &OsStr) -> bool {
+    let rest = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
+    let digits = rest.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    digits.is_some_and(|digits| digits.len() == NUM_DIGITS && digits.iter().all(is_digit))
+}
+
+fn is_plain(found: &Metadata) -> bool {
+    found.is_file() || found.is_dir()
+}
+
+#[cfg(unix)]
+mod system {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+    pub fn open_new(path: &Path, readers: Readers) -> io::Result<File> {
+        let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
+    }
+
+    /// Follows no link and waits for no pipe.
+    pub fn open(path: &Path) -> io::Result<File> {
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        OpenOptions::new().read(true).custom_flags(flags).open(path)
+    }
+
+    pub fn has_name(file: &File, path: &Path) -> bool {
+        let (Ok(open), Ok(named)) = (file.metadata(), path.symlink_metadata()) else {
+            return false;
+        };
+        (open.dev(), open.ino()) == (named.dev(), named.ino())
+    }
+
+    pub fn is_own(found: &Metadata) -> bool {
+        #[expect(unsafe_code, reason = "the standard library does not tell the user")]
+        // SAFETY: it takes nothing and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        found.uid() == user
+    }
+}
+
+#[cfg(not(unix))]
+mod system {
+    use super::*;
+
+    pub fn open_new(path: &Path, _: Readers) -> io::Result<File> {
+        OpenOptions::new().write(true).create_new(true).open(path)
+    }
+
+    pub fn open(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+
+    pub fn has_name(_: &File, path: &Path) -> bool {
+        path.exists()
+    }
+
+    pub fn is_own(_: &Metadata) -> bool {
+        true
+    }
+}
+
+use system::{has_name, is_own, open, open_new};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> PathBuf {
+        let folder = format!("coordgen-unfinished-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("table")
+    }
+
+    #[test]
+    fn without_locks_files_and_folders_are_made_and_nothing_is_removed() {
+        let path = place("no-locks");
+        let left = path.with_file_name(".table.0123456789ab.unfinished");
+        fs::write(&left, "half").unwrap();
+        let no_locks =
+            |_: &File| -> TryLock { Err(TryLockError::Error(ErrorKind::Unsupported.into())) };
+        assert!(matches!(lock_with(&left, no_locks), Ok(Lock::Unknown)));
+        let (file, _open) = create_file_with(&path, Readers::AsUsual, no_locks).unwrap();
+        let (folder, lock) = create_folder_with(&path, no_locks).unwrap();
+        assert!(file.is_file() && folder.is_dir() && matches!(lock, Lock::Unknown));
+        assert_eq!(remove_abandoned_with(&path, no_locks), []);
+        assert!(file.is_file() && folder.is_dir() && left.is_file());
+        fs::remove_file(file).unwrap();
+        fs::remove_dir(folder).unwrap();
+        assert_eq!(remove_abandoned(&path), [Leftover { path: left, num_bytes: 4 }]);
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_on_what_was_removed_meanwhile_is_not_held() {
+        let path = place("removed");
+        fs::write(&path, "").unwrap();
+        let removed = |file: &File| {
+            fs::remove_file(&path).unwrap();
+            file.try_lock()
+        };
+        assert!(matches!(lock_with(&path, removed), Ok(Lock::Gone)));
+        assert!(matches!(lock(&path), Ok(Lock::Gone)));
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+}
