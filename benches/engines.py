@@ -26,11 +26,11 @@ from coordgen_rs.cli.terminal import values
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.reporting.condition import commit_of
-from coordgen_rs.tools.bench.script import run_script
 from live import adapted, adapted_report
 from live.kept import Kept, key_of
 from live.prompts import chat_template, encode, read_conversations, read_recorded, shorter, spread
 from live.weights import Weights
+from support.script import run_script
 
 PROMPTS = Path(__file__).parent / "prompts"
 MAX_NEW_TOKENS, EQUAL_NEW_TOKENS = 64, 32

@@ -22,17 +22,17 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from history import said
 
 from coordgen_rs import History
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.bench.script import run_script
 from coordgen_rs.tools.fleet.build import build
 from coordgen_rs.tools.replay.records import read_records
 from coordgen_rs.tools.replay.templates import TEMPLATES, tokenize
 from coordgen_rs.tools.tables import show_table
 from coordgen_rs.tools.tasks import RayTasks, Sequential
+from history import said
+from support.script import run_script
 
 TOKENS_A_FILE = 5_000_000
 MEAN_LENGTH = 500

@@ -18,9 +18,9 @@ import numpy as np
 
 from coordgen_rs import Drafter, History, StepInputs
 from coordgen_rs._core import SharedHistory
-from coordgen_rs.tools.bench.script import run_script
 from coordgen_rs.tools.replay.records import read_records
 from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from support.script import run_script
 
 
 def texts_of(records, num_tokens):

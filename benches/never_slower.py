@@ -14,10 +14,9 @@ from pathlib import Path
 
 from coordgen_rs._core import draft_method
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.tools.bench.measuring.never_slower import measure_bundle
-from coordgen_rs.tools.bench.script import run_script
-from coordgen_rs.tools.own_process import in_own_process
 from coordgen_rs.tools.tables import show_table
+from support.oracles import measure_bundle
+from support.script import own_processes, run_script
 
 COLUMNS = ("weights", "threads", "task", "plain tokens/s", "drafting", "by costs", "best fixed")
 ORACLES = ("at width", "gap", "best adaptive")
@@ -59,11 +58,11 @@ def main() -> None:
     asked = {name: getattr(options, name) for name in ("limit", "max_new_tokens", "repeats")}
     pairs = list(product(options.bundles, options.threads))
     rows = []
-    with progress() as on_progress:
+    with own_processes() as processes, progress() as on_progress:
         for done, (bundle, threads) in enumerate(pairs):
             on_progress(f"{bundle.name}, {threads} threads", done, len(pairs))
             where = bundle, options.data, options.sources
-            rows += in_own_process(measure_bundle, *where, threads=threads, **asked)
+            rows += processes.submit(measure_bundle, *where, threads=threads, **asked).result()
     if options.json:
         print(json.dumps(rows))
     else:

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 
 import httpx
-from server_load import PROMPTS, server
 
-from coordgen_rs.tools.bench.script import run_script
+from server_load import PROMPTS, server
+from support.script import run_script
 
 
 def streamed(http, prompt, length, **more):

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
-from coordgen_rs.tools.bench.script import run_script
+from support.script import run_script
 
 PROMPTS = sorted((Path(__file__).parents[1] / "models" / "prompts").glob("*.txt"))
 LENGTHS = (1, 8, 40)

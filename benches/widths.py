@@ -9,13 +9,76 @@ else. `benches/qwen_shape.py` makes bundles of another size.
 
 import argparse
 import json
+import time
 from pathlib import Path
 from statistics import median
 
-from coordgen_rs.tools.bench.measuring.widths import measure_widths
-from coordgen_rs.tools.bench.script import run_script
-from coordgen_rs.tools.own_process import in_own_process
+import numpy as np
+
+from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.tools.tables import show_table
+from support.script import own_processes, run_script
+
+CONTEXT = 64
+"""Tokens before a step."""
+
+
+def measure_widths(bundles, threads, prompt_tokens, seconds):
+    """Run a step of each width and a prompt, each by all bundles in turns.
+
+    Another program that takes the processor for a while slows all bundles alike. Each width and
+    the prompt alike are measured for `seconds` in all, three times at least. Returns for each
+    bundle the seconds of all its runs by what ran: `4 rows`, `prompt of 512`.
+    """
+    sessions = [open_bundle(path, threads) for path in bundles]
+    runs = [runs_of(session, prompt_tokens) for session in sessions]
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    times = [{name: [] for name in names} for _ in runs]
+    # Time that other programs take is not this thread's, so one thread's own time is exact.
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    for name in names:
+        for run in runs:
+            run[name]()
+        begin = time.perf_counter()
+        while len(times[0][name]) < 3 or time.perf_counter() - begin < seconds / len(names):
+            for run, taken in zip(runs, times, strict=True):
+                start = clock()
+                run[name]()
+                taken[name].append(clock() - start)
+    return times
+
+
+def open_bundle(path, threads):
+    """A session of a bundle."""
+    return OrtSession(ProviderChoice().device(open_bundle(path)), threads=threads)
+
+
+def runs_of(session, prompt_tokens):
+    """What is measured, by name; each leaves the same number of tokens committed."""
+    token_ids = np.random.default_rng(0).integers(session.vocab_size, size=prompt_tokens)
+    prompt = token_ids.astype(np.uint32)
+
+    def step(width):
+        inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+
+        def run():
+            inputs.fill_chain(prompt[:width], session.length)
+            session.step(inputs)
+
+        return run
+
+    def read_prompt():
+        session.rewind(0)
+        session.prefill(prompt)
+        session.rewind(CONTEXT)
+
+    read_prompt()
+    names = {width: "1 row" if width == 1 else f"{width} rows" for width in session.widths}
+    return {name: step(width) for width, name in names.items()} | {
+        f"prompt of {prompt_tokens}": read_prompt
+    }
 
 
 def rows_of(times, names, threads):
@@ -53,12 +116,13 @@ def main():
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
-    asked = {"prompt_tokens": options.prompt, "seconds": options.seconds}
     names = [bundle.name for bundle in options.bundles]
     rows = []
-    for threads in options.threads:
-        times = in_own_process(measure_widths, options.bundles, threads=threads, **asked)
-        rows += rows_of(times, names, threads)
+    with own_processes() as processes:
+        for threads in options.threads:
+            asked = options.bundles, threads, options.prompt, options.seconds
+            times = processes.submit(measure_widths, *asked).result()
+            rows += rows_of(times, names, threads)
     if options.json:
         print(json.dumps(rows))
     else:

@@ -17,13 +17,15 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import numpy as np
 
-from coordgen_rs.tools.bench.script import run_script
 from coordgen_rs.tools.replay.records import read_records
 from coordgen_rs.tools.replay.run import replay
 from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokenize
 from rules import replay_rule
+from support.script import run_script
 
 PACKAGE = "arctic-inference"
 NAME = "ArcticInference suffix cache"

@@ -15,6 +15,8 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import numpy as np
 
 import arctic
@@ -25,11 +27,11 @@ import transformers_lookup
 from coordgen_rs import open_session
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
-from coordgen_rs.tools.bench.script import run_script
 from coordgen_rs.tools.replay.run import replay
 from coordgen_rs.tools.replay.templates import TokenizedRecord
 from coordgen_rs.tools.tables import show_table
 from rules import replay_rule
+from support.script import run_script
 
 ENGINES = (genai,)
 RULES = (arctic, transformers_lookup)

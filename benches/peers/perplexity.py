@@ -11,17 +11,20 @@ float16 scale for each, takes blocks of 256 for K types, and its cache holds flo
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 import numpy as np
 from cyllama.llama import llama_cpp
 from tokenizers import Tokenizer
 
 from coordgen_rs import open_session, plain
-from coordgen_rs.tools.bench.script import run_script
 from coordgen_rs.tools.export import export_checkpoint
 from live.prompts import chat_template
+from support.script import run_script
 
 WINDOW = 512
 ANSWER = 32

@@ -9,7 +9,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from coordgen_rs.tools.bench.script import run_script
+sys.path.append(str(Path(__file__).parents[1]))
+
+from support.script import run_script
 
 _FTYPE = 2
 """`LLAMA_FTYPE_MOSTLY_Q4_0` of llama.h."""

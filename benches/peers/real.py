@@ -18,6 +18,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 from contest import ContestantFailedError
 from coordgen_rs.cli.terminal import values
 from coordgen_rs.cli.terminal.progress import progress
@@ -26,7 +28,6 @@ from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.reporting.condition import commit_of
-from coordgen_rs.tools.bench.script import run_script
 from live import engines, report
 from live.prompts import (
     chat_template,
@@ -39,6 +40,7 @@ from live.prompts import (
 )
 from live.run import measure
 from live.weights import PRECISIONS, Weights
+from support.script import run_script
 
 PROMPTS = Path(__file__).parents[1] / "prompts"
 PEERS = ("llama.cpp", "GenAI")

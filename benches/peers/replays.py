@@ -17,17 +17,19 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import arctic
 from ceiling import Losses, ceiling
 from coordgen_rs.cli.terminal import values
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.tools.bench.script import run_script
 from coordgen_rs.tools.replay.records import read_records
 from coordgen_rs.tools.replay.run import HISTORIES, replay
 from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokenize
 from coordgen_rs.tools.tables import show_table
 from rules import replay_rule
+from support.script import run_script
 
 
 class Set(NamedTuple):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs.tools.bench.script import run_script
+from support.script import run_script
 
 SCRIPTS = [
     path

@@ -12,7 +12,7 @@ from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.target.session import StepCost
-from coordgen_rs.tools.bench.measuring.never_slower import Recorded, Replay, measure, random_prompts
+from support.oracles import Recorded, Replay, measure, random_prompts
 
 VOCAB_SIZE = 40
 WIDTHS = (1, 4, 8)

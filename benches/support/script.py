@@ -1,4 +1,4 @@
-"""A benchmark as a script: how it ends.
+"""A benchmark as a script: how it ends, and the processes that it begins.
 
 In: its main function. Out: the process' exit code. An interrupted one says so in one line, as the
 command `coordgen` does; what it had begun is cleared up by its own `with` blocks before.
@@ -6,6 +6,8 @@ command `coordgen` does; what it had begun is cleared up by its own `with` block
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from signal import SIG_DFL, SIGINT, signal
 from typing import NoReturn
 
 _INTERRUPTED = 130
@@ -20,3 +22,10 @@ def run_script(main: Callable[[], int | None]) -> NoReturn:
         print(f"{sys.argv[0]}: interrupted", file=sys.stderr)
         code = _INTERRUPTED
     sys.exit(code)
+
+
+def own_processes() -> ProcessPoolExecutor:
+    """Runs each call in a new process, which an interrupt ends without a word."""
+    return ProcessPoolExecutor(
+        1, max_tasks_per_child=1, initializer=signal, initargs=(SIGINT, SIG_DFL)
+    )
