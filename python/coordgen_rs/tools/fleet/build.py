@@ -37,9 +37,6 @@ from coordgen_rs.tools.fleet.records import FieldNames, Reading, read_documents
 from coordgen_rs.tools.fleet.shard import Shard, write_shard
 from coordgen_rs.tools.tasks import Sequential, Tasks
 
-MOST_TOKENS = 2**31 - 1
-"""Of a namespace: an index counts in 31 bits."""
-
 MOST_NAMED = 20
 """Bad records of a file of which the place is kept; of the others only the number."""
 
