@@ -68,9 +68,9 @@ from coordgen_rs.tools.export.qnn.report import (
     QuantizationReport,
     QuantizedGraph,
 )
-from coordgen_rs.tools.export.qnn.stages import Stages
 from coordgen_rs.tools.export.qnn.work import PreparedGraph, WorkFolder, work_key
 from coordgen_rs.tools.export.rotation import rotated
+from coordgen_rs.tools.export.stages import Stages
 from coordgen_rs.tools.export.stored import WeightWriter
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
