@@ -7,16 +7,11 @@ Everything that the graphs cannot do is refused here by name, never ignored.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.families import Family, family_of
-from coordgen_rs.tools.export.checkpoints.fields import number, positive
-from coordgen_rs.tools.export.checkpoints.layer_kinds import (
-    FULL,
-    SLIDING,
-    sliding_window,
-    unrotated_layers,
-)
-from coordgen_rs.tools.export.checkpoints.rope import Rope, read_rope, rope_parameters, rotated_dim
+from coordgen_rs.tools.export.checkpoints.fields import number, positive, token_ids
+from coordgen_rs.tools.export.checkpoints.layer_kinds import sliding_window, unrotated_layers
+from coordgen_rs.tools.export.checkpoints.rope import read_ropes
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -115,8 +110,10 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
             f"dimension {head_dim} cannot be grouped and rotated"
         )
     vocab_size = positive(config, "vocab_size")
-    bos_token_ids = _token_ids("bos_token_id", config, generation, vocab_size)
-    rope, window_rope = _ropes(config, family, head_dim)
+    bos_token_ids = token_ids("bos_token_id", config, generation, vocab_size)
+    rope, window_rope = read_ropes(
+        config, head_dim, is_gemma=family.is_gemma, rotates_part=family.rotates_part
+    )
     max_positions = positive(config, "max_position_embeddings")
     window, window_layers = sliding_window(
         config, num_layers, family.window_rule, family.has_layer_types
@@ -136,7 +133,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         tied_head=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=family.qkv_bias,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        end_token_ids=_token_ids("eos_token_id", config, generation, vocab_size),
+        end_token_ids=token_ids("eos_token_id", config, generation, vocab_size),
         qk_norm=family.qk_norm,
         window=window,
         window_layers=window_layers,
@@ -150,31 +147,6 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
         **family.scalars(config, hidden_size),
     )
-
-
-def _ropes(config: dict[str, Any], family: Family, head_dim: int) -> tuple[Rope, Rope | None]:
-    """The rotation of most layers, and that of layers with a window where it is another.
-
-    Raises:
-        UnsupportedModelError: The graphs cannot do it.
-        CheckpointError: A field is malformed.
-    """
-    parameters = rope_parameters(config, FULL if family.is_gemma else None)
-    rotated = rotated_dim(parameters, head_dim)
-    if rotated != head_dim and not family.rotates_part:
-        factor = parameters["partial_rotary_factor"]
-        raise UnsupportedModelError(
-            f"config.json: partial_rotary_factor = {factor} is not supported"
-        )
-    rope = read_rope(parameters, rotated)
-    if not family.is_gemma:
-        return rope, None
-    if rope.factor is not None or rope.most_positions is not None:
-        raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
-    local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
-    if SLIDING in (config.get("rope_parameters") or {}):
-        local = rope_parameters({**config, **local}, SLIDING)
-    return rope, read_rope(local, head_dim)
 
 
 def _refuse_options(config: dict[str, Any], family: Family) -> None:
@@ -198,22 +170,3 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
             raise UnsupportedModelError(
                 f"config.json: {name} = {config[name]!r:.200} is not supported"
             )
-
-
-def _token_ids(
-    name: str, config: dict[str, Any], generation: dict[str, Any], vocab_size: int
-) -> list[int]:
-    """The ids under `name`: generation_config.json first, as transformers does; one or a list.
-
-    Raises:
-        CheckpointError: An id is not in the vocabulary.
-    """
-    value = generation.get(name)
-    if value is None:
-        value = config.get(name)
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    for token_id in ids:
-        is_number = isinstance(token_id, int) and not isinstance(token_id, bool)
-        if not is_number or not 0 <= token_id < vocab_size:
-            raise CheckpointError(f"config.json: {name} {token_id!r:.60} is not in the vocabulary")
-    return ids

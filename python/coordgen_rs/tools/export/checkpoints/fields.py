@@ -52,3 +52,22 @@ def per_layer(config: Mapping[str, Any], name: str, num_layers: int) -> list[Any
             f"{num_layers} layers"
         )
     return value
+
+
+def token_ids(
+    name: str, config: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int
+) -> list[int]:
+    """The ids under `name`: generation_config.json first, as transformers does; one or a list.
+
+    Raises:
+        CheckpointError: An id is not in the vocabulary.
+    """
+    value = generation.get(name)
+    if value is None:
+        value = config.get(name)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for token_id in ids:
+        is_number = isinstance(token_id, int) and not isinstance(token_id, bool)
+        if not is_number or not 0 <= token_id < vocab_size:
+            raise CheckpointError(f"config.json: {name} {token_id!r:.60} is not in the vocabulary")
+    return ids

@@ -31,9 +31,12 @@ def open_hugging_face(
         CheckpointError: Something is missing or damaged.
         UnsupportedModelError: The exporter cannot do this model.
     """
-    tensors = text_tensors(_read_object(path / "config.json"), _open_weights(path))
+    whole, tensors = _read_object(path / "config.json"), _open_weights(path)
+    config = text_config(whole)
+    if config is not whole:
+        tensors = text_tensors(tensors)
     read_chat = partial(read_templates, path)
-    return read_config(path), tensors, partial(read_tokenizer, path), read_chat
+    return _parsed(path, config), tensors, partial(read_tokenizer, path), read_chat
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -43,9 +46,7 @@ def read_config(path: Path) -> ModelConfig:
         CheckpointError: One is missing or damaged.
         UnsupportedModelError: The exporter cannot do this model.
     """
-    generation_path = path / "generation_config.json"
-    generation = _read_object(generation_path) if generation_path.exists() else {}
-    return parse_config(text_config(_read_object(path / "config.json")), generation)
+    return _parsed(path, text_config(_read_object(path / "config.json")))
 
 
 def read_weight_map(path: Path) -> dict[str, str]:
@@ -63,6 +64,12 @@ def read_weight_map(path: Path) -> dict[str, str]:
         if not is_plain_name(shard):
             raise CheckpointError(f"{path} names {shard!r}, which is not a plain file name")
     return weight_map
+
+
+def _parsed(path: Path, config: dict[str, Any]) -> ModelConfig:
+    generation_path = path / "generation_config.json"
+    generation = _read_object(generation_path) if generation_path.exists() else {}
+    return parse_config(config, generation)
 
 
 def _open_weights(path: Path) -> dict[str, Tensor]:

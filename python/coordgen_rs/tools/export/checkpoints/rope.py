@@ -1,7 +1,8 @@
 """Frequencies of the rotary position embedding, scaled as config.json says.
 
 In: the parsed config.json. Out: a `Rope`: radians per position of each rotated pair, float32
-values as the reference computes them, and what goes with them.
+values as the reference computes them, and what goes with them; another for layers with a window,
+where they have one.
 """
 
 import math
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.fields import number, positive
+from coordgen_rs.tools.export.checkpoints.layer_kinds import FULL, SLIDING
 
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""
@@ -38,6 +40,33 @@ class Rope:
     """What cosines and sines are multiplied by; None for 1."""
     most_positions: int | None = None
     """The context for which these frequencies are made, where a longer one has others."""
+
+
+def read_ropes(
+    config: Mapping[str, Any], head_dim: int, *, is_gemma: bool, rotates_part: bool
+) -> tuple[Rope, Rope | None]:
+    """The rotation of most layers, and that of layers with a window where it is another.
+
+    Raises:
+        UnsupportedModelError: The graphs cannot do it.
+        CheckpointError: A field is malformed.
+    """
+    parameters = rope_parameters(config, FULL if is_gemma else None)
+    rotated = rotated_dim(parameters, head_dim)
+    if rotated != head_dim and not rotates_part:
+        factor = parameters["partial_rotary_factor"]
+        raise UnsupportedModelError(
+            f"config.json: partial_rotary_factor = {factor} is not supported"
+        )
+    rope = read_rope(parameters, rotated)
+    if not is_gemma:
+        return rope, None
+    if rope.factor is not None or rope.most_positions is not None:
+        raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
+    local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
+    if SLIDING in (config.get("rope_parameters") or {}):
+        local = rope_parameters({**config, **local}, SLIDING)
+    return rope, read_rope(local, head_dim)
 
 
 def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) -> dict[str, Any]:

@@ -22,12 +22,14 @@ _PREFIXES = {
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The config.json of the language model alone.
+    """The config.json of the language model inside, or the same if that is all there is.
 
     Raises:
         CheckpointError: There is none inside.
     """
-    architecture = _text_architecture(config)
+    architectures = config.get("architectures")
+    parts = (part for whole, part in _TEXT_PARTS.items() if architectures == [whole])
+    architecture = next(parts, None)
     if architecture is None:
         return config
     text = config.get("text_config")
@@ -37,10 +39,8 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     return {**outside, **text, "architectures": [architecture]}
 
 
-def text_tensors(config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the language model alone, under the names that they have there."""
-    if _text_architecture(config) is None:
-        return tensors
+def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the language model inside, under the names that they have alone."""
     found = {}
     for name, tensor in tensors.items():
         for prefix, alone in _PREFIXES.items():
@@ -49,11 +49,3 @@ def text_tensors(config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str
         if name.startswith("lm_head."):
             found[name] = tensor
     return found
-
-
-def _text_architecture(config: dict[str, Any]) -> str | None:
-    architectures = config.get("architectures")
-    for whole, part in _TEXT_PARTS.items():
-        if architectures == [whole]:
-            return part
-    return None
