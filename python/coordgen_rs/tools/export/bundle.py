@@ -5,7 +5,7 @@ manifest, which is written last.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import metadata
 from typing import Any
 
@@ -105,17 +105,7 @@ def write_manifest(
 
 def model_shape(config: ModelConfig) -> ModelShape:
     """The sizes that the manifest holds."""
-    return ModelShape(
-        family=config.family,
-        hidden_size=config.hidden_size,
-        ffn_size=config.ffn_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        vocab_size=config.vocab_size,
-        rms_norm_eps=config.rms_norm_eps,
-    )
+    return ModelShape(**{it.name: getattr(config, it.name) for it in fields(ModelShape)})
 
 
 def cut_layers(num_layers: int, num_blocks: int) -> Iterator[range]:

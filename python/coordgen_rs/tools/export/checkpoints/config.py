@@ -7,6 +7,7 @@ Everything that the graphs cannot do is refused here by name, never ignored.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.families import Family, family_of
 from coordgen_rs.tools.export.checkpoints.fields import number, positive, token_ids
@@ -24,22 +25,13 @@ _LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(ModelShape):
     """Sizes and switches of a decoder: RMSNorm, RoPE, grouped queries, a gated feed-forward.
 
     The switches, those with defaults, are where families differ; the defaults are Llama's.
     """
 
-    family: str
-    hidden_size: int
-    ffn_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
     max_positions: int
-    rms_norm_eps: float
     inv_freq: list[float]
     """`(head_dim / 2,)`, or fewer where only the first dimensions of a head are rotated; rope
     scaling included."""

@@ -389,14 +389,4 @@ def _external(tensor: onnx.TensorProto, writer: WeightWriter) -> onnx.TensorProt
 
 
 def _target(soc: Soc, shared: SharedEncodings) -> QnnTarget:
-    return QnnTarget(
-        soc=soc.name,
-        soc_model=soc.model,
-        htp_arch=soc.htp_arch,
-        mask_value=shared.mask_value,
-        mask=shared.mask,
-        rotation=shared.rotation,
-        hidden=shared.hidden,
-        caches=shared.caches,
-        logits=shared.logits,
-    )
+    return QnnTarget(soc=soc.name, soc_model=soc.model, htp_arch=soc.htp_arch, **vars(shared))
