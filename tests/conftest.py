@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,7 @@ from hypothesis.internal.conjecture import providers
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
+from coordgen_rs.cli.main import main
 from coordgen_rs.opening import self_test
 from coordgen_rs.target.machine import usable_cores
 from coordgen_rs.target.onnx_runtime import set_threads
@@ -98,3 +100,15 @@ def data(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(json.dumps(prompt._asdict()) for prompt in PROMPTS))
     return path
+
+
+@pytest.fixture
+def coordgen(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs a command in this process, which must end with `code`; gives what it printed."""
+
+    def run(*arguments: object, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert main([str(argument) for argument in arguments]) == code
+        return capsys.readouterr()
+
+    return run

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import DraftModel, Sampling, Stats, Tokenizer, generate, make_drafter, plain
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import ScriptedDrafter, chain
@@ -14,10 +15,6 @@ STORIES = (
     "The big red ball",
     "",
 )
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 ALL_SOURCES = (

@@ -6,6 +6,7 @@ import os
 import jsonschema
 import pytest
 
+from answers import tokens_of
 from checkpoints import exported
 from coordgen_rs import (
     DraftModel,
@@ -38,10 +39,6 @@ def bundle_of(tmp_path_factory):
         return made[weights]
 
     return bundle
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 def assert_lossless(session, prompts, max_new_tokens, modes=MODES, model=None):

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import (
     Drafter,
     HostDrafter,
@@ -28,10 +29,6 @@ from scripted import ScriptedDrafter
 
 CHI_SQUARE_AT_1E_4 = {1: 15.1, 2: 18.4, 3: 21.1, 4: 23.5, 5: 25.7, 6: 27.9, 7: 29.9}
 """By degrees of freedom: exceeded with a probability of 1e-4."""
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 def cut_softmax(logits, temperature, top_k, top_p):

@@ -9,22 +9,11 @@ import pytest
 
 from checkpoints import ROOT
 from coordgen_rs import History
-from coordgen_rs.cli.main import main
 from coordgen_rs.errors import HistoryWarning
 from coordgen_rs.history.store import DATABASE_NAME, HistoryStore
 
 PROMPT = ROOT / "models" / "prompts" / "rag.txt"
 FINGERPRINT = {"fingerprint": "a tokenizer", "vocab_size": 50}
-
-
-@pytest.fixture
-def coordgen(capsys):
-    def run(*arguments, code=0):
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == code
-        return capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

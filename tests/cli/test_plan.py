@@ -3,23 +3,18 @@
 import json
 import re
 import sys
+from functools import partial
 
 import pytest
 
 from coordgen_rs._core import strategies
-from coordgen_rs.cli.main import main
 
 PROFILE = "redmi-k60-pro-qwen2.5-1.5b"
 
 
 @pytest.fixture
-def coordgen(capsys):
-    def run(*arguments, code=0):
-        capsys.readouterr()
-        assert main(["plan", *map(str, arguments)]) == code
-        return capsys.readouterr()
-
-    return run
+def coordgen(coordgen):
+    return partial(coordgen, "plan")
 
 
 @pytest.fixture

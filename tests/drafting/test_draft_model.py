@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import (
     DraftModel,
     Sampling,
@@ -31,10 +32,6 @@ EVERYTHING = (
     "lookup-table",
     "draft-model",
 )
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 @pytest.fixture(scope="module")

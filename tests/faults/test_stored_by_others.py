@@ -10,10 +10,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+import command_line
 from checkpoints import ROOT, write_checkpoint
-from command_line import coordgen
 from coordgen_rs import History
-from coordgen_rs.cli.main import main
 from coordgen_rs.errors import ExportError, HistoryWarning, OptionError
 from coordgen_rs.history.indexes import index_name
 from coordgen_rs.history.store import HistoryStore
@@ -21,19 +20,6 @@ from coordgen_rs.tools.export import export_checkpoint
 from drafts import drafted_after
 from history_writer import VOCAB_SIZE, open_history, request
 from killed import names, small_disk
-
-
-@pytest.fixture
-def told(capsys):
-    """Runs a command; what it printed, and what it told."""
-
-    def run(*arguments, code=0):
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == code
-        return capsys.readouterr()
-
-    return run
-
 
 TOKENIZER = {"fingerprint": "a tokenizer", "vocab_size": VOCAB_SIZE}
 
@@ -76,7 +62,7 @@ def test_what_a_killed_export_left_is_named_when_it_is_removed(tmp_path):
     left = tmp_path / ".out.0123456789ab.unfinished"
     left.mkdir()
     (left / "block_00.weights").write_bytes(bytes(2_000_000))
-    done = coordgen("export", checkpoint, tmp_path / "out")
+    done = command_line.coordgen("export", checkpoint, tmp_path / "out")
     line = f"coordgen: warning: {left} (2.0 MB), which an interrupted run had left, was removed\n"
     assert done.stderr.startswith(line)
     assert done.stderr.endswith(f"\n{tmp_path / 'out'}: written\n")
@@ -87,7 +73,7 @@ def test_what_a_killed_export_left_is_named_when_it_is_removed(tmp_path):
 # Histories
 
 
-def test_clearing_removes_only_what_is_ours(told, tmp_path):
+def test_clearing_removes_only_what_is_ours(coordgen, tmp_path):
     with History(tmp_path, namespace="a", **TOKENIZER) as history:
         for number in range(20):
             history.add(request(number, 300), [])
@@ -98,7 +84,7 @@ def test_clearing_removes_only_what_is_ours(told, tmp_path):
     foreign = ["words.index", f"{'0' * 32}.index", f"{'0' * 31}.index", "git.unfinished"]
     for name in foreign:
         (tmp_path / name).write_text("of somebody else")
-    assert "20 requests cleared" in told("history", "clear", tmp_path).err
+    assert "20 requests cleared" in coordgen("history", "clear", tmp_path).err
     assert names(tmp_path) == sorted([*foreign, "history.sqlite"])
 
 
@@ -139,26 +125,26 @@ def test_a_damaged_limit_evicts_nothing(tmp_path, damaged):
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1])
-def test_a_limit_under_which_nothing_is_kept_is_refused(told, tmp_path, max_tokens):
+def test_a_limit_under_which_nothing_is_kept_is_refused(coordgen, tmp_path, max_tokens):
     with pytest.raises(OptionError, match=f"max_tokens is {max_tokens}, but must be at least 1"):
         History(tmp_path / "answers", max_tokens=max_tokens, **TOKENIZER)
     with open_history(tmp_path) as history:
         history.add(request(0), [])
     exported = tmp_path / "answers.jsonl"
-    exported.write_text(told("history", "export", tmp_path).out)
+    exported.write_text(coordgen("history", "export", tmp_path).out)
     command = ["history", "import", tmp_path, exported, "--max-tokens", max_tokens]
-    assert "must be at least 1" in told(*command, code=2).err
+    assert "must be at least 1" in coordgen(*command, code=2).err
     assert HistoryStore(tmp_path).num_tokens == 60
 
 
-def test_an_import_tells_what_it_evicted_and_from_where(told, tmp_path):
+def test_an_import_tells_what_it_evicted_and_from_where(coordgen, tmp_path):
     for name in ("alice", "bob"):
         with History(tmp_path / name, namespace=name, **TOKENIZER) as history:
             for number in range(3):
                 history.add(request(number, 100), [])
     bob = tmp_path / "bob.jsonl"
-    bob.write_text(told("history", "export", tmp_path / "bob").out)
-    said = told("history", "import", tmp_path / "alice", bob, "--max-tokens", 400).err
+    bob.write_text(coordgen("history", "export", tmp_path / "bob").out)
+    said = coordgen("history", "import", tmp_path / "alice", bob, "--max-tokens", 400).err
     assert "3 requests imported" in said
     assert "holds at most 400 tokens" in said
     assert "evicted: 2 of 'alice'" in said
@@ -207,7 +193,9 @@ with open_history(folder) as history:
 
 
 @pytest.mark.parametrize("shift_s", [-20 * 365 * 86_400, 20 * 365 * 86_400])
-def test_a_clock_that_jumps_changes_neither_order_nor_drafts(told, tmp_path, monkeypatch, shift_s):
+def test_a_clock_that_jumps_changes_neither_order_nor_drafts(
+    coordgen, tmp_path, monkeypatch, shift_s
+):
     now = time.time
     with History(tmp_path, max_tokens=900, **TOKENIZER) as history:
         for number in range(3):
@@ -221,7 +209,7 @@ def test_a_clock_that_jumps_changes_neither_order_nor_drafts(told, tmp_path, mon
     store = HistoryStore(tmp_path)
     found = [np.frombuffer(kept.token_ids, "<u4") for kept in store.read()]
     np.testing.assert_array_equal(found, [request(number, 300) for number in (2, 3, 4)])
-    assert "default: 3 requests" in told("history", "ls", tmp_path).out
+    assert "default: 3 requests" in coordgen("history", "ls", tmp_path).out
 
 
 def test_two_processes_with_limits_of_their_own_lose_nothing_but_the_oldest(tmp_path):

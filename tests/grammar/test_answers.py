@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="grammars need llguidance")
 
+from answers import tokens_of
 from coordgen_rs import (
     DraftModel,
     JsonSchema,
@@ -38,10 +39,6 @@ CHOICES = (
     Sampling(1.2, top_p=0.9, min_p=0.01, seed=4),
     Sampling(0.9, top_k=7, repetition_penalty=1.2, seed=5),
 )
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import History, Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs._core import Drafter, StepInputs
 from coordgen_rs.cli.main import main
@@ -523,10 +524,6 @@ def test_a_directory_that_cannot_be_made_leaves_a_history_in_memory(tmp_path):
     history.add(tokens(0, 300), [])
     assert len(caught) == 1
     assert knows(history, tokens(0, 300), at=100)
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 def near_misses(answer, numbers, vocab_size):

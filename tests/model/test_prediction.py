@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs._core import Drafter
 from coordgen_rs.errors import TokenOutOfRangeError
 from corpus import HELD_OUT_SEEDS, TASKS, example
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 @pytest.fixture(scope="module")

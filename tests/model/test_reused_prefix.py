@@ -3,16 +3,13 @@
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import Sampling, Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.tools.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 LOGIT_READERS = ("automaton", "calibration", "lookup-table")
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 def turns(session, index):

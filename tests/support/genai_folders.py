@@ -9,12 +9,15 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from coordgen_rs import Bundle
+from coordgen_rs.target.onnx_runtime import cpu_session
 from genai_model import CONFIG_NAME, MODEL_NAME, export_genai
 
 
@@ -156,3 +159,18 @@ def hashes(folder: Path) -> dict[str, str]:
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.iterdir())
     }
+
+
+def graphs_own_logits(folder: Path, token_ids: NDArray[Any]) -> NDArray[np.float32]:
+    """What the folder's graph itself makes of a text, in ONNX Runtime and in one run."""
+    config = json.loads((folder / CONFIG_NAME).read_text())["model"]["decoder"]
+    text = token_ids.astype(np.int64)[None]
+    empty = np.zeros((1, config["num_key_value_heads"], 0, config["head_size"]), np.float32)
+    past = {
+        config["inputs"][f"past_{kind}_names"] % layer: empty
+        for layer in range(config["num_hidden_layers"])
+        for kind in ("key", "value")
+    }
+    feeds = {"input_ids": text, "attention_mask": np.ones_like(text)} | past
+    (logits,) = cpu_session(folder / MODEL_NAME).run(["logits"], feeds)
+    return logits[0]

@@ -1,7 +1,7 @@
 """Small bundles for Qualcomm's HTP, exported once a run, and what tests do with them."""
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from checkpoints import CHECKPOINTS
-from coordgen_rs import Bundle, Step
+from coordgen_rs import Bundle
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.tools.export.bundle import cut_layers, model_shape
@@ -47,11 +47,6 @@ def float_logits(source: Checkpoint, token_ids: np.ndarray, num_blocks: int) -> 
         inputs = {"hidden": hidden, **text_inputs(config, layers, len(token_ids))}
         hidden = WatchedGraph(block_graph(source, model, layers)).run(inputs)["hidden_out"]
     return WatchedGraph(head_graph(source, model)).run({"hidden": hidden})["logits"][0]
-
-
-def tokens_of(steps: Iterator[Step]) -> list[int]:
-    """All new tokens."""
-    return [token for step in steps for token in step.token_ids]
 
 
 def cached_sessions(folder: Path) -> Callable[[str, str], OrtSession]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import Stats, Tokenizer, generate, make_drafter, open_session, plain
 from coordgen_rs.errors import (
     CallOrderError,
@@ -24,10 +25,6 @@ def session(session_of):
 @pytest.fixture
 def prompt(session):
     return Tokenizer.of(session.bundle).encode("the cat and the dog and the cat and")
-
-
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
 
 
 def test_closing_early_leaves_exactly_the_committed_tokens(session, prompt):

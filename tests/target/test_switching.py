@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from checkpoints import CHECKPOINTS, ROOT
 from coordgen_rs import Bundle, DraftModel, OrtSession, Tokenizer, generate, make_drafter, plain
 from coordgen_rs._core import BlockCost, strategies
@@ -38,7 +39,7 @@ def at_rest(bundle):
 
 @pytest.fixture(scope="module")
 def expected(at_rest):
-    said = [tokens(plain(at_rest, prompt, max_new_tokens=24)) for prompt in PROMPTS]
+    said = [tokens_of(plain(at_rest, prompt, max_new_tokens=24)) for prompt in PROMPTS]
     assert [len(answer) for answer in said] == [24] * len(PROMPTS)
     return said
 
@@ -48,12 +49,8 @@ def apart(bundle, **options):
     return OrtSession(CpuDevice(bundle, share_graphs=False), **options)
 
 
-def tokens(steps):
-    return [token for step in steps for token in step.token_ids]
-
-
 def answer(session, prompt, stats=None):
-    return tokens(generate(session, prompt, max_new_tokens=24, stats=stats))
+    return tokens_of(generate(session, prompt, max_new_tokens=24, stats=stats))
 
 
 def block_bytes(bundle):
@@ -175,7 +172,7 @@ def test_a_target_larger_than_its_memory_is_streamed_within_it(
         assert answer(session, PROMPTS[index], stats) == expected[index]
         if stats.switching is not None:
             assert stats.switching.peak_bytes <= budget
-    assert tokens(plain(session, PROMPTS[2], max_new_tokens=24)) == expected[2]
+    assert tokens_of(plain(session, PROMPTS[2], max_new_tokens=24)) == expected[2]
     session.switcher.settle("auto", None)
     assert answer(session, PROMPTS[2]) == expected[2]
 
@@ -241,7 +238,7 @@ def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, ex
         if len(steps) == 2:
             session.blocks.load = slow_load
     drafted.release(100)  # what is being loaded for a pass that will not come
-    assert tokens(steps) == expected[1]
+    assert tokens_of(steps) == expected[1]
     assert session.gap_work is None
     assert drafter.num_provisional > 0
     announced = [step.provisional for step in steps if not step.token_ids]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import Bundle, Tokenizer, plain
 from coordgen_rs.errors import BundleError, OptionError, ProviderError
 from coordgen_rs.target.ort_session import OrtSession
@@ -17,7 +18,7 @@ from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.target.qnn.onnx_runtime import is_emulator, qnn_session
 from coordgen_rs.tools import compile as qnn_compile
 from coordgen_rs.tools.compile import compile_bundle
-from qnn_bundles import PROMPT, needs_emulator, qnn_bundle, tokens_of
+from qnn_bundles import PROMPT, needs_emulator, qnn_bundle
 
 pytestmark = needs_emulator
 

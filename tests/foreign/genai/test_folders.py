@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from checkpoints import character_tokenizer
 from command_line import coordgen
 from coordgen_rs import (
@@ -23,12 +24,12 @@ from coordgen_rs import (
 )
 from coordgen_rs.errors import BundleError
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.target.onnx_runtime import cpu_session
 from coordgen_rs.tools.check import check
 from genai_folders import (
     constant,
     edit_config,
     edit_graph,
+    graphs_own_logits,
     hashes,
     prune,
     unpack,
@@ -39,31 +40,12 @@ from genai_model import CONFIG_NAME, MODEL_NAME
 PROMPT = np.random.default_rng(4).integers(3, 90, size=150).astype(np.uint32)
 
 
-def tokens_of(steps):
-    return [token for step in steps for token in step.token_ids]
-
-
 def logits_of(session, token_ids):
     rows = []
     session.rewind(0)
     session.prefill(token_ids, on_logits=lambda part: rows.append(part.copy()))
     session.rewind(0)
     return np.concatenate(rows)
-
-
-def graphs_own_logits(folder, token_ids):
-    """What the folder's graph itself makes of a text, in ONNX Runtime and in one run."""
-    config = json.loads((folder / CONFIG_NAME).read_text())["model"]["decoder"]
-    text = token_ids.astype(np.int64)[None]
-    empty = np.zeros((1, config["num_key_value_heads"], 0, config["head_size"]), np.float32)
-    past = {
-        config["inputs"][f"past_{kind}_names"] % layer: empty
-        for layer in range(config["num_hidden_layers"])
-        for kind in ("key", "value")
-    }
-    feeds = {"input_ids": text, "attention_mask": np.ones_like(text)} | past
-    (logits,) = cpu_session(folder / MODEL_NAME).run(["logits"], feeds)
-    return logits[0]
 
 
 def test_answers_are_those_of_our_own_bundle_and_files_stay(written, session_of):

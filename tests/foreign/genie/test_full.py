@@ -2,6 +2,7 @@
 
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import Tokenizer, generate, make_drafter, open_bundle, open_session, plain
 from coordgen_rs.foreign.genie.device import GenieDevice
 from coordgen_rs.target.ort_session import OrtSession
@@ -10,7 +11,7 @@ from coordgen_rs.tools.check import check
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from genie_bundles import Form, write_genie
 from genie_pipelines import write_pipeline
-from qnn_bundles import PROMPT, needs_emulator, qnn_bundle, tokens_of
+from qnn_bundles import PROMPT, needs_emulator, qnn_bundle
 from real_model import GGUF, QUESTIONS, chat, needs_real_model
 
 pytestmark = [needs_emulator, pytest.mark.qnn_full]

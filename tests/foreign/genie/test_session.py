@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs import Tokenizer, generate, make_drafter, open_bundle, plain
 from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError, ProviderError
 from coordgen_rs.foreign.genie import blocks as blocks_module
@@ -20,7 +21,7 @@ from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session
 from coordgen_rs.target.qnn.options import QnnOptions
 from genie_bundles import CONFIG_NAME, Form, write_genie
-from qnn_bundles import needs_emulator, tokens_of
+from qnn_bundles import needs_emulator
 
 pytestmark = needs_emulator
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from answers import tokens_of
 from checkpoints import CHECKPOINTS, ROOT
 from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.target.ort_session import OrtSession
@@ -10,7 +11,7 @@ from coordgen_rs.tools.check import check
 from coordgen_rs.tools.compile import compile_bundle
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from corpus import HELD_OUT_SEEDS, TASKS, example
-from qnn_bundles import needs_emulator, tokens_of
+from qnn_bundles import needs_emulator
 from real_model import GGUF, QUESTIONS, chat, needs_real_model
 
 pytestmark = [needs_emulator, pytest.mark.qnn_full]

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from answers import tokens_of
 from coordgen_rs import (
     Bundle,
     Stats,
@@ -41,7 +42,7 @@ from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.qnn.options import QnnOptions, soc_named
 from coordgen_rs.tools.check import check
 from coordgen_rs.tools.compile import compile_bundle
-from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle, tokens_of
+from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle
 
 pytestmark = needs_emulator
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.evaluation.cells import evaluate
 from coordgen_rs.tools.evaluation.table_file import TableError, TableFile, open_table
@@ -14,16 +13,6 @@ from fleet_tasks import FakeCell
 
 TOKENIZER = ROOT / "models" / "embedded-draft"
 ANSWER = "The lamp is green. The lamp is green. The lamp is old."
-
-
-@pytest.fixture
-def coordgen(capsys):
-    def run(*arguments, code=0):
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == code
-        return capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

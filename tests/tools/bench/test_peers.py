@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import compare
+from answers import tokens_of
 from contest import Answer, hold
 from coordgen_rs import Bundle, OrtSession, plain
 from coordgen_rs.errors import OptionError
-from coordgen_rs.target.onnx_runtime import cpu_session
 from coordgen_rs.tools.replay.templates import TokenizedRecord
-from genai_model import CONFIG_NAME, MODEL_NAME, export_genai
+from genai_folders import graphs_own_logits
+from genai_model import export_genai
 from rules import accepted_tokens, replay_rule
 
 
@@ -95,24 +96,10 @@ def test_exported_model_says_what_plain_decoding_says(
 ) -> None:
     bundle = Bundle.open(bundle_of("embedded", "fp32"))
     export_genai(bundle, tmp_path, threads=1)
-    config = json.loads((tmp_path / CONFIG_NAME).read_text())["model"]
     prompt = np.arange(40, 60, dtype=np.uint32)
-    answer = [
-        token
-        for step in plain(session_of("embedded", "fp32"), prompt, max_new_tokens=12)
-        for token in step.token_ids
-    ]
-    text = np.concatenate([prompt, answer[:-1]]).astype(np.int64)[None]
-    decoder, model = config["decoder"], bundle.manifest.model
-    empty = np.zeros((1, model.num_kv_heads, 0, model.head_dim), np.float32)
-    past = {
-        decoder["inputs"][f"past_{kind}_names"] % layer: empty
-        for layer in range(decoder["num_hidden_layers"])
-        for kind in ("key", "value")
-    }
-    feeds = {"input_ids": text, "attention_mask": np.ones_like(text)} | past
-    (logits,) = cpu_session(tmp_path / MODEL_NAME).run(["logits"], feeds)
-    assert logits[0, len(prompt) - 1 :].argmax(-1).tolist() == answer
+    answer = tokens_of(plain(session_of("embedded", "fp32"), prompt, max_new_tokens=12))
+    logits = graphs_own_logits(tmp_path, np.concatenate([prompt, answer[:-1]]))
+    assert logits[len(prompt) - 1 :].argmax(-1).tolist() == answer
 
 
 def test_quantised_bundles_are_refused(
