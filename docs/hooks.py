@@ -8,7 +8,6 @@ within the site, or plain text where they name a file that the site does not hav
 import argparse
 import posixpath
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +83,9 @@ def on_post_build(*, config: MkDocsConfig) -> None:
 def command_line() -> str:
     """The page of the command line: what `--help` prints, of every command."""
     parts = ["# Command line", "What `--help` prints, of every command."]
-    for parser in parsers(make_parser()):
+    for parser in make_parser().with_commands():
         parts += [f"## `{parser.prog}`", f"```text\n{_help(parser)}```"]
     return "\n\n".join(parts)
-
-
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser and those of its commands, in the order of its help."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from parsers(command)
 
 
 def _help(parser: argparse.ArgumentParser) -> str:

@@ -17,9 +17,10 @@ with Model.open(sys.argv[1]) as model:
 
 
 def loaded_by(code, *arguments):
-    """Names of our modules that `code` loads, without that of the package."""
+    """Names of our modules that `code` loads, and of NumPy's and ONNX Runtime's."""
     listing = """
-print(*(name for name in sys.modules if name.split(".")[0] in ("coordgen_rs", "onnxruntime")))
+packages = ("coordgen_rs", "numpy", "onnxruntime")
+print(*(name for name in sys.modules if name.split(".")[0] in packages))
 """
     command = [sys.executable, "-c", f"import sys\n{code}{listing}", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
@@ -52,6 +53,13 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
     assert not of_parts(
         modules, ("history", "opening.profile", "drafting.draft_model", "drafting.warm_up")
     )
+
+
+def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():
+    modules = loaded_by("from coordgen_rs.cli.entry import main\nmain()", "--version")
+    assert "coordgen_rs.cli.main" in modules
+    assert not of_parts(modules, ("cli.commands", "cli.options", "tools"))
+    assert not modules & {"numpy", "onnxruntime"}
 
 
 def test_every_exported_name_is_there():

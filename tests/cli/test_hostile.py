@@ -5,7 +5,6 @@ it cannot have, and every path with what cannot be there. What needs a process o
 `test_streams.py`.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -58,9 +57,8 @@ def options_of(words: list[str]) -> Iterator[str]:
     """The options of a command that take a value, and its positional arguments by metavar."""
     parser = make_parser()
     for word in words:
-        groups = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-        parser = groups[0].choices[word]
-    for action in parser._actions:
+        parser = parser.commands[word]
+    for action in parser.declared:
         if action.nargs != 0 and action.option_strings:
             yield action.option_strings[-1]
 

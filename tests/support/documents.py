@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from functools import cache
@@ -198,22 +197,17 @@ def parse_error(arguments: list[str]) -> str | None:
 
 def unknown_options(words: list[str]) -> str | None:
     """What a `coordgen ..` that need not be complete names and its parser does not know."""
-    parser: ArgumentParser = make_parser()
+    parser = make_parser()
     for word in words[1:]:
         if word.startswith("--"):
             option = word.partition("=")[0]
-            if option not in parser._option_string_actions:
+            if option not in parser.long_options():
                 return f"no option {option}"
         else:
-            parser = _commands_of(parser).get(word, parser)
+            parser = parser.commands.get(word, parser)
     if parser.prog == "coordgen":
         return f"no command {words[1]}"
     return None
-
-
-def _commands_of(parser: ArgumentParser) -> dict[str, ArgumentParser]:
-    groups = parser._subparsers
-    return {} if groups is None else dict(groups._group_actions[0].choices or {})
 
 
 @cache

@@ -8,8 +8,7 @@ import os
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130
-"""128 + SIGINT: the exit code that shells give to a program that was interrupted."""
+from coordgen_rs.cli.exit_codes import INTERRUPTED
 
 _LINE = b"coordgen: error: interrupted\n"
 

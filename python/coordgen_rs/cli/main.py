@@ -1,14 +1,13 @@
 """The command `coordgen`: parse, call, print. An error is one line on stderr, and an exit code."""
 
-import argparse
 import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn
 
 from coordgen_rs.cli import mistyped
-from coordgen_rs.cli.entry import INTERRUPTED
+from coordgen_rs.cli.exit_codes import DONE, EXIT_CODES, FAILED, INTERRUPTED
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import streams, text
 from coordgen_rs.errors import CoordgenError
 
@@ -55,16 +54,6 @@ what to type next:
 coordgen --help lists all commands; coordgen COMMAND --help explains one
 """
 
-EXIT_CODES = """\
-exit codes:
-  0    done
-  1    `check`: not exact here; `generate --compare`: other tokens; `--table`: a cell failed
-  2    wrong use, wrong input, or a failure: one line on stderr says what
-  130  interrupted (Ctrl-C)
-"""
-
-_DONE, _FAILED = 0, 2
-
 
 def main(
     arguments: Sequence[str] | None = None, *, when_loaded: Callable[[], object] | None = None
@@ -83,7 +72,7 @@ def main(
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         streams.let_go_of_stdout()
-        return _DONE
+        return DONE
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except OSError as error:
@@ -101,7 +90,7 @@ def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | No
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words:
         print(FIRST_STEPS, end="")
-        return _DONE
+        return DONE
     if words[0] == "help":  # as in `git help log`
         words = [*words[1:], "--help"]
     named = next((word for word in words if word in _COMMANDS), None)
@@ -116,7 +105,7 @@ def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | No
         if unknown:
             options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as ended:  # --help, --version, or a mistake that is told
-        return _FAILED if ended.code else _DONE
+        return FAILED if ended.code else DONE
     if arguments is None:  # this process is ours
         from coordgen_rs._core import name_bus_errors
 
@@ -125,45 +114,31 @@ def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | No
     return code
 
 
-def _fail(message: str, code: int = _FAILED) -> int:
+def _fail(message: str, code: int = FAILED) -> int:
     text.tell(f"coordgen: error: {message}")
     return code
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that tells a mistake in one line, as all other errors are told."""
-
-    def error(self, message: str) -> NoReturn:
-        """Tell the mistake, and end with exit code 2."""
-        self.exit(_fail(f"{message}; see {self.prog} --help"))
-
-
-def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
+def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
     """The parser for the command line; each command sets `run` and `fail`.
 
     Args:
         loaded: The commands that get their options; of the others it knows only the names.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="coordgen",
         description="Faster text generation on device, without changing a single token.",
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"coordgen {_version()}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (kind, about) in _COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=about,
-            description=about,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        if name in loaded:
-            module = import_module(f"coordgen_rs.{kind}.commands.{name.replace('-', '_')}")
-            command.epilog = module.EXAMPLES
-            command.set_defaults(run=module.run, fail=command.error)
-            module.add_arguments(command)
+    parser.add_commands({name: about for name, (_, about) in _COMMANDS.items()})
+    for name in loaded:
+        kind, _ = _COMMANDS[name]
+        module = import_module(f"coordgen_rs.{kind}.commands.{name.replace('-', '_')}")
+        command = parser.commands[name]
+        command.epilog = module.EXAMPLES
+        command.set_defaults(run=module.run, fail=command.error)
+        module.add_arguments(command)
     return parser
 
 

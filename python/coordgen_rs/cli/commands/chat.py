@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from coordgen_rs.cli.options import grammar as grammar_options
+from coordgen_rs.cli.options import option
 from coordgen_rs.cli.options import request as request_options
-from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.warned import warnings_told
@@ -42,27 +44,24 @@ A line that begins with a space is a message, whatever follows."""
 _PROMPT = "> "
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
-    parser.add_argument(
-        "model",
-        type=values.path("BUNDLE"),
-        metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json; "
-        "with a chat template, or "
-        "--chat-template",
+    parser.declare(
+        option.path("model BUNDLE").help(
+            "from `coordgen export`, or a folder with genai_config.json or genie_config.json; "
+            "with a chat template, or "
+            "--chat-template"
+        )
     )
     request_options.add_arguments(parser)
     grammar_options.add_arguments(parser)
-    parser.add_argument(
-        "--no-reuse",
-        action="store_true",
-        help="compute the whole dialogue for every answer, for comparison",
-    )
-    parser.add_argument(
-        "--no-remember",
-        action="store_true",
-        help="draft from the dialogue alone, not from others before /reset",
+    parser.declare(
+        option.flag("--no-reuse").help(
+            "compute the whole dialogue for every answer, for comparison"
+        ),
+        option.flag("--no-remember").help(
+            "draft from the dialogue alone, not from others before /reset"
+        ),
     )
 
 

@@ -6,6 +6,8 @@ itself. It installs nothing.
 
 import argparse
 
+from coordgen_rs.cli.options import option
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 
@@ -21,9 +23,9 @@ _FILES = {"BUNDLE", "CHECKPOINT", "DATA", "DIR", "FILE", "OUT", "PNG", "TEXT"}
 """Names of values that are paths."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    parser.declare(option.choice("shell SHELL", SHELLS).help(", ".join(SHELLS)))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,20 +43,9 @@ def run(options: argparse.Namespace) -> int:
     from coordgen_rs.cli.main import make_parser
 
     parser = make_parser()
-    for command in _commands(parser):
-        for action in command._actions:
-            names = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
-            if _FILES.intersection(name for name in names if name):
+    for command in parser.with_commands():
+        for action in command.declared:
+            if action.metavar in _FILES:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, shell=options.shell))
     return 0
-
-
-def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """A parser, and those of its commands, and of theirs."""
-    found = [parser]
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                found += _commands(command)
-    return found

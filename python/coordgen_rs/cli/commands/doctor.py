@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
@@ -56,16 +57,14 @@ _INSTRUCTIONS = [
 """As Linux names them."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "bundle",
-        nargs="?",
-        type=values.path("BUNDLE"),
-        metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json",
+    parser.declare(
+        option.path("bundle BUNDLE", nargs="?").help(
+            "from `coordgen export`, or a folder with genai_config.json"
+        ),
+        shared.JSON,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:

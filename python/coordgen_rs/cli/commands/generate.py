@@ -9,8 +9,10 @@ from typing import Any
 from coordgen_rs._core import PLAIN
 from coordgen_rs.cli.commands.compare import compare
 from coordgen_rs.cli.options import grammar as grammar_options
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
-from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.warned import warnings_told
@@ -41,46 +43,35 @@ _WITHOUT_TEMPLATE = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "--model",
-        required=True,
-        type=values.path("--model"),
-        metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
+    parser.declare(
+        option.path("--model BUNDLE", required=True).help(
+            "from `coordgen export`, or a folder with genai_config.json or genie_config.json"
+        )
     )
-    prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument(
-        "--prompt", type=values.text("--prompt"), metavar="TEXT", help="the prompt itself"
+    parser.declare_alternatives(
+        option.text("--prompt TEXT").help("the prompt itself"),
+        option.path("--prompt-file FILE").help("a UTF-8 text file with the prompt"),
+        option.text("--user TEXT").help(
+            "the user's message; with --chat, where --prompt means the same"
+        ),
+        option.Option("stdin -", _dash, {"nargs": "?"}).help("read it from stdin"),
     )
-    prompt.add_argument(
-        "--prompt-file",
-        type=values.path("--prompt-file"),
-        metavar="FILE",
-        help="a UTF-8 text file with the prompt",
-    )
-    prompt.add_argument(
-        "--user",
-        type=values.text("--user"),
-        metavar="TEXT",
-        help="the user's message; with --chat, where --prompt means the same",
-    )
-    prompt.add_argument("stdin", nargs="?", type=_dash, metavar="-", help="read it from stdin")
-    parser.add_argument(
-        "--chat",
-        action="store_true",
-        help="send the prompt as a user's message, by the model's chat template",
+    parser.declare(
+        option.flag("--chat").help(
+            "send the prompt as a user's message, by the model's chat template"
+        )
     )
     request_options.add_arguments(parser)
     grammar_options.add_arguments(parser)
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="also decode without drafts, and compare; a short answer is repeated in turns, and "
-        "tokens/s are medians",
+    parser.declare(
+        option.flag("--compare").help(
+            "also decode without drafts, and compare; a short answer is repeated in turns, and "
+            "tokens/s are medians"
+        ),
+        shared.JSON,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,9 +81,9 @@ def run(options: argparse.Namespace) -> int:
         OptionError: An option would be ignored.
     """
     if not options.chat:
-        values.refuse(options, ("user", "system", "chat_template"), "needs --chat")
+        option.refuse(options, ("user", "system", "chat_template"), "needs --chat")
     if options.draft == PLAIN:
-        values.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
+        option.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
     prompt, request = _prompt(options), request_options.request(options)
     request["grammar"] = grammar_options.chosen(options)
     with warnings_told(), request_options.opened(options) as model:
@@ -135,7 +126,7 @@ def _has_template(model: Model) -> bool:
         return False
 
 
-def _dash(typed: str) -> str:
+def _dash(name: str, typed: str) -> str:
     """The only word that stands alone.
 
     Raises:

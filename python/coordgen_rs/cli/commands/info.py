@@ -2,8 +2,9 @@
 
 import argparse
 
+from coordgen_rs.cli.options import shared
 from coordgen_rs.cli.options.kept import kept_lines
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.opening.directory import open_bundle
 
@@ -13,15 +14,12 @@ example:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "bundle",
-        type=values.path("BUNDLE"),
-        metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
+    parser.declare(
+        shared.BUNDLE,
+        shared.JSON.help("print the manifest as JSON instead"),
     )
-    parser.add_argument("--json", action="store_true", help="print the manifest as JSON instead")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,9 +2,11 @@
 
 import argparse
 
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.options.access import add_access_arguments, chosen_access, remembers
-from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
@@ -25,68 +27,41 @@ _PREFIX_MEMORY = 512_000_000
 """What earlier prompts may take by default, in bytes."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
-    parser.add_argument(
-        "model",
-        type=values.path("BUNDLE"),
-        metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
-    )
+    parser.declare(option.path("model BUNDLE").help(shared.BUNDLE_HELP))
     _add_place(parser)
     add_access_arguments(parser)
     request_options.add_model_arguments(parser)
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="where to listen; default %(default)s: this machine alone",
+def _add_place(parser: Parser) -> None:
+    parser.declare(
+        option.word("--host ADDRESS", default="127.0.0.1").help(
+            "where to listen; default %(default)s: this machine alone"
+        ),
+        option.count("--port N", least=0, most=65535, default=8080).help(
+            "default %(default)s; 0 takes a free one"
+        ),
+        option.text("--name NAME", may_be_empty=False).help(
+            "the model's name for clients; default: the name of its directory"
+        ),
+        option.count("--max-queue N", least=0, default=8).help(
+            "most requests of each client that wait; more get status 429; default %(default)s"
+        ),
+        option.count("--context N").help(
+            "most tokens of prompt and answer together; default and most: what the bundle was "
+            "made for"
+        ),
+        option.number("--grace SECONDS", least=0, most=3600, default=10).help(
+            "what running answers get when the server is told to end; default %(default)s"
+        ),
+        option.size("--prefix-memory SIZE").help(
+            "most memory for what was read of earlier prompts, so that chats can take turns; "
+            "default 512M, 0 keeps the last prompt only"
+        ),
+        option.flag("--metrics").help("counts for Prometheus at /metrics"),
     )
-    parser.add_argument(
-        "--port",
-        type=values.count("--port", least=0, most=65535),
-        default=8080,
-        metavar="N",
-        help="default %(default)s; 0 takes a free one",
-    )
-    parser.add_argument(
-        "--name",
-        type=values.text("--name", may_be_empty=False),
-        metavar="NAME",
-        help="the model's name for clients; default: the name of its directory",
-    )
-    parser.add_argument(
-        "--max-queue",
-        type=values.count("--max-queue", least=0),
-        default=8,
-        metavar="N",
-        help="most requests of each client that wait; more get status 429; default %(default)s",
-    )
-    parser.add_argument(
-        "--context",
-        type=values.count("--context"),
-        metavar="N",
-        help="most tokens of prompt and answer together; default and most: what the bundle was "
-        "made for",
-    )
-    parser.add_argument(
-        "--grace",
-        type=values.number("--grace", least=0, most=3600),
-        default=10,
-        metavar="SECONDS",
-        help="what running answers get when the server is told to end; default %(default)s",
-    )
-    parser.add_argument(
-        "--prefix-memory",
-        type=values.size("--prefix-memory"),
-        metavar="SIZE",
-        help="most memory for what was read of earlier prompts, so that chats can take turns; "
-        "default 512M, 0 keeps the last prompt only",
-    )
-    parser.add_argument("--metrics", action="store_true", help="counts for Prometheus at /metrics")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 
@@ -20,52 +21,31 @@ _REMEMBERING = ("earlier-requests", "sam-earlier-requests")
 """Sources that are nothing but what earlier requests have left."""
 
 
-def add_access_arguments(parser: argparse.ArgumentParser) -> None:
+def add_access_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--api-key",
-        type=values.text("--api-key", may_be_empty=False),
-        action="append",
-        default=[],
-        metavar="KEY",
-        help=f"clients must send it; can be repeated; better given as {_KEY} or in a file: others "
-        "see command lines",
-    )
-    parser.add_argument(
-        "--api-key-file",
-        type=values.path("--api-key-file"),
-        metavar="FILE",
-        help="keys, one a line, each alone or behind a name and a space",
-    )
-    parser.add_argument(
-        "--namespace-by",
-        choices=["key", "none"],
-        default="key",
-        help="key (default): answers draft from, and reuse, earlier requests of the same key only; "
-        "none: of all clients, on this machine's own addresses only",
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="serve another address than this machine's own without a key; nothing is remembered "
-        "from one request to the next then",
-    )
-    parser.add_argument(
-        "--allow-host",
-        type=values.text("--allow-host", may_be_empty=False),
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name of this server, beside localhost and IP addresses; can be repeated",
-    )
-    parser.add_argument(
-        "--allow-origin",
-        type=values.text("--allow-origin", may_be_empty=False),
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="let web pages from elsewhere use the server, e.g. https://chat.example; can be "
-        "repeated",
+    parser.declare(
+        option.text("--api-key KEY", may_be_empty=False, action="append", default=[]).help(
+            f"clients must send it; can be repeated; better given as {_KEY} or in a file: others "
+            "see command lines"
+        ),
+        option.path("--api-key-file FILE").help(
+            "keys, one a line, each alone or behind a name and a space"
+        ),
+        option.choice("--namespace-by", ["key", "none"], default="key").help(
+            "key (default): answers draft from, and reuse, earlier requests of the same key only; "
+            "none: of all clients, on this machine's own addresses only"
+        ),
+        option.flag("--insecure").help(
+            "serve another address than this machine's own without a key; nothing is remembered "
+            "from one request to the next then"
+        ),
+        option.text("--allow-host NAME", may_be_empty=False, action="append", default=[]).help(
+            "a name of this server, beside localhost and IP addresses; can be repeated"
+        ),
+        option.text("--allow-origin ORIGIN", may_be_empty=False, action="append", default=[]).help(
+            "let web pages from elsewhere use the server, e.g. https://chat.example; can be "
+            "repeated"
+        ),
     )
 
 

@@ -6,31 +6,25 @@ out where it is opened.
 
 import argparse
 
-from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.options import option
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    grammars = parser.add_mutually_exclusive_group()
-    grammars.add_argument(
-        "--json-schema",
-        type=values.path("--json-schema"),
-        metavar="FILE",
-        help="answer with JSON that this schema accepts, on one line; see docs/grammar.md",
-    )
-    grammars.add_argument(
-        "--regex",
-        type=values.text("--regex"),
-        metavar="PATTERN",
-        help="answer with a text that this regular expression matches from start to end",
-    )
-    grammars.add_argument(
-        "--lark",
-        type=values.path("--lark"),
-        metavar="FILE",
-        help="answer with a text of this grammar, in llguidance's dialect of Lark",
+    parser.declare_alternatives(
+        option.path("--json-schema FILE").help(
+            "answer with JSON that this schema accepts, on one line; see docs/grammar.md"
+        ),
+        option.text("--regex PATTERN").help(
+            "answer with a text that this regular expression matches from start to end"
+        ),
+        option.path("--lark FILE").help(
+            "answer with a text of this grammar, in llguidance's dialect of Lark"
+        ),
     )
 
 

@@ -2,34 +2,27 @@
 
 import argparse
 
+from coordgen_rs.cli.options import option
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
 from coordgen_rs.target.qnn.options import parse_options
 
+QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[]).help(
+    "an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "
+    "context_priority, shared_memory, spill_fill, offload_io_quantization, profiling, "
+    "profiling_file, or any other by the provider's own name"
+)
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--provider", choices=PROVIDERS, help="require a bundle made for this provider"
-    )
-    parser.add_argument("--soc", metavar="NAME", help="require a bundle made for this chip")
-    parser.add_argument(
-        "--recompile",
-        action="store_true",
-        help="compile again if context binaries are for another version or chip",
-    )
-    add_qnn_option(parser)
-
-
-def add_qnn_option(parser: argparse.ArgumentParser) -> None:
-    """Declare `--qnn-option`, which several commands share."""
-    parser.add_argument(
-        "--qnn-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "
-        "context_priority, shared_memory, spill_fill, offload_io_quantization, profiling, "
-        "profiling_file, or any other by the provider's own name",
+    parser.declare(
+        option.choice("--provider", PROVIDERS).help("require a bundle made for this provider"),
+        option.word("--soc NAME").help("require a bundle made for this chip"),
+        option.flag("--recompile").help(
+            "compile again if context binaries are for another version or chip"
+        ),
+        QNN_OPTION,
     )
 
 
@@ -45,9 +38,9 @@ def chosen(options: argparse.Namespace) -> ProviderChoice:
 
 def given(options: argparse.Namespace) -> list[str]:
     """The options as they were typed, to pass on to another command."""
-    typed = [f"--qnn-option={option}" for option in options.qnn_option]
-    typed += ["--recompile"] if options.recompile else []
-    return typed + [
+    given = [f"--qnn-option={setting}" for setting in options.qnn_option]
+    given += ["--recompile"] if options.recompile else []
+    return given + [
         f"--{name}={value}"
         for name, value in (("provider", options.provider), ("soc", options.soc))
         if value is not None

@@ -8,34 +8,34 @@ import argparse
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
 from coordgen_rs.cli.options import history as history_options
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import provider as provider_options
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
 from coordgen_rs.model.request_options import RequestOptions
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options of a request, and of opening a model."""
     _add_limits(parser)
     _add_sampling(parser)
     add_model_arguments(parser)
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: Parser) -> None:
     """Declare the options of opening a model: what `opened` reads."""
-    _add_template(parser)
+    parser.declare(
+        option.path("--chat-template FILE").help(
+            "a chat template in Jinja; default: the bundle's own"
+        )
+    )
     _add_drafting(parser)
     history_options.add_arguments(parser)
     _add_opening(parser)
     provider_options.add_arguments(parser)
-    parser.add_argument(
-        "--threads",
-        type=values.count("--threads"),
-        metavar="N",
-        help="compute threads; default: one per core",
-    )
+    parser.declare(shared.THREADS)
 
 
 def request(options: argparse.Namespace) -> RequestOptions:
@@ -47,7 +47,7 @@ def request(options: argparse.Namespace) -> RequestOptions:
     if options.temperature == 0:
         given = {"top_k": options.top_k != 0, "top_p": options.top_p != 1}
         given |= {"min_p": options.min_p != 0, "seed": options.seed is not None}
-        values.refuse(
+        option.refuse(
             argparse.Namespace(**given), given, "is for sampling: give --temperature above 0, too"
         )
     return {
@@ -72,11 +72,11 @@ def check_opening(options: argparse.Namespace) -> None:
     if options.draft == PLAIN and options.budget is not None:
         raise OptionError(f"--budget is for drafts, but --draft is {PLAIN}")
     if options.history is None:
-        values.refuse(options, ("namespace", "history_max_tokens"), "needs --history")
+        option.refuse(options, ("namespace", "history_max_tokens"), "needs --history")
     if options.fleet_history is None:
-        values.refuse(options, ("fleet_namespace",), "needs --fleet-history")
+        option.refuse(options, ("fleet_namespace",), "needs --fleet-history")
     if options.draft == PLAIN:
-        values.refuse(
+        option.refuse(
             options,
             ("history", "fleet_history", "draft_model", "lookup_table"),
             f"is for drafts, but --draft is {PLAIN}",
@@ -128,146 +128,82 @@ def opened(
         )
 
 
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--system",
-        type=values.text("--system"),
-        metavar="TEXT",
-        help="in a chat: what the model is told before everything else",
-    )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=values.count("--max-new-tokens"),
-        default=256,
-        metavar="N",
-        help="most tokens of an answer; default %(default)s",
-    )
-    parser.add_argument(
-        "--stop",
-        type=values.text("--stop", may_be_empty=False),
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end the answer before this text; can be given more than once",
-    )
-    parser.add_argument(
-        "--ignore-eos", action="store_true", help="go on behind end tokens, to the limit"
+def _add_limits(parser: Parser) -> None:
+    parser.declare(
+        option.text("--system TEXT").help(
+            "in a chat: what the model is told before everything else"
+        ),
+        option.count("--max-new-tokens N", default=256).help(
+            "most tokens of an answer; default %(default)s"
+        ),
+        option.text("--stop TEXT", may_be_empty=False, action="append", default=[]).help(
+            "end the answer before this text; can be given more than once"
+        ),
+        option.flag("--ignore-eos").help("go on behind end tokens, to the limit"),
     )
 
 
-def _add_template(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--chat-template",
-        type=values.path("--chat-template"),
-        metavar="FILE",
-        help="a chat template in Jinja; default: the bundle's own",
+def _add_drafting(parser: Parser) -> None:
+    parser.declare_alternatives(
+        option.choice(
+            "--draft", [*(method.name for method in draft_methods()), PLAIN], default="auto"
+        ).help(
+            "how to draft: auto (default), another method, or plain for no drafts; see "
+            "docs/sources-and-methods.md"
+        ),
+        option.names("--sources NAME,..").help(
+            "draft from these sources only: "
+            + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for)
+        ),
+    )
+    parser.declare(
+        option.path("--draft-model BUNDLE").help(
+            "a smaller model with the same tokenizer that also drafts; edgellm needs it"
+        ),
+        option.path("--lookup-table FILE").help(
+            "a table written by `coordgen warm-up`, for --draft diaa and blend"
+        ),
+        option.count("--budget N").help("verify at most N draft tokens per step"),
+        option.choice("--commit", ["canonical", "compact"], default="canonical").help(
+            "canonical (default) is always exact; compact only where `coordgen check` says so"
+        ),
     )
 
 
-def _add_drafting(parser: argparse.ArgumentParser) -> None:
-    drafts = parser.add_mutually_exclusive_group()
-    drafts.add_argument(
-        "--draft",
-        choices=[*(method.name for method in draft_methods()), PLAIN],
-        default="auto",
-        help="how to draft: auto (default), another method, or plain for no drafts; see "
-        "docs/sources-and-methods.md",
-    )
-    drafts.add_argument(
-        "--sources",
-        type=values.names("--sources"),
-        metavar="NAME,..",
-        help="draft from these sources only: "
-        + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for),
-    )
-    parser.add_argument(
-        "--draft-model",
-        type=values.path("--draft-model"),
-        metavar="BUNDLE",
-        help="a smaller model with the same tokenizer that also drafts; edgellm needs it",
-    )
-    parser.add_argument(
-        "--lookup-table",
-        type=values.path("--lookup-table"),
-        metavar="FILE",
-        help="a table written by `coordgen warm-up`, for --draft diaa and blend",
-    )
-    parser.add_argument(
-        "--budget",
-        type=values.count("--budget"),
-        metavar="N",
-        help="verify at most N draft tokens per step",
-    )
-    parser.add_argument(
-        "--commit",
-        choices=["canonical", "compact"],
-        default="canonical",
-        help="canonical (default) is always exact; compact only where `coordgen check` says so",
+def _add_sampling(parser: Parser) -> None:
+    parser.declare(
+        option.number("--temperature T", least=0, default=0).help(
+            "sample at this temperature; 0 (default) always takes the most likely token"
+        ),
+        option.count("--top-k K", least=0, default=0).help(
+            "sample from the K most likely tokens; default: all"
+        ),
+        option.number("--top-p P", least=0, most=1, default=1).help(
+            "sample from the fewest tokens whose probabilities add up to P; default: all"
+        ),
+        option.number("--min-p P", least=0, most=1, default=0).help(
+            "sample from tokens at least P times as likely as the likeliest; default: all"
+        ),
+        option.number("--repetition-penalty X", least=0.01, most=100, default=1).help(
+            "above 1: make tokens of prompt and answer less likely, at temperature 0 too; "
+            "default %(default)s"
+        ),
+        option.count("--seed N", least=0, most=2**64 - 1).help(
+            "the same seed gives the same tokens; default: one at random, which is told"
+        ),
     )
 
 
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--temperature",
-        type=values.number("--temperature", least=0),
-        default=0,
-        metavar="T",
-        help="sample at this temperature; 0 (default) always takes the most likely token",
-    )
-    parser.add_argument(
-        "--top-k",
-        type=values.count("--top-k", least=0),
-        default=0,
-        metavar="K",
-        help="sample from the K most likely tokens; default: all",
-    )
-    parser.add_argument(
-        "--top-p",
-        type=values.number("--top-p", least=0, most=1),
-        default=1,
-        metavar="P",
-        help="sample from the fewest tokens whose probabilities add up to P; default: all",
-    )
-    parser.add_argument(
-        "--min-p",
-        type=values.number("--min-p", least=0, most=1),
-        default=0,
-        metavar="P",
-        help="sample from tokens at least P times as likely as the likeliest; default: all",
-    )
-    parser.add_argument(
-        "--repetition-penalty",
-        type=values.number("--repetition-penalty", least=0.01, most=100),
-        default=1,
-        metavar="X",
-        help="above 1: make tokens of prompt and answer less likely, at temperature 0 too; "
-        "default %(default)s",
-    )
-    parser.add_argument(
-        "--seed",
-        type=values.count("--seed", least=0, most=2**64 - 1),
-        metavar="N",
-        help="the same seed gives the same tokens; default: one at random, which is told",
-    )
-
-
-def _add_opening(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--switch",
-        choices=list(strategies()),
-        default="auto",
-        help="when to switch from the prefill graphs to the decode graphs; default %(default)s",
-    )
-    parser.add_argument(
-        "--memory-budget",
-        type=values.size("--memory-budget"),
-        metavar="BYTES",
-        help="most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
-        "again in every pass, while others compute",
-    )
-    parser.add_argument(
-        "--profile",
-        type=values.path("--profile"),
-        metavar="FILE",
-        help="a profile from `coordgen profile`, for --switch and --memory-budget",
+def _add_opening(parser: Parser) -> None:
+    parser.declare(
+        option.choice("--switch", list(strategies()), default="auto").help(
+            "when to switch from the prefill graphs to the decode graphs; default %(default)s"
+        ),
+        option.size("--memory-budget BYTES").help(
+            "most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
+            "again in every pass, while others compute"
+        ),
+        option.path("--profile FILE").help(
+            "a profile from `coordgen profile`, for --switch and --memory-budget"
+        ),
     )

@@ -5,11 +5,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_method
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import provider as provider_options
-from coordgen_rs.cli.terminal import outputs, values
+from coordgen_rs.cli.options.option import Option
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.profile import Profile
@@ -62,164 +64,89 @@ QUICK: dict[str, int] = {"repeats": 2, "limit": 2, "max_new_tokens": 40, "prompt
 """What `--quick` sets, unless an option says otherwise."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
-    )
-    parser.add_argument(
-        "data",
-        type=values.path("DATA"),
-        nargs="?",
-        metavar="DATA",
-        help="prompts, one JSON object per line",
-    )
-    parser.add_argument(
-        "--sections",
-        type=values.names("--sections"),
-        metavar="NAME,..",
-        help="only these sections; default: all",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="take a few minutes: "
-        + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in QUICK.items()),
-    )
-    parser.add_argument(
-        "--json",
-        type=values.path("--json"),
-        metavar="FILE",
-        help="write all figures and conditions to FILE; - prints them instead of tables",
-    )
-    table_option.add_argument(parser)
-    for what, name in (("bundle", "BUNDLE"), ("data", "DATA")):
-        parser.add_argument(
-            f"--and-{what}",
-            type=values.path(f"--and-{what}"),
-            action="append",
-            metavar=name,
-            help=f"with --table: a further {name}, combined with the others; may be repeated",
-        )
-    ray_option.add_argument(parser)
-    parser.add_argument(
-        "--plots",
-        type=values.path("--plots"),
-        metavar="DIR",
-        help="draw each section as PNG and SVG",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=values.count("--repeats"),
-        metavar="N",
-        help="repeats of each measurement; default 5",
-    )
-    parser.add_argument(
-        "--limit",
-        type=values.count("--limit"),
-        metavar="N",
-        help="only the first N prompts of each task",
-    )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=values.count("--max-new-tokens"),
-        metavar="N",
-        help="most tokens per answer; default 96",
-    )
-    parser.add_argument(
-        "--ignore-eos",
-        action="store_true",
-        help="go on behind end tokens: all answers have --max-new-tokens",
-    )
-    parser.add_argument(
-        "--threads",
-        type=values.count("--threads"),
-        metavar="N",
-        help="compute threads; default: one per core",
-    )
-    parser.add_argument(
-        "--width", type=values.count("--width"), metavar="N", help="most rows per step"
+    parser.declare(
+        shared.EXPORTED_BUNDLE,
+        option.path("data DATA", nargs="?").help("prompts, one JSON object per line"),
+        option.names("--sections NAME,..").help("only these sections; default: all"),
+        option.flag("--quick").help(
+            "take a few minutes: "
+            + ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in QUICK.items())
+        ),
+        option.path("--json FILE").help(
+            "write all figures and conditions to FILE; - prints them instead of tables"
+        ),
+        table_option.TABLE,
+        *(
+            option.path(f"--and-{name.lower()} {name}", action="append").help(
+                f"with --table: a further {name}, combined with the others; may be repeated"
+            )
+            for name in ("BUNDLE", "DATA")
+        ),
+        ray_option.RAY,
+        option.path("--plots DIR").help("draw each section as PNG and SVG"),
+        option.count("--repeats N").help("repeats of each measurement; default 5"),
+        option.count("--limit N").help("only the first N prompts of each task"),
+        option.count("--max-new-tokens N").help("most tokens per answer; default 96"),
+        option.flag("--ignore-eos").help(
+            "go on behind end tokens: all answers have --max-new-tokens"
+        ),
+        shared.THREADS,
+        option.count("--width N").help("most rows per step"),
     )
     provider_options.add_arguments(parser)
-    _add_drafting(parser.add_argument_group("options of sections that draft"))
-    _add_switching(parser.add_argument_group("options for switching and streaming"))
+    _add_drafting(parser)
+    _add_switching(parser)
 
 
-def _add_drafting(group: Any) -> None:
-    group.add_argument(
-        "--methods",
-        type=_methods,
-        metavar="NAME,..",
-        help=f"any of {', '.join(METHODS)}; or all; default: those that can run",
-    )
-    group.add_argument(
-        "--draft-model",
-        type=values.path("--draft-model"),
-        metavar="BUNDLE",
-        help="the draft model, for methods that need one",
-    )
-    group.add_argument(
-        "--lookup-table",
-        type=values.path("--lookup-table"),
-        metavar="FILE",
-        help="initial table of the methods diaa and blend, from `coordgen warm-up`",
-    )
-    group.add_argument(
-        "--history",
-        choices=["none", "earlier-requests"],
-        default="earlier-requests",
-        help="whether methods may draft from earlier prompts of a task; default %(default)s",
-    )
-    group.add_argument(
-        "--costs",
-        choices=["free", "measured"],
-        default="measured",
-        help="measured: draft only where it pays on this machine; free: rows cost nothing, as on "
-        "an NPU, and every step is as wide as possible; default %(default)s",
+def _add_drafting(parser: Parser) -> None:
+    parser.declare_group(
+        "options of sections that draft",
+        Option("--methods NAME,..", _methods).help(
+            f"any of {', '.join(METHODS)}; or all; default: those that can run"
+        ),
+        option.path("--draft-model BUNDLE").help("the draft model, for methods that need one"),
+        option.path("--lookup-table FILE").help(
+            "initial table of the methods diaa and blend, from `coordgen warm-up`"
+        ),
+        option.choice("--history", ["none", "earlier-requests"], default="earlier-requests").help(
+            "whether methods may draft from earlier prompts of a task; default %(default)s"
+        ),
+        option.choice("--costs", ["free", "measured"], default="measured").help(
+            "measured: draft only where it pays on this machine; free: rows cost nothing, as on "
+            "an NPU, and every step is as wide as possible; default %(default)s"
+        ),
     )
 
 
-def _add_switching(group: Any) -> None:
-    group.add_argument(
-        "--memory-budget",
-        type=values.size("--memory-budget"),
-        metavar="SIZE",
-        help="most memory for the target's graphs, e.g. 800M; blocks that do not fit are streamed",
-    )
-    group.add_argument(
-        "--profile",
-        type=values.path("--profile"),
-        metavar="FILE",
-        help="a profile from `coordgen profile`; default: measured now",
-    )
-    group.add_argument(
-        "--prompt-len",
-        type=values.count("--prompt-len", least=2),
-        metavar="L",
-        help="length of made-up prompts in tokens; default 512",
-    )
-    group.add_argument(
-        "--strategies",
-        type=values.names("--strategies"),
-        metavar="NAME,..",
-        help="strategies for the section switching; default: all",
-    )
-    group.add_argument(
-        "--load-delay",
-        type=values.number("--load-delay", least=0, most=MOST_LOAD_DELAY_S),
-        metavar="SECONDS",
-        help="delay added to each load of a block, as by a slower disk: in the section switching, "
-        "and with --memory-budget in all that stream",
-    )
-    group.add_argument(
-        "--pin-loads",
-        action="store_true",
-        help="with --memory-budget: give loads a core of their own, and all else the others",
+def _add_switching(parser: Parser) -> None:
+    parser.declare_group(
+        "options for switching and streaming",
+        option.size("--memory-budget SIZE").help(
+            "most memory for the target's graphs, e.g. 800M; blocks that do not fit are streamed"
+        ),
+        option.path("--profile FILE").help(
+            "a profile from `coordgen profile`; default: measured now"
+        ),
+        option.count("--prompt-len L", least=2).help(
+            "length of made-up prompts in tokens; default 512"
+        ),
+        option.names("--strategies NAME,..").help(
+            "strategies for the section switching; default: all"
+        ),
+        option.number("--load-delay SECONDS", least=0, most=MOST_LOAD_DELAY_S).help(
+            "delay added to each load of a block, as by a slower disk: in the section switching, "
+            "and with --memory-budget in all that stream"
+        ),
+        option.flag("--pin-loads").help(
+            "with --memory-budget: give loads a core of their own, and all else the others"
+        ),
     )
 
 
-def _methods(typed: str) -> list[str]:
-    return [*METHODS] if typed == "all" else values.names("--methods")(typed)
+def _methods(name: str, typed: str) -> list[str]:
+    return [*METHODS] if typed == "all" else option.parse_names(name, typed)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -234,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
     _check_used(options, settings, names)
     if options.table is not None:
         return _fill(options, settings, names)
-    values.refuse(options, ["and_bundle", "and_data", "ray"], "needs --table")
+    option.refuse(options, ["and_bundle", "and_data", "ray"], "needs --table")
     to_file = None if options.json in (None, _STDOUT) else options.json
     if to_file is not None:
         outputs.check_file("--json", to_file)
@@ -275,7 +202,7 @@ def _fill(options: argparse.Namespace, settings: Settings, sections: Sequence[st
     """
     if list(sections) != ["methods"]:
         raise OptionError("--table is for --sections methods")
-    values.refuse(options, ["json", "plots"], "is not written with --table")
+    option.refuse(options, ["json", "plots"], "is not written with --table")
     if options.ray is not None and settings.threads is None:
         raise OptionError("--ray needs --threads, as many cores as each cell is to have")
     cells = []
@@ -325,18 +252,18 @@ def _check_used(options: argparse.Namespace, settings: Settings, sections: Seque
     """
     for name, readers in _READ_BY.items():
         if not set(readers) & set(sections):
-            values.refuse(options, [name], f"is only for the sections {', '.join(readers)}")
+            option.refuse(options, [name], f"is only for the sections {', '.join(readers)}")
     if settings.memory_budget is None:
         why = "is only for targets that are streamed: give --memory-budget"
-        values.refuse(options, ["pin_loads"], why)
+        option.refuse(options, ["pin_loads"], why)
         if "switching" not in sections:
-            values.refuse(options, ["load_delay"], why)
+            option.refuse(options, ["load_delay"], why)
     if settings.methods and not set(_DRAFTING) & set(sections) - {"methods"}:
         used = {source for name in settings.methods for source in _sources(name, settings)}
         asked = ", ".join(settings.methods)
         for name, source in (("draft_model", "draft-model"), ("lookup_table", "lookup-table")):
             if source not in used:
-                values.refuse(options, [name], f"is not used by --methods {asked}")
+                option.refuse(options, [name], f"is not used by --methods {asked}")
 
 
 def _sources(method: str, settings: Settings) -> list[str]:

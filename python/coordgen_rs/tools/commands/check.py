@@ -3,9 +3,11 @@
 import argparse
 import json
 
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import provider as provider_options
 from coordgen_rs.cli.options.opening import opened
-from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.check import check
@@ -19,28 +21,17 @@ examples:
 _PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox sleeps."
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "bundle",
-        type=values.path("BUNDLE"),
-        metavar="BUNDLE",
-        help="from `coordgen export`, or a folder with genai_config.json or genie_config.json",
-    )
-    parser.add_argument(
-        "--prompt-file",
-        type=values.path("--prompt-file"),
-        metavar="FILE",
-        help="a UTF-8 text file with a prompt to use",
+    parser.declare(
+        shared.BUNDLE,
+        option.path("--prompt-file FILE").help("a UTF-8 text file with a prompt to use"),
     )
     provider_options.add_arguments(parser)
-    parser.add_argument(
-        "--threads",
-        type=values.count("--threads"),
-        metavar="N",
-        help="compute threads; default: one per core",
+    parser.declare(
+        shared.THREADS,
+        shared.JSON,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:

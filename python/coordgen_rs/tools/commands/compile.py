@@ -3,8 +3,9 @@
 import argparse
 import sys
 
-from coordgen_rs.cli.options.provider import add_qnn_option
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.options.provider import QNN_OPTION
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.target.qnn.options import SOCS, parse_options
@@ -18,22 +19,18 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
-    parser.add_argument(
-        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
+    parser.declare(
+        shared.EXPORTED_BUNDLE,
+        option.word("--soc NAME").help(
+            f"compile for this chip instead of the bundle's: {', '.join(SOCS)}"
+        ),
+        option.flag("--shared").help(
+            "also write one binary per block that holds all its graphs, with shared weights"
+        ),
+        QNN_OPTION,
     )
-    parser.add_argument(
-        "--soc",
-        metavar="NAME",
-        help=f"compile for this chip instead of the bundle's: {', '.join(SOCS)}",
-    )
-    parser.add_argument(
-        "--shared",
-        action="store_true",
-        help="also write one binary per block that holds all its graphs, with shared weights",
-    )
-    add_qnn_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

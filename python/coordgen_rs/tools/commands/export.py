@@ -9,8 +9,9 @@ from pathlib import Path
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.kept import kept_lines
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.text import tell
@@ -31,89 +32,54 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
-    parser.add_argument(
-        "checkpoint",
-        type=values.path("CHECKPOINT"),
-        metavar="CHECKPOINT",
-        help="a Hugging Face directory, a GGUF file, hf:OWNER/NAME with /FILE.gguf or @REVISION "
-        "behind it, or a llama2.c legacy checkpoint",
+    parser.declare(
+        option.path("checkpoint CHECKPOINT").help(
+            "a Hugging Face directory, a GGUF file, hf:OWNER/NAME with /FILE.gguf or @REVISION "
+            "behind it, or a llama2.c legacy checkpoint"
+        ),
+        option.path("out OUT").help("the bundle's directory; must not exist yet"),
+        option.choice("--provider", PROVIDERS, default="cpu").help(
+            "the provider that will run it; default %(default)s"
+        ),
+        option.choice("--weights", ["fp32", "int8", "int4", "w8a8", "keep"]).help(
+            "default: for cpu keep, the weights that a GGUF file holds, and fp32 for others; "
+            "for qnn int8, where activations have 16 bits; w8a8 (cpu) rounds activations to 8 "
+            "bits, for fast prompts and wide steps"
+        ),
+        option.count("--blocks N", default=1).help(
+            "parts to split the layers into; default %(default)s"
+        ),
+        option.count("--prefill-rows N", default=256).help(
+            "tokens per chunk of a prompt; default %(default)s"
+        ),
+        option.count("--decode-rows N", default=32).help(
+            "rows of the widest step; default %(default)s"
+        ),
+        option.count("--context N").help(
+            "cache size in tokens; default: the model's, at most 4096 for cpu, 1024 for qnn"
+        ),
+        option.path("--chat-template FILE").help(
+            "a chat template in Jinja; default: the checkpoint's own"
+        ),
+        option.path("--tokenizer FILE").help(
+            "a tokenizer.json to use instead of the checkpoint's own (cpu)"
+        ),
+        option.path("--calibration FILE").help(
+            "text similar to what the model will read: UTF-8, or JSON lines (.jsonl), for "
+            "--weights int4, for w8a8 and for qnn; the default is four short English texts for "
+            "w8a8 and qnn, and none for int4"
+        ),
     )
-    parser.add_argument(
-        "out",
-        type=values.path("OUT"),
-        metavar="OUT",
-        help="the bundle's directory; must not exist yet",
+    parser.declare_group(
+        "options for qnn",
+        option.word("--soc NAME").help(f"the chip: {', '.join(SOCS)}"),
+        option.choice("--kv-cache", ["uint8", "uint16"]).help(
+            "type of cached keys and values; default: uint8"
+        ),
+        shared.JSON.help("print the report as JSON"),
     )
-    parser.add_argument(
-        "--provider",
-        choices=PROVIDERS,
-        default="cpu",
-        help="the provider that will run it; default %(default)s",
-    )
-    parser.add_argument(
-        "--weights",
-        choices=["fp32", "int8", "int4", "w8a8", "keep"],
-        help="default: for cpu keep, the weights that a GGUF file holds, and fp32 for others; "
-        "for qnn int8, where activations have 16 bits; w8a8 (cpu) rounds activations to 8 bits, "
-        "for fast prompts and wide steps",
-    )
-    parser.add_argument(
-        "--blocks",
-        type=values.count("--blocks"),
-        default=1,
-        metavar="N",
-        help="parts to split the layers into; default %(default)s",
-    )
-    parser.add_argument(
-        "--prefill-rows",
-        type=values.count("--prefill-rows"),
-        default=256,
-        metavar="N",
-        help="tokens per chunk of a prompt; default %(default)s",
-    )
-    parser.add_argument(
-        "--decode-rows",
-        type=values.count("--decode-rows"),
-        default=32,
-        metavar="N",
-        help="rows of the widest step; default %(default)s",
-    )
-    parser.add_argument(
-        "--context",
-        type=values.count("--context"),
-        metavar="N",
-        help="cache size in tokens; default: the model's, at most 4096 for cpu, 1024 for qnn",
-    )
-    parser.add_argument(
-        "--chat-template",
-        type=values.path("--chat-template"),
-        metavar="FILE",
-        help="a chat template in Jinja; default: the checkpoint's own",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        type=values.path("--tokenizer"),
-        metavar="FILE",
-        help="a tokenizer.json to use instead of the checkpoint's own (cpu)",
-    )
-    parser.add_argument(
-        "--calibration",
-        type=values.path("--calibration"),
-        metavar="FILE",
-        help="text similar to what the model will read: UTF-8, or JSON lines (.jsonl), for "
-        "--weights int4, for w8a8 and for qnn; the default is four short English texts for w8a8 "
-        "and qnn, and none for int4",
-    )
-    qnn = parser.add_argument_group("options for qnn")
-    qnn.add_argument("--soc", metavar="NAME", help=f"the chip: {', '.join(SOCS)}")
-    qnn.add_argument(
-        "--kv-cache",
-        choices=["uint8", "uint16"],
-        help="type of cached keys and values; default: uint8",
-    )
-    qnn.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,16 +7,17 @@ import argparse
 import json
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
-from coordgen_rs.cli.options.history import add_max_tokens
-from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.options.history import max_tokens
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
@@ -38,30 +39,26 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the five commands; each sets `run_history`."""
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    listing = _command(commands, "ls", _ls, "list namespaces")
-    listing.add_argument("--json", action="store_true", help="print one JSON array instead")
-    export = _command(commands, "export", _export, "print requests as JSON lines")
-    importing = _command(commands, "import", _import, "store requests from JSON lines")
-    importing.add_argument(
-        "file",
-        nargs="?",
-        default="-",
-        metavar="FILE",
-        help="a file from `history export`; default: stdin",
+    parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
+    commands = parser.commands
+    for name, command in commands.items():
+        example = next(line for line in EXAMPLES.splitlines() if f" {name} " in line)
+        command.epilog = f"example:\n{example}\n"
+        command.set_defaults(run_history=_COMMANDS[name][1], fail=command.error)
+        command.declare(option.path("directory DIR"))
+    commands["ls"].declare(shared.JSON.help("print one JSON array instead"))
+    commands["import"].declare(
+        option.word("file FILE", nargs="?", default="-").help(
+            "a file from `history export`; default: stdin"
+        ),
+        max_tokens("--max-tokens N"),
     )
-    add_max_tokens(importing, "--max-tokens")
-    clear = _command(commands, "clear", _clear, "erase requests")
-    building = _command(commands, "build", history_build.run, history_build.ABOUT)
-    history_build.add_arguments(building)
-    for narrowed in (export, clear):
-        narrowed.add_argument(
-            "--namespace",
-            type=values.text("--namespace"),
-            metavar="NAME",
-            help="only this namespace; default: all",
+    history_build.add_arguments(commands["build"])
+    for name in ("export", "clear"):
+        commands[name].declare(
+            option.text("--namespace NAME").help("only this namespace; default: all")
         )
 
 
@@ -76,22 +73,6 @@ def run(options: argparse.Namespace) -> int:
     except sqlite3.Error as error:
         raise HistoryError(f"{options.directory}: {error}") from error
     return code
-
-
-def _command(
-    commands: Any, name: str, run_history: Callable[[argparse.Namespace], int], about: str
-) -> argparse.ArgumentParser:
-    example = next(line for line in EXAMPLES.splitlines() if f" {name} " in line)
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=about,
-        description=about,
-        epilog=f"example:\n{example}\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("directory", type=values.path("DIR"), metavar="DIR")
-    parser.set_defaults(run_history=run_history, fail=parser.error)
-    return parser
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -169,3 +150,13 @@ def _clear(options: argparse.Namespace) -> int:
     remove_indexes(options.directory, names, others=options.namespace is None)
     text.tell(f"{options.directory}: {num_requests} requests cleared")
     return 0
+
+
+_COMMANDS = {
+    "ls": ("list namespaces", _ls),
+    "export": ("print requests as JSON lines", _export),
+    "import": ("store requests from JSON lines", _import),
+    "clear": ("erase requests", _clear),
+    "build": (history_build.ABOUT, history_build.run),
+}
+"""What each command does, and how."""

@@ -3,7 +3,9 @@
 import argparse
 import json
 
-from coordgen_rs.cli.terminal import text, values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.history.store import DEFAULT_MAX_TOKENS
@@ -13,51 +15,31 @@ from coordgen_rs.tools.commands import ray_option
 ABOUT = "build the indexes of a fleet from records of many machines"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command, besides DIR."""
-    parser.add_argument(
-        "--from",
-        dest="sources",
-        nargs="+",
-        required=True,
-        type=values.text("--from", may_be_empty=False),
-        metavar="PATTERN",
-        help="records: .jsonl, .jsonl.gz, .jsonl.zst or .parquet files, with * and **; or the "
-        "directories of other builds, to merge them",
+    parser.declare(
+        option.text(
+            "--from PATTERN", may_be_empty=False, dest="sources", nargs="+", required=True
+        ).help(
+            "records: .jsonl, .jsonl.gz, .jsonl.zst or .parquet files, with * and **; or the "
+            "directories of other builds, to merge them"
+        ),
+        option.path("--tokenizer BUNDLE", required=True).help(
+            "a bundle with the tokenizer of the devices"
+        ),
+        option.names("--fields FIELD=NAME,..", default=[]).help(
+            "what prompt, answer, token_ids, namespace and finished_at are called in the records"
+        ),
+        option.text("--namespace NAME", may_be_empty=False, default=DEFAULT_NAMESPACE).help(
+            "of records that do not say one; default: %(default)s"
+        ),
+        option.count("--max-tokens N", most=2**31 - 1, default=DEFAULT_MAX_TOKENS).help(
+            "leave out the oldest requests of a namespace beyond this; default %(default)s"
+        ),
+        option.flag("--strict").help("stop at the first record that is no request"),
+        shared.JSON.help("print one JSON object"),
+        ray_option.RAY,
     )
-    parser.add_argument(
-        "--tokenizer",
-        type=values.path("--tokenizer"),
-        required=True,
-        metavar="BUNDLE",
-        help="a bundle with the tokenizer of the devices",
-    )
-    parser.add_argument(
-        "--fields",
-        type=values.names("--fields"),
-        default=[],
-        metavar="FIELD=NAME,..",
-        help="what prompt, answer, token_ids, namespace and finished_at are called in the records",
-    )
-    parser.add_argument(
-        "--namespace",
-        type=values.text("--namespace", may_be_empty=False),
-        default=DEFAULT_NAMESPACE,
-        metavar="NAME",
-        help="of records that do not say one; default: %(default)s",
-    )
-    parser.add_argument(
-        "--max-tokens",
-        type=values.count("--max-tokens", most=2**31 - 1),
-        default=DEFAULT_MAX_TOKENS,
-        metavar="N",
-        help="leave out the oldest requests of a namespace beyond this; default %(default)s",
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="stop at the first record that is no request"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    ray_option.add_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:

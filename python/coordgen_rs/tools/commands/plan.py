@@ -4,7 +4,9 @@ import argparse
 import json
 
 from coordgen_rs._core import Plan, starts, strategies
-from coordgen_rs.cli.terminal import outputs, values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.text import tell
@@ -36,68 +38,35 @@ _OF_DECODING = ("acceptance_rate", "tokens_per_step", "widths", "drafting_us")
 """Options of each kind of figures; None where they are not given."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "--profile",
-        type=values.path("--profile"),
-        metavar="FILE",
-        help="what the blocks cost: a file or a name",
+    parser.declare(
+        option.path("--profile FILE").help("what the blocks cost: a file or a name"),
+        option.count("--prompt-len N").help("length of the prompt in tokens"),
+        option.choice("--strategy", [*strategies(), "all"]).help("default: all"),
+        option.size("--memory-budget BYTES").help(
+            "most memory for the graphs, such as 800M or 2G; default: no limit"
+        ),
+        option.choice("--start", starts()).help(
+            "what is in memory when the prompt arrives; default: prefill"
+        ),
+        option.path("--plot PNG").help("also draw the plans"),
+        option.flag("--simulate-decode").help(
+            "instead, compute the expected time per token for graphs of several widths"
+        ),
+        option.number("--acceptance-rate P", least=0, most=1).help(
+            "probability that a draft token is accepted"
+        ),
+        option.word("--tokens-per-step ROWS=N,..").help(
+            "instead of --acceptance-rate, measured for each width: 8=3.3,16=3.6"
+        ),
+        option.word("--widths ROWS,..").help(f"widths to simulate; default: {_WIDTHS}"),
+        option.number("--drafting-us US", least=0).help("time to draft a step; default 0"),
+        option.flag("--grid").help(
+            "instead, compare all strategies with the lower bound over 180 made-up profiles"
+        ),
+        shared.JSON,
     )
-    parser.add_argument(
-        "--prompt-len",
-        type=values.count("--prompt-len"),
-        metavar="N",
-        help="length of the prompt in tokens",
-    )
-    parser.add_argument("--strategy", choices=[*strategies(), "all"], help="default: all")
-    parser.add_argument(
-        "--memory-budget",
-        type=values.size("--memory-budget"),
-        metavar="BYTES",
-        help="most memory for the graphs, such as 800M or 2G; default: no limit",
-    )
-    parser.add_argument(
-        "--start",
-        choices=starts(),
-        help="what is in memory when the prompt arrives; default: prefill",
-    )
-    parser.add_argument(
-        "--plot", type=values.path("--plot"), metavar="PNG", help="also draw the plans"
-    )
-    parser.add_argument(
-        "--simulate-decode",
-        action="store_true",
-        help="instead, compute the expected time per token for graphs of several widths",
-    )
-    parser.add_argument(
-        "--acceptance-rate",
-        type=values.number("--acceptance-rate", least=0, most=1),
-        metavar="P",
-        help="probability that a draft token is accepted",
-    )
-    parser.add_argument(
-        "--tokens-per-step",
-        metavar="ROWS=N,..",
-        help="instead of --acceptance-rate, measured for each width: 8=3.3,16=3.6",
-    )
-    parser.add_argument(
-        "--widths",
-        metavar="ROWS,..",
-        help=f"widths to simulate; default: {_WIDTHS}",
-    )
-    parser.add_argument(
-        "--drafting-us",
-        type=values.number("--drafting-us", least=0),
-        metavar="US",
-        help="time to draft a step; default 0",
-    )
-    parser.add_argument(
-        "--grid",
-        action="store_true",
-        help="instead, compare all strategies with the lower bound over 180 made-up profiles",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -107,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         OptionError: An option is missing, outside its range, or would be ignored.
     """
     if options.grid:
-        values.refuse(
+        option.refuse(
             options,
             ("profile", "simulate_decode", *_OF_PLANS, *_OF_DECODING),
             "is not for --grid, which has profiles of its own",
@@ -125,9 +94,9 @@ def run(options: argparse.Namespace) -> int:
             "`coordgen profile BUNDLE --out FILE` measures that"
         )
     if options.simulate_decode:
-        values.refuse(options, _OF_PLANS, "is for plans, not for --simulate-decode")
+        option.refuse(options, _OF_PLANS, "is for plans, not for --simulate-decode")
         return _simulate(options, Profile.find(str(options.profile)))
-    values.refuse(options, _OF_DECODING, "is for --simulate-decode")
+    option.refuse(options, _OF_DECODING, "is for --simulate-decode")
     return _plan(options, Profile.find(str(options.profile)))
 
 

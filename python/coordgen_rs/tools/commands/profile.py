@@ -4,8 +4,10 @@ import argparse
 import dataclasses
 import json
 
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import provider as provider_options
-from coordgen_rs.cli.terminal import outputs, values
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.opening.profile import GraphFigures, Profile
@@ -23,32 +25,18 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
-    )
-    parser.add_argument(
-        "--out",
-        type=values.path("--out"),
-        metavar="FILE",
-        help="write the profile here, replacing what is there",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=values.count("--repeats"),
-        default=5,
-        metavar="N",
-        help="repeats of each load and run; default 5",
+    parser.declare(
+        shared.EXPORTED_BUNDLE,
+        option.path("--out FILE").help("write the profile here, replacing what is there"),
+        option.count("--repeats N", default=5).help("repeats of each load and run; default 5"),
     )
     provider_options.add_arguments(parser)
-    parser.add_argument(
-        "--threads",
-        type=values.count("--threads"),
-        metavar="N",
-        help="compute threads; default: one per core",
+    parser.declare(
+        shared.THREADS,
+        shared.JSON,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:

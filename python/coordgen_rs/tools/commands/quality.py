@@ -3,7 +3,8 @@
 import argparse
 import json
 
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
@@ -19,64 +20,36 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "checkpoint",
-        type=values.path("CHECKPOINT"),
-        metavar="CHECKPOINT",
-        help="same as in `coordgen export`",
+    parser.declare(
+        option.path("checkpoint CHECKPOINT").help("same as in `coordgen export`"),
+        option.word("--weights KIND,..").help(
+            "some of the kinds of `coordgen export --weights`; default: all, fp32 in any case"
+        ),
+        option.path("--text FILE").help(
+            "what is read: UTF-8, or JSON lines (.jsonl); default: every fourth piece of the "
+            "calibration file, which is not calibrated on, or else four short English texts, too "
+            "few for more than a first look"
+        ),
+        option.path("--calibration FILE").help(
+            "same as in `coordgen export`; int4 and w8a8 are then listed with and without it"
+        ),
+        option.word("--soc NAME").help(
+            "compare the kinds for QNN on this chip; their graphs run on the CPU"
+        ),
+        option.choice("--kv-cache", ["uint8", "uint16"]).help(
+            "type of cached keys and values for QNN; default: uint8"
+        ),
+        option.path("--bundle DIR", action="append").help(
+            "compare this bundle of the checkpoint instead; may be repeated"
+        ),
+        option.count("--tokens N", least=2, default=2048).help(
+            "most tokens of the text; default %(default)s"
+        ),
+        shared.THREADS,
+        shared.JSON,
     )
-    parser.add_argument(
-        "--weights",
-        metavar="KIND,..",
-        help="some of the kinds of `coordgen export --weights`; default: all, fp32 in any case",
-    )
-    parser.add_argument(
-        "--text",
-        type=values.path("--text"),
-        metavar="FILE",
-        help="what is read: UTF-8, or JSON lines (.jsonl); default: every fourth piece of the "
-        "calibration file, which is not calibrated on, or else four short English texts, too "
-        "few for more than a first look",
-    )
-    parser.add_argument(
-        "--calibration",
-        type=values.path("--calibration"),
-        metavar="FILE",
-        help="same as in `coordgen export`; int4 and w8a8 are then listed with and without it",
-    )
-    parser.add_argument(
-        "--soc",
-        metavar="NAME",
-        help="compare the kinds for QNN on this chip; their graphs run on the CPU",
-    )
-    parser.add_argument(
-        "--kv-cache",
-        choices=["uint8", "uint16"],
-        help="type of cached keys and values for QNN; default: uint8",
-    )
-    parser.add_argument(
-        "--bundle",
-        type=values.path("--bundle"),
-        metavar="DIR",
-        action="append",
-        help="compare this bundle of the checkpoint instead; may be repeated",
-    )
-    parser.add_argument(
-        "--tokens",
-        type=values.count("--tokens", least=2),
-        default=2048,
-        metavar="N",
-        help="most tokens of the text; default %(default)s",
-    )
-    parser.add_argument(
-        "--threads",
-        type=values.count("--threads"),
-        metavar="N",
-        help="compute threads; default: one per core",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(options: argparse.Namespace) -> int:

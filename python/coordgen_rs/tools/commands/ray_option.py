@@ -4,19 +4,13 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option
 from coordgen_rs.tools.tasks import RayTasks, Sequential, Tasks
 
-
-def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare it."""
-    parser.add_argument(
-        "--ray",
-        type=values.text("--ray", may_be_empty=False),
-        metavar="ADDRESS",
-        help="run on Ray: auto, HOST:PORT or ray://HOST:PORT for a cluster, whose workers must see "
-        "the same files; local or local:N for N workers here; default: one after the other",
-    )
+RAY = option.text("--ray ADDRESS", may_be_empty=False).help(
+    "run on Ray: auto, HOST:PORT or ray://HOST:PORT for a cluster, whose workers must see "
+    "the same files; local or local:N for N workers here; default: one after the other"
+)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ import json
 from itertools import product
 from typing import Any
 
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.commands import ray_option, table_option
 from coordgen_rs.tools.evaluation.replayed import Replayed, Source
@@ -29,65 +30,36 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "data",
-        type=values.path("DATA"),
-        nargs="+",
-        metavar="DATA",
-        help="records, one JSON object per line",
+    parser.declare(
+        option.path("data DATA", nargs="+").help("records, one JSON object per line"),
+        option.path("--tokenizer DIR", required=True).help(
+            "directory with the tokenizer.json of the model that answered"
+        ),
+        option.choice("--template", list(TEMPLATES), required=True).help(
+            "chat format of that model"
+        ),
+        option.text("--output-of MODEL", may_be_empty=False).help(
+            "use the answers of this model; default: the field `output`"
+        ),
+        option.several(option.one_of("--drafter NAME,..", DRAFTERS, default="auto")).help(
+            f"the method to measure, of {', '.join(DRAFTERS)}; default %(default)s"
+        ),
+        option.several(option.count("--budget B,..", most=MOST_BUDGET, default="16")).help(
+            "draft tokens per step; default 16"
+        ),
+        option.several(option.one_of("--history NAME,..", HISTORIES, default="none")).help(
+            "earlier-requests: methods that can also draft from earlier records; default none"
+        ),
+        option.several(
+            option.one_of("--commit NAME,..", ("compact", "canonical"), default="compact")
+        ).help("compact or canonical; default compact"),
+        option.count("--limit N").help("only the first N records"),
+        shared.JSON,
+        table_option.TABLE,
+        ray_option.RAY,
     )
-    parser.add_argument(
-        "--tokenizer",
-        type=values.path("--tokenizer"),
-        required=True,
-        metavar="DIR",
-        help="directory with the tokenizer.json of the model that answered",
-    )
-    parser.add_argument(
-        "--template", choices=list(TEMPLATES), required=True, help="chat format of that model"
-    )
-    parser.add_argument(
-        "--output-of",
-        type=values.text("--output-of", may_be_empty=False),
-        metavar="MODEL",
-        help="use the answers of this model; default: the field `output`",
-    )
-    parser.add_argument(
-        "--drafter",
-        type=values.several(values.one_of("--drafter", DRAFTERS)),
-        default="auto",
-        metavar="NAME,..",
-        help=f"the method to measure, of {', '.join(DRAFTERS)}; default %(default)s",
-    )
-    parser.add_argument(
-        "--budget",
-        type=values.several(values.count("--budget", most=MOST_BUDGET)),
-        default="16",
-        metavar="B,..",
-        help="draft tokens per step; default 16",
-    )
-    parser.add_argument(
-        "--history",
-        type=values.several(values.one_of("--history", HISTORIES)),
-        default="none",
-        metavar="NAME,..",
-        help="earlier-requests: methods that can also draft from earlier records; default none",
-    )
-    parser.add_argument(
-        "--commit",
-        type=values.several(values.one_of("--commit", ("compact", "canonical"))),
-        default="compact",
-        metavar="NAME,..",
-        help="compact or canonical; default compact",
-    )
-    parser.add_argument(
-        "--limit", type=values.count("--limit"), metavar="N", help="only the first N records"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    table_option.add_argument(parser)
-    ray_option.add_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -98,9 +70,9 @@ def run(options: argparse.Namespace) -> int:
     """
     settings = list(product(options.drafter, options.budget, options.history, options.commit))
     if options.table is not None:
-        values.refuse(options, ["json"], "is for one file and setting, not for --table")
+        option.refuse(options, ["json"], "is for one file and setting, not for --table")
         return table_option.fill(options, _cells(options, settings))
-    values.refuse(options, ["ray"], "needs --table")
+    option.refuse(options, ["ray"], "needs --table")
     if len(options.data) * len(settings) > 1:
         raise OptionError("several files or settings need --table FILE")
     ((drafter, budget, history, commit),) = settings

@@ -3,22 +3,17 @@
 import argparse
 from collections.abc import Sequence
 
-from coordgen_rs.cli.terminal import outputs, text, values
+from coordgen_rs.cli.options import option
+from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.tools.commands import ray_option
 from coordgen_rs.tools.evaluation.cells import Cell, evaluate
 from coordgen_rs.tools.evaluation.table_file import open_table
 
-
-def add_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare it."""
-    parser.add_argument(
-        "--table",
-        type=values.path("--table"),
-        metavar="FILE",
-        help="fill a table, .json or .parquet, with all combinations; cells that it holds already "
-        "are not measured again",
-    )
+TABLE = option.path("--table FILE").help(
+    "fill a table, .json or .parquet, with all combinations; cells that it holds already "
+    "are not measured again"
+)
 
 
 def fill(options: argparse.Namespace, cells: Sequence[Cell], *, cores: int = 1) -> int:

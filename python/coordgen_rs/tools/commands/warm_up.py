@@ -2,7 +2,9 @@
 
 import argparse
 
-from coordgen_rs.cli.terminal import outputs, text, values
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.warm_up import save_table, table_path, warm_up
 from coordgen_rs.opening.directory import open_bundle
@@ -17,25 +19,13 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.add_argument(
-        "bundle", type=values.path("BUNDLE"), metavar="BUNDLE", help="from `coordgen export`"
-    )
-    parser.add_argument(
-        "texts", nargs="+", type=values.path("TEXT"), metavar="TEXT", help="UTF-8 text files"
-    )
-    parser.add_argument(
-        "--out",
-        type=values.path("--out"),
-        metavar="FILE",
-        help="default: BUNDLE.lookup-table, next to the bundle",
-    )
-    parser.add_argument(
-        "--threads",
-        type=values.count("--threads"),
-        metavar="N",
-        help="compute threads; default: one per core",
+    parser.declare(
+        shared.EXPORTED_BUNDLE,
+        option.path("texts TEXT", nargs="+").help("UTF-8 text files"),
+        option.path("--out FILE").help("default: BUNDLE.lookup-table, next to the bundle"),
+        shared.THREADS,
     )
 
 

@@ -1,0 +1,179 @@
+"""What a command line can be given: each option is declared once, with how its value is read.
+
+In: an option as its help shows it, such as `--threads N`, its bounds, and what `argparse` is told
+besides. Out: an `Option` for `Parser.declare`. A value is checked as the API checks it: a wrong one
+is an `OptionError` that names the option, raised while the command line is parsed.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+from coordgen_rs.cli.terminal.byte_size import parse_bytes
+from coordgen_rs.cli.terminal.text import from_argument
+from coordgen_rs.errors import OptionError, arguments
+
+
+class Declaring(Protocol):
+    """A parser of `argparse`, or a group of one."""
+
+    def add_argument(self, name: str, /, **keywords: Any) -> argparse.Action:
+        """Declare an option."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, or a word that stands alone.
+
+    Attributes:
+        shown: The name and what help calls the value: `--threads N`, `bundle BUNDLE`.
+        parse: From the name and what was typed to the value; None keeps what was typed.
+        keywords: What `argparse` is told besides, such as a default.
+    """
+
+    shown: str
+    parse: Callable[[str, str], Any] | None = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def help(self, text: str) -> "Option":
+        """The same option with its line of help."""
+        return replace(self, keywords={**self.keywords, "help": text})
+
+    def add_to(self, parser: Declaring) -> argparse.Action:
+        """Declare the option; a word that stands alone goes by the name of its value in errors."""
+        name, _, metavar = self.shown.partition(" ")
+        keywords = dict(self.keywords)
+        if metavar:
+            keywords["metavar"] = metavar
+        if self.parse is not None:
+            keywords["type"] = partial(self.parse, name if name.startswith("-") else metavar)
+        return parser.add_argument(name, **keywords)
+
+
+def flag(shown: str) -> Option:
+    """An option without a value."""
+    return Option(shown, None, {"action": "store_true"})
+
+
+def word(shown: str, **keywords: Any) -> Option:
+    """What was typed, whatever it is."""
+    return Option(shown, None, keywords)
+
+
+def choice(shown: str, choices: Sequence[str], **keywords: Any) -> Option:
+    """One of some words, which help lists unless the value has a name."""
+    return Option(shown, None, {"choices": choices, **keywords})
+
+
+def count(shown: str, *, least: int = 1, most: int = 2**63 - 1, **keywords: Any) -> Option:
+    """A whole number within bounds, both inclusive."""
+
+    def parse(name: str, typed: str) -> int:
+        try:
+            value = int(typed)
+        except ValueError as error:
+            raise OptionError(
+                f"{name} must be an integer, but is {arguments.shown(typed)}"
+            ) from error
+        return arguments.count(name, value, least=least, most=most)
+
+    return Option(shown, parse, keywords)
+
+
+def number(
+    shown: str, *, least: float = -float("inf"), most: float = float("inf"), **keywords: Any
+) -> Option:
+    """A finite number within bounds, both inclusive."""
+
+    def parse(name: str, typed: str) -> float:
+        try:
+            value = float(typed)
+        except ValueError as error:
+            raise OptionError(
+                f"{name} must be a number, but is {arguments.shown(typed)}"
+            ) from error
+        return arguments.number(name, value, least=least, most=most)
+
+    return Option(shown, parse, keywords)
+
+
+def size(shown: str, **keywords: Any) -> Option:
+    """A number of bytes: 800000000, 800M, 2G."""
+
+    def parse(name: str, typed: str) -> int:
+        try:
+            return parse_bytes(typed)
+        except OptionError as error:
+            raise OptionError(f"{name}: {error}") from error
+
+    return Option(shown, parse, keywords)
+
+
+def path(shown: str, **keywords: Any) -> Option:
+    """A path; not an empty one, which would be the working directory."""
+    return Option(shown, arguments.path, keywords)
+
+
+def text(shown: str, *, may_be_empty: bool = True, **keywords: Any) -> Option:
+    """Text in UTF-8."""
+
+    def parse(name: str, typed: str) -> str:
+        return arguments.text(name, from_argument(name, typed), may_be_empty=may_be_empty)
+
+    return Option(shown, parse, keywords)
+
+
+def names(shown: str, **keywords: Any) -> Option:
+    """One name or more, with commas between them."""
+    return Option(shown, parse_names, keywords)
+
+
+def parse_names(name: str, typed: str) -> list[str]:
+    """The names that were typed with commas between them.
+
+    Raises:
+        OptionError: One is empty, or not UTF-8.
+    """
+    found = [part.strip() for part in from_argument(name, typed).split(",")]
+    if not all(found):
+        raise OptionError(f"{name} must be names, but is {arguments.shown(typed)}")
+    return found
+
+
+def one_of(shown: str, choices: Sequence[str], **keywords: Any) -> Option:
+    """One of some words; another is told as the API tells it."""
+
+    def parse(name: str, typed: str) -> str:
+        arguments.one_of(name, typed, choices)
+        return typed
+
+    return Option(shown, parse, keywords)
+
+
+def several(option: Option) -> Option:
+    """Values with commas between them, each read as `option` reads its own."""
+    parse_one = option.parse or (lambda _, typed: typed)
+
+    def parse(name: str, typed: str) -> list[Any]:
+        return [parse_one(name, part.strip()) for part in typed.split(",")]
+
+    return replace(option, parse=parse)
+
+
+def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Refuse options that would be ignored.
+
+    Args:
+        options: None where an option was not given.
+        names: Of the options, as attributes.
+        why: What the message says after the option.
+
+    Raises:
+        OptionError: One was given; the message names it.
+    """
+    for name in names:
+        given = getattr(options, name)
+        if given is not None and given is not False:
+            raise OptionError(f"--{name.replace('_', '-')} {why}")

@@ -1,0 +1,10 @@
+"""The options that several commands share: each is declared here alone."""
+
+from coordgen_rs.cli.options import option
+
+BUNDLE_HELP = "from `coordgen export`, or a folder with genai_config.json or genie_config.json"
+
+EXPORTED_BUNDLE = option.path("bundle BUNDLE").help("from `coordgen export`")
+BUNDLE = option.path("bundle BUNDLE").help(BUNDLE_HELP)
+THREADS = option.count("--threads N").help("compute threads; default: one per core")
+JSON = option.flag("--json").help("print one JSON object instead")
