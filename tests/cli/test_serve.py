@@ -6,12 +6,12 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import socket
-from argparse import ArgumentParser
 
 from coordgen_rs import Model
 from coordgen_rs.cli.commands import serve
 from coordgen_rs.cli.main import main
 from coordgen_rs.cli.options import access as serve_access
+from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.server.network.keys import read_keys
 
@@ -81,7 +81,7 @@ def test_nothing_is_remembered_where_clients_cannot_be_told_apart(monkeypatch, o
 def test_keys_of_a_file_have_names_and_namespaces(tmp_path, host, by, is_by_key):
     path = tmp_path / "keys"
     path.write_text("# ours\nalice s3cret\n\nother\nalice s3cret-too\n")
-    parser = ArgumentParser()
+    parser = Parser()
     serve.add_arguments(parser)
     given = ("bundle", "--host", host, "--namespace-by", by, "--api-key-file", str(path))
     access = serve_access.chosen_access(parser.parse_args(given))

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from coordgen_rs.cli.options import grammar as grammar_options
-from coordgen_rs.cli.options import option
+from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
@@ -48,13 +48,11 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
     parser.declare(
         option.path("model BUNDLE").help(
-            "from `coordgen export`, or a folder with genai_config.json or genie_config.json; "
-            "with a chat template, or "
-            "--chat-template"
+            f"{shared.BUNDLE_HELP}; with a chat template, or --chat-template"
         )
     )
     request_options.add_arguments(parser)
-    grammar_options.add_arguments(parser)
+    parser.declare_alternatives(*grammar_options.ALTERNATIVES)
     parser.declare(
         option.flag("--no-reuse").help(
             "compute the whole dialogue for every answer, for comparison"

@@ -45,11 +45,7 @@ _WITHOUT_TEMPLATE = (
 
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.declare(
-        option.path("--model BUNDLE", required=True).help(
-            "from `coordgen export`, or a folder with genai_config.json or genie_config.json"
-        )
-    )
+    parser.declare(option.path("--model BUNDLE", required=True).help(shared.BUNDLE_HELP))
     parser.declare_alternatives(
         option.text("--prompt TEXT").help("the prompt itself"),
         option.path("--prompt-file FILE").help("a UTF-8 text file with the prompt"),
@@ -64,7 +60,7 @@ def add_arguments(parser: Parser) -> None:
         )
     )
     request_options.add_arguments(parser)
-    grammar_options.add_arguments(parser)
+    parser.declare_alternatives(*grammar_options.ALTERNATIVES)
     parser.declare(
         option.flag("--compare").help(
             "also decode without drafts, and compare; a short answer is repeated in turns, and "

@@ -16,10 +16,7 @@ example:
 
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.declare(
-        shared.BUNDLE,
-        shared.JSON.help("print the manifest as JSON instead"),
-    )
+    parser.declare(shared.BUNDLE, shared.JSON.help("print the manifest as JSON instead"))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,9 +2,9 @@
 
 import argparse
 
+from coordgen_rs.cli.options import access as access_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
-from coordgen_rs.cli.options.access import add_access_arguments, chosen_access, remembers
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.warned import warnings_told
@@ -26,42 +26,39 @@ examples:
 _PREFIX_MEMORY = 512_000_000
 """What earlier prompts may take by default, in bytes."""
 
+_OPTIONS = (
+    option.path("model BUNDLE").help(shared.BUNDLE_HELP),
+    option.word("--host ADDRESS", default="127.0.0.1").help(
+        "where to listen; default %(default)s: this machine alone"
+    ),
+    option.count("--port N", least=0, most=65535, default=8080).help(
+        "default %(default)s; 0 takes a free one"
+    ),
+    option.text("--name NAME", may_be_empty=False).help(
+        "the model's name for clients; default: the name of its directory"
+    ),
+    option.count("--max-queue N", least=0, default=8).help(
+        "most requests of each client that wait; more get status 429; default %(default)s"
+    ),
+    option.count("--context N").help(
+        "most tokens of prompt and answer together; default and most: what the bundle was made for"
+    ),
+    option.number("--grace SECONDS", least=0, most=3600, default=10).help(
+        "what running answers get when the server is told to end; default %(default)s"
+    ),
+    option.size("--prefix-memory SIZE").help(
+        "most memory for what was read of earlier prompts, so that chats can take turns; "
+        "default 512M, 0 keeps the last prompt only"
+    ),
+    option.flag("--metrics").help("counts for Prometheus at /metrics"),
+    *access_options.OPTIONS,
+)
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
-    parser.declare(option.path("model BUNDLE").help(shared.BUNDLE_HELP))
-    _add_place(parser)
-    add_access_arguments(parser)
+    parser.declare(*_OPTIONS)
     request_options.add_model_arguments(parser)
-
-
-def _add_place(parser: Parser) -> None:
-    parser.declare(
-        option.word("--host ADDRESS", default="127.0.0.1").help(
-            "where to listen; default %(default)s: this machine alone"
-        ),
-        option.count("--port N", least=0, most=65535, default=8080).help(
-            "default %(default)s; 0 takes a free one"
-        ),
-        option.text("--name NAME", may_be_empty=False).help(
-            "the model's name for clients; default: the name of its directory"
-        ),
-        option.count("--max-queue N", least=0, default=8).help(
-            "most requests of each client that wait; more get status 429; default %(default)s"
-        ),
-        option.count("--context N").help(
-            "most tokens of prompt and answer together; default and most: what the bundle was "
-            "made for"
-        ),
-        option.number("--grace SECONDS", least=0, most=3600, default=10).help(
-            "what running answers get when the server is told to end; default %(default)s"
-        ),
-        option.size("--prefix-memory SIZE").help(
-            "most memory for what was read of earlier prompts, so that chats can take turns; "
-            "default 512M, 0 keeps the last prompt only"
-        ),
-        option.flag("--metrics").help("counts for Prometheus at /metrics"),
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,9 +73,9 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError(
             f"serve needs the package {error.name}: {how_to_install('server')}"
         ) from error
-    access = chosen_access(options)
+    access = access_options.chosen_access(options)
     place = Place(options.host, options.port, options.max_queue, options.grace)
-    remember = remembers(options)
+    remember = access_options.remembers(options)
     given = options.prefix_memory
     prefix_memory = _PREFIX_MEMORY if given is None else given
     request_options.check_opening(options)

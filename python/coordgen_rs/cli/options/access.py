@@ -9,7 +9,6 @@ import os
 from typing import TYPE_CHECKING
 
 from coordgen_rs.cli.options import option
-from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 
@@ -21,32 +20,29 @@ _REMEMBERING = ("earlier-requests", "sam-earlier-requests")
 """Sources that are nothing but what earlier requests have left."""
 
 
-def add_access_arguments(parser: Parser) -> None:
-    """Declare the options."""
-    parser.declare(
-        option.text("--api-key KEY", may_be_empty=False, action="append", default=[]).help(
-            f"clients must send it; can be repeated; better given as {_KEY} or in a file: others "
-            "see command lines"
-        ),
-        option.path("--api-key-file FILE").help(
-            "keys, one a line, each alone or behind a name and a space"
-        ),
-        option.choice("--namespace-by", ["key", "none"], default="key").help(
-            "key (default): answers draft from, and reuse, earlier requests of the same key only; "
-            "none: of all clients, on this machine's own addresses only"
-        ),
-        option.flag("--insecure").help(
-            "serve another address than this machine's own without a key; nothing is remembered "
-            "from one request to the next then"
-        ),
-        option.text("--allow-host NAME", may_be_empty=False, action="append", default=[]).help(
-            "a name of this server, beside localhost and IP addresses; can be repeated"
-        ),
-        option.text("--allow-origin ORIGIN", may_be_empty=False, action="append", default=[]).help(
-            "let web pages from elsewhere use the server, e.g. https://chat.example; can be "
-            "repeated"
-        ),
-    )
+OPTIONS = (
+    option.text("--api-key KEY", may_be_empty=False, action="append", default=[]).help(
+        f"clients must send it; can be repeated; better given as {_KEY} or in a file: others "
+        "see command lines"
+    ),
+    option.path("--api-key-file FILE").help(
+        "keys, one a line, each alone or behind a name and a space"
+    ),
+    option.choice("--namespace-by", ["key", "none"], default="key").help(
+        "key (default): answers draft from, and reuse, earlier requests of the same key only; "
+        "none: of all clients, on this machine's own addresses only"
+    ),
+    option.flag("--insecure").help(
+        "serve another address than this machine's own without a key; nothing is remembered "
+        "from one request to the next then"
+    ),
+    option.text("--allow-host NAME", may_be_empty=False, action="append", default=[]).help(
+        "a name of this server, beside localhost and IP addresses; can be repeated"
+    ),
+    option.text("--allow-origin ORIGIN", may_be_empty=False, action="append", default=[]).help(
+        "let web pages from elsewhere use the server, e.g. https://chat.example; can be repeated"
+    ),
+)
 
 
 def chosen_access(options: argparse.Namespace) -> "Access":

@@ -7,25 +7,22 @@ out where it is opened.
 import argparse
 
 from coordgen_rs.cli.options import option
-from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 
-
-def add_arguments(parser: Parser) -> None:
-    """Declare the options."""
-    parser.declare_alternatives(
-        option.path("--json-schema FILE").help(
-            "answer with JSON that this schema accepts, on one line; see docs/grammar.md"
-        ),
-        option.text("--regex PATTERN").help(
-            "answer with a text that this regular expression matches from start to end"
-        ),
-        option.path("--lark FILE").help(
-            "answer with a text of this grammar, in llguidance's dialect of Lark"
-        ),
-    )
+ALTERNATIVES = (
+    option.path("--json-schema FILE").help(
+        "answer with JSON that this schema accepts, on one line; see docs/grammar.md"
+    ),
+    option.text("--regex PATTERN").help(
+        "answer with a text that this regular expression matches from start to end"
+    ),
+    option.path("--lark FILE").help(
+        "answer with a text of this grammar, in llguidance's dialect of Lark"
+    ),
+)
+"""Only one of them may be given."""
 
 
 def chosen(options: argparse.Namespace) -> Grammar | None:

@@ -3,7 +3,6 @@
 import argparse
 
 from coordgen_rs.cli.options import option
-from coordgen_rs.cli.parser import Parser
 from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
 from coordgen_rs.target.qnn.options import parse_options
 
@@ -14,16 +13,14 @@ QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[])
 )
 
 
-def add_arguments(parser: Parser) -> None:
-    """Declare the options."""
-    parser.declare(
-        option.choice("--provider", PROVIDERS).help("require a bundle made for this provider"),
-        option.word("--soc NAME").help("require a bundle made for this chip"),
-        option.flag("--recompile").help(
-            "compile again if context binaries are for another version or chip"
-        ),
-        QNN_OPTION,
-    )
+OPTIONS = (
+    option.choice("--provider", PROVIDERS).help("require a bundle made for this provider"),
+    option.word("--soc NAME").help("require a bundle made for this chip"),
+    option.flag("--recompile").help(
+        "compile again if context binaries are for another version or chip"
+    ),
+    QNN_OPTION,
+)
 
 
 def chosen(options: argparse.Namespace) -> ProviderChoice:

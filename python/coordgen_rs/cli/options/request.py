@@ -16,26 +16,90 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
 from coordgen_rs.model.request_options import RequestOptions
 
+_CHAT_TEMPLATE = option.path("--chat-template FILE").help(
+    "a chat template in Jinja; default: the bundle's own"
+)
+_LIMITS = (
+    option.text("--system TEXT").help("in a chat: what the model is told before everything else"),
+    option.count("--max-new-tokens N", default=256).help(
+        "most tokens of an answer; default %(default)s"
+    ),
+    option.text("--stop TEXT", may_be_empty=False, action="append", default=[]).help(
+        "end the answer before this text; can be given more than once"
+    ),
+    option.flag("--ignore-eos").help("go on behind end tokens, to the limit"),
+)
+_METHODS = (
+    option.choice(
+        "--draft", [*(method.name for method in draft_methods()), PLAIN], default="auto"
+    ).help(
+        "how to draft: auto (default), another method, or plain for no drafts; see "
+        "docs/sources-and-methods.md"
+    ),
+    option.names("--sources NAME,..").help(
+        "draft from these sources only: "
+        + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for)
+    ),
+)
+_DRAFTING = (
+    option.path("--draft-model BUNDLE").help(
+        "a smaller model with the same tokenizer that also drafts; edgellm needs it"
+    ),
+    option.path("--lookup-table FILE").help(
+        "a table written by `coordgen warm-up`, for --draft diaa and blend"
+    ),
+    option.count("--budget N").help("verify at most N draft tokens per step"),
+    option.choice("--commit", ["canonical", "compact"], default="canonical").help(
+        "canonical (default) is always exact; compact only where `coordgen check` says so"
+    ),
+)
+_SAMPLING = (
+    option.number("--temperature T", least=0, default=0).help(
+        "sample at this temperature; 0 (default) always takes the most likely token"
+    ),
+    option.count("--top-k K", least=0, default=0).help(
+        "sample from the K most likely tokens; default: all"
+    ),
+    option.number("--top-p P", least=0, most=1, default=1).help(
+        "sample from the fewest tokens whose probabilities add up to P; default: all"
+    ),
+    option.number("--min-p P", least=0, most=1, default=0).help(
+        "sample from tokens at least P times as likely as the likeliest; default: all"
+    ),
+    option.number("--repetition-penalty X", least=0.01, most=100, default=1).help(
+        "above 1: make tokens of prompt and answer less likely, at temperature 0 too; "
+        "default %(default)s"
+    ),
+    option.count("--seed N", least=0, most=2**64 - 1).help(
+        "the same seed gives the same tokens; default: one at random, which is told"
+    ),
+)
+_OPENING = (
+    option.choice("--switch", list(strategies()), default="auto").help(
+        "when to switch from the prefill graphs to the decode graphs; default %(default)s"
+    ),
+    option.size("--memory-budget BYTES").help(
+        "most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
+        "again in every pass, while others compute"
+    ),
+    option.path("--profile FILE").help(
+        "a profile from `coordgen profile`, for --switch and --memory-budget"
+    ),
+)
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options of a request, and of opening a model."""
-    _add_limits(parser)
-    _add_sampling(parser)
+    parser.declare(*_LIMITS, *_SAMPLING)
     add_model_arguments(parser)
 
 
 def add_model_arguments(parser: Parser) -> None:
     """Declare the options of opening a model: what `opened` reads."""
-    parser.declare(
-        option.path("--chat-template FILE").help(
-            "a chat template in Jinja; default: the bundle's own"
-        )
-    )
-    _add_drafting(parser)
-    history_options.add_arguments(parser)
-    _add_opening(parser)
-    provider_options.add_arguments(parser)
-    parser.declare(shared.THREADS)
+    parser.declare(_CHAT_TEMPLATE)
+    parser.declare_alternatives(*_METHODS)
+    parser.declare(*_DRAFTING, *history_options.OPTIONS, *_OPENING)
+    parser.declare(*provider_options.OPTIONS, shared.THREADS)
 
 
 def request(options: argparse.Namespace) -> RequestOptions:
@@ -126,84 +190,3 @@ def opened(
             prefix_memory=prefix_memory,
             on_progress=on_progress,
         )
-
-
-def _add_limits(parser: Parser) -> None:
-    parser.declare(
-        option.text("--system TEXT").help(
-            "in a chat: what the model is told before everything else"
-        ),
-        option.count("--max-new-tokens N", default=256).help(
-            "most tokens of an answer; default %(default)s"
-        ),
-        option.text("--stop TEXT", may_be_empty=False, action="append", default=[]).help(
-            "end the answer before this text; can be given more than once"
-        ),
-        option.flag("--ignore-eos").help("go on behind end tokens, to the limit"),
-    )
-
-
-def _add_drafting(parser: Parser) -> None:
-    parser.declare_alternatives(
-        option.choice(
-            "--draft", [*(method.name for method in draft_methods()), PLAIN], default="auto"
-        ).help(
-            "how to draft: auto (default), another method, or plain for no drafts; see "
-            "docs/sources-and-methods.md"
-        ),
-        option.names("--sources NAME,..").help(
-            "draft from these sources only: "
-            + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for)
-        ),
-    )
-    parser.declare(
-        option.path("--draft-model BUNDLE").help(
-            "a smaller model with the same tokenizer that also drafts; edgellm needs it"
-        ),
-        option.path("--lookup-table FILE").help(
-            "a table written by `coordgen warm-up`, for --draft diaa and blend"
-        ),
-        option.count("--budget N").help("verify at most N draft tokens per step"),
-        option.choice("--commit", ["canonical", "compact"], default="canonical").help(
-            "canonical (default) is always exact; compact only where `coordgen check` says so"
-        ),
-    )
-
-
-def _add_sampling(parser: Parser) -> None:
-    parser.declare(
-        option.number("--temperature T", least=0, default=0).help(
-            "sample at this temperature; 0 (default) always takes the most likely token"
-        ),
-        option.count("--top-k K", least=0, default=0).help(
-            "sample from the K most likely tokens; default: all"
-        ),
-        option.number("--top-p P", least=0, most=1, default=1).help(
-            "sample from the fewest tokens whose probabilities add up to P; default: all"
-        ),
-        option.number("--min-p P", least=0, most=1, default=0).help(
-            "sample from tokens at least P times as likely as the likeliest; default: all"
-        ),
-        option.number("--repetition-penalty X", least=0.01, most=100, default=1).help(
-            "above 1: make tokens of prompt and answer less likely, at temperature 0 too; "
-            "default %(default)s"
-        ),
-        option.count("--seed N", least=0, most=2**64 - 1).help(
-            "the same seed gives the same tokens; default: one at random, which is told"
-        ),
-    )
-
-
-def _add_opening(parser: Parser) -> None:
-    parser.declare(
-        option.choice("--switch", list(strategies()), default="auto").help(
-            "when to switch from the prefill graphs to the decode graphs; default %(default)s"
-        ),
-        option.size("--memory-budget BYTES").help(
-            "most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
-            "again in every pass, while others compute"
-        ),
-        option.path("--profile FILE").help(
-            "a profile from `coordgen profile`, for --switch and --memory-budget"
-        ),
-    )

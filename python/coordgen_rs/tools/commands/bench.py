@@ -94,8 +94,8 @@ def add_arguments(parser: Parser) -> None:
         ),
         shared.THREADS,
         option.count("--width N").help("most rows per step"),
+        *provider_options.OPTIONS,
     )
-    provider_options.add_arguments(parser)
     _add_drafting(parser)
     _add_switching(parser)
 

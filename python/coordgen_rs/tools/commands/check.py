@@ -26,9 +26,7 @@ def add_arguments(parser: Parser) -> None:
     parser.declare(
         shared.BUNDLE,
         option.path("--prompt-file FILE").help("a UTF-8 text file with a prompt to use"),
-    )
-    provider_options.add_arguments(parser)
-    parser.declare(
+        *provider_options.OPTIONS,
         shared.THREADS,
         shared.JSON,
     )

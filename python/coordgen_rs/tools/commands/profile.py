@@ -31,9 +31,7 @@ def add_arguments(parser: Parser) -> None:
         shared.EXPORTED_BUNDLE,
         option.path("--out FILE").help("write the profile here, replacing what is there"),
         option.count("--repeats N", default=5).help("repeats of each load and run; default 5"),
-    )
-    provider_options.add_arguments(parser)
-    parser.declare(
+        *provider_options.OPTIONS,
         shared.THREADS,
         shared.JSON,
     )
