@@ -32,7 +32,7 @@ def measure_widths(bundles, threads, prompt_tokens, seconds):
     the prompt alike are measured for `seconds` in all, three times at least. Returns for each
     bundle the seconds of all its runs by what ran: `4 rows`, `prompt of 512`.
     """
-    sessions = [open_bundle(path, threads) for path in bundles]
+    sessions = [opened(path, threads) for path in bundles]
     runs = [runs_of(session, prompt_tokens) for session in sessions]
     names = [name for name in runs[0] if all(name in run for run in runs)]
     times = [{name: [] for name in names} for _ in runs]
@@ -50,7 +50,7 @@ def measure_widths(bundles, threads, prompt_tokens, seconds):
     return times
 
 
-def open_bundle(path, threads):
+def opened(path, threads):
     """A session of a bundle."""
     return OrtSession(ProviderChoice().device(open_bundle(path)), threads=threads)
 
