@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from coordgen_rs.model import Model
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span, Stream
     from coordgen_rs.model.dialogue import Dialogue
+    from coordgen_rs.model.options import RequestOptions
     from coordgen_rs.model.request_options import RequestOptions
     from coordgen_rs.opening.directory import open_bundle
     from coordgen_rs.opening.profile import Profile
@@ -124,7 +125,7 @@ _MODULES = {
     "Profile": "opening.profile",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
-    "RequestOptions": "model.request_options",
+    "RequestOptions": "model.options",
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "target.session",

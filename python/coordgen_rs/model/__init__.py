@@ -21,13 +21,13 @@ from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
-from coordgen_rs.model.prompts import ChatPrompts, given_template
-from coordgen_rs.model.request_options import (
+from coordgen_rs.model.options import (
     RequestOptions,
     check_names,
     chosen_sampling,
     drawn_seed,
 )
+from coordgen_rs.model.prompts import ChatPrompts, given_template
 from coordgen_rs.model.turns import Turns
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.session import open_session

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Stream
-from coordgen_rs.model.request_options import RequestOptions, check_names
+from coordgen_rs.model.options import RequestOptions, check_names
 
 
 class Dialogue:

@@ -19,7 +19,7 @@ from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Stream, whole
-from coordgen_rs.model.request_options import RequestOptions
+from coordgen_rs.model.options import RequestOptions
 
 EXAMPLES = """\
 On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from

@@ -14,7 +14,7 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
-from coordgen_rs.model.request_options import RequestOptions
+from coordgen_rs.model.options import RequestOptions
 
 _CHAT_TEMPLATE = option.path("--chat-template FILE").help(
     "a chat template in Jinja; default: the bundle's own"

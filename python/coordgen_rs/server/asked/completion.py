@@ -16,7 +16,7 @@ from coordgen_rs.errors import arguments
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Stream
-from coordgen_rs.model.request_options import RequestOptions
+from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.server.asked.content import grammar_of, prediction_of, stop_strings_of
 from coordgen_rs.server.asked.dialogue import dialogue_of
 from coordgen_rs.server.asked.fields import Fields
