@@ -63,15 +63,15 @@ def test_nothing_is_remembered_where_clients_cannot_be_told_apart(monkeypatch, o
     monkeypatch.delenv("COORDGEN_API_KEY", raising=False)
     asked = []
 
-    def opened(*_, **options):
-        asked.append(options)
+    def opened(opening, drafting):
+        asked.append((opening, drafting.memory))
         raise BundleError("this is enough")
 
-    monkeypatch.setattr(Model, "open", opened)
+    monkeypatch.setattr(Model, "opened", opened)
     assert main(["serve", "no-bundle", "--port", "0", "--context", "64", *options]) == 2
-    assert [options["remember"] for options in asked] == [remembers]
-    assert [options["prefix_memory"] > 0 for options in asked] == [remembers]
-    assert [options["context"] for options in asked] == [64]
+    assert [memory.remember for _, memory in asked] == [remembers]
+    assert [memory.prefix_memory > 0 for _, memory in asked] == [remembers]
+    assert [opening.context for opening, _ in asked] == [64]
 
 
 @pytest.mark.parametrize(

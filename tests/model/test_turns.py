@@ -5,12 +5,12 @@ import gc
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
 from coordgen_rs import Model, Stats, Step
 from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
-from coordgen_rs.model import turns
 from coordgen_rs.model.answer import Stream, whole
 from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Making
@@ -29,8 +29,7 @@ class Scripted:
         running: Texts whose steps are being made.
     """
 
-    def __init__(self, monkeypatch):
-        monkeypatch.setattr(turns, "plain", self._plain)
+    def __init__(self):
         self.released = False
         self.turns = Turns(None, None, "default", self._release)
         self.made, self.running, self.ended = [], [], []
@@ -39,7 +38,7 @@ class Scripted:
     def _release(self):
         self.released = True
 
-    def _plain(self, session, *, text, stats):
+    def steps(self, text, stats):
         assert not self.running, "another request has the session"
         self.running.append(text)
         try:
@@ -54,13 +53,26 @@ class Scripted:
 
     def stream(self, text, stop=()):
         stats = Stats()
-        turn = self.turns.turn({"text": text, "stats": stats}, None, "default")
+        turn = self.turns.turn(Said(self, text, stats))
         return Stream(turn.steps, stats, chr, StopStrings(stop), turn.made)
 
 
+@dataclass
+class Said:
+    """A request whose answer is a text."""
+
+    scripted: Scripted
+    text: str
+    stats: Stats
+    namespace: str = "default"
+
+    def steps(self, session):
+        return self.scripted.steps(self.text, self.stats)
+
+
 @pytest.fixture
-def scripted(monkeypatch):
-    return Scripted(monkeypatch)
+def scripted():
+    return Scripted()
 
 
 @pytest.fixture(scope="module")

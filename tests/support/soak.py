@@ -34,6 +34,7 @@ from typing import Any
 from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafting.namespaces import Drafters
+from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
 from coordgen_rs.errors import CallOrderError, OptionError, PromptTooLongError, SessionClosedError
 from coordgen_rs.target.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
@@ -180,7 +181,7 @@ class House:
 
     def _with_memory(self, bundle: Path) -> Model:
         session = open_session(bundle)
-        self._remembering = Drafters(session)
+        self._remembering = Drafters(session, DraftingOptions())
         return Model(session, self._remembering)
 
     def _open_again(self, name: str) -> None:
@@ -265,7 +266,8 @@ def soak(
 
 def _with_history(bundle: Path, directory: Path) -> Model:
     session = open_session(bundle)
-    drafters = Drafters(session, history=directory, history_max_tokens=_HISTORY_TOKENS)
+    memory = MemoryOptions(history=directory, history_max_tokens=_HISTORY_TOKENS)
+    drafters = Drafters(session, DraftingOptions(memory=memory))
     return Model(session, drafters)
 
 

@@ -5,13 +5,13 @@ history. Answers are the same whichever drafts; how fast they come is not.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordgen_rs._core import draft_method
 from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
+from coordgen_rs.drafting.options import DraftingOptions
 from coordgen_rs.target.ort_session import OrtSession
 
 if TYPE_CHECKING:
@@ -44,15 +44,8 @@ class Drafters:
 
     Args:
         session: The target.
-        draft: Same as in `make_drafter`.
-        commit: Same as in `make_drafter`.
-        remember: Whether a drafter lives longer than its request.
-        history: A directory of finished requests; None keeps none on disk.
-        history_max_tokens: Same as in `History`.
-        fleet_history: A directory of a fleet's indexes; None for none.
-        fleet_namespace: Whose index of the fleet all draft from; None for each its own.
-        lookup_table: A file written by `coordgen warm-up`; each namespace begins with a copy.
-        draft_model: The directory of a smaller bundle. All namespaces share its cache.
+        options: How it drafts. Each namespace begins with a copy of the look-up table; all share
+            the draft model's cache.
 
     Attributes:
         commit: How drafts are committed (`chosen_commit`).
@@ -63,29 +56,13 @@ class Drafters:
         BundleError: The draft model cannot be used.
     """
 
-    def __init__(
-        self,
-        session: OrtSession,
-        draft: str | Sequence[str] = "auto",
-        commit: str = "canonical",
-        *,
-        remember: bool = True,
-        history: Path | str | None = None,
-        history_max_tokens: int | None = None,
-        fleet_history: Path | str | None = None,
-        fleet_namespace: str | None = None,
-        lookup_table: Path | str | None = None,
-        draft_model: Path | str | None = None,
-    ) -> None:
-        self._session, self._draft = session, draft
-        self.commit = chosen_commit(session, commit)
-        self._remember, self._directory = remember, history
-        self._history_max_tokens, self._lookup_table = history_max_tokens, lookup_table
-        self._fleet, self._fleet_namespace = fleet_history, fleet_namespace
+    def __init__(self, session: OrtSession, options: DraftingOptions) -> None:
+        self._session, self._options = session, options
+        self.commit = chosen_commit(session, options.commit)
         self._kept: OrderedDict[str, Memory] = OrderedDict()  # the latest last
-        method = draft_method(draft) if isinstance(draft, str) else None
+        method = draft_method(options.draft) if isinstance(options.draft, str) else None
         self._closing = ExitStack()
-        self._model = None if draft_model is None else self._opened(draft_model)
+        self._model = None if options.draft_model is None else self._opened(options.draft_model)
         if self._model is not None and method is not None:
             # Once: two of them over one cache would disturb each other.
             self._model = self._model.shaped(method)
@@ -99,7 +76,7 @@ class Drafters:
             OptionError: Same as in `make_drafter`.
         """
         found = self._kept.pop(namespace, None)
-        if found is not None and not self._remember:
+        if found is not None and not self._options.memory.remember:
             found.close()
             found = None
         found = found or self._made(namespace)
@@ -122,33 +99,34 @@ class Drafters:
         return model
 
     def _made(self, namespace: str) -> Memory:
-        session, table, kept = self._session, None, None
+        session, options, table, kept = self._session, self._options, None, None
+        memory = options.memory
         with ExitStack() as opened:  # closes what was opened, should something fail
-            if self._lookup_table is not None:
+            if options.lookup_table is not None:
                 from coordgen_rs.drafting.warm_up import open_table
 
-                table = open_table(Path(self._lookup_table), session.bundle)
-            if self._directory is not None or self._fleet is not None:
+                table = open_table(Path(options.lookup_table), session.bundle)
+            if memory.history is not None or memory.fleet_history is not None:
                 from coordgen_rs.history.requests import History
 
                 kept = History.of(
-                    self._directory,
+                    memory.history,
                     session.bundle,
                     namespace=namespace,
-                    max_tokens=self._history_max_tokens,
-                    fleet=self._fleet,
-                    fleet_namespace=self._fleet_namespace,
-                    keep=self._directory is not None,
+                    max_tokens=memory.history_max_tokens,
+                    fleet=memory.fleet_history,
+                    fleet_namespace=memory.fleet_namespace,
+                    keep=memory.history is not None,
                 )
                 opened.callback(kept.close)
             drafter = make_drafter(
                 session,
-                self._draft,
+                options.draft,
                 self.commit,
                 kept,
                 table,
                 self._model,
-                earlier_requests=self._remember and self._directory is None,
+                earlier_requests=memory.remember and memory.history is None,
             )
             opened.pop_all()
         return Memory(drafter, kept)

@@ -17,20 +17,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import PLAIN
 from coordgen_rs.drafting.namespaces import Drafters
-from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
+from coordgen_rs.errors import arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
-from coordgen_rs.model.options import (
-    RequestOptions,
-    check_names,
-    chosen_sampling,
-    drawn_seed,
-)
+from coordgen_rs.model.options import AskedOptions, RequestOptions, check_names
 from coordgen_rs.model.prompts import ChatPrompts, given_template
-from coordgen_rs.model.turns import Turns
+from coordgen_rs.model.turns import Request, Turns
+from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.opening.session import open_session
+from coordgen_rs.opening.session import session_opened
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import StepCost
@@ -40,7 +37,6 @@ from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.vocabulary import Vocabulary
 
 
@@ -167,80 +163,63 @@ class Model:
             ProviderError: The provider is missing, cannot run here, or rejects a graph.
             ChatTemplateError: The chat template cannot be read.
         """
-        _check_choices(commit, history, namespace, draft_model, lookup_table)
-        arguments.flag("remember", remember)
-        arguments.function("on_progress", on_progress)
-        arguments.of_type("provider", provider, str, ProviderChoice)
-        arguments.of_type("profile", profile, str, Path)
-        if fleet_namespace is not None:
-            arguments.text("fleet_namespace", fleet_namespace, may_be_empty=False)
-        if not isinstance(draft, str):
-            arguments.names("draft", draft)
-        arguments.text("switch", switch)
-        if fleet_history is not None:
-            arguments.path("fleet_history", fleet_history)
-        if fleet_history is None and fleet_namespace is not None:
-            raise OptionError("a fleet_namespace needs a fleet_history, but there is none")
-        if history is None and history_max_tokens is not None:
-            raise OptionError("history_max_tokens needs a history, but there is none")
-        if history_max_tokens is not None:
-            arguments.count("history_max_tokens", history_max_tokens)
-        for what, given in (
-            ("history", history),
-            ("fleet's history", fleet_history),
-            ("draft model", draft_model),
-            ("look-up table", lookup_table),
-        ):
-            if given is not None and draft == PLAIN:
-                raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
-        arguments.count("prefix_memory", prefix_memory, least=0)
-        for what, keeps in (("a history", history is not None), ("prefix_memory", prefix_memory)):
-            if keeps and not remember:
-                raise OptionError(f"{what} remembers requests, but remember is False")
-        chat = given_template(chat_template)
-        measured = None
-        if profile is not None:
-            from coordgen_rs.opening.profile import Profile
-
-            measured = Profile.find(str(profile))
-        session = open_session(
-            path,
+        memory = MemoryOptions(
+            remember=remember,
+            namespace=namespace,
+            history=history,
+            history_max_tokens=history_max_tokens,
+            fleet_history=fleet_history,
+            fleet_namespace=fleet_namespace,
+            prefix_memory=prefix_memory,
+        )
+        drafting = DraftingOptions(
+            draft=draft,
+            commit=commit,
+            draft_model=draft_model,
+            lookup_table=lookup_table,
+            memory=memory,
+        )
+        opening = OpeningOptions(
+            path=path,
             threads=threads,
             width=width,
+            context=context,
             switch=switch,
             memory_budget=memory_budget,
-            profile=measured,
-            provider=ProviderChoice(provider) if isinstance(provider, str) else provider,
+            profile=profile,
+            provider=provider,
+            chat_template=chat_template,
             on_progress=on_progress,
         )
-        namespace = namespace or DEFAULT_NAMESPACE
+        return cls.opened(opening, drafting)
+
+    @classmethod
+    def opened(cls, opening: OpeningOptions, drafting: DraftingOptions) -> Self:
+        """The same as `open`, by records of its options.
+
+        Args:
+            opening: How the bundle is opened.
+            drafting: How the model drafts, and what it remembers.
+        """
+        chat, memory = given_template(opening.chat_template), drafting.memory
+        namespace = memory.namespace or DEFAULT_NAMESPACE
+        session = session_opened(opening)
         with ExitStack() as opened:  # closes what was opened, should something fail
             opened.callback(session.close)
-            if context is not None:
-                session.limit(context)
+            if opening.context is not None:
+                session.limit(opening.context)
             drafters = None
-            if draft != PLAIN:
-                drafters = Drafters(
-                    session,
-                    draft,
-                    commit,
-                    remember=remember,
-                    history=history,
-                    history_max_tokens=history_max_tokens,
-                    fleet_history=fleet_history,
-                    fleet_namespace=fleet_namespace,
-                    lookup_table=lookup_table,
-                    draft_model=draft_model,
-                )
+            if drafting.draft != PLAIN:
+                drafters = Drafters(session, drafting)
                 opened.callback(drafters.close)
                 drafters.of(namespace)  # what is wrong with a file is said now
             model = cls(
                 session,
                 drafters,
                 chat,
-                prefix_memory=prefix_memory,
+                prefix_memory=memory.prefix_memory,
                 namespace=namespace,
-                remember=remember,
+                remember=memory.remember,
             )
             opened.pop_all()
         return model
@@ -276,7 +255,8 @@ class Model:
         same as in `generate`; some errors are raised with the first piece.
         """
         check_names("Model.stream", options)
-        return self._answered(self._tokenizer.encode(arguments.text("the prompt", text)), **options)
+        prompt_ids = self._tokenizer.encode(arguments.text("the prompt", text))
+        return self._answered(prompt_ids, AskedOptions(**options))
 
     def stream_tokens(self, token_ids: ArrayLike, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt of token ids piece by piece; nothing is put before or behind them.
@@ -292,7 +272,7 @@ class Model:
         """
         check_names("Model.stream_tokens", options)
         checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
-        return self._answered(checked, **options)
+        return self._answered(checked, AskedOptions(**options))
 
     def chat(
         self,
@@ -344,7 +324,8 @@ class Model:
         """
         check_names("Model.stream_chat", options)
         text = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
-        return self._answered(self._tokenizer.encode(text, special_tokens=False), **options)
+        prompt_ids = self._tokenizer.encode(text, special_tokens=False)
+        return self._answered(prompt_ids, AskedOptions(**options))
 
     def chat_prompt(
         self,
@@ -426,65 +407,32 @@ class Model:
         session = self._session
         return Vocabulary(self._tokenizer, session.vocab_size, session.end_token_ids)
 
-    def _answered(
-        self,
-        prompt_ids: NDArray[np.uint32],
-        *,
-        max_new_tokens: int = 256,
-        stop: str | Sequence[str] | None = None,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-        ignore_eos: bool = False,
-        grammar: "JsonSchema | Regex | Lark | None" = None,
-        prediction: str | None = None,
-        drafts: bool = True,
-        trees: bool = False,
-        on_read: Callable[[int], None] | None = None,
-        namespace: str | None = None,
-        reuse_prefix: bool = True,
-    ) -> Stream:
-        """The answer to a prompt, `(tokens,) u32`; options are those of `RequestOptions`.
+    def _answered(self, prompt_ids: NDArray[np.uint32], asked: AskedOptions) -> Stream:
+        """The answer to a prompt, `(tokens,) u32`.
 
         Raises:
-            OptionError: One is out of range or of a wrong type.
+            OptionError: A stop string is empty or of a wrong type.
             UnsupportedGrammarError: The grammar cannot be followed.
         """
-        if seed is None and arguments.number("temperature", temperature):
-            seed = drawn_seed()
-        sampling = chosen_sampling(
-            temperature, top_k, top_p, min_p, repetition_penalty, 0 if seed is None else seed
+        seed = asked.chosen_seed()
+        stop_strings = StopStrings(() if asked.stop is None else asked.stop)
+        drafters, prediction = self._drafters if asked.drafts else None, None
+        if drafters is not None and asked.prediction is not None:
+            prediction = self._tokenizer.encode(asked.prediction, special_tokens=False)
+        request = Request(
+            asked,
+            prompt_ids,
+            namespace=asked.namespace or self._namespace,
+            stats=Stats(seed=seed),
+            sampling=asked.sampling(seed or 0),
+            reuse_prefix=asked.reuse_prefix and self._remember,
+            prefixes=self._prefixes,
+            grammar=None if asked.grammar is None else self._vocabulary.matcher(asked.grammar),
+            drafters=drafters,
+            prediction=prediction,
         )
-        stats = Stats(seed=seed if temperature else None)
-        stop_strings = StopStrings(() if stop is None else stop)
-        request = {
-            "prompt_ids": prompt_ids,
-            "max_new_tokens": arguments.count("max_new_tokens", max_new_tokens),
-            "sampling": sampling,
-            "ignore_eos": arguments.flag("ignore_eos", ignore_eos),
-            "reuse_prefix": arguments.flag("reuse_prefix", reuse_prefix) and self._remember,
-            "prefixes": self._prefixes,
-            "on_read": arguments.function("on_read", on_read),
-            "stats": stats,
-        }
-        if grammar is not None:
-            request["grammar"] = self._vocabulary.matcher(grammar)
-        whose = self._namespace
-        if namespace is not None:
-            whose = arguments.text("namespace", namespace, may_be_empty=False)
-        drafters = self._drafters if arguments.flag("drafts", drafts) else None
-        trees = arguments.flag("trees", trees)
-        if prediction is not None:
-            expected = arguments.text("the prediction", prediction)
-            if drafters is not None:
-                request["prediction"] = self._tokenizer.encode(expected, special_tokens=False)
-        if drafters is not None:
-            request["trees"] = trees
-        turn = self._turns.turn(request, drafters, whose)
-        return Stream(turn.steps, stats, self._tokenizer.stream(), stop_strings, turn.made)
+        turn = self._turns.turn(request)
+        return Stream(turn.steps, request.stats, self._tokenizer.stream(), stop_strings, turn.made)
 
     def close(self) -> None:
         """Release the target and what drafts for it. A stream that this thread read last ends.
@@ -506,27 +454,3 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_choices(
-    commit: str,
-    history: Path | str | None,
-    namespace: str | None,
-    draft_model: Path | str | None,
-    lookup_table: Path | str | None,
-) -> None:
-    """Check what is only used after the target is open, or not at all without drafts.
-
-    Raises:
-        OptionError: One cannot be what it stands for.
-    """
-    arguments.one_of("commit", commit, ("canonical", "compact"))
-    if namespace is not None:
-        arguments.text("namespace", namespace, may_be_empty=False)
-    for name, path in (
-        ("history", history),
-        ("draft_model", draft_model),
-        ("lookup_table", lookup_table),
-    ):
-        if path is not None:
-            arguments.path(name, path)

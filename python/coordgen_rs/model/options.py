@@ -1,11 +1,12 @@
 """What one request may ask for, as `Model`'s methods take it: keywords with types and meanings.
 
-In: keywords. Out: the same, checked by type checkers; and how the target's tokens are chosen. What
-each means to the loop is `generate`'s to say.
+In: keywords, which type checkers check. Out: an `AskedOptions`, whose values are checked where it
+is made. What each means to the loop is `generate`'s to say.
 """
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from coordgen_rs._core import Sampling
@@ -13,6 +14,7 @@ from coordgen_rs.errors import arguments
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+
 
 _LARGEST = 2**64 - 1
 """Of a seed, and of what the core counts in."""
@@ -62,6 +64,62 @@ class RequestOptions(TypedDict, total=False):
     before is reused: the same answer, but sooner."""
 
 
+@dataclass(frozen=True)
+class AskedOptions:
+    """What one request asks for; fields are the same as in `RequestOptions`.
+
+    Raises:
+        OptionError: One is of a wrong type or out of range, also where it changes nothing.
+    """
+
+    max_new_tokens: int = 256
+    stop: str | Sequence[str] | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    ignore_eos: bool = False
+    grammar: "JsonSchema | Regex | Lark | None" = None
+    prediction: str | None = None
+    drafts: bool = True
+    trees: bool = False
+    on_read: Callable[[int], None] | None = None
+    namespace: str | None = None
+    reuse_prefix: bool = True
+
+    def __post_init__(self) -> None:
+        self.sampling(0 if self.seed is None else self.seed)
+        arguments.count("max_new_tokens", self.max_new_tokens)
+        for name in ("ignore_eos", "drafts", "trees", "reuse_prefix"):
+            arguments.flag(name, getattr(self, name))
+        arguments.function("on_read", self.on_read)
+        if self.namespace is not None:
+            arguments.text("namespace", self.namespace, may_be_empty=False)
+        if self.prediction is not None:
+            arguments.text("the prediction", self.prediction)
+
+    def chosen_seed(self) -> int | None:
+        """The seed, drawn at random where none was given; None where nothing is sampled."""
+        if not self.temperature:
+            return None
+        # Of as many bits as any reader of JSON keeps.
+        return int.from_bytes(os.urandom(7)) >> 3 if self.seed is None else self.seed
+
+    def sampling(self, seed: int) -> Sampling | None:
+        """How tokens are chosen under a seed; None where each is simply the likeliest."""
+        sampling = Sampling(
+            arguments.number("temperature", self.temperature, least=0),
+            top_k=arguments.count("top_k", self.top_k, least=0, most=_LARGEST),
+            top_p=arguments.number("top_p", self.top_p),
+            min_p=arguments.number("min_p", self.min_p),
+            repetition_penalty=arguments.number("repetition_penalty", self.repetition_penalty),
+            seed=arguments.count("seed", seed, least=0, most=_LARGEST),
+        )
+        return sampling if self.temperature or sampling.penalises else None
+
+
 def check_names(function: str, options: Collection[str]) -> None:
     """Check that there are such options.
 
@@ -69,32 +127,3 @@ def check_names(function: str, options: Collection[str]) -> None:
         OptionError: There is no such option of `function`, which the message names.
     """
     arguments.known(function, options, RequestOptions.__annotations__)
-
-
-def drawn_seed() -> int:
-    """A seed at random, of as many bits as any reader of JSON keeps."""
-    return int.from_bytes(os.urandom(7)) >> 3
-
-
-def chosen_sampling(
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    repetition_penalty: float,
-    seed: int,
-) -> Sampling | None:
-    """How tokens are chosen; None where each is simply the likeliest.
-
-    Raises:
-        OptionError: An option is out of range, also where it changes nothing.
-    """
-    sampling = Sampling(
-        arguments.number("temperature", temperature, least=0),
-        top_k=arguments.count("top_k", top_k, least=0, most=_LARGEST),
-        top_p=arguments.number("top_p", top_p),
-        min_p=arguments.number("min_p", min_p),
-        repetition_penalty=arguments.number("repetition_penalty", repetition_penalty),
-        seed=arguments.count("seed", seed, least=0, most=_LARGEST),
-    )
-    return sampling if temperature or sampling.penalises else None

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import arguments
 from coordgen_rs.text.chat_files import (
     DEFAULT,
     ChatTemplates,
@@ -88,10 +87,8 @@ def given_template(path: Path | str | None) -> ChatTemplates | None:
     """A chat template that a user gives in place of the bundle's.
 
     Raises:
-        OptionError: That is no path.
         ChatTemplateError: The file cannot be read.
     """
     if path is None:
         return None
-    path = arguments.path("chat_template", path)
-    return ChatTemplates({DEFAULT: read_template_file(path)}, place=str(path))
+    return ChatTemplates({DEFAULT: read_template_file(Path(path))}, place=str(path))

@@ -3,26 +3,84 @@
 In: requests, from any thread. Out: their steps, of one request at a time; the others wait. Who
 waits behind a stream that nobody is reading right now makes its next steps meanwhile: its reader
 may be waiting for this very thread, as where a pool has fewer threads than streams. What a request
-is (`model/__init__.py`), and how it is answered (`generation/loop.py`), is not known here.
+asks for (`options.py`), and how it is answered (`generation/loop.py`), is not known here.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from threading import Lock, get_ident
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Sampling
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.loop import Step, generate, plain
+from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Making
+from coordgen_rs.model.options import AskedOptions
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
 
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
+
 _Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, ready to run; fields that `generate` has, too, are the same there.
+
+    Attributes:
+        asked: What it asks for.
+        namespace: Whose request it is.
+        drafters: None decodes plainly.
+    """
+
+    asked: AskedOptions
+    prompt_ids: NDArray[np.uint32]
+    namespace: str
+    drafters: Drafters | None
+    sampling: Sampling | None
+    grammar: "Matcher | None"
+    prediction: NDArray[np.uint32] | None
+    reuse_prefix: bool
+    prefixes: PrefixPool | None
+    stats: Stats
+
+    def steps(self, session: OrtSession) -> Generator[Step]:
+        """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
+        begin: Callable[..., Generator[Step]] = plain
+        if self.drafters is not None:
+            drafter, history = self.drafters.of(self.namespace)
+            begin = partial(
+                generate,
+                drafter=drafter,
+                history=history,
+                prediction=self.prediction,
+                trees=self.asked.trees,
+            )
+        return begin(
+            session,
+            self.prompt_ids,
+            max_new_tokens=self.asked.max_new_tokens,
+            sampling=self.sampling,
+            ignore_eos=self.asked.ignore_eos,
+            reuse_prefix=self.reuse_prefix,
+            prefixes=self.prefixes,
+            grammar=self.grammar,
+            on_read=self.asked.on_read,
+            stats=self.stats,
+        )
 
 
 class Turn:
@@ -31,19 +89,15 @@ class Turn:
     Args:
         turns: Whose turn it is.
         request: Same as in `Turns.turn`.
-        drafters: Same as in `Turns.turn`.
-        namespace: Same as in `Turns.turn`.
 
     Attributes:
         steps: Its steps; they begin when the first is asked for.
     """
 
-    def __init__(
-        self, turns: "Turns", request: dict[str, Any], drafters: Drafters | None, namespace: str
-    ) -> None:
+    def __init__(self, turns: "Turns", request: Request) -> None:
         self._bell = turns.bell
         self._making: list[ref[Making[Any]]] = []
-        self.steps = turns.steps(request, drafters, namespace, self._making)
+        self.steps = turns.steps(request, self._making)
 
     def made(self, read: Generator[_Item]) -> Making[_Item]:
         """What is read of the steps, to be made by this thread or by one that waits behind it."""
@@ -82,18 +136,13 @@ class Turns:
         self.is_closed = False
         self._opened = OpenedHere()
 
-    def turn(self, request: dict[str, Any], drafters: Drafters | None, namespace: str) -> Turn:
+    def turn(self, request: Request) -> Turn:
         """A request, which waits for its turn when its first step is asked for.
 
         That raises CallOrderError where the request could never begin, SessionClosedError when all
         are closed, ForkedError in a fork of the process, and what `generate` raises.
-
-        Args:
-            request: Arguments of `generate`.
-            drafters: None decodes plainly.
-            namespace: Whose request it is.
         """
-        return Turn(self, request, drafters, namespace)
+        return Turn(self, request)
 
     def close(self) -> None:
         """Release all, when the open request has ended.
@@ -113,13 +162,7 @@ class Turns:
             self.is_closed = True
             self._release()
 
-    def steps(
-        self,
-        request: dict[str, Any],
-        drafters: Drafters | None,
-        namespace: str,
-        making: list[ref[Making[Any]]],
-    ) -> Generator[Step]:
+    def steps(self, request: Request, making: list[ref[Making[Any]]]) -> Generator[Step]:
         """The steps of a request, while no other runs; `making` is to hold what reads them.
 
         Raises:
@@ -135,12 +178,8 @@ class Turns:
                 return
             if self.is_closed:
                 raise SessionClosedError("the model is closed")
-            self._hand_over(namespace)
-            if drafters is None:
-                steps = plain(self._session, **request)
-            else:
-                drafter, history = drafters.of(namespace)
-                steps = generate(self._session, drafter=drafter, history=history, **request)
+            self._hand_over(request.namespace)
+            steps = request.steps(self._session)
             try:
                 self._open = making
                 yield from steps

@@ -16,6 +16,7 @@ from coordgen_rs.errors import MemoryBudgetError, arguments
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
 from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.self_test import SelfTest, run_self_test
 from coordgen_rs.target.machine import cpu_model
@@ -69,10 +70,6 @@ def open_session(
         ProviderError: The provider is missing, cannot run here, or rejects a graph.
         NonFiniteLogitsError: The model computes NaN.
     """
-    path = arguments.path("path", path)
-    arguments.text("switch", switch)
-    arguments.of_type("provider", provider, ProviderChoice)
-    arguments.function("on_progress", on_progress)
     arguments.having("profile", profile, "blocks", "Profile")
     if width is not None:
         width = arguments.count("width", width)
@@ -80,22 +77,45 @@ def open_session(
         memory_budget = arguments.count("memory_budget", memory_budget, least=0)
     bundle, provider = open_bundle(path), provider or ProviderChoice()
     record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
+    arguments.of_type("provider", provider, ProviderChoice)
+    options = OpeningOptions(
+        path,
+        threads=threads,
+        width=width,
+        switch=switch,
+        memory_budget=memory_budget,
+        profile=profile,
+        provider=provider,
+        on_progress=on_progress,
+    )
+    return session_opened(options)
+
+
+def session_opened(options: OpeningOptions) -> OrtSession:
+    """The same as `open_session`, by a record of its options.
+
+    Raises:
+        MemoryBudgetError: The machine's memory is too small; other errors are those of
+            `open_session`, and of `Profile.find`.
+    """
+    profile, bundle = options.found_profile(), Bundle.open(options.path)
+    record = _record_path(bundle, options)
     result = None if record is None else _load(record)
     files = _stamps(bundle)
     fresh = result is None or result.files != files
     if fresh:
-        bundle.verify(on_progress)
+        bundle.verify(options.on_progress)
     costs = None
     if profile is not None:
         from coordgen_rs.opening.costs import fitting_costs
 
-        costs = fitting_costs(profile, bundle, set_threads(threads))
+        costs = fitting_costs(profile, bundle, set_threads(options.threads))
     try:
         session = OrtSession(
-            provider.device(bundle),
-            threads=threads,
-            switch=switch,
-            memory_budget=memory_budget,
+            options.chosen_provider().device(bundle),
+            threads=options.threads,
+            switch=options.switch,
+            memory_budget=options.memory_budget,
             costs=costs,
         )
     except MemoryError as error:
@@ -104,7 +124,7 @@ def open_session(
             "fit into memory; export it with a smaller context"
         ) from error
     if result is None or fresh or not result.tells_of(session.widths):
-        result = run_self_test(session, files, on_progress)
+        result = run_self_test(session, files, options.on_progress)
         if record is not None:
             _keep(record, result)
     widths = [w for w in session.widths if w in result.exact_widths]
@@ -113,10 +133,10 @@ def open_session(
         warnings.warn(
             f"{bundle.path}: widths {inexact} are not bit-equal to width {widths[0]} on this "
             "machine and are left out",
-            stacklevel=2,
+            stacklevel=3,
         )
-    if width is not None:
-        widths = [w for w in widths if w <= width] or widths[:1]
+    if options.width is not None:
+        widths = [w for w in widths if w <= options.width] or widths[:1]
     if not result.exact_slots:
         session.cache.attend_to_all()
     session.is_exact_after_prefill = result.exact_prefill
@@ -135,23 +155,21 @@ def recorded_self_test(bundle: Bundle, threads: int | None = None) -> SelfTest |
         OptionError: Same as in `open_session`.
         ProviderError: The bundle is for QNN, which is not installed or cannot run here.
     """
-    record = _record_path(bundle, ProviderChoice(), set_threads(threads), "auto", None)
+    record = _record_path(bundle, OpeningOptions(bundle.path, threads))
     found = None if record is None else _load(record)
     return found if found is not None and found.files == _stamps(bundle) else None
 
 
-def _record_path(
-    bundle: Bundle,
-    provider: ProviderChoice,
-    threads: int,
-    switch: str,
-    memory_budget: int | None,
-) -> Path | None:
+def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
     """Where the result is kept; the name depends on everything that can change it.
 
     None for a user without a home directory: each opening then tests the bundle again.
     """
-    records = records_directory()
+    threads, records, budget = (
+        set_threads(options.threads),
+        records_directory(),
+        options.memory_budget,
+    )
     if records is None:
         return None
     conditions = [
@@ -159,9 +177,9 @@ def _record_path(
         hashlib.sha256(bundle.identity()).hexdigest(),
         platform.processor() or platform.machine(),
         cpu_model(),
-        *provider.conditions(bundle),
+        *options.chosen_provider().conditions(bundle),
         str(threads),
-        "" if memory_budget is None else f"{switch} within {memory_budget}",
+        "" if budget is None else f"{options.switch} within {budget}",
         kernel_build(),
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]

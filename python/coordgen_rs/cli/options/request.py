@@ -5,6 +5,8 @@ and `chat` share them.
 """
 
 import argparse
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
 from coordgen_rs.cli.options import history as history_options
@@ -12,9 +14,13 @@ from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import provider as provider_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
 from coordgen_rs.errors import OptionError
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import RequestOptions
+from coordgen_rs.opening.options import OpeningOptions
+
+_Record = TypeVar("_Record", OpeningOptions, DraftingOptions, MemoryOptions)
 
 _CHAT_TEMPLATE = option.path("--chat-template FILE").help(
     "a chat template in Jinja; default: the bundle's own"
@@ -166,27 +172,168 @@ def opened(
         OptionError: An option would be ignored.
     """
     check_opening(options)
+    memory = _record(MemoryOptions, options, remember=remember, prefix_memory=prefix_memory)
+    sources = options.sources or options.draft
+    drafting = _record(DraftingOptions, options, draft=sources, memory=memory)
     with progress() as on_progress:
-        return Model.open(
-            options.model,
-            threads=options.threads,
+        opening = _record(
+            OpeningOptions,
+            options,
+            path=options.model,
             width=None if options.budget is None else options.budget + 1,  # the root takes a row
             context=context,
-            draft=options.sources or options.draft,
-            commit=options.commit,
-            history=options.history,
-            namespace=options.namespace,
-            history_max_tokens=options.history_max_tokens,
-            fleet_history=options.fleet_history,
-            fleet_namespace=options.fleet_namespace,
-            draft_model=options.draft_model,
-            lookup_table=options.lookup_table,
-            remember=remember,
-            switch=options.switch,
-            memory_budget=options.memory_budget,
-            profile=options.profile,
             provider=provider_options.chosen(options),
-            chat_template=options.chat_template,
-            prefix_memory=prefix_memory,
             on_progress=on_progress,
         )
+        return Model.opened(opening, drafting)
+
+
+def _record(kind: type[_Record], options: argparse.Namespace, **given: Any) -> _Record:
+    """A record: the fields that are given, and of the others the options of their names."""
+    names = {field.name for field in fields(kind)} - given.keys()
+    return kind(**given, **{name: getattr(options, name) for name in names})
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--system",
+        type=values.text("--system"),
+        metavar="TEXT",
+        help="in a chat: what the model is told before everything else",
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=values.count("--max-new-tokens"),
+        default=256,
+        metavar="N",
+        help="most tokens of an answer; default %(default)s",
+    )
+    parser.add_argument(
+        "--stop",
+        type=values.text("--stop", may_be_empty=False),
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; can be given more than once",
+    )
+    parser.add_argument(
+        "--ignore-eos", action="store_true", help="go on behind end tokens, to the limit"
+    )
+
+
+def _add_template(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--chat-template",
+        type=values.path("--chat-template"),
+        metavar="FILE",
+        help="a chat template in Jinja; default: the bundle's own",
+    )
+
+
+def _add_drafting(parser: argparse.ArgumentParser) -> None:
+    drafts = parser.add_mutually_exclusive_group()
+    drafts.add_argument(
+        "--draft",
+        choices=[*(method.name for method in draft_methods()), PLAIN],
+        default="auto",
+        help="how to draft: auto (default), another method, or plain for no drafts; see "
+        "docs/sources-and-methods.md",
+    )
+    drafts.add_argument(
+        "--sources",
+        type=values.names("--sources"),
+        metavar="NAME,..",
+        help="draft from these sources only: "
+        + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for),
+    )
+    parser.add_argument(
+        "--draft-model",
+        type=values.path("--draft-model"),
+        metavar="BUNDLE",
+        help="a smaller model with the same tokenizer that also drafts; edgellm needs it",
+    )
+    parser.add_argument(
+        "--lookup-table",
+        type=values.path("--lookup-table"),
+        metavar="FILE",
+        help="a table written by `coordgen warm-up`, for --draft diaa and blend",
+    )
+    parser.add_argument(
+        "--budget",
+        type=values.count("--budget"),
+        metavar="N",
+        help="verify at most N draft tokens per step",
+    )
+    parser.add_argument(
+        "--commit",
+        choices=["canonical", "compact"],
+        default="canonical",
+        help="canonical (default) is always exact; compact only where `coordgen check` says so",
+    )
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--temperature",
+        type=values.number("--temperature", least=0),
+        default=0,
+        metavar="T",
+        help="sample at this temperature; 0 (default) always takes the most likely token",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=values.count("--top-k", least=0),
+        default=0,
+        metavar="K",
+        help="sample from the K most likely tokens; default: all",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=values.number("--top-p", least=0, most=1),
+        default=1,
+        metavar="P",
+        help="sample from the fewest tokens whose probabilities add up to P; default: all",
+    )
+    parser.add_argument(
+        "--min-p",
+        type=values.number("--min-p", least=0, most=1),
+        default=0,
+        metavar="P",
+        help="sample from tokens at least P times as likely as the likeliest; default: all",
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=values.number("--repetition-penalty", least=0.01, most=100),
+        default=1,
+        metavar="X",
+        help="above 1: make tokens of prompt and answer less likely, at temperature 0 too; "
+        "default %(default)s",
+    )
+    parser.add_argument(
+        "--seed",
+        type=values.count("--seed", least=0, most=2**64 - 1),
+        metavar="N",
+        help="the same seed gives the same tokens; default: one at random, which is told",
+    )
+
+
+def _add_opening(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--switch",
+        choices=list(strategies()),
+        default="auto",
+        help="when to switch from the prefill graphs to the decode graphs; default %(default)s",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        type=values.size("--memory-budget"),
+        metavar="BYTES",
+        help="most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
+        "again in every pass, while others compute",
+    )
+    parser.add_argument(
+        "--profile",
+        type=values.path("--profile"),
+        metavar="FILE",
+        help="a profile from `coordgen profile`, for --switch and --memory-budget",
+    )

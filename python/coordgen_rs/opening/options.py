@@ -1,0 +1,66 @@
+"""How a bundle is opened: one record, checked where it is made.
+
+In: a path, and what a user asks for. Out: an `OpeningOptions`, which is passed on whole. What
+depends on the bundle or on the process is checked when it is opened.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordgen_rs.errors import arguments
+from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
+
+if TYPE_CHECKING:
+    from coordgen_rs.opening.profile import Profile
+
+
+@dataclass(frozen=True)
+class OpeningOptions:
+    """How a bundle is opened; fields are the same as in `Model.open`.
+
+    Raises:
+        OptionError: One is of a wrong type, or out of range for every bundle.
+    """
+
+    path: Path | str
+    threads: int | None = None
+    width: int | None = None
+    context: int | None = None
+    switch: str = "auto"
+    memory_budget: int | None = None
+    profile: "Profile | Path | str | None" = None
+    provider: ProviderChoice | str | None = None
+    chat_template: Path | str | None = None
+    on_progress: Callable[[str, int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        arguments.path("path", self.path)
+        if self.width is not None:
+            arguments.count("width", self.width)
+        arguments.text("switch", self.switch)
+        if self.memory_budget is not None:
+            arguments.count("memory_budget", self.memory_budget, least=0)
+        if not hasattr(self.profile, "blocks"):
+            arguments.of_type("profile", self.profile, str, Path)
+        arguments.of_type("provider", self.provider, str, ProviderChoice)
+        if isinstance(self.provider, str):
+            arguments.one_of("provider", self.provider, PROVIDERS)
+        if self.chat_template is not None:
+            arguments.path("chat_template", self.chat_template)
+        arguments.function("on_progress", self.on_progress)
+
+    def found_profile(self) -> "Profile | None":
+        """The profile, read where it is a name or a path; raises as `Profile.find` does."""
+        if not isinstance(self.profile, str | Path):
+            return self.profile
+        from coordgen_rs.opening.profile import Profile
+
+        return Profile.find(str(self.profile))
+
+    def chosen_provider(self) -> ProviderChoice:
+        """What runs the bundle, and how; all is the bundle's to say where nothing was asked for."""
+        if isinstance(self.provider, ProviderChoice):
+            return self.provider
+        return ProviderChoice(self.provider)
