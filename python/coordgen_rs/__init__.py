@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span, Stream
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import RequestOptions
-    from coordgen_rs.model.request_options import RequestOptions
     from coordgen_rs.opening.directory import open_bundle
     from coordgen_rs.opening.profile import Profile
     from coordgen_rs.opening.session import open_session

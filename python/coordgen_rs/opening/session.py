@@ -71,12 +71,6 @@ def open_session(
         NonFiniteLogitsError: The model computes NaN.
     """
     arguments.having("profile", profile, "blocks", "Profile")
-    if width is not None:
-        width = arguments.count("width", width)
-    if memory_budget is not None:
-        memory_budget = arguments.count("memory_budget", memory_budget, least=0)
-    bundle, provider = open_bundle(path), provider or ProviderChoice()
-    record = _record_path(bundle, provider, set_threads(threads), switch, memory_budget)
     arguments.of_type("provider", provider, ProviderChoice)
     options = OpeningOptions(
         path,
@@ -98,7 +92,7 @@ def session_opened(options: OpeningOptions) -> OrtSession:
         MemoryBudgetError: The machine's memory is too small; other errors are those of
             `open_session`, and of `Profile.find`.
     """
-    profile, bundle = options.found_profile(), Bundle.open(options.path)
+    profile, bundle = options.found_profile(), open_bundle(options.path)
     record = _record_path(bundle, options)
     result = None if record is None else _load(record)
     files = _stamps(bundle)
