@@ -47,12 +47,12 @@ class TaskFigures:
     Attributes:
         task: Its name.
         plain_tokens_per_s: Tokens a second of plain decoding, measured.
-        measured: Of drafting, measured in turns with it.
-        modelled: Of drafting, by the step costs alone.
-        fixed: Of the best width for all steps of the task, by the step costs.
+        measured: Speed of drafting, measured in turns with it.
+        modelled: Speed of drafting, by the step costs alone.
+        fixed: Speed of the best width for all steps of the task, by the step costs.
         fixed_width: That width.
-        adaptive: Of the best width for each single step, by the step costs: no choice of widths
-            can be better.
+        adaptive: Speed of the best width for each single step, by the step costs: no choice of
+            widths can be better.
     """
 
     task: str
@@ -74,7 +74,7 @@ class TaskFigures:
 
 
 class _Options(NamedTuple):
-    """Those of every answer of a task."""
+    """The options of every answer of a task."""
 
     max_new_tokens: int
     sampling: Sampling | None
@@ -126,7 +126,7 @@ def measure(
 
     Args:
         session: The target, which knows its step costs.
-        prompts: Of each task, `(tokens,) u32` each.
+        prompts: The prompts of each task, `(tokens,) u32` each.
         sources: What drafts, by the names that `Drafter` knows; it keeps what it learns for all
             prompts of a task.
         max_new_tokens: Longest answer.
@@ -208,7 +208,7 @@ class PricedSession(RecordedSession):
     """Recorded answers whose steps cost what they do on a real target.
 
     Args:
-        costs: Of a step of each width, narrowest first.
+        costs: The cost of a step of each width, narrowest first.
         vocab_size: Number of ids.
         capacity: Tokens of the longest prompt and answer together.
 
@@ -230,7 +230,7 @@ class Replay:
     """What recorded answers cost, without a model.
 
     Args:
-        costs: Of a step of each width, narrowest first.
+        costs: The cost of a step of each width, narrowest first.
         vocab_size: Number of ids.
         capacity: Tokens of the longest prompt and answer together.
         sources: What drafts.

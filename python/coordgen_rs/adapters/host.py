@@ -19,7 +19,7 @@ from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.request import admit
 
 ROWS = (1, 2, 4, 8, 16)
-"""Rows of a step that hosts are asked for unless told otherwise."""
+"""Default numbers of rows per step."""
 
 _WARM_UPS, _ROUNDS = 1, 5
 
@@ -28,7 +28,7 @@ class Host(Protocol):
     """A model with a cache, run by another engine; the cache holds the committed tokens.
 
     Attributes:
-        takes_trees: Whether it verifies trees, or chains alone.
+        takes_trees: Whether it verifies trees; otherwise chains only.
         commit: "compact" keeps an accepted path on any branch; "canonical" keeps only what lies on
             the first path (nodes 0, 1, 2, ..), for engines in which a token computed on a side
             branch has other bits than the same token in a chain.
@@ -69,7 +69,7 @@ class Host(Protocol):
 
 
 class HostStep(NamedTuple):
-    """What a run of the engine gave out; the first run is that of the prompt.
+    """The result of one run of the engine; the first run reads the prompt.
 
     Attributes:
         token_ids: New tokens, in order; the last is the engine's own, those before it were drafted.
@@ -92,8 +92,8 @@ def make_drafter(
 
     Args:
         host: The engine.
-        rows: Rows that a step may have, ascending.
-        costs: Cost of a step of each, from `measured_costs`; None where rows are free.
+        rows: Numbers of rows that a step may have, ascending.
+        costs: Cost of a step with each number, from `measured_costs`; None where rows are free.
         end_token_ids: Tokens that end an answer.
         history: Finished requests to draft from.
 
@@ -121,7 +121,7 @@ def make_drafter(
 def measured_costs(
     host: Host, rows: Sequence[int] = ROWS, prompt_ids: ArrayLike | None = None
 ) -> list[float]:
-    """Microseconds of a step of each number of rows, on this machine, now.
+    """The time of a step with each number of rows, in microseconds, measured on this machine.
 
     The host is cleared, reads the prompt, and runs chains behind it. The widths take turns, so that
     a disturbance meets all of them; the least of a few runs counts.
@@ -227,7 +227,7 @@ def generate(
 def _propose_chain(
     drafter: HostDrafter, max_tokens: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """A chain in the form of a tree."""
+    """A drafted chain, in the form of a tree."""
     chain = drafter.propose_chain(max_tokens)
     token_ids = np.concatenate([drafter.token_ids[-1:], chain])
     return token_ids, np.maximum(np.arange(len(token_ids)) - 1, 0).astype(np.uint32)
@@ -249,11 +249,11 @@ def _walk(
 
 
 class Follower:
-    """Follows an engine that tells its whole text at each step, and remembers what has ended.
+    """Drafts for an engine that passes its whole text at each step; remembers finished texts.
 
     Args:
-        drafter: Of one request after the other.
-        history: Gets each text that is not gone on with; None for none.
+        drafter: The drafter, used for one request after the other.
+        history: Receives each text that is not continued; None for none.
     """
 
     def __init__(self, drafter: HostDrafter, history: SharedHistory | None = None) -> None:

@@ -37,13 +37,13 @@ class LlamaHost:
 
     Attributes:
         takes_trees: Same as in `Host`.
-        commit: As given.
+        commit: The `commit` argument.
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.
         num_branches: Most branches of a tree.
         model: The context's `LlamaModel`: its chat template.
         vocab: Its `LlamaVocab`: the tokenizer.
-        end_token_ids: Tokens that end an answer, by the file.
+        end_token_ids: Tokens that end an answer, according to the file.
 
     Raises:
         OptionError: `commit` is unknown; the context has fewer sequences, or keeps them apart; or
@@ -78,7 +78,7 @@ class LlamaHost:
         self._of_node: list[list[int]] = []
 
     def clear(self) -> None:
-        """Forget all tokens, and the sampler's."""
+        """Forget all tokens, and reset the sampler."""
         self._context.memory_seq_rm(-1, -1, -1)
         self._sampler.reset()
         self._length = 0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import EngineError, OptionError, arguments
 
 _CHUNK = 2048
-"""As MLX-LM's own loop reads prompts: other chunks have other bits."""
+"""The chunk size of MLX-LM's own loop: other chunk sizes give other bits."""
 
 
 class MlxHost:
@@ -30,7 +30,7 @@ class MlxHost:
 
     Attributes:
         takes_trees: False.
-        commit: Without a meaning for chains.
+        commit: Has no meaning for chains.
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.
 
@@ -56,7 +56,7 @@ class MlxHost:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all tokens, by a new cache.
+        """Forget all tokens, by making a new cache.
 
         Raises:
             OptionError: It cannot be trimmed.

@@ -35,7 +35,7 @@ class GenaiHost:
 
     Attributes:
         takes_trees: False.
-        commit: Without a meaning for chains.
+        commit: Has no meaning for chains.
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.
 
@@ -90,7 +90,7 @@ class GenaiHost:
             )
 
     def clear(self) -> None:
-        """Forget all tokens, by a new generator."""
+        """Forget all tokens, by making a new generator."""
         params = self._genai.GeneratorParams(self._model)
         params.set_search_options(max_length=self.capacity, do_sample=False)
         self._generator = self._genai.Generator(self._model, params)

@@ -66,10 +66,10 @@ class Corpus:
         return token_ids, np.concatenate([mask for _, mask in trees] or none)
 
     def batch_put(self, batch_tokens: Sequence[Sequence[int]]) -> None:
-        """Nothing: what is said is told by `batch_get`, what has ended by `erase_match_state`."""
+        """Do nothing: `batch_get` receives the new tokens, `erase_match_state` what has ended."""
 
     def erase_match_state(self, req_ids: Sequence[str]) -> None:
-        """These requests have ended: they are remembered."""
+        """Remember these requests, which have ended."""
         for req_id in req_ids:
             if req_id in self._requests:
                 drafter, _ = self._requests.pop(req_id)
@@ -78,7 +78,7 @@ class Corpus:
                 self._idle.append(drafter)
 
     def synchronize(self) -> None:
-        """Nothing is done later."""
+        """Do nothing: no work is deferred."""
 
     def reset(self) -> None:
         """Forget all requests, running and finished."""
@@ -139,7 +139,7 @@ def padded(
     Args:
         token_ids: `(nodes,) u32`.
         parents: `(nodes,) u32`.
-        num_nodes: As many as there must be.
+        num_nodes: The number of nodes that the result must have.
 
     Returns:
         Token ids, `(num_nodes,) i64`, and the mask, `(num_nodes * num_nodes,) i64`.

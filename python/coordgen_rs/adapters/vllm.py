@@ -44,7 +44,7 @@ class Proposer:
         self._idle: list[HostDrafter] = []
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """There is none."""
+        """Do nothing: there is no model to load."""
 
     def propose(
         self,

@@ -8,7 +8,7 @@ class Soc:
     """A chip as Qualcomm's compiler knows it.
 
     Attributes:
-        name: As in `SOCS`.
+        name: The name in `SOCS`.
         model: Number of the chip in QnnTypes.h, `QNN_SOC_MODEL_*`.
         htp_arch: Version of its Hexagon tensor processor.
         also_called: Part number and product name.

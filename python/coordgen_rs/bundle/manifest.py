@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 50
 
 WeightKind = Literal["fp32", "int8", "int4", "w8a8", "keep", "compiled"]
 """`w8a8`: weights and activations in 8 bits; `keep`: as a GGUF file holds them; `compiled`: in
-context binaries of others, which do not say it."""
+context binaries made by other tools, which do not tell the kind."""
 
 
 EMBEDDING_TYPES: dict[str, np.dtype[Any]] = {
@@ -43,10 +43,10 @@ class ModelShape:
     """The sizes of the target, each 1 to 2^24."""
 
     family: str
-    """As in `tools/export/checkpoints/families.py`; for people."""
+    """The name in `tools/export/checkpoints/families.py`; for people."""
     hidden_size: int
     ffn_size: int
-    """0 where the files of others do not say it; so is `num_heads`."""
+    """0 where another tool's files do not tell it, like `num_heads`."""
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -104,7 +104,7 @@ class ChatFiles:
 
 @dataclass(frozen=True)
 class CacheEncodings:
-    """How a layer's keys and values are encoded: past ones, which it reads, and new rows."""
+    """How a layer's keys and values are encoded: the past ones that it reads, and the new rows."""
 
     key: Encoding
     value: Encoding
@@ -127,9 +127,9 @@ class CompiledGraphs:
     """Context binaries of the graphs: what the QNN provider loads instead of compiling."""
 
     provider_version: str
-    """Of onnxruntime-qnn."""
+    """Version of onnxruntime-qnn."""
     qnn_version: str
-    """Of Qualcomm's libraries in it."""
+    """Version of Qualcomm's libraries in it."""
     soc_model: int
     htp_arch: int
     graphs: dict[str, str]
@@ -150,9 +150,9 @@ class QnnTarget:
     """Additive mask value of a slot that a row does not see."""
     mask: Encoding
     rotation: Encoding
-    """Of the inputs `cos` and `sin`."""
+    """The encoding of the inputs `cos` and `sin`."""
     hidden: list[Encoding]
-    """Of the hidden states before each block, and before the head."""
+    """The encodings of the hidden states before each block, and before the head."""
     caches: list[CacheEncodings]
     """One per layer."""
     logits: Encoding
@@ -225,9 +225,9 @@ class Manifest:
     rope_factor: float | None = None
     """What cosines and sines are multiplied by; None for 1."""
     kept: list[KeptWeights] | None = None
-    """By type of tensor, if the weights are those of a GGUF file, else None."""
+    """One entry per type of tensor if the weights are those of a GGUF file, else None."""
     chat: ChatFiles | None = None
-    """None for a model without a chat template, and for bundles of before there were any."""
+    """None for a model without a chat template, and for bundles of earlier versions."""
 
     @property
     def provider(self) -> Literal["cpu", "qnn"]:

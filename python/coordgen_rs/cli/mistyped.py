@@ -19,7 +19,7 @@ def mistake(parser: Parser, words: Sequence[str]) -> str | None:
     """What is wrong with the first word that the parser does not know.
 
     Args:
-        parser: Of the whole command line.
+        parser: The parser of the whole command line.
         words: What follows `coordgen`.
     """
     for word in words:

@@ -32,8 +32,8 @@ class DraftModel:
         stop: When it is enough: "fixed", "tree-confidence" (EdgeLLM) or "next-token".
 
     Attributes:
-        session: As given.
-        least_that_pays: As given.
+        session: The `session` argument.
+        least_that_pays: The `least_that_pays` argument.
         core: The tree, for `Drafter(model_draft=...)`.
 
     Raises:
@@ -162,7 +162,7 @@ class ModelDrafter(WrappedDrafter):
         weighs: Whether it is run only where that pays by measured costs.
 
     Attributes:
-        model: As given.
+        model: The `model` argument.
         model_s: Seconds that the model has run for proposals, in total.
         num_provisional: Steps of the model while the target waited, in total.
     """

@@ -1,4 +1,4 @@
-"""Drafters by namespace: what one has learned or remembers of its requests, no other drafts from.
+"""Drafters by namespace: no one drafts from what another has learned or remembers.
 
 In: how a model drafts, and the name of a namespace. Out: the drafter of that namespace, and its
 history. Answers are the same whichever drafts; how fast they come is not.

@@ -15,7 +15,7 @@ class WrappedDrafter:
         drafter: Verifies and commits.
 
     Attributes:
-        drafter: As given.
+        drafter: The `drafter` argument.
     """
 
     def __init__(self, drafter: Drafter) -> None:

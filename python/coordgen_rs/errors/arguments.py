@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import OptionError, ShapeError, TokenOutOfRangeError
 
 DEFAULT_NAMESPACE = "default"
-"""Of requests for which no namespace is named."""
+"""The namespace of requests that do not name one."""
 
 _Function = TypeVar("_Function")
 
@@ -158,7 +158,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def function(name: str, value: _Function) -> _Function:
-    """What can be called, or None.
+    """A callable, or None.
 
     Raises:
         OptionError: It is something else.
@@ -180,7 +180,7 @@ def of_type(name: str, value: object, *types: type) -> None:
 
 
 def having(name: str, value: object, attribute: str, kind: str) -> None:
-    """Check that a value is of a kind that is told by what it has, or None.
+    """Check that a value is None or has the attribute that tells its kind.
 
     Raises:
         OptionError: It is something else.

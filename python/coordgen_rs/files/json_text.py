@@ -109,7 +109,7 @@ def parse_json_lines(
 
     Args:
         stream: Opened for bytes.
-        name: Of the stream, for messages.
+        name: The stream's name in messages.
         most_line_bytes: A longer line is refused.
 
     Returns:
@@ -131,7 +131,7 @@ def parse_json_lines(
 
 
 def parse_json(text: str | bytes, name: str, *, long_integers: bool = False) -> Any:
-    """What a JSON document says.
+    """Parse a JSON document.
 
     It is UTF-8, with or without a byte order mark. Refused is also what readers disagree on: a key
     that stands twice in an object, NaN and Infinity, numbers beyond a float64 or beyond 64 bits

@@ -21,7 +21,7 @@ class FieldError(ValueError):
 
 
 def parse(expected: type[_T], value: Any, where: str) -> _T:
-    """Turns parsed JSON into `expected`: a dataclass, list, dict, Literal, optional or plain type.
+    """Turn parsed JSON into `expected`: a dataclass, list, dict, Literal, optional or plain type.
 
     Unknown fields are ignored, so that a later version may add some. `object` takes anything, and
     a field whose default is None may be left out.

@@ -21,7 +21,7 @@ from coordgen_rs._core import remove_abandoned as removed_abandoned
 from coordgen_rs.errors import LeftoverWarning
 
 _TRIES = 100
-"""At a lock whose file was removed each time, before it counts as another's."""
+"""Attempts at a lock whose file is removed each time, before it counts as another's."""
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, None)
 """What writing fails with on a full disk; None is numpy's, which says how far it came alone."""
@@ -33,7 +33,7 @@ class Leftover:
 
     Attributes:
         path: Where it was.
-        num_bytes: Of its files.
+        num_bytes: The size of its files.
     """
 
     path: Path
@@ -110,7 +110,7 @@ def _descriptor(opened: int) -> int:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors name `path`, not what is written in its stead, and not nothing where the disk is full.
+    """Make errors name `path`, not the unfinished file, also where the disk is full.
 
     Raises:
         OSError: Whatever was raised.

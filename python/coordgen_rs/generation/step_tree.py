@@ -13,8 +13,8 @@ class StepTree(NamedTuple):
     """A tree as it was verified. Node 0 is the root: the last token before the step.
 
     Attributes:
-        token_ids: Of each node.
-        parents: Of each node, and before it; the root's is 0.
+        token_ids: The token of each node.
+        parents: The parent of each node, which comes before it; the root's is 0.
         sources: Who proposed each node, as in `Step.sources`; the root's is "target".
     """
 

@@ -21,8 +21,8 @@ _VALUES = ("additionalProperties", "items", "prefixItems", "additionalItems", "c
 """Keywords that hold schemas of values inside."""
 _OF_DOCUMENT = ("$defs", "definitions", "$id", "$schema")
 _MOST_PARTS = 200_000
-"""Looked at or copied, names included: definitions inside each other, and many names beside many
-choices, may become many times as large."""
+"""The most parts looked at or copied, names included: definitions inside each other, and many names
+beside many choices, may become many times as large."""
 _DEFINED = "#/$defs/"
 
 
@@ -105,9 +105,9 @@ class _Closing:
         """A schema that is part of a larger one: its values are closed, it is not.
 
         Args:
-            schema: As it is given.
+            schema: The part as it is written.
             done: A keyword of it whose `value` is made already.
-            value: Of that keyword.
+            value: The keyword's new value.
 
         Raises:
             UnsupportedGrammarError: There are too many of them.
@@ -121,7 +121,7 @@ class _Closing:
         }
 
     def _count(self, num_parts: int) -> None:
-        """Note so many parts more.
+        """Count more parts.
 
         Raises:
             UnsupportedGrammarError: There are too many of them.

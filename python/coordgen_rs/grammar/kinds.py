@@ -28,7 +28,7 @@ class JsonSchema:
 
     Attributes:
         text: The schema as JSON.
-        any_whitespace: As given.
+        any_whitespace: The `any_whitespace` argument.
 
     Raises:
         OptionError: It is no mapping, or not JSON.
@@ -47,8 +47,8 @@ class Regex:
     r"""The answer is a text that a regular expression matches from its first character to its last.
 
     Args:
-        pattern: In the syntax of Rust's crate `regex`, without look-around and back-references;
-            `\d`, `\w` and `\s` are those of Unicode, and a dot is no line feed.
+        pattern: A pattern in the syntax of Rust's crate `regex`, without look-around and
+            back-references; `\d`, `\w` and `\s` are those of Unicode, and a dot is no line feed.
 
     Raises:
         OptionError: It is no string, or not valid Unicode.

@@ -33,7 +33,7 @@ class Matcher:
     Attributes:
         words: `(vocab_size / 32,) u32`, rounded up: bit `i % 32` of word `i / 32` is set where
             token `i` may follow the path that `after` was last asked about.
-        vocab_size: As given.
+        vocab_size: The `vocab_size` argument.
 
     Raises:
         UnsupportedGrammarError: The grammar cannot be followed, or allows no token at all.
@@ -89,8 +89,8 @@ class Matcher:
         """Which nodes of a tree the grammar may allow, `(nodes,)`; the root always.
 
         Args:
-            tokens: Of each node; the root's is not looked at.
-            parents: Of each node, before it.
+            tokens: The token of each node; the root's is not looked at.
+            parents: The parent of each node, which comes before it.
 
         Raises:
             GrammarError: The grammar cannot go on.

@@ -24,7 +24,7 @@ _SETTING = threading.Lock()
 
 
 def with_own_stack(num_levels: int, compile: Callable[[], Any], what: str) -> Any:
-    """What `compile` returns.
+    """Call `compile` with enough stack, and return what it returns.
 
     Args:
         num_levels: How deep it may go at most.

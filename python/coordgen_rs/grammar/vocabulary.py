@@ -35,7 +35,7 @@ class Vocabulary:
         end_token_ids: Tokens that end an answer; each is allowed where the grammar may end.
 
     Attributes:
-        vocab_size: As given.
+        vocab_size: The `vocab_size` argument.
 
     Raises:
         OptionError: The package llguidance is missing.

@@ -31,7 +31,7 @@ class Header:
 
 @dataclass(frozen=True)
 class _Line:
-    """Any other line."""
+    """Any line after the first: one request."""
 
     namespace: str
     finished_at: float
@@ -44,7 +44,7 @@ def read_exported(stream: BinaryIO, name: str) -> tuple[Header, Iterator[Request
 
     Args:
         stream: Opened for bytes.
-        name: Of the stream, for messages.
+        name: The stream's name in messages.
 
     Raises:
         HistoryError: A line is malformed, also while requests are read; the message names it.

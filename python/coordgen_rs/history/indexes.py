@@ -27,8 +27,8 @@ def remove_indexes(directory: Path, namespaces: Iterable[str], *, others: bool) 
     """Remove the indexes of some namespaces, and what killed runs left of them.
 
     Args:
-        directory: Of the history.
-        namespaces: Whose indexes are removed, whatever is in them.
+        directory: The history's directory.
+        namespaces: The namespaces whose indexes are removed, whatever is in them.
         others: Whether indexes of namespaces that are not known any more are removed too; a file
             is one only if both its name and its first bytes say so.
     """

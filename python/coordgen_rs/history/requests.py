@@ -53,9 +53,9 @@ class History:
     Disk: 4 bytes per token in the database, 8.3 to 11 in the index.
 
     Args:
-        directory: Of the database and its indexes, created if missing; None keeps all in memory.
+        directory: Holds the database and its indexes, created if missing; None keeps all in memory.
         namespace: Any text but an empty one, for example task and user.
-        fingerprint: Of tokenizer and vocabulary, see `fingerprint_of`.
+        fingerprint: Identifies tokenizer and vocabulary, see `fingerprint_of`.
         vocab_size: Number of ids in the vocabulary.
         max_tokens: Of all namespaces of the directory together; beyond this, the oldest requests
             are evicted, those of other namespaces with a `HistoryWarning`: an eighth of the limit
@@ -65,7 +65,7 @@ class History:
             first.
         fleet: A directory that `coordgen history build` writes, or a copy of it, to draft from as
             well. Read only; the next request takes up an index that was replaced there.
-        fleet_namespace: Whose index of the fleet is drafted from; None for `namespace`.
+        fleet_namespace: The namespace of the fleet index to draft from; None for `namespace`.
         keep: Whether finished requests are kept and drafted from; False leaves the fleet's alone.
 
     Attributes:
@@ -283,7 +283,7 @@ class History:
         self._seen = self.shared.covers
 
     def _open_index(self, path: Path, epoch: str) -> str | None:
-        """Draft from the index; return why that cannot be."""
+        """Draft from the index; return the reason if that is not possible."""
         try:
             self.shared.open_index(path, self._key(epoch))
         except HistoryIndexError as error:
@@ -320,7 +320,7 @@ class History:
                 self._stop_merging()
 
     def _stop_merging(self) -> None:
-        """From now on another thread may start: this one looks at nothing any more."""
+        """Let another thread start from now on: this one reads nothing any more."""
         if self._merger is threading.current_thread():
             self._merger = None
 

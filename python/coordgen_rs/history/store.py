@@ -35,13 +35,13 @@ DEFAULT_MAX_TOKENS = 10_000_000
 """The limit of a history for which none was set."""
 
 _SPARED = 8
-"""Of a limit of at least `_SPARED_FROM` tokens an eighth is evicted at once. An index holds what
+"""An eighth of a limit of at least `_SPARED_FROM` tokens is evicted at once. An index holds what
 is evicted, so it is built again each time; below, all is read again in no time."""
 
 _SPARED_FROM = 8_192
 
 _BUSY_S = 5.0
-"""How long a change waits for another process's."""
+"""Seconds that a change waits for another process's change."""
 
 _SCHEMA = f"""
 CREATE TABLE properties (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -104,7 +104,7 @@ class Stored:
     """What storing changed.
 
     Attributes:
-        numbers: Those of the new requests.
+        numbers: The numbers of the new requests.
         evicted: How many requests were evicted, by namespace.
     """
 
@@ -117,13 +117,13 @@ class HistoryStore:
 
     Args:
         directory: Created if missing; what is created is readable by its owner only.
-        fingerprint: Of tokenizer and vocabulary; None accepts what the database has.
+        fingerprint: Identifies tokenizer and vocabulary; None accepts what the database has.
         vocab_size: Number of ids in the vocabulary; needed to create the database.
         read_only: Create and change nothing.
 
     Attributes:
-        fingerprint: As the database holds it.
-        vocab_size: As the database holds it.
+        fingerprint: The fingerprint in the database.
+        vocab_size: The vocabulary size in the database.
 
     Raises:
         HistoryMismatchError: The database was written with another tokenizer or vocabulary.
@@ -422,7 +422,7 @@ class HistoryStore:
 
 
 def told_evictions(store: HistoryStore, evicted: dict[str, int]) -> str:
-    """In words what was evicted, and from where."""
+    """A message that says what was evicted, and from which namespaces."""
     parts = (f"{count} of {name!r}" for name, count in sorted(evicted.items()))
     return (
         f"{store.path.parent} holds at most {store.max_tokens} tokens, so the oldest requests were "

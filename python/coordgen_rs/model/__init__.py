@@ -126,12 +126,12 @@ class Model:
             draft: Where drafts come from: the name of a method, the names of sources, or "plain".
             commit: "canonical" (exact everywhere) or "compact" (exact where `coordgen check` says).
             history: A directory of finished requests to draft from, and to keep these in.
-            namespace: For example task and user; requests of other namespaces are not drafted from.
+            namespace: Such as task and user; requests of other namespaces are not drafted from.
                 Requests that do not name another one are of this one, "default" by default.
             history_max_tokens: Most tokens that the history keeps; see `History`.
             fleet_history: A directory written by `coordgen history build`, or a copy, to draft
                 from as well. An index that is replaced there is taken up by the next request.
-            fleet_namespace: Whose index of the fleet is drafted from; None for `namespace`.
+            fleet_namespace: The namespace of the fleet index to draft from; None for `namespace`.
             draft_model: The directory of a smaller bundle with the same tokenizer, which also
                 drafts.
             lookup_table: A file written by `coordgen warm-up`.

@@ -25,7 +25,7 @@ class Piece(str):
 
     Args:
         text: The characters.
-        source: As below.
+        source: The `source` attribute.
 
     Attributes:
         source: "target", or the name of the source that drafted them.
@@ -58,7 +58,8 @@ class Span(NamedTuple):
     Attributes:
         start: Its first character, counted from 0.
         end: The character after its last.
-        source: As in `Piece`. A character of several tokens belongs to the one that completes it.
+        source: Where it came from, as in `Piece`. A character of several tokens belongs to the one
+            that completes it.
     """
 
     start: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _LARGEST = 2**64 - 1
-"""Of a seed, and of what the core counts in."""
+"""The largest seed, and the largest number that the core counts in."""
 
 
 class RequestOptions(TypedDict, total=False):
@@ -57,7 +57,7 @@ class RequestOptions(TypedDict, total=False):
     """Called behind each chunk of the prompt with how many tokens of it were computed. It may end
     the request by an exception. A thread that waits for its own turn may be the one that calls."""
     namespace: str | None
-    """Whose request it is: nothing of it is drafted from, or reused, in other namespaces. None is
+    """The request's namespace: nothing of it is drafted from, or reused, in others. None is
     the namespace that the model was opened with."""
     reuse_prefix: bool
     """False computes the whole prompt. By default what the model has read of it in the request

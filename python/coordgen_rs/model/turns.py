@@ -87,7 +87,7 @@ class Turn:
     """One request.
 
     Args:
-        turns: Whose turn it is.
+        turns: Tells whose turn it is.
         request: Same as in `Turns.turn`.
 
     Attributes:
@@ -112,7 +112,7 @@ class Turns:
     Args:
         session: The target; nothing else may use it.
         prefixes: What is kept of requests of earlier namespaces; None keeps nothing.
-        namespace: Whose tokens the session holds.
+        namespace: The namespace whose tokens the session holds.
         release: Called by each `close`, when no request runs any more and none may begin.
 
     Attributes:

@@ -27,7 +27,7 @@ _PACKAGED = "published"
 
 @dataclass(frozen=True)
 class GraphFigures:
-    """One graph of a block. Times in microseconds; a spread is what repeats differ by."""
+    """One graph of a block. Times are in microseconds; a spread is what repeats differ by."""
 
     load_us: float
     load_spread_us: float

@@ -44,7 +44,7 @@ ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 """Paths whose requests wait for the model."""
 
 _MOST_TEXTS = 16
-"""Requests of a client for tokens and templates at once."""
+"""Most simultaneous requests of a client for tokens and templates."""
 
 _T = TypeVar("_T")
 
@@ -57,8 +57,8 @@ class Access:
         model: The model's name.
         keys: The API keys; none asks for none.
         namespace_by_key: Whether each name of a key has a namespace of its own.
-        namespace: What those begin with.
-        hosts: Names of this server, beside localhost and IP addresses.
+        namespace: The prefix of those namespaces.
+        hosts: Names of this server, besides localhost and IP addresses.
         origins: Origins of other web pages that may ask.
         with_metrics: Whether there is `/metrics`.
     """
@@ -76,7 +76,7 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
     """The application.
 
     Args:
-        worker: Answers; started and ended by the caller.
+        worker: Answers requests; started and ended by the caller.
         access: Who may ask, and for what.
     """
     endpoints = Endpoints(worker, access)
@@ -125,8 +125,8 @@ class Endpoints:
     """What each path answers.
 
     Args:
-        worker: Answers.
-        access: The model's name.
+        worker: Answers requests.
+        access: Gives the model's name.
     """
 
     def __init__(self, worker: Worker, access: Access) -> None:
@@ -185,7 +185,7 @@ class Endpoints:
         return Answering(job, self._worker, form)
 
     async def tokenize(self, request: Request) -> Response:
-        """The tokens of a text, as llama.cpp's server gives them."""
+        """Answer with the tokens of a text, as llama.cpp's server does."""
         content, special, with_pieces = await self._read(request, asked_tokens)
         tokenizer = self._worker.model.tokenizer
 
@@ -217,7 +217,7 @@ class Endpoints:
         )
 
     async def metrics(self, request: Request) -> Response:
-        """Counts for Prometheus."""
+        """Answer with counts for Prometheus."""
         worker = self._worker
         text = worker.figures.text(num_running=worker.num_running, num_waiting=worker.num_waiting)
         return PlainTextResponse(text, media_type=CONTENT_TYPE)

@@ -26,7 +26,7 @@ class Figures:
     """Counts since the server began.
 
     Attributes:
-        finished: Answers.
+        finished: Answers that were given whole.
         given_up: Requests whose client went away.
         failed: Requests that ended with an error after their turn had come.
         refused: Requests that found the queue full.

@@ -31,12 +31,12 @@ class Job:
     Args:
         asked: What it asks for.
         prompt_ids: `(tokens,) u32`, made of it.
-        client: Whose turn it takes.
+        client: The client whose turn it takes.
         namespace: Same as in `RequestOptions`.
 
     Attributes:
-        asked: As given.
-        client: As given.
+        asked: The `asked` argument.
+        client: The `client` argument.
         is_ended: Whether it is to stop: read by the worker between steps.
         queued_s: Seconds that it waited for its turn.
     """
@@ -57,14 +57,14 @@ class Job:
         self._news = asyncio.Queue[News]()
 
     def begin(self, model: Model) -> Stream:
-        """Its turn has come."""
+        """Begin the answer: its turn has come."""
         self.queued_s = time.monotonic() - self._since
         return self.asked.begin(
             model, self._prompt_ids, namespace=self._namespace, on_read=self._check
         )
 
     def _check(self, num_read: int) -> None:
-        """Between two chunks of the prompt.
+        """Check between two chunks of the prompt whether to go on.
 
         Raises:
             GivenUpError: The job has ended.
@@ -78,7 +78,7 @@ class Job:
             self._loop.call_soon_threadsafe(self._news.put_nowait, news)
 
     def stop(self, why: Exception | None = None) -> None:
-        """End it: None if nobody listens any more."""
+        """End the job; the news is None if nobody listens any more."""
         self.is_ended = True
         self.tell(why)
 

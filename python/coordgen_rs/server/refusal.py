@@ -28,19 +28,19 @@ _OF_REQUEST = (
     ShapeError,
     TokenOutOfRangeError,
 )
-"""Errors that another request would not get."""
+"""Errors that the request itself causes: another one would not get them."""
 
 
 class RefusalError(Exception):
-    """A request that gets an error.
+    """A request is answered with an error.
 
     Args:
         message: What is wrong, and what to do.
-        status: Of HTTP.
+        status: The HTTP status.
         kind: OpenAI's `type`.
         param: The field at fault.
         code: OpenAI's `code`.
-        headers: More of them.
+        headers: Further HTTP headers.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class UnavailableError(RefusalError):
     """The server cannot answer now: it loads the model, or is going down.
 
     Args:
-        message: Which of these.
+        message: Tells which of these.
     """
 
     def __init__(self, message: str) -> None:
@@ -109,7 +109,7 @@ class TooLongError(RefusalError):
     """A text does not fit into the model's context.
 
     Args:
-        what: Which text.
+        what: Names the text.
         num: How many tokens it has, or at least.
         context: How many fit.
         field: Where it comes from.

@@ -31,7 +31,7 @@ from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.worker import Worker
 
 _SLOWEST_READER_S = 2
-"""What clients get to read the end of their answers, once the server is told to end."""
+"""Seconds for clients to read the end of their answers, once the server is told to end."""
 
 _KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than clients keep theirs (httpx 5 s, proxies 60),
@@ -129,7 +129,7 @@ class _Server(uvicorn.Server):
     """uvicorn, which gives running requests time to end, and ends the rest by an error.
 
     Args:
-        config: Of uvicorn.
+        config: uvicorn's configuration.
         worker: Takes no more jobs once the server ends.
         grace_s: Seconds until the rest is ended.
         connections: Looked at from time to time.
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
             listening.listen(MOST_CONNECTIONS)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second; see uvicorn."""
+        """Do what is due ten times a second; see uvicorn."""
         if counter % 10 == 0:
             self._connections.drop_slow(asyncio.get_running_loop().time())
         return await super().on_tick(counter)

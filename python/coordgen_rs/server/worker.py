@@ -21,7 +21,7 @@ from coordgen_rs.server.turns import Turns
 State = Literal["loading", "ready", "closing", "failed"]
 
 _LONGEST_WAIT_S = 60
-"""Of `Retry-After`."""
+"""The largest value of `Retry-After`."""
 
 
 class Worker:
@@ -36,7 +36,7 @@ class Worker:
         state: "loading", "ready", "closing" or "failed".
         failure: Why the model could not be opened, or cannot be used any more.
         figures: Counts of what was answered.
-        places: Of requests for answers.
+        places: The places that requests for answers take.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _PROC = Path("/proc")
-"""Of Linux and Android."""
+"""The directory of process information on Linux and Android."""
 
 
 def usable_cores() -> int:
@@ -30,7 +30,7 @@ def cpu_name() -> str:
 
 
 def cpu_model() -> str:
-    """What tells processors with different instructions apart."""
+    """A text that tells processors with different instructions apart."""
     lines = {line for line in _read("cpuinfo") if line.startswith(("model name", *_FEATURES))}
     return "".join(sorted(lines)) or platform.processor()
 
@@ -131,7 +131,7 @@ def _windows() -> Any:
 
 
 def _counters() -> _Counters:
-    """Those of this process; zeros where Windows refuses."""
+    """The memory counters of this process; zeros where Windows refuses."""
     counters = _Counters(size=ctypes.sizeof(_Counters))
     kernel = _windows()
     kernel.GetCurrentProcess.restype = ctypes.c_void_p

@@ -135,7 +135,7 @@ def kernel_library() -> Path | None:
 
 
 def kernel_build() -> str:
-    """Which kernels compute the functions in graphs: another build's may round otherwise."""
+    """The build of the kernels for functions in graphs: another build's may round otherwise."""
     library = kernel_library()
     if library is None:
         return "functions"

@@ -41,7 +41,7 @@ class OrtSession:
         costs: What the blocks cost, for plans; None estimates them from their sizes.
 
     Attributes:
-        device: As given.
+        device: The `device` argument.
         bundle: The device's bundle.
         cache: The device's keys and values.
         blocks: The device's blocks.
@@ -342,7 +342,7 @@ class OrtSession:
 
         Args:
             prefix: Saved from this session.
-            num_tokens: As many as it has, or fewer.
+            num_tokens: At most as many as the prefix has.
 
         Raises:
             OptionError: `num_tokens` is negative or no integer.

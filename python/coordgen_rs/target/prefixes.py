@@ -13,15 +13,15 @@ from coordgen_rs.errors import arguments
 from coordgen_rs.target.session import KeepsPrefixes, KeepsTokens, SavedPrefix, Session
 
 LEAST_TOKENS = 16
-"""Fewer are sooner computed again than kept."""
+"""Fewer tokens are computed again sooner than kept."""
 
 
 class PrefixPool:
     """Saved prefixes of one session; those least recently used go first.
 
     Args:
-        most_bytes: Of all that are kept. While one is saved, its bytes are there in addition.
-        namespace: Whose tokens the session holds at first.
+        most_bytes: Most bytes of all that are kept. While one is saved, its bytes come on top.
+        namespace: The namespace whose tokens the session holds at first.
 
     Raises:
         OptionError: `most_bytes` is negative or no integer.
@@ -88,7 +88,7 @@ class PrefixPool:
 
 
 class _Kept(NamedTuple):
-    """A saved prefix, and whose it is."""
+    """A saved prefix, and its namespace."""
 
     namespace: str
     prefix: SavedPrefix

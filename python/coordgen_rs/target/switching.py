@@ -1,4 +1,4 @@
-"""Has the graphs of a session's blocks brought into memory by `_core.Switcher`.
+"""Has `_core.Switcher` bring the graphs of a session's blocks into memory.
 
 In: a switcher, and the code that runs in between. Out: prompts, passes and runs that are begun, and
 cancelled if an exception ends them. The switcher decides what is loaded when, and loads it.
@@ -61,7 +61,10 @@ def running(switcher: Switcher, block: int, gap_work: GapWork = None) -> Iterato
 
 @contextmanager
 def cancelled_by_errors(switcher: Switcher) -> Iterator[None]:
-    """Around what begins something, too: a signal's handler may raise as that returns."""
+    """Cancel if an exception ends the block, which also holds what begins the work.
+
+    A signal's handler may raise just as that returns.
+    """
     try:
         yield
     except BaseException:

@@ -1,1 +1,1 @@
-"""Text: prompts and answers, and output for people at a terminal."""
+"""Text: tokenizers, chat templates, stop strings, and text that arrives token by token."""

@@ -12,16 +12,16 @@ from typing import Any
 from jinja2 import TemplateError
 
 MOST_CHARS = 8 << 20
-"""Of any text that a template makes: more than any model reads."""
+"""Longest text that a template makes: more than any model reads."""
 
 ITEM_CHARS = 16
 """What an item of a list counts as."""
 
 _MOST_MADE = 8 * MOST_CHARS
-"""Of all that a rendering makes, also if it is dropped at once."""
+"""Most characters that a rendering makes in all, also if they are dropped at once."""
 
 _MOST_WORK = 4_000_000
-"""Rounds of loops, and calls."""
+"""Most rounds of loops, and calls."""
 
 _MOST_SECONDS = 20.0
 MOST_BITS = 4096
@@ -67,7 +67,7 @@ class Budget:
 
 
 def check_length(length: int) -> None:
-    """Check what a text, or a list, would be long.
+    """Check how long a text, or a list, would be.
 
     Raises:
         TemplateError: It would be too long.
@@ -109,7 +109,7 @@ def length_as_text(value: Any, *, is_shown: bool = False) -> int:
 
 
 def _length(value: Any, known: dict[int, int], is_shown: bool) -> int:
-    """A list may hold another one many times over, and that again: each is looked at once."""
+    """The length of nested values; each is looked at once, as lists may hold one many times."""
     if isinstance(value, str | bytes):
         return len(value) if not is_shown or value.isalnum() else len(repr(value))
     if not isinstance(value, _CONTAINERS):

@@ -18,7 +18,7 @@ from coordgen_rs.text.jinja_formats import check_percent
 
 _FEW = 100
 _SLOW_CHARS = 8192
-"""Of what goes into filters that take long for a text, some as its length squared."""
+"""Longest input of slow filters; the time of some grows with its square."""
 
 _MOST_COMPARED = 1 << 30
 _MOST_LISTS = 100_000
@@ -27,11 +27,11 @@ _ENCODINGS = re.compile(r"(utf[-_]?8|ascii|latin[-_]?1)", re.IGNORECASE)
 _ERRORS = ("strict", "ignore", "replace")
 
 Rule = Callable[[Any, list[Any]], None]
-"""Given the value and all arguments; raises TemplateError."""
+"""Checks a call, given the value and all arguments; raises TemplateError."""
 
 
 def _nothing(value: Any, given: list[Any]) -> None:
-    """It makes no more than it is given, in a time that grows with that."""
+    """Check nothing: such calls make no more than they get, in a time that grows with that."""
 
 
 def _padded(value: Any, given: list[Any]) -> None:
@@ -195,7 +195,7 @@ METHODS: tuple[tuple[type, dict[str, Rule]], ...] = (
     (Cycler, _rules({_nothing: "next reset"})),
     (LoopContext, _rules({_nothing: "cycle changed"})),
 )
-"""By the type of the value."""
+"""Rules of methods, by the type of the value."""
 
 LOOK_UPS = _rules(
     {

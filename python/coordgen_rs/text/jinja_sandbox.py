@@ -36,7 +36,7 @@ from coordgen_rs.text.jinja_formats import check_percent, safe_format
 from coordgen_rs.text.jinja_rules import FILTERS, LOOK_UPS, Rule, rule_of
 
 MOST_SOURCE_CHARS = 1 << 18
-"""Of a template: the longest that is known has a tenth of it."""
+"""Longest source of a template: the longest that is known has a tenth of it."""
 
 _FEW = 100
 _MOST_ODD_KEYS = 10_000
@@ -47,7 +47,7 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
     """Jinja for chat templates; one rendering at a time in a thread.
 
     Attributes:
-        budget: Of the rendering; to be restarted before each, and before a template is compiled.
+        budget: The rendering's budget; to be restarted before each rendering and compilation.
     """
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
@@ -281,7 +281,7 @@ class _Code(CodeGenerator):
         self.write(")")
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
-        """Only what the source says by itself: nothing is computed before the rendering.
+        """Take only text of the source as constant: nothing is computed before the rendering.
 
         Raises:
             Impossible: It is something else.
@@ -310,7 +310,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """Jinja's, without names that Python keeps for itself."""
+    """Jinja's namespace, without names that Python keeps for itself."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         values = dict(*args[1:], **kwargs)
@@ -323,7 +323,7 @@ class _Namespace(Namespace):
         super().__setitem__(name, value)
 
     def __repr__(self) -> str:
-        """Without what it holds: that may be other namespaces, each many times."""
+        """A text without its contents: they may be other namespaces, each many times."""
         return "<Namespace>"
 
 

@@ -21,13 +21,13 @@ _FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC
 _KEEPING = {"ByteLevel", "Digits", "FixedLength", "Metaspace"}
 """Pre-tokenizers that leave nothing out."""
 _LEAVING_SPACES = {"BertPreTokenizer", "UnicodeScripts", "Whitespace", "WhitespaceSplit"}
-"""Those that leave out white space, and nothing else; `UnicodeScripts` does so at the beginning."""
+"""Pre-tokenizers that leave out white space alone; `UnicodeScripts` only at the beginning."""
 _ADDING = {"BertProcessing", "ByteLevel", "RobertaProcessing"}
 """Post-processors that take no token away."""
 
 _LONGEST_CHARACTER = 4
 _BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
-"""Those that occur in UTF-8."""
+"""The bytes that occur in UTF-8."""
 
 
 @dataclass(frozen=True)

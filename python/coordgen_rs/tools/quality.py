@@ -36,7 +36,7 @@ from coordgen_rs.tools.export.qnn.exporter import QNN_WEIGHTS, export_qnn
 
 FLOAT: WeightKind = "fp32"
 _ROWS, _HEAD_ROWS = 256, 32
-"""Of the graphs for QNN."""
+"""Rows of the graphs for QNN."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Quality:
         weights: The kind.
         cache_type: How keys and values are stored on QNN; None on CPU.
         is_calibrated: Whether a text decided how they were rounded.
-        num_bytes: Of all files of the bundle.
-        perplexity: Of the text.
+        num_bytes: Bytes of all files of the bundle.
+        perplexity: Perplexity of the text.
         agreement: Share of tokens behind which both choose the same next one.
         divergence: Kullback-Leibler divergence of its distribution from the float model's, nats a
             token, in the mean.
@@ -72,7 +72,7 @@ class QualityReport:
     """All kinds of weights of a checkpoint, float first."""
 
     num_tokens: int
-    """Of the text."""
+    """Tokens of the text."""
     rows: tuple[Quality, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def compare_weights(
         text: What is read, in pieces of at most 256 tokens (`read_texts`). None takes the part of
             `calibration` that is held out, or else four short English texts, which are not those
             by which `w8a8` is equalised.
-        calibration: Weights that gain from a calibration text are compared with it, too.
-        most_tokens: Of the text, at least 2.
+        calibration: A calibration text; weights that gain from one are compared with it, too.
+        most_tokens: Most tokens of the text, at least 2.
         threads: Compute threads; None for one per core.
         soc: Compare the kinds of `export_qnn` for this chip instead of those for CPU.
         cache_type: With `soc`, how keys and values are stored.
@@ -323,7 +323,7 @@ def _device(bundle: Bundle) -> Device:
 
 
 def _logits(session: OrtSession, piece: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Of each chunk of a text, `(rows, vocab_size)`."""
+    """Logits of each chunk of a text, `(rows, vocab_size)`."""
     chunks: list[NDArray[np.float32]] = []
     session.prefill(
         np.asarray(piece, np.uint32), on_logits=lambda logits: chunks.append(logits.copy())

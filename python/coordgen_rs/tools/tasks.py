@@ -60,7 +60,7 @@ class RayTasks:
     Args:
         address: "local" for workers on this machine, one per core, "local:N" for N of them, or
             that of a cluster: "auto", "HOST:PORT" or "ray://HOST:PORT".
-        cores: That Ray sets aside for each call.
+        cores: Cores that Ray sets aside for each call.
 
     Raises:
         OptionError: The address is none, the package ray is missing, or the largest machine of

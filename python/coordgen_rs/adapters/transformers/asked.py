@@ -40,7 +40,7 @@ DONE = frozenset(
         "watermarking_config",
     }
 )
-"""Fields that are done as ever: in logits processors, stopping criteria, the prompt, the loop."""
+"""Fields that work as usual: in logits processors, stopping criteria, the prompt, the loop."""
 
 IDLE = frozenset(
     {

@@ -34,7 +34,7 @@ class Drafted:
         rows: Rows that a step may have, ascending.
         costs: Cost of a step of each; "measured" measures them at a model's first request, None
             where rows are free, as on a GPU.
-        history: Finished requests to draft from; they are remembered there.
+        history: Finished requests to draft from; new ones are added to it.
 
     Attributes:
         num_steps: Runs of the model in the last request, the prompt's left out.
@@ -73,7 +73,7 @@ class Drafted:
         tokenizer: Any = None,
         **model_kwargs: Any,
     ) -> "torch.Tensor":
-        """The request's tokens, prompt included, `(1, tokens) i64`.
+        """Generate, and return the request's tokens, prompt included, `(1, tokens) i64`.
 
         The tokenizer is not used: stopping criteria have it.
 

@@ -31,7 +31,7 @@ class TransformersHost:
             one at each `clear`.
 
     Attributes:
-        takes_trees: As given.
+        takes_trees: The `takes_trees` argument.
         commit: Same as in `Host`.
         capacity: Same as in `Host`.
         vocab_size: Same as in `Host`.

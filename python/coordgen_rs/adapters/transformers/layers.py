@@ -110,7 +110,7 @@ def draftable_len(config: Any, text_len: int) -> int:
 
 
 def _rope_parameters(config: Any) -> list[dict[str, Any]]:
-    """Those of the model, or of each kind of its layers."""
+    """The rotary parameters of the model, or of each kind of its layers."""
     found = getattr(config, "rope_parameters", None) or {}
     by_kind = [value for value in found.values() if isinstance(value, dict)]
     return by_kind or [found]

@@ -1,7 +1,7 @@
 """`coordgen chat`: a dialogue with an instruct model, in a terminal or from a pipe.
 
 In: lines of the user. Out: answers as they come, and what `/stats` and the like ask for. What a
-dialogue is, and how it goes on after an answer that was stopped, is in `dialogue.py`.
+dialogue is, and how it goes on after an answer that was stopped, is in `model/dialogue.py`.
 """
 
 import argparse

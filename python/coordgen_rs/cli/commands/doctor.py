@@ -54,7 +54,7 @@ _INSTRUCTIONS = [
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8"),  # x86
     *("asimd", "asimddp", "i8mm", "bf16", "sve", "sme"),  # ARM
 ]
-"""As Linux names them."""
+"""Instructions by their names in Linux."""
 
 
 def add_arguments(parser: Parser) -> None:

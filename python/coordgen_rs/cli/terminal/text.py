@@ -13,7 +13,7 @@ from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import OptionError
 
 MOST_BYTES = 1 << 28
-"""Of a text: far more than any model reads, and still held in memory."""
+"""Largest text: far more than any model reads, and still held in memory."""
 
 _PIECE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = "\ufeff"
@@ -31,7 +31,7 @@ def read_file(path: Path) -> str:
 
 
 def read_stdin() -> str:
-    """The text of stdin; as in `read_file`.
+    """The text of stdin, read as in `read_file`.
 
     Raises:
         OptionError: It is not UTF-8, longer than `MOST_BYTES`, or closed.
@@ -86,7 +86,7 @@ def from_argument(name: str, value: str) -> str:
 
     Args:
         name: The option, for messages.
-        value: As Python passes it on: a byte that is no text stands there as a surrogate.
+        value: The text as Python passes it on: a byte that is no text stands there as a surrogate.
 
     Raises:
         OptionError: It is not valid text.

@@ -21,9 +21,9 @@ from coordgen_rs.foreign.genai.graph_edit import attributes
 
 _CONTRIBUTED = ("FusedMatMul",)
 _ANY, _SAME = -1, 0
-"""In a Reshape: the dimension that it infers, and one that is as long as before."""
+"""Dimensions in a Reshape: the one that it infers, and one that keeps its length."""
 _MASKED = -1e4
-"""As the core writes it into masks."""
+"""The value that the core writes into masks."""
 
 _INPUTS = (
     *("query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length"),
@@ -55,7 +55,7 @@ class AttentionWriter:
 
     Args:
         graph: Holds the nodes, and what they rotate by.
-        sizes: Those of all layers.
+        sizes: The sizes of all layers.
     """
 
     def __init__(self, graph: DecoderGraph, sizes: ModelShape) -> None:

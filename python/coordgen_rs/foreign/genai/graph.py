@@ -67,7 +67,7 @@ class DecoderGraph:
 
     @classmethod
     def parse(cls, path: Path, content: bytes, config: GenaiConfig) -> "DecoderGraph":
-        """The graph of a file's content; arguments are the same as in the class.
+        """Parse a file's content into its graph; arguments are the same as in the class.
 
         Raises:
             BundleError: It is not a graph, or has something that cannot be run.

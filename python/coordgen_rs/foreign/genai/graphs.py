@@ -61,7 +61,7 @@ def head_model(graph: DecoderGraph, model: ModelShape) -> bytes:
 
 
 def _in_order(graph: DecoderGraph) -> list[tuple[int, onnx.NodeProto]]:
-    """Layer and attention node, in the order of the graph: what nodes share stands first."""
+    """Layers and their attention nodes in the graph's order: what nodes share stands first."""
     layers = {id(node): layer for layer, node in enumerate(graph.attention)}
     return [(layers[id(node)], node) for node in graph.edit.nodes if id(node) in layers]
 

@@ -125,7 +125,7 @@ class GenieHead:
 
     Args:
         blocks: The parts.
-        encoding: Of the logits.
+        encoding: The encoding of the logits.
         rows: Most rows of a run.
         vocab_size: Number of logits of a row.
     """

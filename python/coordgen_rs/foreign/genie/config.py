@@ -1,7 +1,7 @@
 """genie_config.json: what Genie is told of a model.
 
 In: the path of such a file. Out: a `GenieConfig`, checked for types and for what can run here: one
-decoder in context binaries for HTP. How its graphs look stands in the binaries (`graphs.py`).
+decoder in context binaries for HTP. How its graphs look stands in the binaries (`binary/file.py`).
 Fields that only tune Genie itself (threads, sampling, the drafting of its dialog) are not read.
 """
 
@@ -188,7 +188,7 @@ def token_ids(what: str, value: object) -> list[int]:
 
 
 def _with_underscores(value: Any) -> Any:
-    """The same with `-` in names as `_`."""
+    """The same object, with `-` in names replaced by `_`."""
     if isinstance(value, dict):
         return {key.replace("-", "_"): _with_underscores(item) for key, item in value.items()}
     return value

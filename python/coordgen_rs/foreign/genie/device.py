@@ -101,7 +101,7 @@ def _target(folder: GenieFolder, soc: str | None) -> QnnTarget:
 
 
 def _check_version(folder: GenieFolder) -> None:
-    """A binary runs on the same or a later QAIRT than the one that made it.
+    """Check the version of QAIRT: a binary needs the one that made it, or a later one.
 
     Raises:
         ProviderError: It was made by a later one than is here.

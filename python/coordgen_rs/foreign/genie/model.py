@@ -32,7 +32,7 @@ class GenieModel:
         embedded: How the first part reads embedded tokens; None if it reads ids.
         hidden: How hidden states are passed behind each part but the last.
         logits: How logits are given.
-        caches: By layer.
+        caches: The encodings of keys and values, by layer.
         num_kv_heads: Heads of keys and values.
         head_dim: Width of a head.
         hidden_size: Width of hidden states; None for one part that reads ids.

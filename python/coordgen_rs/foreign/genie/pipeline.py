@@ -1,4 +1,4 @@
-"""A pipeline of ONNX Runtime GenAI for QNN, as AI Hub Models up to 0.46 made it, as it is.
+"""A pipeline of ONNX Runtime GenAI for QNN, as AI Hub Models up to 0.46 made it, run unchanged.
 
 In: a folder whose genai_config.json is of the type decoder-pipeline. Out: a `PipelineFolder`: the
 same graphs as in a bundle of Genie, in binaries that small ONNX files of the folder name. Of its

@@ -34,9 +34,9 @@ class IndexEntry:
     """What the list says of an index.
 
     Attributes:
-        namespace: Whose requests it holds.
-        num_requests: How many.
-        num_tokens: Of all of them, a terminator each included.
+        namespace: The namespace of its requests.
+        num_requests: The number of its requests.
+        num_tokens: Tokens of all requests, including a terminator for each.
         text_start: Byte of the index at which their tokens begin.
         head_sha256: Of the index's header, by which an index of another build is noticed.
     """
@@ -53,11 +53,11 @@ class BuildList:
     """The content of `fleet.json`.
 
     Attributes:
-        format: Of all files of the build.
-        fingerprint: Of the tokenizer.
+        format: The format of all files of the build.
+        fingerprint: Identifies the tokenizer.
         vocab_size: Number of ids in the vocabulary.
         max_tokens: The limit of each namespace.
-        namespaces: By name.
+        namespaces: The indexes, by the name of their namespace.
     """
 
     format: Literal["coordgen-fleet-1"]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Table: TypeAlias = NDArray[Any]
-"""`(documents,)` of `ROW`."""
+"""An array `(documents,)` with rows of type `ROW`."""
 
 ROW = np.dtype(
     [
@@ -25,7 +25,7 @@ ROW = np.dtype(
 
 
 def digest(token_ids: bytes) -> tuple[int, int]:
-    """What tells documents apart: 128 bits, so that no two of a fleet meet by chance."""
+    """A digest that tells documents apart: 128 bits, so that no two of a fleet meet by chance."""
     hashed = hashlib.blake2b(token_ids, digest_size=16).digest()
     return int.from_bytes(hashed[:8], "little"), int.from_bytes(hashed[8:], "little")
 

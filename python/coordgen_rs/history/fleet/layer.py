@@ -15,10 +15,10 @@ class FleetLayer:
     """The index of one namespace.
 
     Args:
-        directory: Of the indexes; none need be there yet.
-        namespace: Whose index is read.
-        fingerprint: Of the tokenizer.
-        shared: Above which the index is opened.
+        directory: Holds the indexes; none need be there yet.
+        namespace: The namespace whose index is read.
+        fingerprint: Identifies the tokenizer.
+        shared: The history below which the index is opened.
 
     Raises:
         HistoryError: There is no such directory.
@@ -63,7 +63,7 @@ class FleetLayer:
         return None
 
     def _status(self) -> tuple[int, ...] | None:
-        """What tells files at one path apart; None where there is none."""
+        """The status that tells files at one path apart; None where there is no file."""
         try:
             status = self._path.stat()
         except OSError:

@@ -41,7 +41,7 @@ class Answering(Response):
     Args:
         job: Submitted to the worker.
         worker: Told when the client has gone.
-        form: Its objects.
+        form: Makes the objects of the answer.
     """
 
     def __init__(self, job: Job, worker: Worker, form: Form) -> None:

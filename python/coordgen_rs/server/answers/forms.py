@@ -1,7 +1,7 @@
 """The shapes of answers: OpenAI's objects, whole or as the chunks of a stream.
 
-In: steps and answers. Out: objects for JSON, with the figures of `answers/timings.py` and our own
-`coordgen`. Calls of functions are told apart by `tools/calls.py`. It sends nothing.
+In: steps and answers. Out: objects for JSON, with the figures of `timings.py` and our own
+`coordgen`. Calls of functions are told apart by `server/tools/calls.py`. It sends nothing.
 """
 
 import secrets

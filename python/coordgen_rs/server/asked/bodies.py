@@ -18,7 +18,7 @@ from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.text.tokenizer import Tokenizer
 
 MOST_BODY_BYTES = 8 << 20
-"""Of a request, whatever the model."""
+"""The longest body of any request, whatever the model."""
 
 MOST_VALUES = 200_000
 """Values of lists and objects: each takes far more memory than it has letters."""
@@ -27,7 +27,7 @@ LONG_BODY_BYTES = 32 << 10
 """What is shorter is parsed sooner than it is handed to a thread: about half a millisecond."""
 
 SLOWEST_BODY_S = 60.0
-"""What a client has to send all of it."""
+"""Seconds that a client has to send a whole body."""
 
 _BYTES_BESIDE = 512 << 10
 """What a body may hold beside its prompt: tools, a schema, settings."""
@@ -58,7 +58,7 @@ async def read(
 
     Args:
         request: Nothing of its body has been read.
-        check: Of its fields.
+        check: Checks its fields.
         most_bytes: A longer body is refused.
         in_thread: Runs what takes long.
 

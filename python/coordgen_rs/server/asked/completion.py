@@ -61,14 +61,14 @@ class Asked:
         prompt: Makes the prompt's tokens, `(tokens,) u32`, of what was asked; from any thread.
         prompt_field: The field that holds the prompt, for messages.
         options: How the answer is made.
-        limit: Most tokens of it; None for as many as fit.
-        kind: Which endpoint it came by.
+        limit: Most tokens of the answer; None for as many as fit.
+        kind: The endpoint that it came by.
         is_streamed: Whether the answer is sent as it is made.
         with_usage: Whether a stream ends with a chunk of usage.
         with_spans: Whether to tell the source of each part of the answer.
         with_trees: Whether to show the draft tree of each step.
         with_token_ids: Whether to give the answer's tokens, too.
-        seed: Of sampling; None where nothing is sampled.
+        seed: The seed of sampling; None where nothing is sampled.
         tools: What the model may call.
     """
 
@@ -218,7 +218,7 @@ def asked_rest(
     """The rest of a body.
 
     Args:
-        fields: Of the body, those of one endpoint alone excepted.
+        fields: The fields of the body, except those of one endpoint alone.
         prompt: Same as in `Asked`.
         prompt_field: Same as in `Asked`.
         limit: Same as in `Asked`.

@@ -17,7 +17,7 @@ MOST_STOPS, MOST_STOP_LEN = 16, 256
 
 
 def stop_strings_of(fields: Fields) -> list[str]:
-    """Where the answer is to end.
+    """The strings at which the answer is to end.
 
     Raises:
         RefusalError: It is malformed.

@@ -1,7 +1,8 @@
 """A dialogue as a request gives it, and the text that the model reads for it.
 
 In: `messages`, `tools` and `chat_template_kwargs` of a body. Out: a `Dialogue`, or a refusal that
-names the field. The text is the chat template's; where that knows no tools, see `tools/prompts.py`.
+names the field. The text is the chat template's; where that knows no tools, see
+`server/tools/prompts.py`.
 """
 
 from dataclasses import dataclass

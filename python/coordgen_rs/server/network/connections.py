@@ -15,14 +15,14 @@ from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES
 from coordgen_rs.server.network.client import network_of
 
 SLOWEST_HEAD_S = 20.0
-"""What a client has from the first byte of a request's head to its end."""
+"""Seconds that a client has from the first byte of a request's head to its end."""
 
 LONGEST_SILENCE_S = 90.0
 """How long a connection may be open without a byte of a request, or may still send a body that was
 refused."""
 
 SLOWEST_READER_S = 60.0
-"""How long a client may leave what it is sent unread."""
+"""Seconds for which a client may leave unread what it is sent."""
 
 _READ_AT_ONCE, _CHUNKS_AT_ONCE = 64 << 10, 2 << 10
 """Bytes of a body that are read before others have their turn. The smallest chunks take 6 bytes and
@@ -34,7 +34,7 @@ takes the time of all others."""
 
 
 class Open(Protocol):
-    """A connection, as far as it matters which has to go.
+    """A connection, as seen when one has to be dropped.
 
     Attributes:
         address: Where it comes from.
@@ -46,7 +46,7 @@ class Open(Protocol):
         """Whether no request is being done on it, or the client does not read what it gets."""
 
     def waits_since(self) -> tuple[float, float]:
-        """Since when it does not get on, and for how long it may be so; seconds."""
+        """Since when it has made no progress, and for how long it may; seconds."""
 
     def drop(self) -> None:
         """Close it at once."""
@@ -102,10 +102,10 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn's that is one of a server's.
+    """A uvicorn connection that a server's `Connections` keeps track of.
 
     Args:
-        all_of_them: Of the server.
+        all_of_them: All connections of the server.
         **more: uvicorn's own.
     """
 

@@ -33,9 +33,9 @@ class Guard:
     Args:
         app: The application.
         keys: What `Authorization: Bearer` may hold; none asks for none.
-        hosts: Names of this server, beside localhost and IP addresses.
+        hosts: Names of this server, besides localhost and IP addresses.
         origins: Origins of other web pages that may ask, such as `https://chat.example`.
-        place: What a request with a body is held by, from before that is read: it may refuse.
+        place: Holds a request with a body from before it is read; it may refuse.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Guard:
         return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
     def _check(self, headers: Headers, path: str, method: str) -> str | None:
-        """Check where a request comes from; the name behind its key.
+        """Check where a request comes from, and return the name behind its key.
 
         Raises:
             RefusalError: It may not be answered.

@@ -20,7 +20,7 @@ class ApiKey(NamedTuple):
     """A key that clients send.
 
     Attributes:
-        name: Whose it is.
+        name: The name of its owner.
         secret: What they send.
     """
 

@@ -27,7 +27,7 @@ class Lanes:
         """What a function returns or raises.
 
         Args:
-            client: Whose it is; those of one key count as one client.
+            client: The client it runs for; those of one key count as one client.
             function: Called in another thread, once it is its turn.
         """
         name = client.key or client.network

@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from coordgen_rs.errors import OptionError
 
 MOST_CONNECTIONS = 512
-"""However many descriptors there are: one request is answered at a time."""
+"""Most connections however many descriptors there are: one request is answered at a time."""
 
 ACCEPTED_AT_ONCE = 4
 """Connections between two looks at the others."""
 
 _OTHER_DESCRIPTORS = 192
-"""What the model's files and the connections of one look may need."""
+"""Descriptors that the model's files and the connections of one look may need."""
 
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 
@@ -32,7 +32,7 @@ class ListeningSocket(socket.socket):
     its beginning, about 40 ms.
 
     Args:
-        family: Of the address.
+        family: The address family.
     """
 
     def __init__(self, family: int) -> None:
@@ -103,7 +103,7 @@ def _listening(family: int, address: tuple[object, ...]) -> ListeningSocket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """Where it listens."""
+    """The URL at which it listens."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -20,7 +20,7 @@ class Places:
     """Who has how many requests.
 
     Args:
-        most: Requests of a client.
+        most: Most requests of a client.
         when_full: Seconds until it pays to come again, of a client that has so many requests.
     """
 
@@ -30,7 +30,7 @@ class Places:
 
     @contextmanager
     def one(self, client: Client) -> Iterator[None]:
-        """A place, until the end of the block.
+        """Hold a place until the end of the block.
 
         Raises:
             RefusalError: There is none.

@@ -15,7 +15,7 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 
 
 class Content(NamedTuple):
-    """Text for whoever asked."""
+    """Text of the answer, for the client."""
 
     text: str
 

@@ -2,7 +2,7 @@
 
 In: `tools`, `tool_choice` and `parallel_tool_calls` of a body. Out: `Tools`, or a refusal that
 names the field; and where a call is asked for, the grammar that it is held to. What a model says is
-read in `tools/calls.py`.
+read in `calls.py`.
 """
 
 import re
@@ -15,7 +15,7 @@ from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
 
 MOST_TOOLS = 128
-"""As OpenAI's limit."""
+"""The same limit as OpenAI's."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _NO_PARAMETERS: dict[str, Any] = {
@@ -32,7 +32,7 @@ class Tools:
     """Functions that the model may call.
 
     Attributes:
-        listed: As the request gives them.
+        listed: The functions as the request lists them.
         parameters: The JSON schema of each function's arguments, by its name.
         forced: The one to call; None leaves the choice to the model.
         is_required: Whether one has to be called.

@@ -27,7 +27,7 @@ class QnnHead:
         steps: The buffers of all decode widths.
         soc: The chip.
         options: How to compile and run.
-        encoding: Of the logits.
+        encoding: The encoding of the logits.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class IntegerCache:
     """Cache of one request, all layers, as the integers that the graphs read.
 
     Args:
-        encodings: Of each layer.
+        encodings: The encodings of each layer.
         num_kv_heads: Heads of keys and values.
         head_dim: Width of a head.
         slots: Slots that the graph of each width reads.

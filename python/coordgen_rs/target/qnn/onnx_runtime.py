@@ -28,7 +28,7 @@ from coordgen_rs.target.qnn.options import QnnOptions, Soc
 PROVIDER = "QNNExecutionProvider"
 
 _LEAST_GLIBC = {"x86_64": (2, 35), "aarch64": (2, 34)}
-"""What the wheels for Linux are built for."""
+"""The glibc that the wheels for Linux are built for."""
 
 _lock = threading.Lock()
 _registered: ModuleType | None = None
@@ -40,8 +40,8 @@ class QnnVersion:
     """Versions that a context binary depends on.
 
     Attributes:
-        provider: Of onnxruntime-qnn.
-        qnn: Of Qualcomm's libraries in it.
+        provider: Version of onnxruntime-qnn.
+        qnn: Version of Qualcomm's libraries in it.
     """
 
     provider: str
@@ -128,7 +128,7 @@ def qnn_session(
 
 @contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
-    """Drops the line that the emulator prints when its first session is made.
+    """Drop the line that the emulator prints when its first session is made.
 
     The C library's own stream is exchanged, not the file descriptor: what Python prints meanwhile,
     in this thread or another, is printed.

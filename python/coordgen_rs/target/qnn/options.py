@@ -67,10 +67,10 @@ class QnnOptions:
         performance_mode: Clock and power of the HTP.
         vtcm_mb: Megabytes of its fast memory that a graph may take.
         finalization_mode: Effort of compiling, 0 to 3 (3 takes longest, and runs fastest).
-        context_priority: Against other users of the HTP.
+        context_priority: Priority over other users of the HTP.
         shared_memory: Inputs and outputs in memory that CPU and HTP share; needs libcdsprpc.
         spill_fill: Contexts share the buffer for what does not fit into VTCM; for context binaries.
-        offload_io_quantization: Conversion of float inputs and outputs on the CPU.
+        offload_io_quantization: Whether the CPU converts float inputs and outputs.
         profiling: How much is profiled, to `profiling_file` (CSV).
         profiling_file: Where a profile goes; needs `profiling`.
         extra: Further options by the provider's own names.

@@ -1,7 +1,4 @@
-"""`coordgen history`: list, export, import and clear finished requests; `build` is elsewhere.
-
-Also the options of `coordgen generate` that concern the history.
-"""
+"""`coordgen history`: list, export, import and clear finished requests; `build` is elsewhere."""
 
 import argparse
 import json

@@ -20,9 +20,9 @@ def fill(options: argparse.Namespace, cells: Sequence[Cell], *, cores: int = 1) 
     """Measure what the table lacks, and tell which cells failed; then the exit code is 1.
 
     Args:
-        options: With `table` and `ray`.
+        options: The parsed options, with `table` and `ray`.
         cells: What to measure.
-        cores: Of each cell, where it runs on Ray.
+        cores: Cores of each cell, where it runs on Ray.
     """
     outputs.check_file("--table", options.table)
     with (

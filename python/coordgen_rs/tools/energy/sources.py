@@ -19,7 +19,7 @@ _JOULES_PER_UWH = 3600e-6
 _BATTERY_FILES = (("power_now",), ("current_now", "voltage_now"), ("energy_now",))
 """Files of a battery with its power or energy, the best first."""
 _LEAST_STEPS = 10
-"""Of a counter in a run: its error is up to one of them at either end."""
+"""Least steps of a counter in a run: its error is up to one step at either end."""
 _LEAST_UA = 20_000
 """A machine that computes draws more than 20 mA, and no battery gives 20 A: in a run whose largest
 figure is below, the unit is milliamperes, not the microamperes that the kernel documents."""

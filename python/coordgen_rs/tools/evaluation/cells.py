@@ -36,7 +36,7 @@ class Evaluated:
     Attributes:
         num_run: Cells that were measured.
         num_kept: Cells that the table held already.
-        failed: Of the others, what they are and why they failed.
+        failed: The cells that failed, and why.
     """
 
     num_run: int

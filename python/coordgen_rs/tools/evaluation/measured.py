@@ -20,7 +20,7 @@ from coordgen_rs.tools.evaluation.table_file import Row
 from coordgen_rs.tools.own_process import in_own_process
 
 _UNUSED = ("prompt_len", "strategies", "load_delay_s", "profile", "power_root")
-"""Settings of other sections."""
+"""Settings that only other sections read."""
 
 
 @dataclass(frozen=True)

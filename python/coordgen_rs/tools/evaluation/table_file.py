@@ -54,7 +54,7 @@ class TableFile:
         path: Its name ends in `.json` or `.parquet`; the file need not be there yet.
 
     Attributes:
-        rows: In the order in which they were added.
+        rows: The rows, in the order in which they were added.
 
     Raises:
         OptionError: It has another ending, or the package pyarrow is missing.

@@ -74,7 +74,7 @@ def write_manifest(
 
     Args:
         staging: Where the files are; the tokenizer is one of them.
-        config: Of the checkpoint.
+        config: The checkpoint's configuration.
         options: What the bundle is.
         parts: The fields of `Manifest` that only the exporter knows.
 

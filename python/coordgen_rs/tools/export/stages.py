@@ -15,7 +15,7 @@ class Stages:
     """Passes progress on, and notes the time.
 
     Attributes:
-        seconds: By stage, in the order in which they began; "start" is what comes before the first.
+        seconds: Seconds by stage, in the order in which they began; "start" is the time before.
     """
 
     def __init__(self, on_progress: Progress) -> None:

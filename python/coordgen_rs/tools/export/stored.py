@@ -68,7 +68,7 @@ class StoredLinear:
     block_size: int = BLOCK_SIZE
     """Values of a row that share a scale."""
     is_w8a8: bool = False
-    """Whether it is as `cpu/w8a8.py` has it: int8, `(in, out)`, with a scale per output."""
+    """Whether it has the form of `cpu/w8a8.py`: int8, `(in, out)`, with a scale per output."""
 
 
 @dataclass(frozen=True)
@@ -189,13 +189,13 @@ class WeightWriter:
 
 
 def _is_by_row(integers: StoredIntegers, in_features: int) -> bool:
-    """Whether they are of 8 bits, with one step for each row."""
+    """Whether the weights have 8 bits, with one step for each row."""
     form = integers.format
     return (form.bits, form.block_size, form.has_zero_points) == (8, in_features, False)
 
 
 def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:
-    """As `Tensor.pieces`, for rounding.
+    """The rows as in `Tensor.pieces`, for rounding.
 
     Raises:
         CheckpointError: A value is NaN or infinite: no step fits it.

@@ -35,7 +35,7 @@ class HashedFile:
         self.num_bytes += len(view)
 
     def align(self, boundary: int) -> None:
-        """Appends zeros up to the next multiple of `boundary`."""
+        """Append zeros up to the next multiple of `boundary`."""
         self.write(bytes(-self.num_bytes % boundary))
 
     def record(self) -> FileRecord:
@@ -51,7 +51,7 @@ class Staging:
         self.records: dict[str, FileRecord] = {}
 
     def check_space(self, num_bytes: int) -> None:
-        """Refuse to begin what cannot end.
+        """Refuse to begin an export for which the disk has no room.
 
         Args:
             num_bytes: At least so many will be written.
@@ -92,7 +92,7 @@ class Staging:
 
 @contextlib.contextmanager
 def staged_directory(out: Path) -> Iterator[Staging]:
-    """Gives a `Staging` whose directory becomes `out` when the block ends without an exception.
+    """Give a `Staging` whose directory becomes `out` when the block ends without an exception.
 
     After any exception, an interrupt too, nothing is left behind. What a killed run left for the
     same `out` is removed first, with a `LeftoverWarning`.
@@ -141,7 +141,7 @@ def refuse_taken(out: Path) -> None:
 
 @contextlib.contextmanager
 def memory_named(out: Path) -> Iterator[None]:
-    """Turns a lack of memory into an error that says so.
+    """Turn a lack of memory into an error that says so.
 
     Raises:
         ExportError: The memory does not suffice.

@@ -1,4 +1,4 @@
-"""Builds the indexes of a fleet from records of finished requests.
+"""Build the indexes of a fleet from records of finished requests.
 
 In: files of records, and directories of other builds. Out: a directory with an index for each
 namespace. Files are read into shards, each by a call of its own, then namespaces are merged and
@@ -94,10 +94,10 @@ class _MergeCall:
 
     Attributes:
         into: Where the indexes are written.
-        namespaces: In order.
+        namespaces: The namespaces, in order.
         shards: Those that hold any of them.
         builds: Directories of other builds that do, each with its entries.
-        fingerprint: Of the tokenizer.
+        fingerprint: Identifies the tokenizer.
         vocab_size: Number of ids in the vocabulary.
         max_tokens: Most tokens of a namespace.
     """
@@ -112,7 +112,7 @@ class _MergeCall:
 
 
 class _Places:
-    """All that is merged, and of it what a call needs.
+    """All that is merged, and the part of it that a call needs.
 
     Args:
         work: Where indexes are written.
@@ -174,9 +174,9 @@ def build(
     Args:
         directory: Created if missing.
         sources: Files of records (see `read_documents`), and directories of other builds.
-        bundle: Whose tokenizer reads text; devices must use the same.
+        bundle: The bundle whose tokenizer reads text; devices must use the same.
         names: What the fields of records are called.
-        namespace: Of records that do not say one.
+        namespace: The namespace of records that do not name one.
         max_tokens: Most tokens of a namespace; beyond, the oldest requests are left out.
         is_strict: Raise at the first record that is no finished request.
         tasks: Where calls run; None runs them here, one after the other.
@@ -229,7 +229,7 @@ def build(
 
 @contextmanager
 def _made(directory: Path) -> Iterator[None]:
-    """The directory exists; one that a build that failed has made is removed again."""
+    """Make the directory if needed; one that was made for a failed build is removed again."""
     is_new = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:

@@ -30,7 +30,7 @@ class FieldNames:
         prompt: Text that the model was given, its chat template included; may be missing.
         answer: Text that it said.
         token_ids: Prompt and answer as token ids; where a record has them, its text is not read.
-        namespace: For example task and user.
+        namespace: Its namespace, for example task and user.
         finished_at: Seconds since 1970, or a date and time in ISO 8601.
     """
 
@@ -42,7 +42,7 @@ class FieldNames:
 
     @classmethod
     def parse(cls, pairs: list[str]) -> "FieldNames":
-        """From `answer=output` and the like.
+        """The names that `answer=output` and the like give.
 
         Raises:
             OptionError: One is no such pair, or names no field.
@@ -65,11 +65,11 @@ class Reading:
     """How records are read.
 
     Attributes:
-        bundle: Whose tokenizer reads text.
-        fingerprint: Of that tokenizer.
+        bundle: The bundle whose tokenizer reads text.
+        fingerprint: Identifies that tokenizer.
         vocab_size: Token ids are below it.
-        names: Of the fields.
-        namespace: Of records that do not say one.
+        names: The names of the fields.
+        namespace: The namespace of records that do not name one.
     """
 
     bundle: Path
@@ -90,8 +90,8 @@ def read_documents(
 
     Args:
         path: A `.jsonl` or `.ndjson` file, plain, `.gz` or `.zst`, or a `.parquet` file.
-        reading: How.
-        tokenizer: For records of text.
+        reading: How records are read.
+        tokenizer: Reads records of text.
         on_bad: Called with what is no request: `FILE:LINE: why`. May raise.
 
     Raises:

@@ -62,7 +62,7 @@ class Shard:
         return self.directory / _TOKENS
 
     def of(self, namespaces: Iterable[str]) -> "Shard":
-        """What it says of some namespaces: as much as their merging needs."""
+        """The shard's facts about some namespaces: as much as their merging needs."""
         spans = {name: self.spans[name] for name in namespaces if name in self.spans}
         return replace(
             self, num_tokens={name: self.num_tokens[name] for name in spans}, spans=spans
@@ -78,9 +78,9 @@ def write_shard(directory: Path, documents: Iterable[Document], max_tokens: int)
     """Write documents as a shard; one that a killed run left there is replaced.
 
     Args:
-        directory: Of the shard; created.
-        documents: In any order.
-        max_tokens: Of each namespace, the newest so many are kept.
+        directory: The shard's directory, which is created.
+        documents: The documents, in any order.
+        max_tokens: Tokens of each namespace that are kept, the newest.
     """
     directory.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[tuple[float, tuple[int, int], int, int, int]]] = defaultdict(list)

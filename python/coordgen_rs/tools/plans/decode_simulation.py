@@ -20,7 +20,7 @@ class WidthFigures:
 
     @property
     def ms_per_token(self) -> float:
-        """Expected milliseconds a token."""
+        """Expected milliseconds per token."""
         return self.step_ms / self.tokens_per_step
 
 
@@ -69,7 +69,7 @@ def simulate_decode(
         step_us_by_width: Measured steps; widths between them are interpolated.
         widths: Rows of the graphs to judge; a width of 1 drafts nothing.
         acceptance_rate: Chance that a draft token is right.
-        known_tokens_per_step: Measured instead, by width; 1 needs no entry.
+        known_tokens_per_step: Measured values to use instead, by width; 1 needs no entry.
         drafting_us: Microseconds of drafting, a step that drafts.
 
     Raises:

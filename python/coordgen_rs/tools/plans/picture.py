@@ -99,7 +99,7 @@ class _Picture:
                 self._axes.text(middle, lane, text, fontsize=size, color="white", **place)
 
     def _spans(self, times_us: list[tuple[int, int]]) -> list[tuple[float, float]]:
-        """Start and length of each, on the axis."""
+        """Start and length of each bar, on the axis."""
         return [(start / self._scale, (end - start) / self._scale) for start, end in times_us]
 
     @staticmethod

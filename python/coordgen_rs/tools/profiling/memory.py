@@ -24,7 +24,7 @@ from coordgen_rs.tools.own_process import in_own_process
 def block_bytes(
     bundle: Bundle, threads: int, provider: ProviderChoice
 ) -> tuple[dict[GraphName, list[int]], str]:
-    """Bytes by graph and block, and in words how they were found.
+    """Bytes by graph and block, and a description of how they were found.
 
     Args:
         bundle: An opened bundle.

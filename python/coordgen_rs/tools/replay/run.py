@@ -102,7 +102,7 @@ def replay(
     """Replay recorded answers through a drafter, one record after another.
 
     Args:
-        records: What to say.
+        records: The recorded requests.
         drafter: One of `DRAFTERS`.
         budget: Draft tokens a step, 1 to `MOST_BUDGET`; the step has a row more, for the root.
         history: "none", or "earlier-requests": earlier records draft for later ones.

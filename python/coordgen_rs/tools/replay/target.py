@@ -60,7 +60,7 @@ class RecordedSession:
         self.length = length
 
     def close(self) -> None:
-        """Nothing: it holds nothing."""
+        """Do nothing: it holds nothing."""
 
 
 class RecordedDrafter(WrappedDrafter):

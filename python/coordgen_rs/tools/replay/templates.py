@@ -61,7 +61,7 @@ class TokenizedRecord(NamedTuple):
     """A record as its model saw it.
 
     Attributes:
-        task: The record's.
+        task: The record's task.
         prompt: `(tokens,) u32`.
         answer: `(tokens,) u32`, the end token included.
     """

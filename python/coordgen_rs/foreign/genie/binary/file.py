@@ -54,7 +54,7 @@ class _Quantization(Structure):
 
 
 class _TensorFields(Structure):
-    """What both versions of a tensor begin with."""
+    """The fields with which both versions of a tensor begin."""
 
     _fields_ = (
         ("id", c_uint32),
@@ -78,7 +78,7 @@ class _Tensor(Structure):
 
 
 class _GraphFields(Structure):
-    """What all versions of a graph begin with, and room for the longest."""
+    """The fields with which all versions of a graph begin, and room for the longest."""
 
     _fields_ = (
         ("name", c_char_p),
@@ -110,7 +110,7 @@ _GRAPHS = (
 
 
 class _OldBinary(Structure):
-    """Versions 1 and 2."""
+    """Binary information in versions 1 and 2."""
 
     _fields_ = (
         *_IDENTITY,
@@ -124,7 +124,7 @@ class _OldBinary(Structure):
 
 
 class _NewBinary(Structure):
-    """Version 3."""
+    """Binary information in version 3."""
 
     _fields_ = (
         *_IDENTITY,

@@ -23,7 +23,7 @@ class GraphName:
     Attributes:
         rows: Tokens of a run (AR).
         context: Tokens that they attend to, themselves included (CL).
-        part: Which part of the model, from 1.
+        part: Number of the part of the model, from 1.
         num_parts: How many there are.
     """
 
@@ -45,8 +45,8 @@ class CacheName:
 
     Attributes:
         kind: Keys or values.
-        layer: Of the model, from 0.
-        head: From 0; None for a tensor of all heads.
+        layer: Number of the layer in the model, from 0.
+        head: Number of the head, from 0; None for a tensor of all heads.
         is_input: Whether it is read; else it is given out.
     """
 

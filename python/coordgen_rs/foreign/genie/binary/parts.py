@@ -48,17 +48,17 @@ class PartGraph:
     """A graph of a part of the model.
 
     Attributes:
-        name: Of the graph.
+        name: The graph's name.
         file: Name of its context binary.
-        at: What the name tells.
-        facts: All its inputs and outputs.
+        at: The parts of its name.
+        facts: The facts about all its inputs and outputs.
         hidden_in: The input that holds hidden states; None in the first part.
         out: The output with hidden states, or with logits in the last part.
-        keys: By layer.
-        values: By layer.
+        keys: The key tensors, by layer.
+        values: The value tensors, by layer.
         num_kv_heads: 0 in a part without layers.
         head_dim: 0 in a part without layers.
-        slots: Of the caches that it reads; 0 in a part without layers.
+        slots: Slots of the caches that it reads; 0 in a part without layers.
     """
 
     name: str
@@ -137,7 +137,7 @@ class PartReader:
         return found
 
     def _with_layers(self, graph: PartGraph) -> PartGraph:
-        """The same, with the sizes of its caches."""
+        """The same graph, with the sizes of its caches."""
         inputs, outputs, rows = graph.facts.inputs, graph.facts.outputs, graph.at.rows
         if graph.keys.keys() != graph.values.keys():
             raise self._error(graph.name, "keys and values are not of the same layers")

@@ -1,6 +1,6 @@
 """What is known of the graphs of context binaries: names, shapes, types and encodings.
 
-The binaries themselves say it (`binary.py`), and metadata.json repeats it (`metadata.py`).
+The binaries themselves say it (`file.py`), and metadata.json repeats it (`metadata.py`).
 """
 
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ class TensorFacts:
     """An input or output of a graph.
 
     Attributes:
-        shape: Its sizes.
-        dtype: Of its elements or their integers, as in `DTYPES`.
-        scale: Of its encoding; None if it has none.
-        zero_point: Of its encoding; None if it has none.
+        shape: Its shape.
+        dtype: The type of its elements or their integers, as in `DTYPES`.
+        scale: The scale of its encoding; None if it has none.
+        zero_point: The zero point of its encoding; None if it has none.
         is_flat: Whether rows stand behind one another, not in the tiles of HTP's matrix unit.
     """
 
@@ -74,7 +74,7 @@ class BinaryFacts:
     """A context binary.
 
     Attributes:
-        build_id: What compiled it, such as `v2.45.0.260326`.
+        build_id: The version that compiled it, such as `v2.45.0.260326`.
         soc_model: Number of the chip it was compiled for; None if it does not say.
         graphs: Its graphs, by name.
     """

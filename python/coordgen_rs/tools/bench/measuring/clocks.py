@@ -26,7 +26,7 @@ class ClockedHead:
         head: Does the work.
 
     Attributes:
-        seconds: Of all runs.
+        seconds: Seconds of all runs.
     """
 
     def __init__(self, head: Head) -> None:

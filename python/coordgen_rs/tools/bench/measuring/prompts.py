@@ -96,7 +96,7 @@ def encode_prompts(
 
     Args:
         session: Says which tokenizer and chat template, and how much room there is.
-        prompts: Of any tasks.
+        prompts: Prompts of any tasks.
         max_new_tokens: Room that an answer needs.
 
     Raises:

@@ -54,6 +54,6 @@ def rotated(items: Sequence[_T], turn: int) -> list[_T]:
 
 
 def in_turns(items: Sequence[_T], num_rounds: int) -> Iterator[_T]:
-    """Every item once a round; each round starts one item further than the last."""
+    """Every item once per round; each round starts one item further than the last."""
     for turn in range(num_rounds):
         yield from rotated(items, turn)

@@ -33,7 +33,7 @@ class Settings:
         max_new_tokens: Longest answer.
         ignore_eos: Whether every answer is that long, whatever end tokens it holds.
         limit: Prompts of each task, at most; None for all.
-        methods: For the section `methods`; empty for all that can run.
+        methods: Methods of the section `methods`; empty for all that can run.
         draft_model: A bundle, for the methods that have one.
         lookup_table: What a look-up table starts with; None for an empty one.
         remembering: Whether earlier prompts of a task may be drawn on.
@@ -44,7 +44,7 @@ class Settings:
         memory_budget: Bytes of graphs: the target keeps to it and is streamed. In the section
             `switching` it binds the strategies.
         prompt_len: Tokens of the prompt of the sections that have one of their own.
-        strategies: For the section `switching`.
+        strategies: Strategies of the section `switching`.
         load_delay_s: Seconds added to each load of a block: in the section `switching`, and
             wherever the target is streamed.
         pin_loads: Whether loads have a core of their own where the target is streamed.

@@ -26,7 +26,7 @@ from coordgen_rs.tools.bench.measuring.answers import Answered, NotLosslessError
 from coordgen_rs.tools.bench.measuring.slow_loads import DelayedStore
 
 STRATEGIES = (*(name for name in known_strategies() if name != "resident"), "resident")
-"""In the order of a round; `resident`, which takes most memory, is the last."""
+"""Strategies in the order of a round; `resident`, which takes most memory, is the last."""
 
 
 class Switched(NamedTuple):
@@ -48,7 +48,7 @@ class SwitchBench:
     """Result of `bench_switching`.
 
     Attributes:
-        answers: Of each strategy, an answer a round.
+        answers: The answers of each strategy, one per round.
         prompt_tokens: Tokens of the prompt.
         load_delay_s: Seconds added to each load.
         memory_budget: Bytes of graphs that plans kept to, but for `resident`.

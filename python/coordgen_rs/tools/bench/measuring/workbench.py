@@ -39,8 +39,8 @@ class Given(NamedTuple, Generic[_D]):
     """One answer of one method.
 
     Attributes:
-        repeat: From 0.
-        task: Of the prompt.
+        repeat: Number of the repeat, from 0.
+        task: The prompt's task.
         method: Its name.
         drafter: What drafted; None for plain decoding.
         answered: The answer.
@@ -60,7 +60,7 @@ class Workbench:
         settings: What was asked for.
         session: The target.
         prompts: Encoded, by task.
-        draft_model: For the methods that have one.
+        draft_model: The draft model, for the methods that have one.
         on_progress: Called with what is being done, how much of it is, and how much there is.
     """
 
@@ -166,7 +166,7 @@ class Workbench:
         one after another: it learns, and remembers where it may.
 
         Args:
-            names: Of the methods.
+            names: The names of the methods.
             drafter_of: Makes the drafter of one; `drafter` where nothing is to be added.
             before: Called with the method before each of its answers.
 

@@ -28,7 +28,7 @@ class Condition:
         device: Provider, processor, cores, threads, system and ONNX Runtime's version; for QNN its
             versions, the chip, and whether it is emulated.
         software: Versions of what is not in `device`.
-        commit: Of the checkout that the code runs from, with "+" where files of it were changed;
+        commit: The commit of the checkout that runs, with "+" where files of it were changed;
             None for an installed wheel, which `software` names.
         bundle: Name, weights, and the SHA-256 of the manifest, which holds those of all files.
         data: Name and SHA-256 of the file of prompts, and the prompts of each task that were used;

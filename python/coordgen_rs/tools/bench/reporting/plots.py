@@ -106,7 +106,7 @@ def rows_by_word(section: Section, column: str | None, rows: Iterable[int]) -> d
 
 
 def middle(cell: Cell) -> float:
-    """What is drawn of a cell: its figure or median; NaN where nothing was measured."""
+    """The value drawn for a cell: its figure or median; NaN where nothing was measured."""
     if isinstance(cell, Summary):
         return cell.median
     return float("nan") if cell is None else float(cell)

@@ -1,7 +1,7 @@
 """Which sections are measured, and the document of all of them, which `schema.json` describes.
 
 In: names and settings; measured sections. Out: names that can be measured; JSON types. It prints
-nothing (`tools/commands/bench.py`), and measures nothing (`sections/`).
+nothing (`tools/commands/bench.py`), and measures nothing (`../sections/`).
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def document(
     """All figures as JSON types.
 
     Args:
-        condition: Of all of them.
+        condition: The condition of all sections.
         sections: Those that were measured.
         is_complete: Whether these are all that were asked for.
     """

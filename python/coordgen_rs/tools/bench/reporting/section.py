@@ -15,7 +15,7 @@ Cell = str | int | float | Summary | None
 """A word, a count, a figure, a figure with its spread, or None where nothing was measured."""
 
 How = Literal["measured", "replayed", "simulated"]
-"""On this machine; from recorded answers; by a model of a machine, such as an emulator."""
+"""Where times come from: this machine, recorded answers, or a model of a machine (an emulator)."""
 
 _SIGNIFICANT = 6
 
@@ -25,8 +25,8 @@ class Column(NamedTuple):
 
     Attributes:
         name: Its key in JSON, and its heading.
-        unit: Of its figures; "" for words, counts and ratios.
-        digits: After the decimal point, when printed.
+        unit: The unit of its figures; "" for words, counts and ratios.
+        digits: Digits after the decimal point, when printed.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Section:
     """A table.
 
     Attributes:
-        name: As `coordgen bench --sections` has it.
+        name: The name in `coordgen bench --sections`.
         title: What it shows.
         how: Where its times come from.
         columns: Those of words first.
@@ -137,8 +137,8 @@ def _wide(
     """A long table as wide ones, a figure in each; then what else is known of the last word.
 
     Args:
-        heads: Of the long table.
-        cells: Of the long table.
+        heads: The headings of the long table.
+        cells: The cells of the long table.
         by: The column whose words become columns.
         figures: The columns that have a table each.
         num_words: Columns of words, that of `by` included.

@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     Attributes:
         base: A key of `BASES`.
-        ours: Which of `OURS` are on.
+        ours: The names of `OURS` that are on.
     """
 
     base: str

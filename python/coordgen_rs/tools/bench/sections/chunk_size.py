@@ -12,7 +12,7 @@ from coordgen_rs.tools.bench.reporting.section import Cell, Chart, Column, Secti
 from coordgen_rs.tools.bench.sections.draft_length import time_steps
 
 TOKENS_PER_STEP = 4.2
-"""Of the paper's Figure 5."""
+"""Tokens per step in the paper's Figure 5."""
 
 COLUMNS = (
     Column("rows", digits=0),

@@ -16,7 +16,7 @@ from coordgen_rs.tools.bench.measuring.workbench import Workbench
 from coordgen_rs.tools.bench.reporting.section import Cell, Chart, Column, Section
 
 DRAFTING = ("prompt-lookup", "coordgen")
-"""Whose drafts are counted: the existing method of the paper's histogram, and ours."""
+"""Methods whose drafts are counted: the existing one of the paper's histogram, and ours."""
 
 COLUMNS = (
     Column("rows", digits=0),

@@ -41,7 +41,7 @@ VARIANTS = {
     "+ graphs + drafts (sam)": Variant("sam", SWITCHING, "prefill"),
     "ours": Variant("coordgen", SWITCHING, "prefill"),
 }
-"""By their names in the table; the paper's are NPU, +G, +SD, +G+SD, Ours."""
+"""Variants by their names in the table; the paper's are NPU, +G, +SD, +G+SD, Ours."""
 
 COLUMNS = (
     Column("variant"),
@@ -52,7 +52,7 @@ COLUMNS = (
 
 
 class Times(NamedTuple):
-    """Of each repeat, by variant: milliseconds a token, and of exposed loads an answer."""
+    """Milliseconds per token, and of exposed loads per answer, in each repeat, by variant."""
 
     per_token_ms: dict[str, list[float]]
     exposed_ms: dict[str, list[float]]
@@ -96,7 +96,7 @@ def time_variants(
     Args:
         settings: What was asked for.
         widths: Those that drafts may use.
-        costs: Of a step of each; None where rows are free.
+        costs: The cost of a step of each; None where rows are free.
     """
     bundle = open_bundle(settings.bundle)
     device = settings.provider.device(bundle, share_graphs=False)
@@ -127,7 +127,7 @@ def time_variants(
 
 @dataclass
 class Sums:
-    """Of all answers of a variant in one repeat: seconds, tokens, exposed loads."""
+    """Sums over all answers of a variant in one repeat: seconds, tokens, exposed loads."""
 
     seconds: float = 0.0
     tokens: int = 0

@@ -57,7 +57,7 @@ def gaps_ms(arrivals: list[tuple[float, int]]) -> list[float]:
     """Milliseconds between one token and the next, those of one step at once.
 
     Args:
-        arrivals: Of each step its seconds and number of tokens.
+        arrivals: The seconds and the number of tokens of each step.
     """
     gaps = [0.0] * (arrivals[0][1] - 1) if arrivals else []
     for (before, _), (after, num_tokens) in pairwise(arrivals):

@@ -15,7 +15,7 @@ COLUMNS = (Column("method"), *(Column(stage, "MB", 1) for stage in (*STAGES, "ex
 
 
 _MOST_PROCESSES = 3
-"""Of each method: they differ by less than a percent."""
+"""Most processes of each method: they differ by less than a percent."""
 
 
 def measure_memory(bench: Workbench) -> Section:

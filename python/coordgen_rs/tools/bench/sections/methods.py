@@ -35,7 +35,7 @@ class Tally:
         tokens: Tokens given out.
         steps: Verifications.
         proposed: Draft tokens.
-        accepted: Those of them that the target agreed with.
+        accepted: Draft tokens that the target agreed with.
         decode_s: Seconds of decoding, drafting included.
         total_s: Seconds of whole answers, prefill included.
         host_s: Seconds of `propose` and `accept`, a draft model's own left out.
@@ -62,7 +62,7 @@ class Tally:
 
 
 Tallies = dict[tuple[str, str], dict[int, Tally]]
-"""By task and method, then by repeat."""
+"""Tallies by task and method, then by repeat."""
 
 
 def measure_methods(bench: Workbench) -> Section:

@@ -35,10 +35,10 @@ class LinearInput:
     """What enters one linear layer."""
 
     rows: _Array
-    """Of all tokens of all texts, `(tokens, in_features)`."""
+    """The rows of all tokens of all texts, `(tokens, in_features)`."""
 
     def sample(self, num_rows: int) -> _Array:
-        """At most so many rows, evenly taken."""
+        """At most `num_rows` rows, evenly taken."""
         taken = np.unique(np.linspace(0, len(self.rows) - 1, num_rows).round().astype(int))
         rows: _Array = self.rows[taken]
         return rows

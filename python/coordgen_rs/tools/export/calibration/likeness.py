@@ -67,12 +67,12 @@ class Likeness:
 
     @property
     def perplexity(self) -> float:
-        """Of the text; 1 where no row has a token behind it."""
+        """Perplexity of the text; 1 where no row has a token behind it."""
         return float(np.exp(self._surprise / max(1, self._num_following)))
 
     @property
     def expected_perplexity(self) -> float:
-        """Of the text by the float model."""
+        """Perplexity of the text by the float model."""
         return float(np.exp(self._expected_surprise / max(1, self._num_following)))
 
 

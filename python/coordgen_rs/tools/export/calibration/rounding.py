@@ -5,7 +5,7 @@ a step may be multiplied by another small integer in each block of inputs (LPBQ 
 libraries), which spares most weights the step of their column's largest.
 
 Columns are rounded one after the other, and the error of each is taken off those that are still to
-come (`calibration/spreading.py`): inputs that weigh most come first, since the last have nowhere to
+come (`spreading.py`): inputs that weigh most come first, since the last have nowhere to
 leave their errors. Steps are searched before: those of a dozen that leave the least error of the
 weights, each counting by the mean square of its input.
 """
@@ -20,7 +20,7 @@ from coordgen_rs.tools.export.calibration.spreading import DAMPING, damped, spre
 Array = NDArray[np.float32]
 
 _SHARES = tuple(np.linspace(1.0, 0.4, 13).tolist())
-"""Of the range that a step covers."""
+"""Shares of the full range that the steps are tried on."""
 _AT_A_TIME = 64
 """Columns whose errors reach those far behind together."""
 _LEAST_STEP = np.float32(1e-12)
@@ -62,7 +62,7 @@ def may_have_blocks(in_features: int, bits: int) -> bool:
 
 
 def bits_taken(shape: tuple[int, int], bits: int, *, has_blocks: bool) -> int:
-    """Those of all weights of a matrix `(in_features, out_features)`, of steps and multiples."""
+    """Bits of all weights of a matrix `(in_features, out_features)`, of steps and multiples."""
     in_features, out_features = shape
     multiples = in_features // BLOCK * 8 if has_blocks else 0
     return (in_features * bits + multiples + 32) * out_features
@@ -77,9 +77,9 @@ def rounded_in_blocks(weight: Array, products: Array, bits: int, num_rows: int) 
 
     Args:
         weight: Finite, `(in_features, out_features)`.
-        products: Of each input with each, summed over rows, `(in_features, in_features)`.
+        products: Products of each input with each, summed over rows, `(in_features, in_features)`.
         bits: 4 or 8.
-        num_rows: How many rows that were.
+        num_rows: The number of those rows.
 
     Raises:
         CheckpointError: What enters it cannot be compensated for.
@@ -97,7 +97,7 @@ def rounded(weight: Array, products: Array, bits: int) -> ColumnIntegers:
 
     Args:
         weight: Finite, `(in_features, out_features)`.
-        products: Of each input with each, summed over rows, `(in_features, in_features)`.
+        products: Products of each input with each, summed over rows, `(in_features, in_features)`.
         bits: 4 or 8.
 
     Raises:

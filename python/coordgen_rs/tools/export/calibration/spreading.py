@@ -2,7 +2,7 @@
 
 In: products of what enters a linear layer. Out: a triangular matrix, as GPTQ uses it
 (https://arxiv.org/abs/2210.17323, algorithm 1). It rounds nothing: which grid the weights get is
-each processor's own (`rounding.py`, `cpu/compensation.py`).
+each processor's own (`rounding.py`, `../cpu/compensation.py`).
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def spreading(products: NDArray[Any], damping: float = DAMPING) -> NDArray[np.fl
     the whole is computed. Memory: one square matrix of float64, and one of float32.
 
     Args:
-        products: Of each input with each, summed over all rows, `(in_features, in_features)`.
+        products: Sums over all rows of each input times each, `(in_features, in_features)`.
         damping: What is added to their diagonal, in units of its mean.
 
     Raises:

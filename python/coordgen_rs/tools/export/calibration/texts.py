@@ -53,7 +53,7 @@ _OTHERS = (
     "the angle of her dance tells the others the direction, and its length how far they have to "
     "fly. If a cloud hides the sun, a patch of blue sky is enough, because its light is polarised.",
 )
-"""Nothing is calibrated on them."""
+"""Texts that nothing is calibrated on."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _others(encode: Callable[[str], Sequence[int]], piece_len: int) -> list[list
 
 
 def _encoder(source: Checkpoint) -> tuple[Callable[[str], Sequence[int]], int]:
-    """From text to token ids, and the most of them that are read at a stretch."""
+    """A function from text to token ids, and the most of them that are read at a stretch."""
     tokenizer = Tokenizer.from_str(source.read_tokenizer())
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -148,7 +148,7 @@ def read_texts(
         path: Lines of JSON (`.jsonl`), each a string, or an object with some of the fields `text`,
             `prompt`, `answer` and `output`, which are one text together, or `messages` with a
             `content` each; or any other UTF-8 text. None takes four short English texts.
-        encode: From text to token ids.
+        encode: Turns a text into token ids.
         piece_len: Most tokens that are read at a stretch.
         template: What messages, prompts and answers go through.
 

@@ -54,7 +54,7 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     """Opens a Hugging Face directory, a GGUF file, or a llama2.c `.bin` or a directory with one.
 
     Args:
-        path: Of the checkpoint, or `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
+        path: The checkpoint's path, or `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
 
     Raises:

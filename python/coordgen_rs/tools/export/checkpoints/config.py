@@ -47,7 +47,7 @@ class ModelConfig(ModelShape):
     norm_offset: float = 0.0
     """What is added to the weights of all norms."""
     activation: Activation = "silu"
-    """Of the gate."""
+    """The activation of the gate."""
     is_fused: bool = False
     """Query, key and value weights are one tensor, as are gate and up."""
     embedding_scale: float = 1.0
@@ -67,7 +67,7 @@ class ModelConfig(ModelShape):
     window_layers: frozenset[int] = frozenset()
     """Layers with a sliding window."""
     window_inv_freq: list[float] | None = None
-    """Their rotation, where it is another than `inv_freq`."""
+    """Rotation in `window_layers`, where it is another than `inv_freq`."""
     why_most_positions: str = ""
     """Why `max_positions` is less than config.json says; for messages."""
 

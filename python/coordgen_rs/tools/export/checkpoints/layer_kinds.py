@@ -13,16 +13,16 @@ from coordgen_rs.tools.export.checkpoints.fields import per_layer, positive
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 WindowRule = Callable[[Mapping[str, Any], int], Iterable[int]]
-"""From a config.json and the number of layers to those with a window, if the model has one."""
+"""Maps a config.json and the number of layers to the layers with a window, if there is one."""
 
 
 def no_layer(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
-    """None: as in Llama."""
+    """No layer, as in Llama."""
     return ()
 
 
 def every_layer(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
-    """All: as in Mistral."""
+    """All layers, as in Mistral."""
     return range(num_layers)
 
 
@@ -42,7 +42,7 @@ def unrotated_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int
 
 
 def pattern_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
-    """All but each nth, n being `sliding_window_pattern`: as in Gemma.
+    """All layers but each nth, n being `sliding_window_pattern`: as in Gemma.
 
     Raises:
         CheckpointError: It is no positive number.
@@ -52,7 +52,7 @@ def pattern_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
 
 
 def last_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
-    """Those from `max_window_layers` on: as in Qwen.
+    """Layers from `max_window_layers` on, as in Qwen.
 
     Raises:
         CheckpointError: It is no number of layers.
@@ -69,7 +69,7 @@ def sliding_window(
     Args:
         config: With `use_sliding_window` where the family has windows.
         num_layers: Layers of the model.
-        rule: Which layers have the window, where `layer_types` does not tell.
+        rule: Tells which layers have the window, where `layer_types` does not tell.
         has_layer_types: Whether the family follows `layer_types`; others may only repeat the rule.
 
     Raises:

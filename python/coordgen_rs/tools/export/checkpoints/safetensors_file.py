@@ -26,7 +26,7 @@ _STORED_TYPES: dict[str, np.dtype[Any]] = {
 }
 
 _MOST_HEADER_BYTES = 100_000_000
-"""As in the safetensors package."""
+"""Largest header, the same limit as in the safetensors package."""
 
 _MOST_DIMENSIONS = 8
 

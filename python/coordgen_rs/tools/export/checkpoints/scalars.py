@@ -12,16 +12,16 @@ _LEAST, _MOST = 1e-6, 1e6
 """No known model multiplies by less or more; a damaged file may, and would give infinite values."""
 
 Scalars = dict[str, float]
-"""By field of `ModelConfig`; those that are left out are Llama's."""
+"""Factors by field of `ModelConfig`; those that are left out are Llama's."""
 
 
 def no_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
-    """None: as in Llama."""
+    """No factors, as in Llama."""
     return {}
 
 
 def granite_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
-    """Granite's: of embeddings, of attention scores, of what joins the residual stream, of logits.
+    """Granite's factors: of embeddings, attention scores, additions to the residual, and logits.
 
     Raises:
         CheckpointError: One is no number, or out of range.
@@ -35,7 +35,7 @@ def granite_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
 
 
 def gemma_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
-    """Gemma's: embeddings times the root of their size, scores by a number that is not head_dim.
+    """Gemma's factors: the root of their size for embeddings, a number of its own for scores.
 
     Raises:
         CheckpointError: One is no number, or out of range.

@@ -26,7 +26,7 @@ def read_tokenizer(directory: Path) -> str:
 
 
 def read_tokenizer_json(path: Path) -> str:
-    """The same of a tokenizer.json, with the tokenizer_config.json that may be beside it.
+    """The same for a tokenizer.json's path; a tokenizer_config.json beside it counts, too.
 
     Raises:
         CheckpointError: As `read_tokenizer`.

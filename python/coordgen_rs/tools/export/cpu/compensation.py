@@ -11,10 +11,10 @@ its first column comes up, with each column counting by the mean square of its i
 SmolLM2-135M (Q4_1) the divergence of the outputs falls from 0.27, of a search alone, to 0.14, on
 texts of another kind than the 16 that it was calibrated on.
 In `w8a8` a row has one step, so columns come in the order of their inputs' sizes
-(`calibration/rounding.py`), and the residual stream is turned before (`rotation.py`). Simulated on
-1,307 tokens of SmolLM2: what rounding the weights costs falls from 0.0042 to 0.0013, all of it from
-0.0061 to 0.0034; without the turn to 0.0029 and 0.0047. The four short texts that equalisation
-needs are too few for either.
+(`../calibration/rounding.py`), and the residual stream is turned before (`../rotation.py`).
+Simulated on 1,307 tokens of SmolLM2: what rounding the weights costs falls from 0.0042 to 0.0013,
+all of it from 0.0061 to 0.0034; without the turn to 0.0029 and 0.0047. The four short texts that
+equalisation needs are too few for either.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE, num_blocks
 _Array = NDArray[np.float32]
 
 Rounding = Callable[[_Array, LinearInput], StoredIntegers]
-"""From a matrix `(out_features, in_features)` and what enters it to integers."""
+"""Rounds a matrix `(out_features, in_features)`, given what enters it, to integers."""
 
 _PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -123,7 +123,7 @@ def compensated_blocks(weight: _Array, entering: LinearInput) -> StoredIntegers:
 
 
 def _products(entering: LinearInput) -> _Array:
-    """Of each input with each, summed over the rows."""
+    """Products of each input with each, summed over the rows."""
     with np.errstate(over="ignore", invalid="ignore"):  # told by `spreading`
         products: _Array = entering.rows.T @ entering.rows
     return products

@@ -83,8 +83,8 @@ def equalised(
         source: The checkpoint.
         texts: Token ids to calibrate on; at least one text, none of them empty.
         on_progress: Called with what comes next, steps done, and steps in all.
-        is_turned: Whether the residual stream will be turned (`rotation.py`): that takes what norms
-            multiply by into the weights behind them, so factors there would undo themselves.
+        is_turned: Whether the residual stream will be turned (`../rotation.py`): that takes what
+            norms multiply by into the weights behind them, so factors there would undo themselves.
 
     Raises:
         CheckpointError: A tensor is missing, misshaped or damaged.
@@ -213,7 +213,7 @@ def _groups(source: Checkpoint) -> tuple[int, int, int]:
 def _layer_factors(
     source: Checkpoint, number: int, inputs: LayerInputs, *, behind_norms: bool
 ) -> _LayerFactors:
-    """Those of a layer; 1 for what norms give unless `behind_norms`."""
+    """The factors of a layer; 1 for what norms give unless `behind_norms`."""
 
     def weight(*parts: str) -> _Array:
         return np.concatenate([weight_tensor(source, number, part).load() for part in parts])

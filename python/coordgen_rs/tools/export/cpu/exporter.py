@@ -105,7 +105,7 @@ def export_checkpoint(
         calibration: Text like that which the model is to read (`read_texts`): `int4` and `w8a8` are
             then rounded so that their outputs on it change least (`compensation.py`), which takes
             some minutes for a billion weights, for `w8a8` with the residual stream turned before
-            (`rotation.py`) where the model's norms allow it. Channels of `w8a8` are also made of
+            (`../rotation.py`) where the model's norms allow it. Channels of `w8a8` are also made of
             like size by it (`equalisation.py`), where None takes four short English texts. All
             read the text in float32.
         on_progress: Called with what comes next, steps done, and steps in all.

@@ -42,7 +42,7 @@ from coordgen_rs.tools.export.stored import StoredHead, StoredLayer, StoredTenso
 _ROWS, _SLOTS = "rows", "slots"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 _ANY, _SAME = -1, 0
-"""In a Reshape: the dimension that it infers, and one that is as long as before."""
+"""Dimensions in a Reshape: the one that it infers, and one that keeps its length."""
 
 
 class _Graph(LayerGraph):

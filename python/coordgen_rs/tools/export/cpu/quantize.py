@@ -21,7 +21,7 @@ from coordgen_rs.tools.export.cpu.int4 import Grids, inverse, search_grids
 
 BLOCK_SIZE = 32
 _AT_A_TIME = 4096
-"""Blocks."""
+"""Blocks that are searched at a time."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ FINE_ROWS, NORM_ROWS, FINE_NORM_ROWS = "FineRows", "NormRows", "FineNormRows"
 JOIN_NORM_ROWS, FINE_GATE_ROWS, JOINED = "JoinNormRows", "FineGateRows", "Joined"
 """The functions; the session may have one kernel for each, see `src/kernels`."""
 FINE = (FINE_ROWS, FINE_NORM_ROWS, FINE_GATE_ROWS)
-"""Those that give two rows for each."""
+"""The functions that give two rows for each."""
 
 _LARGEST = 127
 
@@ -75,7 +75,7 @@ _FINE = f"""{_ROUND}
     rounded_rests = QuantizeLinear(rests, step, middle)
     rows = Concat<axis = 0>(rounded, rounded_rests)
 """
-"""As `_ROUND`, to `rows (2 * M, K)`: what is left of each row is behind all rows."""
+"""Like `_ROUND`, to `rows (2 * M, K)`: what rounding left of each row is behind all rows."""
 
 _JOIN = f"""
     of_rows, of_rests = Split<axis = 0, num_outputs = 2>(product)

@@ -1,7 +1,8 @@
 """What a float graph does on real text: the range of every value, and what enters its matrices.
 
 In: a float graph and inputs. Out: the lowest and highest value of each tensor, and products of what
-enters each matrix. It chooses no encodings (`encodings.py`) and rounds nothing (`rounding.py`).
+enters each matrix. It chooses no encodings (`encodings.py`) and rounds nothing
+(`../calibration/rounding.py`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -51,11 +52,11 @@ class WatchedGraph:
             the matrix: an error in the product counts by what it is added to.
 
     Attributes:
-        ranges: Of all runs so far.
+        ranges: The ranges of all runs so far.
         products: By the value that enters a matrix, that of each channel with each, summed over all
             rows, `(in_features, in_features)`. A row that ends in a stream is in units of the
             stream's root mean square there, because a norm is the next to read it.
-        num_rows: How many rows that were.
+        num_rows: The number of those rows.
     """
 
     def __init__(self, graph: onnx.ModelProto, streams: Mapping[str, str] | None = None) -> None:
@@ -91,7 +92,7 @@ class WatchedGraph:
         return dict(zip(self._outputs, values, strict=True))
 
     def watch(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """As `run`, and all is noted."""
+        """Run as `run` does, and note all values."""
         given = {name: inputs[name] for name in self._inputs}
         bounds = [prefix + name for name in self._names for prefix in (_LOW, _HIGH)]
         names = [*self._outputs, *self._extra, *bounds]

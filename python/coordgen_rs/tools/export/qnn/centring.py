@@ -27,9 +27,9 @@ from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 Array = NDArray[np.float32]
 
 _POSITIONS = 64
-"""To which keys are turned."""
+"""Number of positions to which keys are turned."""
 _STEPS = np.float32(127)
-"""On each side of zero, as `Encoding.symmetric` has them for uint8."""
+"""Steps on each side of zero, as `Encoding.symmetric` has them for uint8."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Channels:
 
     @property
     def size(self) -> float:
-        """That of all channels, once they are divided."""
+        """The size of all channels, once they are divided."""
         return float(self.largest.mean())
 
 
 _LEAST = np.float32(1e-3)
-"""Of the mean: channels that are smaller than that are not made larger."""
+"""Share of the mean: channels that are smaller than that are not made larger."""
 
 
 def usual_first(texts: Sequence[Sequence[int]]) -> int:
@@ -65,7 +65,7 @@ def usual_first(texts: Sequence[Sequence[int]]) -> int:
 
 
 def value_channels(values: Sequence[Array], first: int) -> Channels:
-    """Of a layer's values, `(kv_heads, tokens, head_dim)` for each text; `first` is a text's index.
+    """Channels of a layer's values, `(kv_heads, tokens, head_dim)` per text; `first` is an index.
 
     Raises:
         ValueError: There is no text.
@@ -77,7 +77,7 @@ def value_channels(values: Sequence[Array], first: int) -> Channels:
 def key_channels(
     config: ModelConfig, number: int, context: int, keys: Sequence[Array], first: int
 ) -> Channels:
-    """Of a layer's rotated keys, as `value_channels`, at all positions of a context.
+    """Channels of a layer's rotated keys, as in `value_channels`, at all positions of a context.
 
     The two channels that turn together have one size.
 
@@ -101,7 +101,7 @@ def key_channels(
 
 
 def _bounds(rows: Iterable[Array]) -> tuple[Array, Array]:
-    """Lowest and highest of each channel."""
+    """Lowest and highest value of each channel."""
     bounds = [(it.min(1), it.max(1)) for it in rows]
     low: Array = np.min([low for low, _ in bounds], 0)
     high: Array = np.max([high for _, high in bounds], 0)
@@ -116,7 +116,7 @@ def _half(low: Array, high: Array) -> Array:
 def _turned_bounds(
     config: ModelConfig, context: int, keys: Sequence[Array]
 ) -> tuple[Array, Array] | None:
-    """Those of rotated channels of all tokens but first ones, at any position; None without any."""
+    """Bounds of rotated channels of tokens after the first, at any position; None without any."""
     half = len(config.inv_freq)
     speeds = np.asarray(config.inv_freq, np.float32)
     positions = np.concatenate([np.arange(1, it.shape[1], dtype=np.float32) for it in keys])
@@ -137,7 +137,7 @@ def _turned(rows: Array, angles: Array) -> Array:
 
 
 def _channels(low: Array, high: Array, largest: Array, first: Array) -> Channels:
-    """Those of some bounds; `first` is what falls on the grid."""
+    """The channels of some bounds; `first` is what falls on the grid."""
     largest = largest * (_STEPS / (_STEPS - np.float32(0.5)))  # room for half a step
     step = np.maximum(largest, largest.mean() * _LEAST) / _STEPS
     steps = np.rint((first - (low + high) / 2) / np.where(step, step, 1))

@@ -35,9 +35,9 @@ from coordgen_rs.tools.export.qnn.graph import centre_names, has_bare_keys, key_
 Array = NDArray[np.float32]
 
 _OUTGROWN = 32
-"""Times the size that all but the few largest channels keep below."""
+"""A channel is outgrown at this many times the size that all but the few largest stay below."""
 _MOST_APART = 16
-"""Channels; where more are as large, they are no exceptions."""
+"""Most channels apart; where more are as large, they are no exceptions."""
 
 
 def channels_apart(largest: Array) -> list[int]:

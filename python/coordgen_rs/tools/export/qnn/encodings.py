@@ -46,8 +46,8 @@ def choose_encodings(
     """The encodings of a model.
 
     Args:
-        ranges: Of the blocks in order, then of the head.
-        layers: Of the blocks.
+        ranges: The ranges of the blocks in order, then of the head.
+        layers: The layers of the blocks.
         cache_type: How keys and values are stored.
         most_rotation: Largest cosine or sine.
     """
@@ -86,7 +86,7 @@ def block_encodings(
     shared: SharedEncodings,
     bare_keys: Container[int] = (),
 ) -> dict[str, Encoding]:
-    """By tensor, the given encodings of block `index`.
+    """The given encodings of block `index`, by tensor.
 
     `bare_keys` are the layers whose keys are neither normed nor rotated: like values, they have
     their encoding from where they are computed.
@@ -128,7 +128,7 @@ class Conversion:
 def conversions(
     layers: range, shared: SharedEncodings, tensors: Container[str]
 ) -> dict[str, Conversion]:
-    """By tensor, what is converted on its way to caches of 8 bits; `tensors` are the graph's.
+    """What is converted on its way to caches of 8 bits, by tensor; `tensors` are the graph's.
 
     Only what is stored has 8 bits. Left to onnxruntime's quantiser, that would also convert what
     enters the value weights, and the weights of attention: SmolLM2 then has 91.5 % of float's
@@ -156,5 +156,5 @@ def is_converted(cache: CacheEncodings) -> bool:
 
 
 def head_encodings(shared: SharedEncodings) -> dict[str, Encoding]:
-    """By tensor, the given encodings of the head."""
+    """The given encodings of the head, by tensor."""
     return {"hidden": shared.hidden[-1], "logits": shared.logits}

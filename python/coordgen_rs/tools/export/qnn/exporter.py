@@ -79,9 +79,9 @@ _MOST_ROWS = 1024
 QNN_WEIGHTS: tuple[Literal["int8", "int4"], ...] = ("int8", "int4")
 """The kinds of weights."""
 _BITS = {"int8": (8,), "int4": (4, 8)}
-"""That the matrices of blocks may get."""
+"""Numbers of bits that the matrices of blocks may get."""
 _MOST_BITS = 5.0
-"""A weight of the blocks takes in the mean, steps included, with `int4`."""
+"""Most bits of a weight of the blocks in the mean, steps included, with `int4`."""
 _LEAST_EXTERNAL_BYTES = 1024
 """Smaller initializers stay in the graph."""
 
@@ -106,7 +106,7 @@ def export_qnn(
     Args:
         checkpoint: Same as in `export_checkpoint`.
         out: A directory that does not exist yet, or is empty.
-        soc: Name of the chip (`coordgen_rs.target.qnn.options.SOCS`).
+        soc: Name of the chip (`coordgen_rs.bundle.chips.SOCS`).
         weights: Precision of the blocks' weights; the head always has 8 bits.
         cache_type: How keys and values are stored.
         calibration: Text like that which the model is to read (`read_texts`); None takes texts
@@ -356,7 +356,7 @@ class _QnnExporter:
 
 
 def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:
-    """Those of a block, from those of its layers."""
+    """The ranges of a block, from those of its layers."""
     joined = Ranges()
     for number in layers:
         names = {}
@@ -369,7 +369,7 @@ def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:
 
 
 def _chosen_bits(layers: Sequence[PreparedGraph]) -> dict[str, int]:
-    """Of each matrix of the blocks that may have 4 or 8 bits."""
+    """The bits of each matrix of the blocks that may have 4 or 8."""
     costs = {
         name: MatrixCosts(matrix.num_bits, matrix.losses)
         for layer in layers

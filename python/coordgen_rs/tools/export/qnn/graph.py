@@ -49,7 +49,7 @@ REPEATED_MASK = "mask_of_group"
 _PARTS = ("first", "second", "rest")
 _OPSET = 23
 _ANY = -1
-"""The rows in a Reshape, which infers them."""
+"""The number of rows in a Reshape, which infers it."""
 
 Array = NDArray[np.float32]
 
@@ -60,7 +60,7 @@ def scores_name(layer: int) -> str:
 
 
 def masked_scores_name(layer: int) -> str:
-    """The value that holds them with the mask added."""
+    """The value that holds a layer's attention scores with the mask added."""
     return f"layer_{layer}.scores_masked"
 
 
@@ -121,7 +121,7 @@ def has_bare_keys(config: ModelConfig, layer: int) -> bool:
 def head_graph(
     source: Checkpoint, model: ModelShape, *, has_matrices: bool = True
 ) -> onnx.ModelProto:
-    """The graph from the last hidden rows to logits; as `block_graph`."""
+    """The graph from the last hidden rows to logits, made as in `block_graph`."""
     graph = _QnnGraph(source, model, has_matrices)
     normed = graph.norm("norm", "hidden", final_norm_tensor(source, is_shared=False))
     graph.linear("logits", normed, output_tensor(source))
@@ -142,7 +142,7 @@ class _QnnGraph(GraphBuilder):
         self._residual_scale = source.config.residual_scale
         self._has_matrices, self._has_repeated_mask = has_matrices, False
         self.matrices: list[onnx.ValueInfoProto] = []
-        """Inputs that stand for them."""
+        """Inputs that stand for matrices."""
 
     def linear(self, name: str, x: str, weight: Tensor, bias: Array | None = None) -> str:
         """`x (1, M, in)` times `weight (out, in)`, plus `bias (out,)`: `(1, M, out)`."""

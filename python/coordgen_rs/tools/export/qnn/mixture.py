@@ -13,7 +13,7 @@ class MatrixCosts:
     """A matrix that may have 4 or 8 bits."""
 
     num_bits: Mapping[int, int]
-    """Of the whole matrix, steps included."""
+    """Bits of the whole matrix, steps included."""
     losses: Mapping[int, float]
 
 
@@ -24,8 +24,8 @@ def mixed_bits(
 
     Args:
         matrices: All matrices of the blocks, by name.
-        num_weights: In all of them.
-        most_bits: A weight, in the mean.
+        num_weights: Number of weights in all of them.
+        most_bits: Most bits of a weight, in the mean.
     """
     bits = dict.fromkeys(matrices, 4)
     left = most_bits * num_weights - sum(it.num_bits[4] for it in matrices.values())

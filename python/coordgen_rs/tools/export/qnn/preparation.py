@@ -47,7 +47,7 @@ HEAD_BITS = 8
 _HEAD_ROWS = 1024
 """Rows on which the range of the logits is found."""
 _MARGIN = 1.1
-"""By how much that is widened, for rows that were not looked at."""
+"""Factor by which that is widened, for rows that were not looked at."""
 
 
 def layer_name(number: int) -> str:
@@ -62,7 +62,7 @@ class Preparation:
     Attributes:
         source: The checkpoint.
         texts: Token ids of the texts.
-        bits: That the matrices of layers may get.
+        bits: Numbers of bits that the matrices of layers may get.
         context: Most tokens of a request.
         work: Where results are kept.
         ends: The last layer of each block, behind which held-out states are kept.
@@ -228,14 +228,14 @@ def _shares(
     entering: Mapping[str, str],
     constants: Mapping[str, Array],
 ) -> dict[str, float]:
-    """By matrix, what turns squared errors of what it gives into losses of the residual stream."""
+    """Factors, by matrix, from squared errors of its output to losses of the residual stream."""
     sizes = {name: _size(constants[name], watched.products[it]) for name, it in entering.items()}
     num_values = watched.num_rows * graph.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
     return {name: sizes[_writer(name)] / num_values / sizes[name] for name in entering}
 
 
 def _writer(name: str) -> str:
-    """The matrix by which what another one of the layer gives joins the residual stream."""
+    """The matrix through which the output of matrix `name` joins the residual stream."""
     layer, part, weight = name.split(".")
     if part in ("q_proj", "k_proj", "v_proj"):
         return f"{layer}.attention_out.{weight}"
@@ -243,7 +243,7 @@ def _writer(name: str) -> str:
 
 
 def _size(weight: Array, products: Array) -> float:
-    """Squared size of what a matrix gives."""
+    """Squared size of a matrix's outputs."""
     return float(np.einsum("io,io->", products @ weight, weight, dtype=np.float64)) or 1.0
 
 

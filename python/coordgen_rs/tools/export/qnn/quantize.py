@@ -57,11 +57,11 @@ def quantize_graph(
     """The form of a float graph with 16-bit activations; `matrix_tensors` has yet to be added.
 
     Args:
-        graph: As `graph.py` builds it, without matrices.
-        ranges: Of every tensor that `encodings` lacks.
+        graph: The graph that `graph.py` builds, without matrices.
+        ranges: The ranges of all tensors that `encodings` lacks.
         encodings: Those that are given, inputs and outputs of the graph among them.
         matrices: Names of the inputs that stand for matrices.
-        converted: By tensor, the other encoding in which a node reads it.
+        converted: The other encoding in which a node reads a tensor, by tensor.
     """
     graph = _with_stand_ins(graph, matrices)
     per_column = {"quant_type": QuantType.QInt8, "symmetric": True, "axis": 1}

@@ -38,14 +38,14 @@ class QuantizationReport:
         argmax_agreement: Share of tokens after which both choose the same next one.
         divergence: Kullback-Leibler divergence of its distribution from the float model's, nats a
             token, in the mean.
-        perplexity: Of the held-out tokens.
-        float_perplexity: Of the same by the float model.
-        matrices_of_8_bits: With `int4`, those that got 8 bits.
+        perplexity: Perplexity of the held-out tokens.
+        float_perplexity: Perplexity of the same tokens by the float model.
+        matrices_of_8_bits: The matrices that got 8 bits with `int4`.
         file_bytes: Size of every file of the bundle.
         float_bytes: Size of the checkpoint's weights as float32.
         peak_bytes: Most memory of the process during the export; 0 where the system does not tell.
-        stage_seconds: That each stage of the export took, in order; what an interrupted run had
-            done already is not counted.
+        stage_seconds: Seconds that each stage of the export took, in order; what an interrupted
+            run had done already is not counted.
     """
 
     tokens: int
@@ -62,7 +62,7 @@ class QuantizationReport:
 
     @property
     def seconds(self) -> float:
-        """That the export took."""
+        """Seconds that the export took."""
         return sum(self.stage_seconds.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class QuantizedGraph:
     """A quantised graph on CPU, behind conversions from and to float32.
 
     Args:
-        graph: With integer inputs and outputs.
-        encodings: Of both.
+        graph: A graph with integer inputs and outputs.
+        encodings: The encodings of both.
         weights: The directory of the files that hold its weights.
     """
 
@@ -139,7 +139,7 @@ class FloatHead:
         return cls(norm, output_tensor(source).load(), source.config.rms_norm_eps)
 
     def logits(self, hidden: Array) -> Array:
-        """Of `hidden (rows, D)`: `(rows, vocab_size)`."""
+        """Logits `(rows, vocab_size)` of `hidden (rows, D)`."""
         squares = np.square(hidden).mean(-1, keepdims=True)
         normed = hidden / np.sqrt(squares + np.float32(self.epsilon)) * self.norm
         logits: Array = normed @ self.weight.T
@@ -150,7 +150,7 @@ class Comparison:
     """Quantised graphs that read some texts, one after the other, beside the float model.
 
     Args:
-        config: Of the model.
+        config: The model's configuration.
         texts: Token ids.
         first: The float embedding of each text, `(tokens, D)`.
     """

@@ -39,9 +39,9 @@ class Matrix:
     """A matrix in each number of bits that it may get."""
 
     forms: dict[int, ColumnIntegers]
-    """By number of bits."""
+    """The rounded matrix, by number of bits."""
     losses: dict[int, float]
-    """By number of bits, the squared error in the residual stream, as a share of that."""
+    """The squared error in the residual stream as a share of that, by number of bits."""
     shape: tuple[int, int]
     """`in_features, out_features`"""
 
@@ -52,7 +52,7 @@ class Matrix:
 
     @property
     def num_bits(self) -> dict[int, int]:
-        """By number of bits of a weight, of all of them, steps included."""
+        """Bits of all weights, steps included, by number of bits of a weight."""
         return {
             bits: bits_taken(self.shape, bits, has_blocks=may_have_blocks(self.shape[0], bits))
             for bits in self.losses
@@ -65,9 +65,9 @@ class PreparedGraph:
 
     ranges: Ranges
     matrices: dict[str, Matrix]
-    """By their names in the graph."""
+    """The matrices, by their names in the graph."""
     constants: dict[str, Array]
-    """The others."""
+    """The other constants of the graph."""
     apart: list[int]
     """Channels of the feed-forward that are computed by themselves."""
 
@@ -111,7 +111,7 @@ class WorkFolder:
             raise ExportError(f"{self.path} cannot be written: {error}") from error
 
     def _refuse_others(self, files: Sequence[Path]) -> None:
-        """Refuse a folder with what is not of an export: it would be removed.
+        """Refuse a folder that holds other files than an export's: they would be removed.
 
         Raises:
             ExportError: It has such a file or folder.
@@ -160,8 +160,8 @@ class WorkFolder:
         """A graph that was kept.
 
         Args:
-            name: The graph's.
-            bits: Of each matrix, the form to read; None reads none.
+            name: The graph's name.
+            bits: The form of each matrix to read; None reads none.
 
         Raises:
             ExportError: The folder is damaged.
@@ -207,7 +207,7 @@ class WorkFolder:
         (self.path / f"{name}.{_STATES}").unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove all."""
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _file(self, name: str) -> Path:

@@ -1,7 +1,7 @@
 """The architectures of llama.cpp that the exporter knows, and what their tensors are called.
 
 In: `general.architecture`. Out: an `Architecture`. Names on the left are those of GGUF, on the
-right those of Hugging Face. Whether a model can be exported is for `config.py` to say.
+right those of Hugging Face. Whether a model can be exported is for `../config.py` to say.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Architecture:
     rotates_neighbours: bool = False
     """Rows of query and key are reordered, because pairs are neighbours (GGML_ROPE_TYPE_NORM)."""
     layer_names: dict[str, str] = field(default_factory=dict)
-    """Where they differ from `_LAYER`, or come on top."""
+    """Names of a layer's tensors that differ from `_LAYER`, or come on top."""
 
 
 _MODEL = {

@@ -41,7 +41,7 @@ class StoredTensor:
     """Slowest dimension first, as numpy has it."""
     type: GGMLQuantizationType
     offset: int
-    """From the start of the file."""
+    """Byte at which its data begins, from the start of the file."""
 
     @property
     def row_bytes(self) -> int:

@@ -55,7 +55,7 @@ class PreTokenizer:
     """Whether the text is brought to Unicode's form NFC."""
 
     def build(self) -> Sequence:
-        """As the tokenizers package has it."""
+        """Build the pre-tokenizer of the tokenizers package."""
         steps: list[Any] = [Split(Regex(split), "isolated") for split in self.splits]
         if self.digits_alone:
             steps.append(Digits(individual_digits=True))

@@ -23,9 +23,9 @@ def sentence_piece_tokenizer(
     """A tokenizer without added tokens.
 
     Args:
-        pieces: By token id, spaces as U+2581.
-        scores: By token id, the best first joined.
-        joined: By token id, whether it arises from joining others.
+        pieces: Texts by token id, with spaces as U+2581.
+        scores: Scores by token id; the best are joined first.
+        joined: Whether a token arises from joining others, by token id.
         unknown: The token of what is in no piece and has no bytes.
         add_space: Whether a space is put before a text.
     """

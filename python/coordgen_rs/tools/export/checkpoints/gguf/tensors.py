@@ -107,7 +107,7 @@ def open_tensors(header: Header, names: dict[str, str], head_dim: int | None) ->
     """The tensors of a file by their Hugging Face names.
 
     Args:
-        header: Of the file.
+        header: The file's header.
         names: Hugging Face names by those in the file.
         head_dim: Rows of a head whose neighbours are pairs, in query and key; None for halves.
 
