@@ -50,7 +50,7 @@ class TaskFigures:
         measured: Speed of drafting, measured in turns with it.
         modelled: Speed of drafting, by the step costs alone.
         fixed: Speed of the best width for all steps of the task, by the step costs.
-        fixed_width: That width.
+        fixed_width: The width of `fixed`.
         adaptive: Speed of the best width for each single step, by the step costs: no choice of
             widths can be better.
     """

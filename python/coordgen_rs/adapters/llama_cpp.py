@@ -148,7 +148,7 @@ class LlamaHost:
         self._length = end
 
     def _drop(self, sequence: int, first: int) -> None:
-        """Drop the tokens of a sequence, or of all for -1, from a place on.
+        """Drop the tokens of a sequence, or of all sequences for -1, from a position on.
 
         Raises:
             EngineError: llama.cpp cannot.
@@ -166,7 +166,7 @@ class LlamaHost:
         *,
         first_said: int,
     ) -> None:
-        """Run a batch; what is said behind rows from `first_said` on can be asked for.
+        """Run a batch; tokens can then be sampled after rows from `first_said` on.
 
         Raises:
             EngineError: llama.cpp refuses it.

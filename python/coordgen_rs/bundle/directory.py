@@ -72,7 +72,7 @@ class Bundle:
         return bundle
 
     def identity(self) -> bytes:
-        """What differs between two bundles at one place: the text of the manifest."""
+        """The manifest's text, which tells apart bundles that were at the same path."""
         return self.file(MANIFEST_NAME).read_bytes()
 
     def file(self, name: str) -> Path:

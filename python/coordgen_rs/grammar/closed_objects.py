@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from coordgen_rs.errors import UnsupportedGrammarError
 
 _SPEAKING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames")
-"""Keywords by which a schema says itself what else there may be."""
+"""Keywords by which a schema itself says which other properties there may be."""
 _CHOICES = ("anyOf", "oneOf")
 _NAMED = ("properties", "patternProperties")
 _VALUES = ("additionalProperties", "items", "prefixItems", "additionalItems", "contains")
@@ -212,18 +212,18 @@ def _names(parts: list[dict[str, Any]]) -> list[str]:
 
 
 def _speak(parts: list[dict[str, Any]]) -> bool:
-    """Whether schemas say themselves what else there may be."""
+    """Whether schemas themselves say which other properties there may be."""
     return any(name in one for one in parts for name in _SPEAKING)
 
 
 def _together(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One schema for what counts here of several: the properties they name, and how many."""
+    """One schema with what matters of several: the properties they name, and the least number."""
     names, is_described = _names(parts), any("properties" in one for one in parts)
     named = {"properties": dict.fromkeys(names, True)} if is_described else {"required": names}
     return named | {"minProperties": _least(parts)}
 
 
 def _least(parts: list[dict[str, Any]]) -> float:
-    """How many properties there have to be."""
+    """The least number of properties."""
     given = [part.get("minProperties") for part in parts]
     return max((count for count in given if isinstance(count, int | float)), default=0)

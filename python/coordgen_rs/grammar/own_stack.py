@@ -16,9 +16,9 @@ MOST_LEVELS = 20_000
 less than a third of the stack."""
 
 _STACK_BYTES = 256 << 20
-"""Only what is used of it takes memory."""
+"""Size of that stack; only the part in use takes memory."""
 _FEW_LEVELS = 200
-"""They fit into any thread's stack."""
+"""Levels that fit into any thread's stack."""
 
 _SETTING = threading.Lock()
 

@@ -23,7 +23,7 @@ _MOST_KEPT = 32
 """Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
 
 _ESCAPES = 'nrbtf\\"'
-"""Letters behind a backslash. With u a key could be spelt twice: as another than it is."""
+"""Letters allowed behind a backslash. With `u`, a key could be given twice in two spellings."""
 
 
 class Vocabulary:

@@ -57,12 +57,12 @@ class History:
         namespace: Any text but an empty one, for example task and user.
         fingerprint: Identifies tokenizer and vocabulary, see `fingerprint_of`.
         vocab_size: Number of ids in the vocabulary.
-        max_tokens: Of all namespaces of the directory together; beyond this, the oldest requests
-            are evicted, those of other namespaces with a `HistoryWarning`: an eighth of the limit
-            at once, or no more than must be where that is below 8,192 tokens. What is evicted is
-            not drafted from any more, by other processes from their next request on. The directory
-            keeps the number for whoever opens it next; None leaves it as it is, ten million at
-            first.
+        max_tokens: Limit of all namespaces of the directory together; beyond it, the oldest
+            requests are evicted, those of other namespaces with a `HistoryWarning`: an eighth of
+            the limit at once, or no more than must be where that is below 8,192 tokens. What is
+            evicted is not drafted from any more, by other processes from their next request on.
+            The directory keeps the number for whoever opens it next; None leaves it as it is, ten
+            million at first.
         fleet: A directory that `coordgen history build` writes, or a copy of it, to draft from as
             well. Read only; the next request takes up an index that was replaced there.
         fleet_namespace: The namespace of the fleet index to draft from; None for `namespace`.

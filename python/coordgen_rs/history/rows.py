@@ -17,7 +17,7 @@ LAST_INSTANT = 253_402_300_800.0
 
 
 _DIGITS = 1_000
-"""Most of a limit: Python takes a while to read longer numbers."""
+"""Most digits of a limit: Python takes a while to read longer numbers."""
 
 
 def checked_request(row: tuple[Any, ...], path: Path) -> tuple[str, float, int, bytes, int]:

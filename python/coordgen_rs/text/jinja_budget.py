@@ -77,7 +77,7 @@ def check_length(length: int) -> None:
 
 
 def checked(value: Any) -> Any:
-    """A value that a template has come by.
+    """Check a value that a template has obtained, and return it.
 
     Raises:
         TemplateError: It is too large.

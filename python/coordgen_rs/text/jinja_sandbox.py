@@ -203,7 +203,7 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         return made
 
     def _join(self, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
-        """Jinja's filter, which looks at what it joins."""
+        """Jinja's filter `join`, which checks what it joins."""
         parts = value
         if attribute is not None:
             parts = _Counted(map(make_attrgetter(self, attribute), value), self.budget)

@@ -45,7 +45,7 @@ class CompileReport:
         compile_s: Seconds that compiling the graphs took, one at a time.
         load_s: Seconds that loading their binaries took, to try them out.
         binary_bytes: Bytes of all binaries of one graph each.
-        apart_bytes: Of these, bytes of the graphs that can share a binary with another.
+        apart_bytes: The part of these bytes for graphs that can share a binary with another.
         shared_bytes: Bytes of the weight-shared binaries of the same graphs; None if not asked for.
     """
 

@@ -114,7 +114,7 @@ def refuse_what_is_not_done(
 
 
 def _not_done(config: Any) -> dict[str, Any]:
-    """Fields of a configuration that ask for something that is not done; others are not fields."""
+    """Fields of a configuration, with their values, that ask for what the loop does not do."""
     unset = type(config)()
     usual = unset._get_default_generation_params() | {"cache_implementation": "dynamic"}
     names = set(vars(unset)).difference(DONE, IDLE)

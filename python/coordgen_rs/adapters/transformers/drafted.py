@@ -113,7 +113,7 @@ class Drafted:
         stopping_criteria: Any,
         streamer: Any,
     ) -> "torch.Tensor":
-        """The prompt and what is said behind it; the cache then holds all of it but the last."""
+        """The prompt and its answer; the cache then holds all tokens but the last."""
         ends = _end_token_ids(config)
         steps = generate(
             host,

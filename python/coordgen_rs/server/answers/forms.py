@@ -116,7 +116,7 @@ class Form:
         return error.to_json()
 
     def _delta(self, found: Sequence[Said]) -> dict[str, Any] | None:
-        """What a chunk's choice holds of it; None for nothing."""
+        """The part of a chunk's choice that holds it; None if there is nothing."""
         text = "".join(one.text for one in found if isinstance(one, Content))
         if self._asked.kind != "chat":
             return {"text": text} if text else None

@@ -9,7 +9,7 @@ from coordgen_rs.server.refusal import RefusalError
 
 
 def asked_tokens(fields: Fields) -> tuple[str, bool, bool]:
-    """The body of `/tokenize`: the text, whether special tokens go around it, and with texts.
+    """The body of `/tokenize`: text, whether to add special tokens, and whether to give texts.
 
     Raises:
         RefusalError: It is malformed.

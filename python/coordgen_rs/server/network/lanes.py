@@ -24,7 +24,7 @@ class Lanes:
         self._own: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, client: Client, function: Callable[[], _T]) -> _T:
-        """What a function returns or raises.
+        """Run a function; return what it returns, or raise what it raises.
 
         Args:
             client: The client it runs for; those of one key count as one client.

@@ -21,7 +21,7 @@ class Places:
 
     Args:
         most: Most requests of a client.
-        when_full: Seconds until it pays to come again, of a client that has so many requests.
+        when_full: Gives the seconds after which a client with so many requests may try again.
     """
 
     def __init__(self, most: int, when_full: Callable[[int], int]) -> None:

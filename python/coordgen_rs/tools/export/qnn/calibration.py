@@ -53,9 +53,9 @@ class WatchedGraph:
 
     Attributes:
         ranges: The ranges of all runs so far.
-        products: By the value that enters a matrix, that of each channel with each, summed over all
-            rows, `(in_features, in_features)`. A row that ends in a stream is in units of the
-            stream's root mean square there, because a norm is the next to read it.
+        products: Products of each channel with each, by the value that enters a matrix, summed
+            over all rows, `(in_features, in_features)`. A row that ends in a stream is in units of
+            the stream's root mean square there, because a norm is the next to read it.
         num_rows: The number of those rows.
     """
 
