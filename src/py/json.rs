@@ -45,8 +45,7 @@ impl Document<'_> {
     }
 }
 
-/// What a JSON document says. `ValueError` tells why it is refused; `SyntaxError` is for what is
-/// not JSON.
+#[doc = stub_doc!("parse_json_text")]
 #[pyfunction]
 fn parse_json_text<'py>(
     py: Python<'py>,

@@ -8,25 +8,26 @@ use pyo3::prelude::*;
 
 use crate::unfinished::{self, Readers};
 
-/// A lock on a file or folder, until it is released or the process ends.
+#[doc = stub_doc!("Lock")]
 #[pyclass(frozen, module = "coordgen_rs._core", name = "Lock")]
 struct PyLock {
     lock: std::sync::Mutex<Option<unfinished::Lock>>,
+    #[doc = stub_doc!("Lock.is_mine")]
     #[pyo3(get)]
     is_mine: bool,
+    #[doc = stub_doc!("Lock.is_anothers")]
     #[pyo3(get)]
     is_anothers: bool,
 }
 
 #[pymethods]
 impl PyLock {
-    /// Asks for the lock on what is at `path`, without waiting.
     #[new]
     fn new(path: PathBuf) -> PyResult<Self> {
         Ok(unfinished::lock(&path).map_err(|error| os_error(&error, &path))?.into())
     }
 
-    /// Lets go of it.
+    #[doc = stub_doc!("Lock.release")]
     fn release(&self) {
         self.lock.lock().expect("nothing panics while holding it").take();
     }
@@ -41,7 +42,7 @@ impl From<unfinished::Lock> for PyLock {
     }
 }
 
-/// A new locked file beside `path`: its name, and its descriptor (on Windows its handle).
+#[doc = stub_doc!("create_unfinished_file")]
 #[pyfunction]
 fn create_unfinished_file(path: PathBuf, private: bool) -> PyResult<(PathBuf, isize)> {
     let readers = if private { Readers::Owner } else { Readers::AsUsual };
@@ -54,7 +55,7 @@ fn create_unfinished_file(path: PathBuf, private: bool) -> PyResult<(PathBuf, is
     Ok((name, file))
 }
 
-/// A new empty folder beside `path`: its name, and the lock on it.
+#[doc = stub_doc!("create_unfinished_directory")]
 #[pyfunction]
 fn create_unfinished_directory(path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
     let created = unfinished::create_folder(&path);
@@ -62,7 +63,7 @@ fn create_unfinished_directory(path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
     Ok((name, lock.into()))
 }
 
-/// Removes what killed processes left for `path`; where each was, and the bytes of its files.
+#[doc = stub_doc!("remove_abandoned")]
 #[pyfunction]
 fn remove_abandoned(py: Python<'_>, path: PathBuf) -> Vec<(PathBuf, u64)> {
     let removed = py.detach(|| unfinished::remove_abandoned(&path));

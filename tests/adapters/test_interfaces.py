@@ -8,7 +8,7 @@ import pytest
 from coordgen_rs._core import HostDrafter, SharedHistory
 from coordgen_rs.adapters.host import make_drafter
 from coordgen_rs.adapters.llama_cpp import LlamaHost, branches
-from coordgen_rs.adapters.llama_cpp_python import DraftModel
+from coordgen_rs.adapters.llama_cpp_python import CoordgenDraftModel
 from coordgen_rs.adapters.sglang import Corpus, padded
 from coordgen_rs.adapters.vllm import Proposer
 from coordgen_rs.errors import EmptyPromptError, EngineError, OptionError, TokenOutOfRangeError
@@ -40,7 +40,9 @@ def taken(text: list[int], chain: list[int]) -> list[int]:
 
 
 class TestLlamaCppPython:
-    def answer(self, model: DraftModel, prompt: list[int], num_tokens: int) -> tuple[list, int]:
+    def answer(
+        self, model: CoordgenDraftModel, prompt: list[int], num_tokens: int
+    ) -> tuple[list, int]:
         """As `Llama.generate` does: called with all tokens, the last one sampled included."""
         text, num_steps = [*prompt, says(prompt)], 1
         while len(text) < len(prompt) + num_tokens:
@@ -52,43 +54,43 @@ class TestLlamaCppPython:
         return text, num_steps
 
     def test_the_answer_is_the_targets_in_fewer_steps(self):
-        model = DraftModel(VOCAB_SIZE)
+        model = CoordgenDraftModel(VOCAB_SIZE)
         prompt = plain([1], 12)
         text, num_steps = self.answer(model, prompt, 60)
         assert text[: len(prompt) + 60] == plain(prompt, 60)
         assert num_steps < 30
 
     def test_another_prompt_begins_anew_and_drafts_from_what_was_said(self):
-        model = DraftModel(VOCAB_SIZE)
+        model = CoordgenDraftModel(VOCAB_SIZE)
         first = self.answer(model, plain([1], 12), 60)[1]
         second = self.answer(model, plain([1], 12), 60)[1]
         assert second < first
 
     def test_a_prompt_that_begins_with_the_last_answer_goes_on(self):
-        model = DraftModel(VOCAB_SIZE)
+        model = CoordgenDraftModel(VOCAB_SIZE)
         text, _ = self.answer(model, plain([1], 12), 20)
         again, num_steps = self.answer(model, text, 40)
         assert again[: len(text) + 40] == plain([1], len(text) + 39)
         assert num_steps < 20
 
     def test_an_answer_that_stopped_early_leaves_nothing_behind(self):
-        model, prompt = DraftModel(VOCAB_SIZE), plain([1], 12)
+        model, prompt = CoordgenDraftModel(VOCAB_SIZE), plain([1], 12)
         model(np.array([*prompt, says(prompt)], np.intc))  # a stop string ends it here
         text, _ = self.answer(model, prompt, 40)
         assert text[: len(prompt) + 40] == plain(prompt, 40)
 
     def test_tokens_of_another_model_and_no_tokens_are_refused_by_name(self):
-        model = DraftModel(VOCAB_SIZE)
+        model = CoordgenDraftModel(VOCAB_SIZE)
         for wrong, error in (([VOCAB_SIZE], TokenOutOfRangeError), ([], EmptyPromptError)):
             with pytest.raises(error):
                 model(np.array(wrong, np.intc))
         with pytest.raises(OptionError):
-            DraftModel(VOCAB_SIZE, num_pred_tokens=-1)
+            CoordgenDraftModel(VOCAB_SIZE, num_pred_tokens=-1)
         with pytest.raises(OptionError, match="vocabulary"):
-            DraftModel(VOCAB_SIZE, history=SharedHistory(VOCAB_SIZE + 1))
+            CoordgenDraftModel(VOCAB_SIZE, history=SharedHistory(VOCAB_SIZE + 1))
 
     def test_no_tokens_are_drafted_where_none_pay(self):
-        model = DraftModel(VOCAB_SIZE, num_pred_tokens=3, costs=[1, 9, 18, 27])
+        model = CoordgenDraftModel(VOCAB_SIZE, num_pred_tokens=3, costs=[1, 9, 18, 27])
         assert len(model(np.array(plain([1], 20), np.intc))) == 0
 
 

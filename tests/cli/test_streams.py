@@ -201,7 +201,7 @@ class Interrupting(importlib.abc.MetaPathFinder):
 
 signal.signal(signal.SIGINT, {handler})
 sys.meta_path.insert(0, Interrupting())
-sys.argv = ["coordgen", "info", "nowhere"]
+sys.argv = ["coordgen", "generate", "--model", "nowhere", "--prompt", "x"]
 {start}
 """
 

@@ -245,11 +245,8 @@ def test_a_mapped_file_that_is_cut_off_ends_the_command_with_a_message(tmp_path)
     code = """
 import mmap, os, sys
 from coordgen_rs.cli.main import main
-path, sys.argv[1:] = sys.argv[1], ["--version"]
-try:
-    main()
-except SystemExit:
-    pass
+path, sys.argv[1:] = sys.argv[1], ["info", "nowhere"]
+main()
 with open(path, "r+b") as stream:
     mapped = mmap.mmap(stream.fileno(), 0)
     stream.truncate(0)
@@ -259,7 +256,7 @@ with open(path, "r+b") as stream:
     command = [sys.executable, "-P", "-c", code, str(tmp_path / "weights")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
-    assert done.stderr == (
+    assert done.stderr.endswith(
         "coordgen: error: a file in use was cut short, or its disk failed: "
         "find it with coordgen check BUNDLE\n"
     )

@@ -21,7 +21,7 @@ from coordgen_rs.errors import (
     TokenOutOfRangeError,
 )
 from coordgen_rs.history.indexes import index_name
-from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, Request
+from coordgen_rs.history.store import DATABASE_NAME, HistoryStore, StoredRequest
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from drafts import drafted_after
 
@@ -263,7 +263,7 @@ def test_an_index_whose_requests_another_process_evicts_as_it_is_opened_is_no_fa
         def epoch_before_an_eviction(store, namespace):
             found = epoch(store, namespace)
             monkeypatch.setattr(HistoryStore, "epoch", epoch)
-            other.add([Request(name, 1.0, 1, tokens(2, 2_000).astype("<u4").tobytes())])
+            other.add([StoredRequest(name, 1.0, 1, tokens(2, 2_000).astype("<u4").tobytes())])
             return found
 
         monkeypatch.setattr(HistoryStore, "epoch", epoch_before_an_eviction)

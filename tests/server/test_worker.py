@@ -19,7 +19,7 @@ from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError
-from coordgen_rs.server.turns import Turns
+from coordgen_rs.server.turns import Rota
 from coordgen_rs.server.worker import Worker
 from fake_model import STEPS, FakeModel, FakeTokenizer
 
@@ -86,7 +86,7 @@ def test_clients_take_turns():
 
 
 def test_keys_take_turns_and_the_addresses_of_a_key_among_themselves():
-    turns = Turns()
+    turns = Rota()
     asked_for = ("a1", "a1", "a1", "a2", "a2", "b1", "b1", "b1")
 
     async def test():
@@ -104,7 +104,7 @@ def test_keys_take_turns_and_the_addresses_of_a_key_among_themselves():
 @given(st.lists(st.tuples(st.sampled_from("ab-"), st.sampled_from("xy"), st.integers(0, 3))))
 def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
     async def test():
-        turns, waiting = Turns(), []
+        turns, waiting = Rota(), []
         for key, network, number in events:
             if key == "-":
                 if number < len(waiting):

@@ -1,4 +1,4 @@
-"""llama-cpp-python: `Llama(.., draft_model=DraftModel(..), logits_all=True)`, drafted by chains.
+"""llama-cpp-python: `Llama(.., draft_model=CoordgenDraftModel(..), logits_all=True)`, by chains.
 
 In: the tokens so far, at each step. Out: what may come next. llama-cpp-python verifies: a drafted
 row is sampled as any other, and what differs is cut from its cache. It says nothing of what was
@@ -21,7 +21,7 @@ NUM_PRED_TOKENS = 10
 """Draft tokens a step, as in `LlamaPromptLookupDecoding`."""
 
 
-class DraftModel:
+class CoordgenDraftModel:
     """Drafts for one `Llama`.
 
     Args:

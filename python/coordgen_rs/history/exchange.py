@@ -1,7 +1,7 @@
 """Requests as JSON lines, which `coordgen history` exports and imports.
 
-In: lines that any program may have written. Out: a header and `Request`s, all checked. It opens no
-database, and writes no line; `tools/commands/history.py` does.
+In: lines that any program may have written. Out: a header and `StoredRequest`s, all checked. It
+opens no database, and writes no line; `tools/commands/history.py` does.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, parse_json_lines
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.history.rows import LAST_INSTANT, MOST_VOCABULARY
-from coordgen_rs.history.store import Request
+from coordgen_rs.history.store import StoredRequest
 
 FORMAT: Final = "coordgen-history-1"
 _MOST_LINE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Header:
+class ExportHeader:
     """The first line."""
 
     format: Literal["coordgen-history-1"]
@@ -39,7 +39,7 @@ class _Line:
     token_ids: list[int]
 
 
-def read_exported(stream: BinaryIO, name: str) -> tuple[Header, Iterator[Request]]:
+def read_exported(stream: BinaryIO, name: str) -> tuple[ExportHeader, Iterator[StoredRequest]]:
     """The header, and the requests as they are read.
 
     Args:
@@ -52,7 +52,7 @@ def read_exported(stream: BinaryIO, name: str) -> tuple[Header, Iterator[Request
     lines = _lines(stream, name)
     where, first = next(lines, (name, None))
     try:
-        header = parse(Header, first, where)
+        header = parse(ExportHeader, first, where)
     except FieldError as error:
         raise HistoryError(f"{where} is not the header of an exported history: {error}") from error
     if not 1 <= header.vocab_size <= MOST_VOCABULARY or not header.fingerprint:
@@ -68,7 +68,7 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any]]:
         raise HistoryError(str(error)) from error
 
 
-def _request(value: Any, where: str, vocab_size: int) -> Request:
+def _request(value: Any, where: str, vocab_size: int) -> StoredRequest:
     try:
         line = parse(_Line, value, where)
     except FieldError as error:
@@ -80,4 +80,4 @@ def _request(value: Any, where: str, vocab_size: int) -> Request:
     if line.token_ids and not 0 <= min(line.token_ids) <= max(line.token_ids) < vocab_size:
         raise HistoryError(f"{where} is not a request: token ids outside the vocabulary")
     token_ids = np.asarray(line.token_ids, "<u4").tobytes()
-    return Request(line.namespace, line.finished_at, line.prompt_len, token_ids)
+    return StoredRequest(line.namespace, line.finished_at, line.prompt_len, token_ids)

@@ -32,7 +32,7 @@ from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.history.fleet.layer import FleetLayer
 from coordgen_rs.history.indexes import index_name, remove_unfinished
 from coordgen_rs.history.rows import MOST_VOCABULARY
-from coordgen_rs.history.store import HistoryStore, NoHistoryError, Request, told_evictions
+from coordgen_rs.history.store import HistoryStore, NoHistoryError, StoredRequest, told_evictions
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536
@@ -207,7 +207,7 @@ class History:
         with self._lock:
             is_stored = False
             if self._store is not None:
-                request = Request(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
+                request = StoredRequest(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
                 with self._going_on("written"):
                     evicted = self._store.add([request]).evicted
                     is_stored = True

@@ -66,7 +66,7 @@ PRAGMA user_version = {SCHEMA_VERSION};
 
 
 @dataclass(frozen=True)
-class Request:
+class StoredRequest:
     """A finished request.
 
     Attributes:
@@ -293,7 +293,7 @@ class HistoryStore:
         query = "SELECT SUM(num_tokens) FROM requests JOIN namespaces ON id = namespace "
         return self._value(query + "WHERE name = ?", namespace)
 
-    def add(self, requests: list[Request]) -> Stored:
+    def add(self, requests: list[StoredRequest]) -> Stored:
         """Store requests and evict the oldest ones, all or nothing.
 
         Args:
@@ -373,7 +373,7 @@ class HistoryStore:
                 return number
         return 0
 
-    def read(self, namespace: str | None = None, after: int = 0) -> Iterator[Request]:
+    def read(self, namespace: str | None = None, after: int = 0) -> Iterator[StoredRequest]:
         """The requests of a namespace, or of all, with numbers above `after`, the oldest first."""
         query = (
             "SELECT name, finished_at, prompt_len, token_ids, number "
@@ -383,7 +383,7 @@ class HistoryStore:
         if namespace is not None:
             query, parameters = query + "AND name = ? ", (after, namespace)
         for row in self._connection.execute(query + "ORDER BY number", parameters):
-            yield Request(*checked_request(row, self.path))
+            yield StoredRequest(*checked_request(row, self.path))
 
     def namespaces(self) -> list[NamespaceSummary]:
         """All namespaces, by name."""

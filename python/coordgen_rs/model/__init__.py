@@ -24,7 +24,7 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
 from coordgen_rs.model.options import AskedOptions, RequestOptions, check_names
 from coordgen_rs.model.prompts import ChatPrompts, given_template
-from coordgen_rs.model.turns import Request, Turns
+from coordgen_rs.model.turns import ModelRequest, Turns
 from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.session import session_opened
@@ -419,7 +419,7 @@ class Model:
         drafters, prediction = self._drafters if asked.drafts else None, None
         if drafters is not None and asked.prediction is not None:
             prediction = self._tokenizer.encode(asked.prediction, special_tokens=False)
-        request = Request(
+        request = ModelRequest(
             asked,
             prompt_ids,
             namespace=asked.namespace or self._namespace,

@@ -37,7 +37,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
-class Request:
+class ModelRequest:
     """One request, ready to run; fields that `generate` has, too, are the same there.
 
     Attributes:
@@ -94,7 +94,7 @@ class Turn:
         steps: Its steps; they begin when the first is asked for.
     """
 
-    def __init__(self, turns: "Turns", request: Request) -> None:
+    def __init__(self, turns: "Turns", request: ModelRequest) -> None:
         self._bell = turns.bell
         self._making: list[ref[Making[Any]]] = []
         self.steps = turns.steps(request, self._making)
@@ -136,7 +136,7 @@ class Turns:
         self.is_closed = False
         self._opened = OpenedHere()
 
-    def turn(self, request: Request) -> Turn:
+    def turn(self, request: ModelRequest) -> Turn:
         """A request, which waits for its turn when its first step is asked for.
 
         That raises CallOrderError where the request could never begin, SessionClosedError when all
@@ -162,7 +162,7 @@ class Turns:
             self.is_closed = True
             self._release()
 
-    def steps(self, request: Request, making: list[ref[Making[Any]]]) -> Generator[Step]:
+    def steps(self, request: ModelRequest, making: list[ref[Making[Any]]]) -> Generator[Step]:
         """The steps of a request, while no other runs; `making` is to hold what reads them.
 
         Raises:

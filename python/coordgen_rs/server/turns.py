@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from coordgen_rs.server.job import Job
 
 
-class Turns:
+class Rota:
     """The jobs of all clients, none at first."""
 
     def __init__(self) -> None:

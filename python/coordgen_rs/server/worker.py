@@ -16,7 +16,7 @@ from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.job import GivenUpError, Job
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import UnavailableError, log_unexpected
-from coordgen_rs.server.turns import Turns
+from coordgen_rs.server.turns import Rota
 
 State = Literal["loading", "ready", "closing", "failed"]
 
@@ -52,7 +52,7 @@ class Worker:
         self.places = Places(max_queue + 1, self._refused)
         self._model: Model | None = None
         self._changed = Condition()
-        self._waiting = Turns()
+        self._waiting = Rota()
         self._running: Job | None = None
         self._mean_s = 1.0  # of a job
         self._thread = Thread(target=self._run, name="coordgen-worker")

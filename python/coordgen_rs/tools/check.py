@@ -23,7 +23,7 @@ _SIDE_BRANCH = "side branch against first path"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ExactnessRow:
     """Two computations of the same thing.
 
     Attributes:
@@ -41,7 +41,7 @@ class Comparison:
 class CheckReport:
     """All comparisons of one bundle, and what follows for the way to commit."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ExactnessRow, ...]
     exact_commits: tuple[str, ...]
 
     @property
@@ -129,7 +129,9 @@ def check(
             got = _tokens(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=used))
             same.append(np.array_equal(got, answer))
             comparisons.append(
-                Comparison(f"{commit} commit, drafts from {name}: tokens of plain", None, same[-1])
+                ExactnessRow(
+                    f"{commit} commit, drafts from {name}: tokens of plain", None, same[-1]
+                )
             )
         if all(same):
             exact.append(commit)
@@ -140,7 +142,7 @@ def check(
     return CheckReport(tuple(comparisons), tuple(exact))
 
 
-def _compare_logits(session: OrtSession, prompt: NDArray[np.uint32]) -> list[Comparison]:
+def _compare_logits(session: OrtSession, prompt: NDArray[np.uint32]) -> list[ExactnessRow]:
     # One row less than the widest graph has, so that a side branch has a row for another token.
     chain_len = max(1, min(8, len(prompt) - 1, session.widths[-1] - 1))
     context, chain = np.split(prompt, [len(prompt) - chain_len])
@@ -171,9 +173,9 @@ def _side_branch(
     return np.delete(session.step(inputs)[: len(token_ids)], 1, axis=0)
 
 
-def _compare(what: str, got: NDArray[np.float32], expected: NDArray[np.float32]) -> Comparison:
+def _compare(what: str, got: NDArray[np.float32], expected: NDArray[np.float32]) -> ExactnessRow:
     difference = float(np.abs(got - expected).max())
-    return Comparison(what, difference, np.array_equal(got, expected))
+    return ExactnessRow(what, difference, np.array_equal(got, expected))
 
 
 def _tokens(steps: Iterator[Step]) -> NDArray[np.uint32]:

@@ -34,7 +34,7 @@ _REMEMBERING = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PlainComparison:
     """What both sides took.
 
     Attributes:
@@ -65,7 +65,7 @@ def compare(
     *,
     is_stored: bool,
     clock: Callable[[], float] = time.perf_counter,
-) -> Comparison:
+) -> PlainComparison:
     """Answer in turns, with and without drafts, until the speedup is steady or time is up.
 
     Which side begins changes from round to round. `answer` is the first round's with drafts. There
@@ -91,7 +91,7 @@ def compare(
         answers = {drafts: again(drafts) for drafts in (not plain_first, plain_first)}
         rounds.append((answers[True], answers[False]))
     drafted, plain = zip(*rounds, strict=True)
-    return Comparison(
+    return PlainComparison(
         tokens_per_s=median(given.stats.tokens_per_s for given in drafted),
         plain_tokens_per_s=median(given.stats.tokens_per_s for given in plain),
         rounds=len(rounds),

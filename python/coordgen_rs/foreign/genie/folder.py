@@ -17,7 +17,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.foreign.genie.binary.described import compared, described
 from coordgen_rs.foreign.genie.binary.file import can_read, read_binary
-from coordgen_rs.foreign.genie.binary.metadata import Metadata, read_metadata
+from coordgen_rs.foreign.genie.binary.metadata import GenieMetadata, read_metadata
 from coordgen_rs.foreign.genie.binary.tensors import BinaryFacts, GraphFacts
 from coordgen_rs.foreign.genie.config import GenieConfig, read_config
 from coordgen_rs.foreign.genie.lookup import read_lookup
@@ -96,7 +96,7 @@ def opened(
     directory: Path,
     config_name: str,
     config: GenieConfig,
-    metadata: Metadata,
+    metadata: GenieMetadata,
     binaries: dict[str, BinaryFacts],
     graphs: dict[str, tuple[str, GraphFacts]],
 ) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def read_binaries(directory: Path, names: Iterable[str]) -> dict[str, BinaryFact
 def _graphs(
     directory: Path,
     config: GenieConfig,
-    metadata: Metadata,
+    metadata: GenieMetadata,
     binaries: dict[str, BinaryFacts],
 ) -> dict[str, tuple[str, GraphFacts]]:
     """File and facts of each graph: of the binaries themselves, or else of metadata.json.

@@ -23,7 +23,7 @@ from coordgen_rs.bundle.manifest import (
 )
 from coordgen_rs.errors import BundleError
 from coordgen_rs.foreign.files import read_content, record_of
-from coordgen_rs.foreign.genie.binary.metadata import Metadata, check_one
+from coordgen_rs.foreign.genie.binary.metadata import GenieMetadata, check_one
 from coordgen_rs.foreign.genie.binary.tensors import BinaryFacts
 from coordgen_rs.foreign.genie.config import GenieConfig
 from coordgen_rs.foreign.genie.model import GenieModel
@@ -33,7 +33,7 @@ _LEAST_MASK = -1e9
 
 
 def target_of(
-    directory: Path, model: GenieModel, metadata: Metadata, binaries: dict[str, BinaryFacts]
+    directory: Path, model: GenieModel, metadata: GenieMetadata, binaries: dict[str, BinaryFacts]
 ) -> QnnTarget:
     """The chip and the encodings.
 
@@ -74,7 +74,7 @@ def manifest_of(
     config: GenieConfig,
     model: GenieModel,
     target: QnnTarget,
-    metadata: Metadata,
+    metadata: GenieMetadata,
 ) -> Manifest:
     """What a session has to know of a bundle.
 

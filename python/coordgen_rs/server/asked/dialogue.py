@@ -1,7 +1,7 @@
 """A dialogue as a request gives it, and the text that the model reads for it.
 
-In: `messages`, `tools` and `chat_template_kwargs` of a body. Out: a `Dialogue`, or a refusal that
-names the field. The text is the chat template's; where that knows no tools, see
+In: `messages`, `tools` and `chat_template_kwargs` of a body. Out: an `AskedDialogue`, or a refusal
+that names the field. The text is the chat template's; where that knows no tools, see
 `server/tools/prompts.py`.
 """
 
@@ -16,7 +16,7 @@ from coordgen_rs.server.tools.prompts import described
 
 
 @dataclass(frozen=True)
-class Dialogue:
+class AskedDialogue:
     """Messages, oldest first, and what the model may call.
 
     Attributes:
@@ -45,7 +45,7 @@ class Dialogue:
         return model.chat_prompt(messages, tools=listed, template_variables=self.variables)
 
 
-def dialogue_of(fields: Fields) -> Dialogue:
+def dialogue_of(fields: Fields) -> AskedDialogue:
     """The dialogue of a body.
 
     Raises:
@@ -55,4 +55,4 @@ def dialogue_of(fields: Fields) -> Dialogue:
     variables = fields.take("chat_template_kwargs")
     if variables is not None and not isinstance(variables, dict):
         raise fields.wrong("chat_template_kwargs", "must be an object")
-    return Dialogue(messages, tools, variables)
+    return AskedDialogue(messages, tools, variables)

@@ -13,7 +13,7 @@ from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
 from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
 from coordgen_rs.server.asked.content import format_of_text
-from coordgen_rs.server.asked.dialogue import Dialogue
+from coordgen_rs.server.asked.dialogue import AskedDialogue
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
 
@@ -43,7 +43,7 @@ def asked_response(fields: Fields) -> Asked:
     schema = format_of_text(fields.nested("text"))
 
     def prompt(model: Model) -> NDArray[np.uint32]:
-        text = Dialogue(messages, None, None).text(model)
+        text = AskedDialogue(messages, None, None).text(model)
         return encoded(model, text, "input", special_tokens=False)
 
     return asked_rest(fields, prompt, "input", limit, None, schema)

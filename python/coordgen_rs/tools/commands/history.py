@@ -18,7 +18,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
-from coordgen_rs.history.exchange import FORMAT, Header, read_exported
+from coordgen_rs.history.exchange import FORMAT, ExportHeader, read_exported
 from coordgen_rs.history.indexes import remove_indexes
 from coordgen_rs.history.store import (
     HistoryStore,
@@ -102,7 +102,7 @@ def _opened_to_read(directory: Path) -> HistoryStore:
 
 def _export(options: argparse.Namespace) -> int:
     store = _opened_to_read(options.directory)
-    print(json.dumps(asdict(Header(FORMAT, store.fingerprint, store.vocab_size))))
+    print(json.dumps(asdict(ExportHeader(FORMAT, store.fingerprint, store.vocab_size))))
     for request in store.read(options.namespace):
         line = {
             "namespace": request.namespace,

@@ -17,8 +17,8 @@ from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import architecture_named
-from coordgen_rs.tools.export.checkpoints.gguf.header import Header, read_header
-from coordgen_rs.tools.export.checkpoints.gguf.metadata import Metadata, config_document
+from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, read_header
+from coordgen_rs.tools.export.checkpoints.gguf.metadata import GgufMetadata, config_document
 from gguf_files import write_gguf
 
 PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28
@@ -228,8 +228,8 @@ def test_attention_of_gemma_is_scaled_as_its_number_of_layers_says(layers, scale
         "attention.sliding_window": 512,
     }
     metadata = {f"gemma3.{name}": value for name, value in sizes.items()}
-    header = Header(Path("x.gguf"), {"general.architecture": "gemma3", **metadata}, {})
-    document = config_document(Metadata(header), architecture_named("gemma3"))
+    header = GgufHeader(Path("x.gguf"), {"general.architecture": "gemma3", **metadata}, {})
+    document = config_document(GgufMetadata(header), architecture_named("gemma3"))
     config = parse_config({**document, "vocab_size": 16}, {})
     assert config.score_scale == pytest.approx(scale)
 
@@ -244,6 +244,6 @@ def test_factors_of_llama_3_hold_for_the_whole_context(tmp_path):
     tensors = {**header.tensors, "rope_freqs.weight": factors}
     metadata = {**header.metadata, name: 64}
     document = config_document(
-        Metadata(Header(plain_file, metadata, tensors)), architecture_named("llama")
+        GgufMetadata(GgufHeader(plain_file, metadata, tensors)), architecture_named("llama")
     )
     assert parse_config(document, {}).max_positions == header.metadata["llama.context_length"]

@@ -1,7 +1,7 @@
 """What a bundle of AI Hub says beside its binaries: metadata.json, versions, and the chip.
 
-In: the bundle's directory. Out: a `Metadata`; what is not said is None. Since AI Hub Models 0.65
-there is a metadata.json; tool-versions.yaml and the backend's own config are older.
+In: the bundle's directory. Out: a `GenieMetadata`; what is not said is None. Since AI Hub Models
+0.65 there is a metadata.json; tool-versions.yaml and the backend's own config are older.
 """
 
 import re
@@ -61,7 +61,7 @@ class _Document:
 
 
 @dataclass(frozen=True)
-class Metadata:
+class GenieMetadata:
     """What the files beside the binaries say.
 
     Attributes:
@@ -79,7 +79,7 @@ class Metadata:
     qairt: str | None
 
 
-def read_metadata(directory: Path, extensions: str | None) -> Metadata:
+def read_metadata(directory: Path, extensions: str | None) -> GenieMetadata:
     """Read what is there.
 
     Args:
@@ -103,7 +103,7 @@ def read_metadata(directory: Path, extensions: str | None) -> Metadata:
     for what, found in (("soc_model", socs), ("HTP version", archs)):
         check_one(directory, what, found)
     versions = document.tool_versions or _ToolVersions()
-    return Metadata(
+    return GenieMetadata(
         graphs={name: _facts(file) for name, file in document.model_files.items()},
         model_id=document.model_id,
         soc_models=socs,

@@ -63,7 +63,7 @@ from coordgen_rs.tools.export.qnn.quantize import (
     read_in_blocks,
 )
 from coordgen_rs.tools.export.qnn.report import (
-    Comparison,
+    FloatComparison,
     FloatHead,
     QuantizationReport,
     QuantizedGraph,
@@ -341,7 +341,7 @@ class _QnnExporter:
     ) -> QuantizationReport:
         """Read the held-out texts with the quantised graphs, one block in memory at a time."""
         directory = self._staging.directory
-        comparison = Comparison(
+        comparison = FloatComparison(
             self._source.config,
             self._texts.held_out,
             preparation.held_out(preparation.first_states()),

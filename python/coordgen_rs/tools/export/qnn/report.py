@@ -146,7 +146,7 @@ class FloatHead:
         return logits
 
 
-class Comparison:
+class FloatComparison:
     """Quantised graphs that read some texts, one after the other, beside the float model.
 
     Args:

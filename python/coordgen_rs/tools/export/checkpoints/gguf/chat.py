@@ -6,14 +6,14 @@ the files of a Hugging Face directory would say. Nothing is rendered here.
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
-from coordgen_rs.tools.export.checkpoints.gguf.header import Header
+from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 
 _KEY = "tokenizer.chat_template"
 _NAMES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep"}
 """What Hugging Face calls the special tokens, by GGUF's names (the misspelt one is GGUF's own)."""
 
 
-def chat_templates(header: Header) -> ChatTemplates:
+def chat_templates(header: GgufHeader) -> ChatTemplates:
     """All that the file says about chat.
 
     Raises:

@@ -1,8 +1,9 @@
 """The header of a GGUF file: its metadata, and where each tensor stands.
 
-In: a path. Out: a `Header`, everything in it checked against the length of the file before memory
-is taken for it. The reader of the gguf package is not used: it trusts every count and length, maps
-the file, which counts the whole of it as this process's memory, and takes seconds for a vocabulary.
+In: a path. Out: a `GgufHeader`, everything in it checked against the length of the file before
+memory is taken for it. The reader of the gguf package is not used: it trusts every count and
+length, maps the file, which counts the whole of it as this process's memory, and takes seconds for
+a vocabulary.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3.
 """
 
@@ -33,7 +34,7 @@ _MOST_ALIGNMENT = 1 << 20
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class GgufTensor:
     """Where a tensor stands, and what it is stored as."""
 
     name: str
@@ -56,16 +57,16 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
-class Header:
+class GgufHeader:
     """What a GGUF file says before its tensors."""
 
     path: Path
     metadata: dict[str, Any]
     """Numbers, booleans, texts, and lists of one of them."""
-    tensors: dict[str, StoredTensor]
+    tensors: dict[str, GgufTensor]
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> GgufHeader:
     """Reads and checks the header of a GGUF file.
 
     Raises:
@@ -87,7 +88,7 @@ class _Reader:
         self._path, self._stream = path, stream
         self._left = self._num_bytes = os.fstat(stream.fileno()).st_size
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         """The whole header.
 
         Raises:
@@ -103,7 +104,7 @@ class _Reader:
                 raise self._damaged(f"the key {key!r:.80} occurs twice")
             metadata[key] = self._value(key, self._number("I"))
         infos = [self._tensor_info() for _ in range(num_tensors)]
-        return Header(self._path, metadata, self._placed(infos, self._alignment(metadata)))
+        return GgufHeader(self._path, metadata, self._placed(infos, self._alignment(metadata)))
 
     def _check_version(self) -> None:
         magic = self._bytes(4, "its first four bytes")
@@ -138,7 +139,7 @@ class _Reader:
             raise self._damaged(f"{key!r:.80} has the unknown type {kind}")
         return code
 
-    def _tensor_info(self) -> StoredTensor:
+    def _tensor_info(self) -> GgufTensor:
         name = self._text("a tensor's name", _MOST_NAME_BYTES)
         num_dimensions = int(self._number("I"))
         if not 1 <= num_dimensions <= _MOST_DIMENSIONS:
@@ -154,7 +155,7 @@ class _Reader:
         block, _ = GGML_QUANT_SIZES[kind]
         if min(shape) < 1 or math.prod(shape) > 8 * self._num_bytes or shape[-1] % block:
             raise self._damaged(f"{name!r:.80} has the shape {shape} of {kind.name}")
-        return StoredTensor(name, shape, kind, int(self._number("Q")))
+        return GgufTensor(name, shape, kind, int(self._number("Q")))
 
     def _alignment(self, metadata: dict[str, Any]) -> int:
         value = metadata.get("general.alignment", 32)
@@ -162,7 +163,7 @@ class _Reader:
             raise self._damaged(f"general.alignment is {value!r:.80}")
         return value
 
-    def _placed(self, infos: list[StoredTensor], alignment: int) -> dict[str, StoredTensor]:
+    def _placed(self, infos: list[GgufTensor], alignment: int) -> dict[str, GgufTensor]:
         """The tensors by name, at their offsets in the file.
 
         Raises:
@@ -177,7 +178,7 @@ class _Reader:
             end = info.offset + info.num_bytes
             if start + end > self._num_bytes:
                 raise CheckpointError(f"{self._path} is truncated: it ends before {info.name} does")
-            tensors[info.name] = StoredTensor(info.name, info.shape, info.type, start + info.offset)
+            tensors[info.name] = GgufTensor(info.name, info.shape, info.type, start + info.offset)
         return tensors
 
     def _count(self, what: str, most: int, *, least_bytes: int) -> int:

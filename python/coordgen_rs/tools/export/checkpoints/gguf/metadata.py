@@ -12,7 +12,7 @@ import numpy as np
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import Architecture
-from coordgen_rs.tools.export.checkpoints.gguf.header import Header
+from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 from coordgen_rs.tools.export.checkpoints.gguf.tensors import read_numbers
 
 _MOST_LAYERS = 1 << 12
@@ -30,10 +30,10 @@ _CONTROL = 3
 _LAYERS_OF_GEMMA_27B = 62
 
 
-class Metadata:
+class GgufMetadata:
     """The metadata of one file, by the names that its architecture gives them."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: GgufHeader) -> None:
         self.header = header
         self.architecture = self.text("general.architecture")
 
@@ -67,7 +67,7 @@ class Metadata:
         return value
 
 
-def num_layers(metadata: Metadata) -> int:
+def num_layers(metadata: GgufMetadata) -> int:
     """The number of layers.
 
     Raises:
@@ -79,7 +79,7 @@ def num_layers(metadata: Metadata) -> int:
     return layers
 
 
-def config_document(metadata: Metadata, architecture: Architecture) -> dict[str, Any]:
+def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[str, Any]:
     """What a config.json would hold.
 
     Raises:
@@ -116,7 +116,7 @@ def config_document(metadata: Metadata, architecture: Architecture) -> dict[str,
     }
 
 
-def generation_document(metadata: Metadata) -> dict[str, Any]:
+def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
     """What a generation_config.json would hold: the tokens that end an answer."""
     values = metadata.header.metadata
     names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
@@ -133,7 +133,7 @@ def _shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _rope(metadata: Metadata, head_dim: int) -> dict[str, Any]:
+def _rope(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
     """The rotary embedding.
 
     Raises:
@@ -166,7 +166,7 @@ def _rope(metadata: Metadata, head_dim: int) -> dict[str, Any]:
     return rope
 
 
-def _family_options(metadata: Metadata, head_dim: int) -> dict[str, Any]:
+def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
     """What only one architecture has."""
     layers = num_layers(metadata)
     if metadata.architecture == "granite":

@@ -16,10 +16,10 @@ from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     hugging_face_names,
 )
 from coordgen_rs.tools.export.checkpoints.gguf.chat import chat_templates
-from coordgen_rs.tools.export.checkpoints.gguf.header import Header, read_header
+from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, read_header
 from coordgen_rs.tools.export.checkpoints.gguf.metadata import (
     ROPE_TENSORS,
-    Metadata,
+    GgufMetadata,
     config_document,
     generation_document,
     num_layers,
@@ -48,7 +48,7 @@ def open_gguf(path: Path) -> Opened:
         raise UnsupportedModelError(
             f"{path} is one of several parts: join them with `llama-gguf-split --merge`"
         )
-    metadata = Metadata(header)
+    metadata = GgufMetadata(header)
     architecture = architecture_named(metadata.architecture)
     config = parse_config(config_document(metadata, architecture), generation_document(metadata))
     # llama.cpp's converter has added Gemma's offset to the weights.
@@ -56,7 +56,7 @@ def open_gguf(path: Path) -> Opened:
     names = hugging_face_names(architecture, num_layers(metadata))
     weights = {name: it for name, it in header.tensors.items() if name not in ROPE_TENSORS}
     head_dim = config.head_dim if architecture.rotates_neighbours else None
-    tensors = open_tensors(Header(path, header.metadata, weights), names, head_dim)
+    tensors = open_tensors(GgufHeader(path, header.metadata, weights), names, head_dim)
     _refuse_biases(path, tensors, config)
     read_chat = partial(chat_templates, header)
     tokens = header.metadata.get("tokenizer.ggml.tokens")

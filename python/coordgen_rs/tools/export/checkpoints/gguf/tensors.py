@@ -20,7 +20,7 @@ from coordgen_rs.tools.export.checkpoints.gguf.block_types import (
     integer_rows,
     is_exact,
 )
-from coordgen_rs.tools.export.checkpoints.gguf.header import Header, StoredTensor
+from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, GgufTensor
 from coordgen_rs.tools.export.checkpoints.tensor import IntegerRows, StoredIntegers, Tensor
 
 _ROTATED = re.compile(r"\.([qk])_proj\.")
@@ -31,7 +31,7 @@ class _Rows:
     """Rows of a tensor in a file."""
 
     path: Path
-    stored: StoredTensor
+    stored: GgufTensor
     rotated_head_dim: int | None
 
     def floats(self, start: int, stop: int) -> NDArray[np.float32]:
@@ -103,7 +103,9 @@ class _Rows:
         return raw.reshape(last - first, row_bytes), order
 
 
-def open_tensors(header: Header, names: dict[str, str], head_dim: int | None) -> dict[str, Tensor]:
+def open_tensors(
+    header: GgufHeader, names: dict[str, str], head_dim: int | None
+) -> dict[str, Tensor]:
     """The tensors of a file by their Hugging Face names.
 
     Args:
@@ -126,7 +128,7 @@ def open_tensors(header: Header, names: dict[str, str], head_dim: int | None) ->
     return tensors
 
 
-def _tensor(path: Path, name: str, stored: StoredTensor, head_dim: int | None) -> Tensor:
+def _tensor(path: Path, name: str, stored: GgufTensor, head_dim: int | None) -> Tensor:
     is_float = stored.type in FLOATS
     if len(stored.shape) > 2 or (len(stored.shape) == 1 and not is_float):
         raise CheckpointError(
@@ -142,7 +144,7 @@ def _tensor(path: Path, name: str, stored: StoredTensor, head_dim: int | None) -
     return Tensor(name, stored.shape, rows.floats, integers, stored.type.name)
 
 
-def read_numbers(header: Header, name: str) -> list[float]:
+def read_numbers(header: GgufHeader, name: str) -> list[float]:
     """The values of a small tensor of floats.
 
     Raises:

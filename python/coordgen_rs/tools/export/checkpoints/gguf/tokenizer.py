@@ -17,7 +17,7 @@ from tokenizers.processors import TemplateProcessing
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.text.package_errors import package_errors_as
-from coordgen_rs.tools.export.checkpoints.gguf.header import Header
+from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 from coordgen_rs.tools.export.checkpoints.gguf.pre_tokenizers import pre_tokenizer_named
 from coordgen_rs.tools.export.checkpoints.gguf.sentence_pieces import sentence_piece_tokenizer
 
@@ -66,7 +66,7 @@ class _Vocabulary:
         return bool(self.metadata.get(f"tokenizer.ggml.{name}", default))
 
 
-def tokenizer_json(header: Header) -> str:
+def tokenizer_json(header: GgufHeader) -> str:
     """The text of a tokenizer.json.
 
     Raises:
@@ -88,7 +88,7 @@ def tokenizer_json(header: Header) -> str:
         return str(tokenizer.to_str())
 
 
-def _read_vocabulary(header: Header) -> _Vocabulary:
+def _read_vocabulary(header: GgufHeader) -> _Vocabulary:
     """Tokens and their types.
 
     Raises:
