@@ -7,9 +7,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Hexadecimal digits in the name of what is unfinished.
 const NUM_DIGITS: usize = 12;
@@ -61,7 +61,7 @@ fn create_file_with(
     loop {
         let unfinished = new_name(path)?;
         let file = match open_new(&unfinished, readers) {
-            // A process of this id was killed before, or runs in another container.
+            // Another has this name, by chance.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             created => created?,
         };
@@ -165,10 +165,12 @@ fn num_bytes(path: &Path) -> io::Result<u64> {
     fs::read_dir(path)?.map(|entry| num_bytes(&entry?.path())).sum()
 }
 
+/// A name that no other gets, also in a container with the same process ids: who has renamed what
+/// it wrote may still remove what is left under its old name.
 fn new_name(path: &Path) -> io::Result<PathBuf> {
-    static NUMBER: AtomicU16 = AtomicU16::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let digits = format!("{:08x}{number:04x}", std::process::id());
+    // Each state is a random one, but a fork has those of its parent.
+    let bits = RandomState::new().hash_one(std::process::id());
+    let digits = format!("{:012x}", bits >> 16);
     let mut name = prefix(path)?;
     name.push(digits + SUFFIX);
     Ok(path.with_file_name(name))
@@ -276,6 +278,21 @@ mod tests {
         fs::remove_dir(folder).unwrap();
         assert_eq!(remove_abandoned(&path), [Leftover { path: left, num_bytes: 4 }]);
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn names_are_random_and_known_for_unfinished_ones() {
+        let path = Path::new("folder/table");
+        let mut names: Vec<PathBuf> = (0..100).map(|_| new_name(path).unwrap()).collect();
+        for name in &names {
+            assert_eq!(name.parent(), path.parent());
+            assert!(is_unfinished(name.file_name().unwrap(), &prefix(path).unwrap()), "{name:?}");
+        }
+        let of_process = format!(".table.{:08x}", std::process::id());
+        assert!(names.iter().all(|name| !name.to_string_lossy().contains(&of_process)));
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 100);
     }
 
     #[test]
