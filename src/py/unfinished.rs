@@ -23,13 +23,15 @@ struct PyLock {
 #[pymethods]
 impl PyLock {
     #[new]
-    fn new(path: PathBuf) -> PyResult<Self> {
-        Ok(unfinished::lock(&path).map_err(|error| os_error(&error, &path))?.into())
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let lock = py.detach(|| unfinished::lock(&path));
+        Ok(lock.map_err(|error| os_error(&error, &path))?.into())
     }
 
     #[doc = stub_doc!("Lock.release")]
-    fn release(&self) {
-        self.lock.lock().expect("nothing panics while holding it").take();
+    fn release(&self, py: Python<'_>) {
+        let lock = self.lock.lock().expect("nothing panics while holding it").take();
+        py.detach(|| drop(lock));
     }
 }
 
@@ -44,9 +46,13 @@ impl From<unfinished::Lock> for PyLock {
 
 #[doc = stub_doc!("create_unfinished_file")]
 #[pyfunction]
-fn create_unfinished_file(path: PathBuf, private: bool) -> PyResult<(PathBuf, isize)> {
+fn create_unfinished_file(
+    py: Python<'_>,
+    path: PathBuf,
+    private: bool,
+) -> PyResult<(PathBuf, isize)> {
     let readers = if private { Readers::Owner } else { Readers::AsUsual };
-    let created = unfinished::create_file(&path, readers);
+    let created = py.detach(|| unfinished::create_file(&path, readers));
     let (name, file) = created.map_err(|error| os_error(&error, &path))?;
     #[cfg(unix)]
     let file = std::os::fd::IntoRawFd::into_raw_fd(file) as isize;
@@ -57,8 +63,8 @@ fn create_unfinished_file(path: PathBuf, private: bool) -> PyResult<(PathBuf, is
 
 #[doc = stub_doc!("create_unfinished_directory")]
 #[pyfunction]
-fn create_unfinished_directory(path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
-    let created = unfinished::create_folder(&path);
+fn create_unfinished_directory(py: Python<'_>, path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
+    let created = py.detach(|| unfinished::create_folder(&path));
     let (name, lock) = created.map_err(|error| os_error(&error, &path))?;
     Ok((name, lock.into()))
 }
