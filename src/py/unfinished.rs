@@ -80,11 +80,12 @@ fn remove_abandoned(py: Python<'_>, path: PathBuf) -> Vec<(PathBuf, u64)> {
 fn os_error(error: &io::Error, path: &Path) -> PyErr {
     let said = error.to_string();
     let reason = said.split(" (os error").next().unwrap_or_default().to_owned();
-    let (code, path) = (error.raw_os_error(), path.as_os_str().to_owned());
-    if cfg!(windows) {
-        return PyOSError::new_err((0, reason, path, code)); // Python finds the errno
+    let path = path.as_os_str().to_owned();
+    match error.raw_os_error() {
+        None => PyOSError::new_err((libc::EINVAL, reason, path)), // the path is no name of a file
+        Some(code) if cfg!(windows) => PyOSError::new_err((0, reason, path, code)), // finds errno
+        Some(code) => PyOSError::new_err((code, reason, path)),
     }
-    PyOSError::new_err((code, reason, path))
 }
 
 /// Adds the functions and the class to the module.

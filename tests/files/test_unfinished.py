@@ -152,6 +152,14 @@ def test_errors_name_the_file_that_was_to_be(tmp_path):
     assert names(tmp_path) == ["folder"]
 
 
+@pytest.mark.parametrize("path", [Path(".."), Path("/")])
+def test_a_path_without_a_name_is_an_invalid_argument(path):
+    with pytest.raises(OSError, match="the path has no file name") as caught:  # noqa: SIM117
+        with unfinished_directory(path):
+            pass
+    assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(path))
+
+
 def test_a_private_file_is_its_owners(tmp_path):
     with replacing(tmp_path / "file", private=True):
         pass
