@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_what_was_stored_is_drafted_at_once_and_after_opening_again(tmp_path):
         assert history.shared.num_recent_tokens == 2_000
     with open_history(tmp_path) as again:
         assert knows(again, text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8 here")
+def test_the_name_of_the_directory_may_be_any_bytes(tmp_path):
+    directory = tmp_path / "50% of? #\udcff"
+    fill(directory)
+    with open_history(directory) as history:
+        assert knows(history, tokens(1, LONG))
+    assert main(["history", "ls", str(directory)]) == 0
 
 
 def test_closing_builds_the_index_and_opening_uses_it(tmp_path):

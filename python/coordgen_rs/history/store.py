@@ -163,7 +163,7 @@ class HistoryStore:
             has_log = path.with_name(f"{DATABASE_NAME}-wal").exists()
             mode = "mode=ro" if has_log else "mode=ro&immutable=1"
         self._connection = sqlite3.connect(
-            f"file:{quote(str(path.absolute()))}?{mode}",
+            f"file:{quote(bytes(path.absolute()))}?{mode}",
             uri=True,
             timeout=_BUSY_S,
             isolation_level=None,
