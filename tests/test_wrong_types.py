@@ -18,7 +18,7 @@ from coordgen_rs import (
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.opening.session import records_directory
 
-WRONG = (object(), 3.5, ["x", 3], {"a": 1}, b"x", "no such", -7, True)
+WRONG = (object(), 3.5, ["x", 3], {"a": 1}, b"x", "no such", "\udcff", -7, True)
 FITS = {
     "stop": ("no such",),
     "namespace": ("no such",),
@@ -26,8 +26,8 @@ FITS = {
     "system": ("no such",),
     "temperature": (3.5,),
     "repetition_penalty": (3.5,),
-    "history": ("no such",),
-    "fleet_history": ("no such",),
+    "history": ("no such", "\udcff"),
+    "fleet_history": ("no such", "\udcff"),
     "template_variables": ({"a": 1},),
 }
 """Those of `WRONG` that are not wrong there; for flags, it is True."""

@@ -125,7 +125,7 @@ def make_drafter(
     in_gaps = weighs = True
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
-        method = draft_method(draft)
+        method = draft_method(arguments.text("draft", draft))
         in_gaps, weighs, tree = method.in_gaps, method.weighs_model, method.tree
         sources = method.sources(
             free_rows=costs is None,

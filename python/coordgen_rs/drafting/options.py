@@ -72,7 +72,9 @@ class DraftingOptions:
     memory: MemoryOptions = MemoryOptions()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.draft, str):
+        if isinstance(self.draft, str):
+            arguments.text("draft", self.draft)
+        else:
             arguments.names("draft", self.draft)
         arguments.one_of("commit", self.commit, ("canonical", "compact"))
         _check_paths(draft_model=self.draft_model, lookup_table=self.lookup_table)
