@@ -29,6 +29,7 @@ from coordgen_rs.bundle.manifest import (
 )
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.files.unfinished import held, replacing, unfinished_directory
+from coordgen_rs.opening.directory import KINDS, open_bundle
 from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session, version
 from coordgen_rs.target.qnn.options import QnnOptions, Soc, soc_named
 
@@ -76,14 +77,14 @@ def compile_bundle(
         on_progress: Called with what comes next, steps done, and steps in total.
 
     Raises:
-        BundleError: The bundle is not for QNN.
+        BundleError: The bundle is not for QNN, or another tool's.
         OptionError: The chip is unknown, or graphs are to be computed on the CPU.
         ProviderError: The provider is missing, or cannot compile or load a graph; the bundle is
             unchanged.
         ExportError: The binaries cannot be written, or another process compiles this bundle; the
             bundle is unchanged.
     """
-    _qnn_target(Bundle.open(path))
+    _qnn_target(open_bundle(path))
     if options is not None and options.on_cpu:
         raise OptionError("on_cpu: nothing is compiled for the CPU")
     with _staging(Path(path).absolute()) as staging:
@@ -128,8 +129,10 @@ def _qnn_target(bundle: Bundle) -> QnnTarget:
     """What a bundle says about its chip.
 
     Raises:
-        BundleError: The bundle is for CPU.
+        BundleError: The bundle is for CPU, or another tool's.
     """
+    if KINDS[bundle.form].is_foreign:
+        raise BundleError(f"{bundle.path} is another tool's: it holds no graphs to compile")
     if bundle.manifest.qnn is None:
         raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")
     return bundle.manifest.qnn

@@ -25,6 +25,7 @@ from coordgen_rs import (
 from coordgen_rs.errors import BundleError
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.tools.check import check
+from coordgen_rs.tools.compile import compile_bundle
 from genai_folders import (
     constant,
     edit_config,
@@ -46,6 +47,14 @@ def logits_of(session, token_ids):
     session.prefill(token_ids, on_logits=lambda part: rows.append(part.copy()))
     session.rewind(0)
     return np.concatenate(rows)
+
+
+def test_nothing_of_it_is_compiled(folder):
+    with pytest.raises(BundleError, match="another tool's: it holds no graphs to compile"):
+        compile_bundle(folder)
+    (folder / CONFIG_NAME).write_text("{}", "utf-8")
+    with pytest.raises(BundleError, match="does not describe a model"):
+        compile_bundle(folder)
 
 
 def test_answers_are_those_of_our_own_bundle_and_files_stay(written, session_of):
