@@ -27,7 +27,8 @@ def parse(expected: type[_T], value: Any, where: str) -> _T:
     a field whose default is None may be left out.
 
     Raises:
-        FieldError: A field is missing or of another type; the message names it.
+        FieldError: A field is missing, of another type, or an integer beyond 64 bits; the message
+            names it.
     """
     parsed: Any = _parse_any(expected, value, where)
     return typing.cast(_T, parsed)
@@ -53,8 +54,10 @@ def _parse_any(expected: Any, value: Any, where: str) -> Any:
         return value
     if origin is types.UnionType:
         return None if value is None else _parse_any(arguments[0], value, where)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise FieldError(f"{where} is {value!r:.60}, beyond 64 bits")
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)  # of 64 bits at most, see `json_text.py`
+        return float(value)
     return _instance(expected, value, where)
 
 
