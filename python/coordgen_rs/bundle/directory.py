@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.files.json_text import JsonTextError, read_bytes
+from coordgen_rs.files.file_errors import file_errors_as
+from coordgen_rs.files.json_text import read_bytes
 
 GENAI_CONFIG_NAME, GENIE_CONFIG_NAME = "genai_config.json", "genie_config.json"
 """Configs of other tools: their folders are bundles, too, once they are opened (`foreign/`)."""
@@ -59,14 +60,11 @@ class Bundle:
         """
         directory = Path(path)
         manifest = directory / MANIFEST_NAME
-        try:
-            text = read_bytes(manifest, most_bytes=_MOST_MANIFEST_BYTES)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise BundleError(f"{directory} is not a bundle: {_lack(directory)}") from error
-        except JsonTextError as error:
-            raise BundleError(str(error)) from error
-        except OSError as error:
-            raise BundleError(f"{manifest} cannot be read: {error.strerror}") from error
+        with file_errors_as(BundleError, manifest):
+            try:
+                text = read_bytes(manifest, most_bytes=_MOST_MANIFEST_BYTES)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise BundleError(f"{directory} is not a bundle: {_lack(directory)}") from error
         bundle = cls(directory.absolute(), Manifest.from_json(text, str(manifest)))
         bundle._check_sizes()
         return bundle

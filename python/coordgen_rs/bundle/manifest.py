@@ -13,8 +13,9 @@ import numpy as np
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import BundleError
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import JsonTextError, parse_json
+from coordgen_rs.files.json_text import parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 2
@@ -250,10 +251,8 @@ class Manifest:
         Raises:
             BundleError: It is malformed; the message names the field.
         """
-        try:
+        with file_errors_as(BundleError, name):
             document = parse_json(text, name)
-        except JsonTextError as error:
-            raise BundleError(str(error)) from error
         if not isinstance(document, dict):
             raise BundleError(f"{name} does not hold an object")
         version = document.get("schema_version")

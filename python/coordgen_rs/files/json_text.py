@@ -39,6 +39,19 @@ def read_json(path: Path, *, most_bytes: int, long_integers: bool = False) -> An
     return parse_json(text, str(path), long_integers=long_integers)
 
 
+def read_object(path: Path, *, most_bytes: int, long_integers: bool = False) -> dict[str, Any]:
+    """Read a file that is one JSON object; arguments and errors are those of `read_json`.
+
+    Raises:
+        JsonTextError: It is something else.
+        OSError: It cannot be read.
+    """
+    document = read_json(path, most_bytes=most_bytes, long_integers=long_integers)
+    if not isinstance(document, dict):
+        raise JsonTextError(f"{path} does not hold an object")
+    return document
+
+
 def read_json_lines(path: Path, *, most_line_bytes: int) -> Iterator[tuple[int, Any]]:
     """Read a file with a JSON document on each line.
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from coordgen_rs.bundle.manifest import FileRecord
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json
+from coordgen_rs.files import json_text
+from coordgen_rs.files.file_errors import file_errors_as
+from coordgen_rs.files.json_text import JsonTextError, read_bytes
 
 MOST_JSON_BYTES = 64 << 20
 _MOST_BYTES = 2 << 30
@@ -22,15 +24,8 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
         BundleError: It is missing or malformed; the message names it.
     """
-    try:
-        document = read_json(path, most_bytes=MOST_JSON_BYTES, long_integers=True)
-    except JsonTextError as error:
-        raise BundleError(str(error)) from error
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}") from error
-    if not isinstance(document, dict):
-        raise BundleError(f"{path} does not hold an object")
-    return document
+    with file_errors_as(BundleError, path):
+        return json_text.read_object(path, most_bytes=MOST_JSON_BYTES, long_integers=True)
 
 
 def read_content(path: Path) -> bytes:

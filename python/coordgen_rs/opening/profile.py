@@ -14,6 +14,7 @@ from typing import Literal
 
 from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import ProfileError
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.json_text import JsonTextError, parse_json, read_bytes
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.files.unfinished import replacing
@@ -118,10 +119,8 @@ class Profile:
         Raises:
             ProfileError: It is malformed; the message names it and the field.
         """
-        try:
+        with file_errors_as(ProfileError, name):
             document = parse_json(text, name)
-        except JsonTextError as error:
-            raise ProfileError(str(error)) from error
         if not isinstance(document, dict):
             raise ProfileError(f"{name} does not hold an object")
         version = document.get("schema_version")
@@ -129,11 +128,9 @@ class Profile:
             raise ProfileError(
                 f"{name} has schema version {version!r}, this coordgen_rs reads {SCHEMA_VERSION}"
             )
-        try:
+        with file_errors_as(ProfileError, name):
             profile = parse(cls, document, "profile")
             _check(profile)
-        except FieldError as error:
-            raise ProfileError(f"{name}: {error}") from error
         return profile
 
     @classmethod

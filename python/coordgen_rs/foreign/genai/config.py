@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import BundleError
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import JsonTextError, read_json
-from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.files.json_text import read_json
+from coordgen_rs.files.typed_json import parse
 
 _MOST_BYTES = 16 << 20
 _CPU = ("cpu", "cpuexecutionprovider")
@@ -81,20 +82,14 @@ def read_config(path: Path) -> GenaiConfig:
         BundleError: It is missing or malformed, or is for a model that cannot run here; the
             message names the file, and the field or the reason.
     """
-    try:
+    with file_errors_as(BundleError, path):
         document = read_json(path, most_bytes=_MOST_BYTES)
-    except JsonTextError as error:
-        raise BundleError(str(error)) from error
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}") from error
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict):
         raise BundleError(f"{path} does not describe a model")
     _refuse_other_models(path, model)
-    try:
+    with file_errors_as(BundleError, path):
         config = parse(GenaiConfig, model, "model")
-    except FieldError as error:
-        raise BundleError(f"{path}: {error}") from error
     _check(path, config)
     return config
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import BundleError
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.files.typed_json import parse
 from coordgen_rs.foreign.files import read_object
 
 _DIALOGS = ("basic", "ssd-q1", "lade")
@@ -167,10 +168,8 @@ def read_config(path: Path) -> GenieConfig:
     if not isinstance(dialog, dict):
         raise BundleError(f"{path} does not describe a dialog")
     _refuse_other_engines(path, dialog)
-    try:
+    with file_errors_as(BundleError, path):
         config = parse(_Dialog, _with_underscores(dialog), "dialog")
-    except FieldError as error:
-        raise BundleError(f"{path}: {error}") from error
     _check_model(path, config)
     return _config(path, config)
 

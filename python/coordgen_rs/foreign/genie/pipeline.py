@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json
-from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.files.typed_json import parse
 from coordgen_rs.foreign.files import MOST_JSON_BYTES, read_object
 from coordgen_rs.foreign.genie.binary.file import can_read
 from coordgen_rs.foreign.genie.binary.metadata import read_metadata
@@ -133,10 +134,8 @@ def is_pipeline(path: Path) -> bool:
 
 
 def _read_config(path: Path) -> _Model:
-    try:
+    with file_errors_as(BundleError, path):
         return parse(_Model, read_object(path).get("model"), "model")
-    except FieldError as error:
-        raise BundleError(f"{path}: {error}") from error
 
 
 def _wrapped(directory: Path, stages: list[_Stage]) -> "Iterator[tuple[str, onnx.NodeProto]]":

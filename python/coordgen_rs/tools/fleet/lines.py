@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.json_text import JsonTextError, open_regular, parse_json
 
 KINDS: Final = (
@@ -67,16 +68,12 @@ def read_lines(path: Path, names: Sequence[str]) -> Iterator[Line]:
         OptionError: It is of another kind, or a package for this kind is missing.
     """
     check_kind(path)
-    try:
+    with file_errors_as(HistoryError, path):
         if path.suffix == ".parquet":
             yield from _rows(path, names)
             return
         with open_regular(path) as stream, closing(_decompressed(path, stream)) as text:
             yield from _json_lines(path, text)
-    except JsonTextError as error:
-        raise HistoryError(str(error)) from error
-    except OSError as error:
-        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _decompressed(path: Path, stream: BinaryIO) -> BinaryIO:

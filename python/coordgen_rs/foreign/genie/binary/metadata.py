@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import BundleError
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.json_text import JsonTextError, read_bytes
-from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.files.typed_json import parse
 from coordgen_rs.foreign.files import read_object
 from coordgen_rs.foreign.genie.binary.tensors import GraphFacts, TensorFacts
 
@@ -126,10 +127,8 @@ def check_one(directory: Path, what: str, found: dict[int, str]) -> None:
 def _document(path: Path) -> _Document:
     if not path.exists():
         return _Document({})
-    try:
+    with file_errors_as(BundleError, path):
         return parse(_Document, read_object(path), "metadata")
-    except FieldError as error:
-        raise BundleError(f"{path}: {error}") from error
 
 
 def _facts(file: _ModelFile) -> GraphFacts:

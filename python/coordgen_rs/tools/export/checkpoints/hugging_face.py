@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import JsonTextError, read_json
+from coordgen_rs.files.json_text import read_object
 from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
@@ -92,12 +93,5 @@ def _open_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        document = read_json(path, most_bytes=_MOST_JSON_BYTES)
-    except JsonTextError as error:
-        raise CheckpointError(str(error)) from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{path} does not hold an object")
-    return document
+    with file_errors_as(CheckpointError, path):
+        return read_object(path, most_bytes=_MOST_JSON_BYTES)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.json_text import JsonTextError, open_regular, parse_json
+from coordgen_rs.files.file_errors import file_errors_as
+from coordgen_rs.files.json_text import open_regular, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 
@@ -84,19 +85,14 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: The file is truncated or its header damaged; file and tensor are named.
     """
-    try:
-        with open_regular(path) as stream:
-            file_bytes = os.fstat(stream.fileno()).st_size
-            header_bytes = int.from_bytes(stream.read(8), "little")
-            if 8 + header_bytes > file_bytes:
-                raise CheckpointError(f"{path} is truncated: its header is incomplete")
-            if header_bytes > _MOST_HEADER_BYTES:
-                raise CheckpointError(f"{path} has a damaged header: {header_bytes} bytes")
-            header = parse_json(stream.read(header_bytes), f"{path}: the header")
-    except JsonTextError as error:
-        raise CheckpointError(str(error)) from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    with file_errors_as(CheckpointError, path), open_regular(path) as stream:
+        file_bytes = os.fstat(stream.fileno()).st_size
+        header_bytes = int.from_bytes(stream.read(8), "little")
+        if 8 + header_bytes > file_bytes:
+            raise CheckpointError(f"{path} is truncated: its header is incomplete")
+        if header_bytes > _MOST_HEADER_BYTES:
+            raise CheckpointError(f"{path} has a damaged header: {header_bytes} bytes")
+        header = parse_json(stream.read(header_bytes), f"{path}: the header")
     if not isinstance(header, dict):
         raise CheckpointError(f"{path} has a damaged header: not an object")
     tensors = {}

@@ -9,7 +9,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.json_text import JsonTextError, read_bytes
+from coordgen_rs.files.file_errors import file_errors_as
+from coordgen_rs.files.json_text import read_bytes
 from coordgen_rs.text.begin_token import add_begin_token
 from coordgen_rs.text.package_errors import package_errors_as
 
@@ -31,12 +32,8 @@ def read_tokenizer_json(path: Path) -> str:
     Raises:
         CheckpointError: As `read_tokenizer`.
     """
-    try:
+    with file_errors_as(CheckpointError, path):
         read = read_bytes(path, most_bytes=_MOST_BYTES)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except JsonTextError as error:
-        raise CheckpointError(str(error)) from error
     with package_errors_as(CheckpointError, f"{path} is not a readable tokenizer"):
         text = read.decode("utf-8-sig")
         tokenizer = Tokenizer.from_str(text)

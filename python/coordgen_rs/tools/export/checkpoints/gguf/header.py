@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.json_text import JsonTextError, open_regular
+from coordgen_rs.files.file_errors import file_errors_as
+from coordgen_rs.files.json_text import open_regular
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -72,13 +73,8 @@ def read_header(path: Path) -> GgufHeader:
     Raises:
         CheckpointError: It cannot be read, is no GGUF of a known version, or is damaged.
     """
-    try:
-        with open_regular(path) as stream:
-            return _Reader(path, stream).header()
-    except JsonTextError as error:
-        raise CheckpointError(str(error)) from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    with file_errors_as(CheckpointError, path), open_regular(path) as stream:
+        return _Reader(path, stream).header()
 
 
 class _Reader:
