@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 from coordgen_rs.adapters.transformers import Drafted
-from coordgen_rs.adapters.transformers.asked import ARGUMENTS, DONE, IDLE, REFUSED
+from coordgen_rs.adapters.transformers.asked import ARGUMENTS, DONE, IDLE
 from coordgen_rs.errors import OptionError
 from tiny_transformers import answers, gpt2, model_of, prompt_of, tokenizer, torch, transformers
 
@@ -59,11 +59,11 @@ def config():
 
 class TestFields:
     def test_each_field_is_in_one_list(self):
-        known = [*DONE, *IDLE, *REFUSED]
+        known = [*DONE, *IDLE, *REFUSED_VALUES]
         assert len(known) == len(set(known))
         assert set(vars(transformers.GenerationConfig())) <= set(known)
 
-    @pytest.mark.parametrize("name", sorted(REFUSED))
+    @pytest.mark.parametrize("name", sorted(REFUSED_VALUES))
     def test_a_field_that_only_other_loops_do_is_refused_by_name(self, llama, config, name):
         setattr(config, name, REFUSED_VALUES[name])
         with pytest.raises(OptionError, match=f"`{name}="):

@@ -12,46 +12,22 @@ from coordgen_rs.errors import OptionError
 DONE = frozenset(
     {
         *("bad_words_ids", "begin_suppress_tokens", "bos_token_id", "do_sample", "eos_token_id"),
-        *(
-            "encoder_no_repeat_ngram_size",
-            "encoder_repetition_penalty",
-            "epsilon_cutoff",
-            "eta_cutoff",
-        ),
-        *("exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id"),
-        *("guidance_scale", "max_length", "max_new_tokens", "max_time", "min_length"),
-        *(
-            "min_new_tokens",
-            "min_p",
-            "no_repeat_ngram_size",
-            "pad_token_id",
-            "remove_invalid_values",
-        ),
-        *("renormalize_logits", "repetition_penalty", "sequence_bias", "stop_strings"),
-        *(
-            "suppress_tokens",
-            "temperature",
-            "token_healing",
-            "top_h",
-            "top_k",
-            "top_p",
-            "typical_p",
-        ),
-        "watermarking_config",
+        *("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "epsilon_cutoff"),
+        *("eta_cutoff", "exponential_decay_length_penalty", "forced_bos_token_id"),
+        *("forced_eos_token_id", "guidance_scale", "max_length", "max_new_tokens", "max_time"),
+        *("min_length", "min_new_tokens", "min_p", "no_repeat_ngram_size", "pad_token_id"),
+        *("remove_invalid_values", "renormalize_logits", "repetition_penalty", "sequence_bias"),
+        *("stop_strings", "suppress_tokens", "temperature", "token_healing", "top_h", "top_k"),
+        *("top_p", "typical_p", "watermarking_config"),
     }
 )
 """Fields that work as usual: in logits processors, stopping criteria, the prompt, the loop."""
 
 IDLE = frozenset(
     {
-        *("_from_model_config", "transformers_version"),
-        *("assistant_confidence_threshold", "assistant_ensemble_weight", "assistant_lookbehind"),
-        *(
-            "compile_config",
-            "continuous_batching_config",
-            "decoder_start_token_id",
-            "disable_compile",
-        ),
+        *("_from_model_config", "transformers_version", "assistant_confidence_threshold"),
+        *("assistant_ensemble_weight", "assistant_lookbehind", "compile_config"),
+        *("continuous_batching_config", "decoder_start_token_id", "disable_compile"),
         *("diversity_penalty", "early_stopping", "length_penalty", "low_memory", "max_cache_len"),
         *("max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule"),
         *("output_attentions", "output_hidden_states", "output_logits", "output_scores"),
@@ -59,21 +35,6 @@ IDLE = frozenset(
     }
 )
 """Fields that change nothing in a loop with one sequence, a dynamic cache and no second model."""
-
-REFUSED = frozenset(
-    {
-        *("assistant_early_exit", "cache_config", "cache_implementation", "constraints"),
-        *("dola_layers", "force_words_ids", "is_assistant", "num_beam_groups", "num_beams"),
-        *(
-            "num_return_sequences",
-            "penalty_alpha",
-            "prefill_chunk_size",
-            "prompt_lookup_num_tokens",
-        ),
-        *("return_dict_in_generate", "speculation_type", "use_cache", "use_mtp"),
-    }
-)
-"""Fields that only other loops do."""
 
 ARGUMENTS = frozenset({"attention_mask", "logits_to_keep", "position_ids", "past_key_values"})
 """Arguments of the model that the loop gives itself; others are refused."""
