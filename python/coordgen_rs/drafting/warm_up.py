@@ -23,7 +23,6 @@ def warm_up(
     session: Session,
     texts: Iterable[NDArray[np.uint32]],
     *,
-    table: LookupTable | None = None,
     on_text: Callable[[], None] = lambda: None,
 ) -> LookupTable:
     """Let the target read texts, and learn what it expects after each token.
@@ -31,7 +30,6 @@ def warm_up(
     Args:
         session: The target; its cache is emptied. Texts longer than the cache are read in parts.
         texts: `(tokens,) u32` each.
-        table: The table to add to; a new one by default.
         on_text: Called after each text.
 
     Raises:
@@ -40,7 +38,7 @@ def warm_up(
         TokenOutOfRangeError: A text has a token that is not in the vocabulary.
         NonFiniteLogitsError: The target returned NaN.
     """
-    table = LookupTable() if table is None else table
+    table = LookupTable()
     for given in texts:
         text = arguments.token_ids("a text", given, session.vocab_size)
         for start in range(0, len(text), session.capacity):

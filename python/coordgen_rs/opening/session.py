@@ -138,18 +138,14 @@ def session_opened(options: OpeningOptions) -> OrtSession:
     return session
 
 
-def recorded_self_test(bundle: Bundle, threads: int | None = None) -> SelfTest | None:
+def recorded_self_test(bundle: Bundle) -> SelfTest | None:
     """What was found when a bundle was first opened on this machine; None if nothing is kept.
-
-    Args:
-        bundle: An opened bundle.
-        threads: Compute threads of the process, as in `open_session`.
 
     Raises:
         OptionError: Same as in `open_session`.
         ProviderError: The bundle is for QNN, which is not installed or cannot run here.
     """
-    record = _record_path(bundle, OpeningOptions(bundle.path, threads))
+    record = _record_path(bundle, OpeningOptions(bundle.path))
     found = None if record is None else _load(record)
     return found if found is not None and found.files == _stamps(bundle) else None
 
@@ -159,11 +155,8 @@ def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
 
     None for a user without a home directory: each opening then tests the bundle again.
     """
-    threads, records, budget = (
-        set_threads(options.threads),
-        records_directory(),
-        options.memory_budget,
-    )
+    threads, budget = set_threads(options.threads), options.memory_budget
+    records = records_directory()
     if records is None:
         return None
     conditions = [

@@ -62,10 +62,6 @@ class Quality:
     agreement: float
     divergence: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The row as JSON types."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class QualityReport:

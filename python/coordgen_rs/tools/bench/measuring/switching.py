@@ -7,7 +7,7 @@ each.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -116,7 +116,6 @@ def bench_switching(
     memory_budget: int | None = None,
     threads: int | None = None,
     provider: ProviderChoice | None = None,
-    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> SwitchBench:
     """Answer one prompt under every strategy, in rounds, each time from all blocks under G1.
 
@@ -132,7 +131,6 @@ def bench_switching(
             block and the largest graph.
         threads: Compute threads of the process; None takes one a core.
         provider: What runs it; None leaves that to the bundle.
-        on_progress: Called with the strategy, the answers done, and those in all.
 
     Raises:
         BundleError: The bundle cannot be used, or is for another provider or chip.
@@ -167,9 +165,8 @@ def bench_switching(
 
     first = answer_under("sync")  # warms up, too
     answers: dict[str, list[Switched]] = {strategy: [] for strategy in strategies}
-    for number in range(rounds):
-        for index, strategy in enumerate(strategies):
-            on_progress(strategy, number * len(strategies) + index, rounds * len(strategies))
+    for _ in range(rounds):
+        for strategy in strategies:
             given = answer_under(strategy)
             if given.answered.tokens != first.answered.tokens:
                 raise NotLosslessError(f"{strategy} gave other tokens than sync")
