@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from coordgen_rs.errors import HistoryError
+from coordgen_rs.errors import HistoryError, HistoryMismatchError
 from coordgen_rs.files.json_text import JsonTextError, read_json
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.files.unfinished import replacing
@@ -65,6 +65,23 @@ class BuildList:
     vocab_size: int
     max_tokens: int
     namespaces: list[IndexEntry]
+
+    def check_tokenizer(self, directory: Path, fingerprint: str, vocab_size: int) -> None:
+        """Refuse a build of another tokenizer.
+
+        Args:
+            directory: Where the build is, for messages.
+            fingerprint: The fingerprint that it must have.
+            vocab_size: The size of the vocabulary that it must have.
+
+        Raises:
+            HistoryMismatchError: It is one.
+        """
+        if (self.fingerprint, self.vocab_size) != (fingerprint, vocab_size):
+            raise HistoryMismatchError(
+                f"{directory} was built for another tokenizer: its fingerprint and vocabulary size "
+                f"are {self.fingerprint} and {self.vocab_size}, not {fingerprint} and {vocab_size}"
+            )
 
 
 class NotBuiltError(HistoryError):

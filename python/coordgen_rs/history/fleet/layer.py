@@ -4,10 +4,11 @@ In: the directory that `build` writes, or a copy of it. Out: the newest whole in
 opened in a `SharedHistory`. It only reads.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from coordgen_rs._core import SharedHistory
-from coordgen_rs.errors import HistoryError, HistoryIndexError, HistoryMismatchError
+from coordgen_rs.errors import HistoryError, HistoryIndexError
 from coordgen_rs.history.fleet.directory import NotBuiltError, fleet_key, index_path, read_list
 
 
@@ -30,7 +31,8 @@ class FleetLayer:
     ) -> None:
         if not directory.is_dir():
             raise HistoryError(f"{directory} holds no fleet's history: it is not a directory")
-        _check_tokenizer(directory, fingerprint, shared.vocab_size)
+        with suppress(NotBuiltError):  # a device needs the indexes alone
+            read_list(directory).check_tokenizer(directory, fingerprint, shared.vocab_size)
         self._path = index_path(directory, namespace)
         self._key = fleet_key(fingerprint, shared.vocab_size, namespace)
         self._namespace, self._shared = namespace, shared
@@ -69,20 +71,3 @@ class FleetLayer:
         except OSError:
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _check_tokenizer(directory: Path, fingerprint: str, vocab_size: int) -> None:
-    """Refuse indexes of another tokenizer, where a list says what they are of.
-
-    Raises:
-        HistoryMismatchError: They are.
-    """
-    try:
-        listed = read_list(directory)
-    except NotBuiltError:  # a device needs the indexes alone
-        return
-    if (listed.fingerprint, listed.vocab_size) != (fingerprint, vocab_size):
-        raise HistoryMismatchError(
-            f"{directory} was built for another tokenizer: its fingerprint and vocabulary size are "
-            f"{listed.fingerprint} and {listed.vocab_size}, not {fingerprint} and {vocab_size}"
-        )

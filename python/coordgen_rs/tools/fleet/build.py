@@ -17,7 +17,7 @@ import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import HistoryError, HistoryMismatchError, OptionError
+from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.files.unfinished import held, replacing, unfinished_directory
 from coordgen_rs.history.fleet import directory as built
@@ -346,15 +346,7 @@ def _checked_list(path: Path, reading: Reading) -> BuildList:
             f"'{path}/*.jsonl'"
         )
     listed = built.read_list(path)
-    found, expected = (
-        (listed.fingerprint, listed.vocab_size),
-        (reading.fingerprint, reading.vocab_size),
-    )
-    if found != expected:
-        raise HistoryMismatchError(
-            f"{path} was built for another tokenizer: its fingerprint and vocabulary size are "
-            f"{found[0]} and {found[1]}, not {expected[0]} and {expected[1]}"
-        )
+    listed.check_tokenizer(path, reading.fingerprint, reading.vocab_size)
     return listed
 
 
