@@ -55,6 +55,11 @@ class ModelShape:
     vocab_size: int
     rms_norm_eps: float
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their names."""
+        return {name: size for name, size in vars(self).items() if isinstance(size, int)}
+
 
 @dataclass(frozen=True)
 class BlockFiles:
@@ -277,7 +282,7 @@ def _check(manifest: Manifest) -> None:
     """
     model = manifest.model
     sizes = {
-        **{k: v for k, v in dataclasses.asdict(model).items() if isinstance(v, int)},
+        **model.sizes,
         "context": manifest.context,
         "prefill_rows": manifest.prefill_rows,
         "decode_rows": manifest.decode_rows,

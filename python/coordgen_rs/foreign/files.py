@@ -4,10 +4,11 @@ In: a path. Out: what the file holds, or a `BundleError` that names it.
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.manifest import FileRecord
+from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE, FileRecord
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files import json_text
 from coordgen_rs.files.file_errors import file_errors_as
@@ -40,6 +41,28 @@ def read_content(path: Path) -> bytes:
         raise BundleDamagedError(f"{path} is missing") from error
     except (JsonTextError, OSError) as error:
         raise BundleDamagedError(f"{path} cannot be read: {error}") from error
+
+
+def check_sizes(path: Path, sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that no model has; `path` is the config that tells them.
+
+    Raises:
+        BundleError: There is one; the message names it.
+    """
+    for name, size in sizes.items():
+        if not 1 <= size <= MOST_OF_A_SIZE:
+            raise BundleError(f"{path}: {name} is {size}")
+
+
+def check_tokens(path: Path, token_ids: Iterable[int], vocab_size: int) -> None:
+    """Refuse tokens that are not in the vocabulary; `path` is the config that tells them.
+
+    Raises:
+        BundleError: There is one; the message names it.
+    """
+    for token in token_ids:
+        if not 0 <= token < vocab_size:
+            raise BundleError(f"{path}: token {token} is not in the vocabulary")
 
 
 def record_of(content: bytes) -> FileRecord:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import (
-    MOST_OF_A_SIZE,
     SCHEMA_VERSION,
     BlockFiles,
     EmbeddingFile,
@@ -27,7 +26,7 @@ from coordgen_rs.bundle.manifest import (
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.foreign.files import read_content, record_of
+from coordgen_rs.foreign.files import check_sizes, check_tokens, read_content, record_of
 from coordgen_rs.foreign.genai.config import GenaiConfig, read_config
 
 if TYPE_CHECKING:
@@ -165,12 +164,16 @@ def _manifest(
         vocab_size=config.vocab_size,
         rms_norm_eps=graph.norm_epsilon,
     )
-    _check_sizes(directory, model, context)
-    for token in [*config.end_token_ids, config.bos_token_id or 0]:
-        if not 0 <= token < config.vocab_size:
-            raise BundleError(f"{directory / CONFIG_NAME}: token {token} is not in the vocabulary")
+    path = directory / CONFIG_NAME
+    check_sizes(path, {**model.sizes, "context_length": context})
+    if model.num_heads % model.num_kv_heads:
+        raise BundleError(
+            f"{path}: {model.num_heads} heads cannot share {model.num_kv_heads} heads of keys and "
+            "values"
+        )
+    check_tokens(path, [*config.end_token_ids, config.bos_token_id or 0], config.vocab_size)
     files = {
-        CONFIG_NAME: record_of(read_content(directory / CONFIG_NAME)),
+        CONFIG_NAME: record_of(read_content(path)),
         name: record_of(content),
         _TOKENIZER_NAME: record_of(read_content(directory / _TOKENIZER_NAME)),
     }
@@ -197,23 +200,6 @@ def _manifest(
         tokenizer=_TOKENIZER_NAME,
         files=files,
     )
-
-
-def _check_sizes(directory: Path, model: ModelShape, context: int) -> None:
-    """Refuse sizes that no model has.
-
-    Raises:
-        BundleError: There is one.
-    """
-    sizes: dict[str, Any] = {k: v for k, v in vars(model).items() if isinstance(v, int)}
-    for name, size in {**sizes, "context_length": context}.items():
-        if not 1 <= size <= MOST_OF_A_SIZE:
-            raise BundleError(f"{directory / CONFIG_NAME}: {name} is {size}")
-    if model.num_heads % model.num_kv_heads:
-        raise BundleError(
-            f"{directory / CONFIG_NAME}: {model.num_heads} heads cannot share "
-            f"{model.num_kv_heads} heads of keys and values"
-        )
 
 
 def _weights(graph: "DecoderGraph") -> WeightKind:

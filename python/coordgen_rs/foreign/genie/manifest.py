@@ -5,13 +5,11 @@ bundles have one, with the chip and the encodings.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.bundle.manifest import (
-    MOST_OF_A_SIZE,
     SCHEMA_VERSION,
     BlockFiles,
     EmbeddingFile,
@@ -22,7 +20,7 @@ from coordgen_rs.bundle.manifest import (
     QnnTarget,
 )
 from coordgen_rs.errors import BundleError
-from coordgen_rs.foreign.files import read_content, record_of
+from coordgen_rs.foreign.files import check_sizes, check_tokens, read_content, record_of
 from coordgen_rs.foreign.genie.binary.metadata import GenieMetadata, check_one
 from coordgen_rs.foreign.genie.binary.tensors import BinaryFacts
 from coordgen_rs.foreign.genie.config import GenieConfig
@@ -134,19 +132,15 @@ def manifest_of(
 
 
 def _check_sizes(path: Path, config: GenieConfig, shape: ModelShape, context: int) -> None:
-    sizes: dict[str, Any] = {k: v for k, v in vars(shape).items() if isinstance(v, int)}
-    known = {name: size for name, size in sizes.items() if name not in ("ffn_size", "num_heads")}
-    for name, size in {**known, "context": context}.items():
-        if not 1 <= size <= MOST_OF_A_SIZE:
-            raise BundleError(f"{path}: {name} is {size}")
+    unknown = ("ffn_size", "num_heads")
+    known = {name: size for name, size in shape.sizes.items() if name not in unknown}
+    check_sizes(path, {**known, "context": context})
     if config.vocab_size > shape.vocab_size:
         raise BundleError(
             f"{path}: the vocabulary has {config.vocab_size} tokens, the graphs give "
             f"{shape.vocab_size} logits"
         )
-    for token in [*config.end_token_ids, config.bos_token_id or 0]:
-        if not 0 <= token < shape.vocab_size:
-            raise BundleError(f"{path}: token {token} is not in the vocabulary")
+    check_tokens(path, [*config.end_token_ids, config.bos_token_id or 0], shape.vocab_size)
 
 
 def _size(path: Path) -> FileRecord:
