@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind
@@ -30,6 +31,11 @@ examples:
   coordgen export stories260K bundle
   coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
 """
+
+_OF_BOTH = (
+    *("checkpoint", "out", "blocks", "prefill_rows", "decode_rows", "context"),
+    *("chat_template", "calibration"),
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -99,21 +105,19 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError(f"exporting needs {error.name}: {how_to_install('export')}") from error
 
 
+def _for_both(options: argparse.Namespace) -> dict[str, Any]:
+    """What both exporters are told by the same names."""
+    return {name: getattr(options, name) for name in _OF_BOTH}
+
+
 def _export_cpu(options: argparse.Namespace) -> int:
     from coordgen_rs.tools.export import export_checkpoint
 
     with warnings_told(), progress() as on_progress:
         sizes = export_checkpoint(
-            options.checkpoint,
-            options.out,
+            **_for_both(options),
             weights=options.weights,
-            blocks=options.blocks,
-            prefill_rows=options.prefill_rows,
-            decode_rows=options.decode_rows,
-            context=options.context,
-            chat_template=options.chat_template,
             tokenizer=options.tokenizer,
-            calibration=options.calibration,
             on_progress=on_progress,
         )
     manifest = Bundle.open(options.out).manifest
@@ -142,17 +146,10 @@ def _export_qnn(options: argparse.Namespace) -> int:
         raise OptionError("--provider qnn needs --soc NAME, the chip")
     with warnings_told(), _stop_told(options.out), progress() as on_progress:
         report = export_qnn(
-            options.checkpoint,
-            options.out,
+            **_for_both(options),
             soc=options.soc,
             weights=options.weights or "int8",
             cache_type=options.kv_cache or "uint8",
-            calibration=options.calibration,
-            blocks=options.blocks,
-            prefill_rows=options.prefill_rows,
-            decode_rows=options.decode_rows,
-            context=options.context,
-            chat_template=options.chat_template,
             on_progress=on_progress,
         )
     if options.json:
