@@ -118,7 +118,8 @@ class Model:
         """Open a bundle. The first time on a machine it is tested, which takes a few seconds.
 
         Args:
-            path: A directory written by `coordgen export`, or a folder of ONNX Runtime GenAI.
+            path: A directory written by `coordgen export`, or a folder of ONNX Runtime GenAI or
+                Genie.
             threads: Compute threads of the process; None for one per core.
             width: Use only decode graphs up to this width; None uses all.
             context: Most tokens of prompt and answer together, but for the answer's last; None for

@@ -60,9 +60,7 @@ _INSTRUCTIONS = [
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        option.path("bundle BUNDLE", nargs="?").help(
-            "from `coordgen export`, or a folder with genai_config.json"
-        ),
+        option.path("bundle BUNDLE", nargs="?").help(shared.BUNDLE_HELP),
         shared.JSON,
     )
 
