@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from contest import ContestantFailedError
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.reporting.condition import commit_of
@@ -147,11 +147,9 @@ def _parser():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
-    def add_count(option, default, help):
+    def add_count(name, default, help):
         told = help if default is None else f"{help}, default %(default)s"
-        parser.add_argument(
-            option, type=values.count(option), default=default, metavar="N", help=told
-        )
+        option.count(f"{name} N", default=default).help(told).add_to(parser)
 
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument(

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 
 from contest import ContestantFailedError
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.opening.costs import machine_facts
@@ -175,11 +175,9 @@ def _document(options, weights, prompts, runs):
 def _parser():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 
-    def add_count(option, default, help):
+    def add_count(name, default, help):
         told = help if default is None else f"{help}, default %(default)s"
-        parser.add_argument(
-            option, type=values.count(option), default=default, metavar="N", help=told
-        )
+        option.count(f"{name} N", default=default).help(told).add_to(parser)
 
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
@@ -189,9 +187,7 @@ def _parser():
     parser.add_argument("--data", type=Path, metavar="DIR", help="recorded requests, instead")
     add_count("--limit", None, "only N prompts a task")
     add_count("--max-prompt-tokens", None, "leave longer prompts out")
-    parser.add_argument(
-        "--threads", type=values.count("--threads"), nargs="+", default=[1, 2], metavar="N"
-    )
+    option.count("--threads N", nargs="+", default=[1, 2]).add_to(parser)
     add_count("--rounds", 3, "answers to each prompt")
     add_count("--max-new-tokens", 64, "tokens of an answer")
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")

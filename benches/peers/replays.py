@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import arctic
 from ceiling import Losses, ceiling
-from coordgen_rs.cli.terminal import values
+from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.tools.replay.records import read_records
@@ -107,12 +107,10 @@ def _parser():
         metavar="NAME=FILE:TOKENIZER:TEMPLATE",
         help="in place of the known sets; may be repeated",
     )
-    budget = values.count("--budgets")
-    parser.add_argument("--budgets", type=budget, nargs="+", default=[8, 16, 32, 64])
+    option.count("--budgets", nargs="+", default=[8, 16, 32, 64]).add_to(parser)
     parser.add_argument("--history", choices=HISTORIES, default="none")
     parser.add_argument("--half", type=int, choices=[0, 1], help="only every other record")
-    limit = values.count("--limit")
-    parser.add_argument("--limit", type=limit, metavar="N", help="only the first N records")
+    option.count("--limit N").help("only the first N records").add_to(parser)
     parser.add_argument("--json", action="store_true")
     return parser
 

@@ -312,7 +312,17 @@ class OfSwitcher(Subject):
         return [*found, switcher.resident()]
 
 
+class OfLock(Subject):
+    def made(self):
+        self.folder = tempfile.TemporaryDirectory()
+        return _core.Lock(Path(self.folder.name))
+
+    def seen(self):
+        return [self.object.is_mine, _core.Lock(Path(self.folder.name)).is_anothers]
+
+
 SUBJECTS = {
+    _core.Lock: OfLock,
     _core.StepInputs: OfStepInputs,
     _core.Drafter: OfDrafter,
     _core.HostDrafter: OfHostDrafter,
