@@ -124,6 +124,6 @@ def test_graphs_on_the_cpu_need_no_provider(monkeypatch):
 
 def test_nothing_is_compiled_for_the_cpu(monkeypatch, tmp_path):
     monkeypatch.setattr(compile_module, "_qnn_target", lambda bundle: None)
-    monkeypatch.setattr(compile_module.Bundle, "open", lambda path: None)
+    monkeypatch.setattr(compile_module, "open_bundle", lambda path: None)
     with pytest.raises(OptionError, match="nothing is compiled for the CPU"):
         compile_module.compile_bundle(tmp_path, options=QnnOptions(on_cpu=True))
