@@ -14,8 +14,7 @@ from coordgen_rs import Bundle
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.tools.export.bundle import cut_layers, model_shape
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.layers import first_hidden_tensor
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, first_hidden_tensor
 from coordgen_rs.tools.export.qnn.calibration import WatchedGraph
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from coordgen_rs.tools.export.qnn.graph import block_graph, head_graph

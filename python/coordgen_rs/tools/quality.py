@@ -29,7 +29,8 @@ from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.bundle import model_shape
 from coordgen_rs.tools.export.calibration.likeness import Likeness
 from coordgen_rs.tools.export.calibration.texts import other_texts, texts_for
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.cpu.exporter import CALIBRATED, weight_kinds
 from coordgen_rs.tools.export.qnn.encodings import CacheType
 from coordgen_rs.tools.export.qnn.exporter import QNN_WEIGHTS, export_qnn

@@ -15,7 +15,7 @@ from coordgen_rs import OrtSession
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.measuring.prompts import PromptsError
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from fake_engines import open_absent, open_scripted
 from live import coordgen, engines
 from live.engines import Engine, Row

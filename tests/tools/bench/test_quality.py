@@ -13,7 +13,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.tools import quality
 from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.calibration.texts import other_texts, texts_for
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from coordgen_rs.tools.quality import _Reference as Reference
 from coordgen_rs.tools.quality import compare_weights

@@ -15,14 +15,14 @@ from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.tools.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
 from coordgen_rs.tools.export.calibration.rounding import rounded
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import norm_tensor
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat
 from coordgen_rs.tools.export.cpu import equalisation, exporter
 from coordgen_rs.tools.export.cpu.compensation import compensated_blocks, compensated_rows
 from coordgen_rs.tools.export.cpu.equalisation import channel_factors, equalised, round_rows
 from coordgen_rs.tools.export.cpu.quantize import common_format, pack_rows, quantize_rows
 from coordgen_rs.tools.export.cpu.w8a8 import joined_columns
-from coordgen_rs.tools.export.layers import norm_tensor
 from coordgen_rs.tools.export.rotation import rotated
 from dequantized import dequantized
 from families import needs_transformers, prompt_logits, random_model, write_safetensors

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
-from coordgen_rs.tools.export.checkpoints.text_part import text_config
+from coordgen_rs.tools.export.checkpoints.hugging_face import text_config
 from families import needs_transformers
 
 SIZES: dict[str, Any] = {

@@ -27,8 +27,8 @@ from checkpoints import (
 )
 from coordgen_rs.errors import CheckpointError, ExportError, OptionError, UnsupportedModelError
 from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from json_values import JSON_VALUES
 
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 16}

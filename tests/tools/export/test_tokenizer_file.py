@@ -7,7 +7,7 @@ import pytest
 from checkpoints import character_tokenizer, write_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tokenizer_file import read_tokenizer, read_tokenizer_json
 
 

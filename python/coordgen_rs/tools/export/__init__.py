@@ -1,7 +1,7 @@
 """From a checkpoint to a bundle, without torch.
 
-Data flow: `checkpoints/` opens a checkpoint as a `ModelConfig` and `Tensor`s that are read piece by
-piece -> for CPU, `cpu/exporter.py` lays them out by `layers.py` and `stored.py`
+Data flow: `checkpoints/opening.py` opens a checkpoint as a `ModelConfig` and `Tensor`s that are
+read piece by piece -> for CPU, `cpu/exporter.py` lays them out by `layers.py` and `stored.py`
 (`cpu/quantize.py`, `cpu/int4.py`) and builds one graph per block (`cpu/graph.py`); where a text
 decides how weights are rounded, the float model reads it first (`calibration/`), for
 `cpu/equalisation.py` or `cpu/compensation.py`; for Qualcomm's HTP, `qnn/exporter.py` turns the

@@ -18,10 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import (
+    Checkpoint,
+    embedding_tensor,
+    norm_names,
+    norm_tensor,
+    output_tensor,
+)
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
-from coordgen_rs.tools.export.layers import embedding_tensor, norm_names, norm_tensor, output_tensor
 
 _Array = NDArray[np.float32]
 

@@ -12,8 +12,8 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 from checkpoints import write_checkpoint
 from coordgen_rs.errors import CheckpointError, CoordgenError
 from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.gguf.header import read_header
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from damages import damaged
 from gguf_files import write_gguf
 

@@ -14,11 +14,11 @@ from coordgen_rs import Bundle, generate, open_session, plain
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.errors import BundleError, CheckpointError, OptionError, UnsupportedModelError
 from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import architecture_named
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, read_header
 from coordgen_rs.tools.export.checkpoints.gguf.metadata import GgufMetadata, config_document
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from gguf_files import write_gguf
 
 PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28

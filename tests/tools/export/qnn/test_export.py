@@ -14,7 +14,7 @@ from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.tools.export.calibration.texts import read_texts
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.qnn import graph as qnn_graph
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from coordgen_rs.tools.export.rotation import rotated

@@ -9,7 +9,7 @@ from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.tools.check import check
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.qnn import preparation
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from coordgen_rs.tools.export.rotation import rotated

@@ -20,7 +20,7 @@ from coordgen_rs.tools.export.calibration.rounding import (
     rounded_in_blocks,
 )
 from coordgen_rs.tools.export.calibration.spreading import spreading
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.graph_builder import float_info
 from coordgen_rs.tools.export.qnn.calibration import WatchedGraph
 from coordgen_rs.tools.export.qnn.centring import key_channels, usual_first

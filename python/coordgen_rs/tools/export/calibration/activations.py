@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import (
+    Checkpoint,
+    final_norm_tensor,
+    first_hidden_tensor,
+)
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.graph import block_graph
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.layers import final_norm_tensor, first_hidden_tensor, write_layer
+from coordgen_rs.tools.export.layers import write_layer
 from coordgen_rs.tools.export.stored import WeightWriter
 from coordgen_rs.tools.export.writer import HashedFile
 

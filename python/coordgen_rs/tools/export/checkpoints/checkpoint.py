@@ -1,24 +1,19 @@
 """A checkpoint: a model's configuration, its weights by name, and its tokenizer.
 
-In: a path. Out: a `Checkpoint`, the same for every format. Weights carry their Hugging Face names.
+In: what a format's reader has opened. Out: a `Checkpoint`, the same for every format, and which of
+its tensors make an embedding, a decoder layer, and the head. Weights carry their Hugging Face
+names.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-
-from tokenizers import Tokenizer
+from dataclasses import dataclass
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.text.chat_files import ChatTemplates
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.checkpoints.hub import fetch, hub_name
-from coordgen_rs.tools.export.checkpoints.hugging_face import open_hugging_face, read_config
-from coordgen_rs.tools.export.checkpoints.llama2c.model_file import open_llama2c
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
-from coordgen_rs.tools.export.checkpoints.tokenizer_file import read_tokenizer_json
+
+_EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -50,92 +45,82 @@ class Checkpoint:
         return tensor
 
 
-def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
-    """Opens a Hugging Face directory, a GGUF file, or a llama2.c `.bin` or a directory with one.
+def embedding_tensor(source: Checkpoint) -> Tensor:
+    """The embedding, `(vocab_size, hidden_size)`; raises CheckpointError if it is not there."""
+    # Which of its two names a tied tensor is stored under is the writer's choice.
+    is_other_name = source.config.tied_head and _EMBEDDING not in source.tensors
+    name = _OUTPUT if is_other_name else _EMBEDDING
+    return source.tensor(name, source.config.vocab_size, source.config.hidden_size)
 
-    Args:
-        path: The checkpoint's path, or `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
-        tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
 
-    Raises:
-        CheckpointError: Something is missing or damaged.
-        UnsupportedModelError: The exporter cannot do this model.
-        OptionError: The path is of the form `hf:..`, and malformed, or huggingface_hub is absent.
+def output_tensor(source: Checkpoint) -> Tensor:
+    """The output layer, `(vocab_size, hidden_size)`; raises CheckpointError if it is not there."""
+    if source.config.tied_head:
+        return embedding_tensor(source)
+    return source.tensor(_OUTPUT, source.config.vocab_size, source.config.hidden_size)
+
+
+def first_hidden_tensor(source: Checkpoint) -> Tensor:
+    """The embedding as the first layer reads it; raises as `embedding_tensor` does."""
+    return embedding_tensor(source).times(source.config.embedding_scale)
+
+
+def norm_tensor(source: Checkpoint, name: str, size: int) -> Tensor:
+    """What a norm multiplies by, `(size,)`; raises CheckpointError if it is not there."""
+    return source.tensor(f"{name}.weight", size).times(1.0, plus=source.config.norm_offset)
+
+
+def norm_names(config: ModelConfig, number: int) -> dict[str, str]:
+    """The tensors of the norms of layer `number`, by their field in a `StoredLayer`."""
+    names = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    if config.output_norms:
+        names |= {
+            "attention_out_norm": "post_attention_layernorm",
+            "ffn_norm": "pre_feedforward_layernorm",
+            "ffn_out_norm": "post_feedforward_layernorm",
+        }
+    if config.qk_norm:
+        names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+    return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
+
+
+def final_norm_tensor(source: Checkpoint, is_shared: bool) -> Tensor:
+    """What the last norm multiplies by, the scale of the logits included, `(hidden_size,)`.
+
+    With an output layer that is shared with the embedding, the scale of that is taken out again.
+    Raises CheckpointError if it is not there.
     """
-    source = _open(path)
-    if tokenizer is None:
-        return source
-    return replace(source, read_tokenizer=partial(_given_tokenizer, tokenizer, source))
+    config = source.config
+    scale = config.logits_scale / (config.embedding_scale if is_shared else 1.0)
+    return norm_tensor(source, "model.norm", config.hidden_size).times(scale)
 
 
-def _given_tokenizer(path: Path, source: Checkpoint) -> str:
-    """The text of a tokenizer.json that the user gives.
+def weight_tensor(source: Checkpoint, number: int, part: str) -> Tensor:
+    """A linear layer's weight `(out, in)` in layer `number`, by its name in an unfused model.
 
-    Raises:
-        CheckpointError: It is damaged, or of another model.
+    Raises CheckpointError if it is missing, misshaped or damaged.
     """
-    text = read_tokenizer_json(path)
-    ids = Tokenizer.from_str(text).get_vocab()
-    largest, size = max(ids.values(), default=0), source.config.vocab_size
-    if largest >= size:
-        raise CheckpointError(
-            f"{path} is another model's: it has the token id {largest}, the vocabulary {size} ids"
-        )
-    others = [number for number, token in enumerate(source.tokens) if ids.get(token) != number]
-    if len(others) > len(source.tokens) // 2:  # some may be padding, or written in another way
-        raise CheckpointError(
-            f"{path} is another model's: {len(others)} of {len(source.tokens)} tokens differ, "
-            f"first {source.tokens[others[0]]!r:.40}"
-        )
-    return text
-
-
-def _open(path: Path) -> Checkpoint:
-    """The checkpoint with its own tokenizer.
-
-    Raises:
-        CheckpointError: Something is missing or damaged.
-    """
-    name = hub_name(path)
-    if name is not None:
-        path = fetch(name, check=read_config)
-    if (path / "config.json").is_file():
-        return Checkpoint(*open_hugging_face(path))
-    if path.is_file() and _is_gguf(path):
-        # The gguf package is large, and of no use for others.
-        from coordgen_rs.tools.export.checkpoints.gguf.model_file import open_gguf
-
-        return Checkpoint(*open_gguf(path), is_gguf=True)
-    if path.is_file() and path.suffix == ".bin":
-        return Checkpoint(*open_llama2c(path))
-    if (path / "manifest.json").is_file():
-        raise CheckpointError(f"{path} is a bundle: give the checkpoint that it was exported from")
-    models = [file for file in path.glob("*.bin") if not file.name.startswith("tok")]
-    if len(models) == 1:
-        return Checkpoint(*open_llama2c(models[0]))
-    raise CheckpointError(f"{path} {_what_it_is(path)}")
-
-
-def _is_gguf(path: Path) -> bool:
-    """Whether a file is one of GGUF, by its name or, as in the store of Ollama, its first bytes."""
-    if path.suffix == ".gguf":
-        return True
-    try:
-        with open_regular(path) as stream:
-            return stream.read(4) == b"GGUF"
-    except (OSError, JsonTextError):
-        return False
-
-
-def _what_it_is(path: Path) -> str:
-    """Why a path is no checkpoint."""
-    if not path.exists():
-        is_address = str(path).startswith(("http:/", "https:/"))
-        why = "is an address" if is_address else "does not exist"
-        return f"{why}; a model of the Hugging Face Hub is called hf:OWNER/NAME"
-    files = sorted(path.glob("*.gguf"))
-    if files:
-        return f"is a directory with a GGUF file, not a checkpoint: give the file, {files[0]}"
-    if path.is_file():
-        return "is no GGUF file; give one, or a directory with a config.json"
-    return "holds no config.json and no GGUF file, and no single llama2.c .bin file"
+    config, prefix = source.config, f"model.layers.{number}"
+    hidden, ffn = config.hidden_size, config.ffn_size
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    shapes = {
+        "self_attn.q_proj": (query, hidden),
+        "self_attn.k_proj": (key, hidden),
+        "self_attn.v_proj": (key, hidden),
+        "self_attn.o_proj": (hidden, query),
+        "mlp.gate_proj": (ffn, hidden),
+        "mlp.up_proj": (ffn, hidden),
+        "mlp.down_proj": (hidden, ffn),
+    }
+    rows, columns = shapes[part]
+    fused = {
+        "self_attn.q_proj": ("self_attn.qkv_proj", query + 2 * key, 0),
+        "self_attn.k_proj": ("self_attn.qkv_proj", query + 2 * key, query),
+        "self_attn.v_proj": ("self_attn.qkv_proj", query + 2 * key, query + key),
+        "mlp.gate_proj": ("mlp.gate_up_proj", 2 * ffn, 0),
+        "mlp.up_proj": ("mlp.gate_up_proj", 2 * ffn, ffn),
+    }
+    if not config.is_fused or part not in fused:
+        return source.tensor(f"{prefix}.{part}.weight", rows, columns)
+    name, all_rows, first = fused[part]
+    return source.tensor(f"{prefix}.{name}.weight", all_rows, columns).part(first, first + rows)

@@ -10,8 +10,13 @@ from typing import Any, Literal
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.families import Family, family_of
-from coordgen_rs.tools.export.checkpoints.fields import number, positive, token_ids
-from coordgen_rs.tools.export.checkpoints.layer_kinds import sliding_window, unrotated_layers
+from coordgen_rs.tools.export.checkpoints.fields import (
+    number,
+    positive,
+    sliding_window,
+    token_ids,
+    unrotated_layers,
+)
 from coordgen_rs.tools.export.checkpoints.rope import read_ropes
 
 Activation = Literal["silu", "gelu_tanh"]

@@ -1,7 +1,8 @@
 """A Hugging Face directory: config.json, tokenizer.json and safetensors files.
 
 In: the directory. Out: configuration, tensors by name, tokenizer and chat templates. Of the weights
-only headers are read.
+only headers are read. Of a model that also sees pictures, what a checkpoint of its language model
+alone would hold: pictures cannot be read.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,19 @@ from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
-from coordgen_rs.tools.export.checkpoints.text_part import text_config, text_tensors
 from coordgen_rs.tools.export.checkpoints.tokenizer_file import read_tokenizer
 
 _MOST_JSON_BYTES = 64 << 20
+_TEXT_PARTS = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
+"""The architecture of the language model, by that of the whole."""
+_OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config")
+"""Fields that the whole may have instead of its part."""
+_PREFIXES = {
+    "language_model.model.": "model.",
+    "model.language_model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+}
+"""What names of tensors begin with, before and since transformers 5, and without the rest."""
 
 
 def open_hugging_face(
@@ -95,3 +105,33 @@ def _open_weights(path: Path) -> dict[str, Tensor]:
 def _read_object(path: Path) -> dict[str, Any]:
     with file_errors_as(CheckpointError, path):
         return read_object(path, most_bytes=_MOST_JSON_BYTES)
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of the language model inside, or the same if that is all there is.
+
+    Raises:
+        CheckpointError: There is none inside.
+    """
+    architectures = config.get("architectures")
+    parts = (part for whole, part in _TEXT_PARTS.items() if architectures == [whole])
+    architecture = next(parts, None)
+    if architecture is None:
+        return config
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        raise CheckpointError(f"config.json: text_config is {text!r:.60}, expected an object")
+    outside = {name: config[name] for name in _OUTSIDE if name in config}
+    return {**outside, **text, "architectures": [architecture]}
+
+
+def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the language model inside, under the names that they have alone."""
+    found = {}
+    for name, tensor in tensors.items():
+        for prefix, alone in _PREFIXES.items():
+            if name.startswith(prefix):
+                found[alone + name.removeprefix(prefix)] = tensor
+        if name.startswith("lm_head."):
+            found[name] = tensor
+    return found

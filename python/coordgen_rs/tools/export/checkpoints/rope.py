@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.fields import number, positive
-from coordgen_rs.tools.export.checkpoints.layer_kinds import FULL, SLIDING
+from coordgen_rs.tools.export.checkpoints.fields import FULL, SLIDING, number, positive
 
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""

@@ -31,15 +31,15 @@ from numpy.typing import NDArray
 
 from coordgen_rs.tools.export.bundle import Progress, no_progress
 from coordgen_rs.tools.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import Tensor
-from coordgen_rs.tools.export.cpu.int4 import inverse
-from coordgen_rs.tools.export.layers import (
+from coordgen_rs.tools.export.checkpoints.checkpoint import (
+    Checkpoint,
     embedding_tensor,
     norm_names,
     output_tensor,
     weight_tensor,
 )
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+from coordgen_rs.tools.export.cpu.int4 import inverse
 
 _Array = NDArray[np.float32]
 

@@ -31,7 +31,12 @@ from coordgen_rs.tools.export.bundle import (
 )
 from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.tools.export.chat import write_chat
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import (
+    Checkpoint,
+    first_hidden_tensor,
+    output_tensor,
+)
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
 from coordgen_rs.tools.export.cpu.compensation import (
     compensated_blocks,
@@ -41,12 +46,7 @@ from coordgen_rs.tools.export.cpu.compensation import (
 from coordgen_rs.tools.export.cpu.equalisation import equalised
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE
-from coordgen_rs.tools.export.layers import (
-    first_hidden_tensor,
-    output_tensor,
-    write_head,
-    write_layer,
-)
+from coordgen_rs.tools.export.layers import write_head, write_layer
 from coordgen_rs.tools.export.rotation import rotated
 from coordgen_rs.tools.export.stored import Bits, StoredLinear, StoredTensor, WeightWriter
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory

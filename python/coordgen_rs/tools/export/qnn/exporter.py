@@ -40,9 +40,9 @@ from coordgen_rs.tools.export.bundle import (
 )
 from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.tools.export.chat import write_chat
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, first_hidden_tensor
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.layers import first_hidden_tensor
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.qnn.calibration import Ranges
 from coordgen_rs.tools.export.qnn.encodings import (
     CacheType,

@@ -28,17 +28,17 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from coordgen_rs.bundle.manifest import ModelShape
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.checkpoints.tensor import Tensor
-from coordgen_rs.tools.export.graph_builder import GraphBuilder, float_info
-from coordgen_rs.tools.export.layers import (
+from coordgen_rs.tools.export.checkpoints.checkpoint import (
+    Checkpoint,
     final_norm_tensor,
     norm_names,
     norm_tensor,
     output_tensor,
     weight_tensor,
 )
+from coordgen_rs.tools.export.checkpoints.config import ModelConfig
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+from coordgen_rs.tools.export.graph_builder import GraphBuilder, float_info
 
 ROWS, PAST, ATTENDED = "rows", "past", "attended"
 """The symbolic dimensions."""

@@ -23,9 +23,13 @@ from coordgen_rs.tools.export.calibration.rounding import (
     rounded_in_blocks,
 )
 from coordgen_rs.tools.export.calibration.texts import CalibrationTexts
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import (
+    Checkpoint,
+    final_norm_tensor,
+    first_hidden_tensor,
+    output_tensor,
+)
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.layers import final_norm_tensor, first_hidden_tensor, output_tensor
 from coordgen_rs.tools.export.qnn.calibration import Ranges, WatchedGraph
 from coordgen_rs.tools.export.qnn.centring import (
     Channels,

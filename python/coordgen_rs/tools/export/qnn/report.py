@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 from coordgen_rs.tools.export.calibration.likeness import Likeness
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import (
+    Checkpoint,
+    final_norm_tensor,
+    output_tensor,
+)
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.layers import final_norm_tensor, output_tensor
 from coordgen_rs.tools.export.qnn.text_inputs import text_inputs
 
 Array = NDArray[np.float32]
