@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.errors import UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.families import Family, family_of
+from coordgen_rs.tools.export.checkpoints.families import family_of, refuse_options
 from coordgen_rs.tools.export.checkpoints.fields import (
     number,
     positive,
@@ -21,11 +21,6 @@ from coordgen_rs.tools.export.checkpoints.rope import read_ropes
 
 Activation = Literal["silu", "gelu_tanh"]
 
-_ACTIVATIONS = {
-    False: ("hidden_act", ("silu", "swish")),
-    True: ("hidden_activation", ("gelu_pytorch_tanh",)),
-}
-"""Field and accepted names, for Gemma and for others."""
 _LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
 
 
@@ -95,7 +90,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         CheckpointError: A field is missing or malformed.
     """
     family, config = family_of(config)
-    _refuse_options(config, family)
+    refuse_options(config, family)
     hidden_size = positive(config, "hidden_size")
     num_layers = positive(config, "num_hidden_layers")
     num_heads = positive(config, "num_attention_heads")
@@ -144,26 +139,3 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
         **family.scalars(config, hidden_size),
     )
-
-
-def _refuse_options(config: dict[str, Any], family: Family) -> None:
-    """Refuse options that change the arithmetic.
-
-    Raises:
-        UnsupportedModelError: There is one; the message names it.
-    """
-    activation, names = _ACTIVATIONS[family.is_gemma]
-    refused = {
-        "quantization_config": config.get("quantization_config") is not None,
-        "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
-        "mlp_bias": bool(config.get("mlp_bias")),
-        activation: config.get(activation, names[0]) not in names,
-        "attn_logit_softcapping": config.get("attn_logit_softcapping") is not None,
-        "final_logit_softcapping": config.get("final_logit_softcapping") is not None,
-        "use_bidirectional_attention": bool(config.get("use_bidirectional_attention")),
-    }
-    for name, is_refused in refused.items():
-        if is_refused:
-            raise UnsupportedModelError(
-                f"config.json: {name} = {config[name]!r:.200} is not supported"
-            )

@@ -20,6 +20,11 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     unrotated_layers,
 )
 
+_ACTIVATIONS = {
+    False: ("hidden_act", ("silu", "swish")),
+    True: ("hidden_activation", ("gelu_pytorch_tanh",)),
+}
+"""Field and accepted names, for Gemma and for others."""
 _LEAST, _MOST = 1e-6, 1e6
 """No known model multiplies by less or more; a damaged file may, and would give infinite values."""
 
@@ -172,3 +177,26 @@ def family_of(config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     raise UnsupportedModelError(
         f"config.json: architectures {architectures} are not supported, only {known}"
     )
+
+
+def refuse_options(config: dict[str, Any], family: Family) -> None:
+    """Refuse options that change the arithmetic.
+
+    Raises:
+        UnsupportedModelError: There is one; the message names it.
+    """
+    activation, names = _ACTIVATIONS[family.is_gemma]
+    refused = {
+        "quantization_config": config.get("quantization_config") is not None,
+        "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
+        "mlp_bias": bool(config.get("mlp_bias")),
+        activation: config.get(activation, names[0]) not in names,
+        "attn_logit_softcapping": config.get("attn_logit_softcapping") is not None,
+        "final_logit_softcapping": config.get("final_logit_softcapping") is not None,
+        "use_bidirectional_attention": bool(config.get("use_bidirectional_attention")),
+    }
+    for name, is_refused in refused.items():
+        if is_refused:
+            raise UnsupportedModelError(
+                f"config.json: {name} = {config[name]!r:.200} is not supported"
+            )

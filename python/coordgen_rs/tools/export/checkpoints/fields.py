@@ -17,6 +17,14 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 WindowRule = Callable[[Mapping[str, Any], int], Iterable[int]]
 """Maps a config.json and the number of layers to the layers with a window, if there is one."""
 
+_OUTSIDE = (
+    "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+)
+"""What older files have beside the object that tells of the rotation, not in it."""
+
 
 def positive(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """An integer from 1 to 2^24; `default` where the field is missing or null.
@@ -158,3 +166,40 @@ def sliding_window(
 
 def _not_supported(config: Mapping[str, Any], name: str) -> str:
     return f"config.json: {name} = {config[name]!r:.200} is not supported"
+
+
+def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) -> dict[str, Any]:
+    """The object that tells of the rotation, `rope_parameters` or, before that, `rope_scaling`.
+
+    Args:
+        config: The parsed config.json.
+        layer_kind: Where the object has one inside for each kind of layer, the one to take.
+
+    Raises:
+        CheckpointError: It is no object.
+    """
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if isinstance(parameters, dict) and layer_kind in parameters:
+        parameters = parameters[layer_kind]
+    if not isinstance(parameters, dict):
+        raise CheckpointError(
+            f"config.json: rope_scaling is {parameters!r:.60}, expected an object"
+        )
+    outside = {name: config[name] for name in _OUTSIDE if name in config}
+    return {"rope_theta": 10_000.0, **outside, **parameters}
+
+
+def rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
+    """How many dimensions of a head are rotated: the first ones.
+
+    Raises:
+        CheckpointError: `partial_rotary_factor` leaves none, or an odd number.
+    """
+    if parameters.get("partial_rotary_factor") is None:
+        return head_dim
+    dim = int(head_dim * number(parameters, "partial_rotary_factor"))
+    if dim < 2 or dim % 2:
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor leaves {dim} of {head_dim} dimensions to rotate"
+        )
+    return dim

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.fields import FULL, SLIDING, number, positive
+from coordgen_rs.tools.export.checkpoints.fields import (
+    FULL,
+    SLIDING,
+    number,
+    positive,
+    rope_parameters,
+    rotated_dim,
+)
 
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""
-
-_OUTSIDE = (
-    "rope_theta",
-    "partial_rotary_factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-)
-"""What older files have beside the object that tells of the rotation, not in it."""
 
 
 @dataclass(frozen=True)
@@ -66,43 +65,6 @@ def read_ropes(
     if SLIDING in (config.get("rope_parameters") or {}):
         local = rope_parameters({**config, **local}, SLIDING)
     return rope, read_rope(local, head_dim)
-
-
-def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) -> dict[str, Any]:
-    """The object that tells of the rotation, `rope_parameters` or, before that, `rope_scaling`.
-
-    Args:
-        config: The parsed config.json.
-        layer_kind: Where the object has one inside for each kind of layer, the one to take.
-
-    Raises:
-        CheckpointError: It is no object.
-    """
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if isinstance(parameters, dict) and layer_kind in parameters:
-        parameters = parameters[layer_kind]
-    if not isinstance(parameters, dict):
-        raise CheckpointError(
-            f"config.json: rope_scaling is {parameters!r:.60}, expected an object"
-        )
-    outside = {name: config[name] for name in _OUTSIDE if name in config}
-    return {"rope_theta": 10_000.0, **outside, **parameters}
-
-
-def rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
-    """How many dimensions of a head are rotated: the first ones.
-
-    Raises:
-        CheckpointError: `partial_rotary_factor` leaves none, or an odd number.
-    """
-    if parameters.get("partial_rotary_factor") is None:
-        return head_dim
-    dim = int(head_dim * number(parameters, "partial_rotary_factor"))
-    if dim < 2 or dim % 2:
-        raise CheckpointError(
-            f"config.json: partial_rotary_factor leaves {dim} of {head_dim} dimensions to rotate"
-        )
-    return dim
 
 
 def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.checkpoints.llama2c.tokenizer import convert_tokenizer
-from coordgen_rs.tools.export.checkpoints.rope import read_rope, rope_parameters
+from coordgen_rs.tools.export.checkpoints.fields import rope_parameters
+from coordgen_rs.tools.export.checkpoints.llama2c.tokenizer import convert_tokenizer, tokenizer_path
+from coordgen_rs.tools.export.checkpoints.rope import read_rope
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 
 _HEADER_BYTES = 7 * 4
@@ -44,7 +45,7 @@ def open_llama2c(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[
             weights = _Weights(path, name, shape, offset, _rotated_heads(name, config))
             tensors[name] = Tensor(name, shape, weights.read_rows)
         offset += 4 * math.prod(shape)
-    return config, tensors, lambda: convert_tokenizer(_tokenizer_path(path), config.vocab_size)
+    return config, tensors, lambda: convert_tokenizer(tokenizer_path(path), config.vocab_size)
 
 
 def _read_header(path: Path) -> tuple[ModelConfig, int]:
@@ -152,15 +153,3 @@ class _Weights:
         if rows.size != count:
             raise CheckpointError(f"{self.path} ends inside {self.name}")
         return rows.astype(np.float32, copy=False).reshape(stop - start, *self.shape[1:])
-
-
-def _tokenizer_path(path: Path) -> Path:
-    """The only `tok*.bin` beside the checkpoint.
-
-    Raises:
-        CheckpointError: There is none, or more than one.
-    """
-    found = sorted(path.parent.glob("tok*.bin"))
-    if len(found) != 1:
-        raise CheckpointError(f"{path.parent} holds {len(found)} tok*.bin files, expected one")
-    return found[0]

@@ -18,6 +18,18 @@ _FIRST_PIECE = len(_SPECIAL) + 256
 """Ids below are the special tokens and the 256 bytes."""
 
 
+def tokenizer_path(path: Path) -> Path:
+    """The only `tok*.bin` beside the checkpoint.
+
+    Raises:
+        CheckpointError: There is none, or more than one.
+    """
+    found = sorted(path.parent.glob("tok*.bin"))
+    if len(found) != 1:
+        raise CheckpointError(f"{path.parent} holds {len(found)} tok*.bin files, expected one")
+    return found[0]
+
+
 def convert_tokenizer(path: Path, vocab_size: int) -> str:
     """The tokenizer.json for a tokenizer.bin.
 
