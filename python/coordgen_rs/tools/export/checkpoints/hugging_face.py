@@ -5,7 +5,6 @@ only headers are read. Of a model that also sees pictures, what a checkpoint of 
 alone would hold: pictures cannot be read.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from coordgen_rs.errors import CheckpointError
 from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import read_object
-from coordgen_rs.text.chat_files import ChatTemplates, read_templates
+from coordgen_rs.text.chat_files import read_templates
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
@@ -33,21 +33,20 @@ _PREFIXES = {
 """What names of tensors begin with, before and since transformers 5, and without the rest."""
 
 
-def open_hugging_face(
-    path: Path,
-) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str], Callable[[], ChatTemplates]]:
+def open_hugging_face(path: Path) -> Checkpoint:
     """Opens a directory.
 
     Raises:
         CheckpointError: Something is missing or damaged.
         UnsupportedModelError: The exporter cannot do this model.
     """
-    whole, tensors = _read_object(path / "config.json"), _open_weights(path)
+    tensors = _open_weights(path)
+    whole = _read_object(path / "config.json")
     config = text_config(whole)
     if config is not whole:
         tensors = text_tensors(tensors)
     read_chat = partial(read_templates, path)
-    return _parsed(path, config), tensors, partial(read_tokenizer, path), read_chat
+    return Checkpoint(_parsed(path, config), tensors, partial(read_tokenizer, path), read_chat)
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -90,10 +89,13 @@ def _open_weights(path: Path) -> dict[str, Tensor]:
         CheckpointError: A file or the index is missing or damaged.
     """
     index_path = path / "model.safetensors.index.json"
-    if not index_path.exists():
-        return open_safetensors(path / "model.safetensors")
-    weight_map = read_weight_map(index_path)
-    shards = {name: open_safetensors(path / name) for name in sorted(set(weight_map.values()))}
+    names, weight_map = {"model.safetensors"}, None
+    if index_path.exists():
+        weight_map = read_weight_map(index_path)
+        names = set(weight_map.values())
+    shards = {name: open_safetensors(path / name) for name in sorted(names)}
+    if weight_map is None:
+        return shards["model.safetensors"]
     tensors = {}
     for name, shard in weight_map.items():
         if name not in shards[shard]:

@@ -68,19 +68,19 @@ def _open(path: Path) -> Checkpoint:
     if name is not None:
         path = fetch(name, check=read_config)
     if (path / "config.json").is_file():
-        return Checkpoint(*open_hugging_face(path))
+        return open_hugging_face(path)
     if path.is_file() and _is_gguf(path):
         # The gguf package is large, and of no use for others.
         from coordgen_rs.tools.export.checkpoints.gguf.model_file import open_gguf
 
-        return Checkpoint(*open_gguf(path), is_gguf=True)
+        return open_gguf(path)
     if path.is_file() and path.suffix == ".bin":
-        return Checkpoint(*open_llama2c(path))
+        return open_llama2c(path)
     if (path / "manifest.json").is_file():
         raise CheckpointError(f"{path} is a bundle: give the checkpoint that it was exported from")
     models = [file for file in path.glob("*.bin") if not file.name.startswith("tok")]
     if len(models) == 1:
-        return Checkpoint(*open_llama2c(models[0]))
+        return open_llama2c(models[0])
     raise CheckpointError(f"{path} {_what_it_is(path)}")
 
 

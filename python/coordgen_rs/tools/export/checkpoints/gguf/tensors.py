@@ -104,7 +104,7 @@ class _Rows:
 
 
 def open_tensors(
-    header: GgufHeader, names: dict[str, str], head_dim: int | None
+    header: GgufHeader, names: dict[str, str], head_dim: int | None, biases: tuple[str, ...]
 ) -> dict[str, Tensor]:
     """The tensors of a file by their Hugging Face names.
 
@@ -112,9 +112,10 @@ def open_tensors(
         header: The file's header.
         names: Hugging Face names by those in the file.
         head_dim: Rows of a head whose neighbours are pairs, in query and key; None for halves.
+        biases: What the names of those end with that the graphs add; no metadata tells of others.
 
     Raises:
-        UnsupportedModelError: A tensor has no Hugging Face name.
+        UnsupportedModelError: A tensor has no Hugging Face name, or is another bias.
         CheckpointError: A tensor has a shape that its kind never has.
     """
     tensors = {}
@@ -124,6 +125,8 @@ def open_tensors(
             raise UnsupportedModelError(
                 f"{header.path}: the tensor {stored.name} is not one of this kind of model"
             )
+        if name.endswith(".bias") and not name.endswith(biases):
+            raise UnsupportedModelError(f"{header.path}: {name} is a bias, which is not supported")
         tensors[name] = _tensor(header.path, name, stored, head_dim)
     return tensors
 

@@ -7,17 +7,18 @@ graphs rotate halves (i, i + head_dim / 2), so the rows of the query and key wei
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.checkpoints.fields import rope_parameters
-from coordgen_rs.tools.export.checkpoints.llama2c.tokenizer import convert_tokenizer, tokenizer_path
+from coordgen_rs.tools.export.checkpoints.llama2c.tokenizer import convert_tokenizer
 from coordgen_rs.tools.export.checkpoints.rope import read_rope
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 
@@ -28,7 +29,7 @@ _MAX_SIZE = 1 << 24
 _BOS, _EOS = 1, 2
 
 
-def open_llama2c(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[], str]]:
+def open_llama2c(path: Path) -> Checkpoint:
     """Opens a legacy checkpoint (the format of llama2.c's `run.c`).
 
     Raises:
@@ -45,7 +46,7 @@ def open_llama2c(path: Path) -> tuple[ModelConfig, dict[str, Tensor], Callable[[
             weights = _Weights(path, name, shape, offset, _rotated_heads(name, config))
             tensors[name] = Tensor(name, shape, weights.read_rows)
         offset += 4 * math.prod(shape)
-    return config, tensors, lambda: convert_tokenizer(tokenizer_path(path), config.vocab_size)
+    return Checkpoint(config, tensors, partial(convert_tokenizer, path.parent, config.vocab_size))
 
 
 def _read_header(path: Path) -> tuple[ModelConfig, int]:
@@ -70,7 +71,7 @@ def _read_header(path: Path) -> tuple[ModelConfig, int]:
         vocab_size=abs(vocab_size),
         max_positions=num_positions,
         rms_norm_eps=1e-5,
-        inv_freq=read_rope(rope_parameters({}), dim // num_heads).inv_freq,
+        inv_freq=read_rope({"rope_theta": 10_000.0}, dim // num_heads).inv_freq,
         tied_head=vocab_size > 0,
         qkv_bias=False,
         bos_token_id=_BOS,

@@ -1,6 +1,6 @@
 """The tokenizer.bin of llama2.c as a tokenizer.json.
 
-In: the path of a tokenizer.bin (longest length, then score, length and bytes of each piece).
+In: a directory with a tokenizer.bin (longest length, then score, length and bytes of each piece).
 Out: JSON for the tokenizers package that encodes as llama2.c does: a space is put before the text,
 characters that are no piece become bytes, and of all neighbours whose join is a piece those with
 the best score are joined first. Pieces keep their plain spaces.
@@ -18,24 +18,16 @@ _FIRST_PIECE = len(_SPECIAL) + 256
 """Ids below are the special tokens and the 256 bytes."""
 
 
-def tokenizer_path(path: Path) -> Path:
-    """The only `tok*.bin` beside the checkpoint.
+def convert_tokenizer(directory: Path, vocab_size: int) -> str:
+    """The tokenizer.json for the only `tok*.bin` in a directory.
 
     Raises:
-        CheckpointError: There is none, or more than one.
+        CheckpointError: There is none, or more than one, or it is damaged.
     """
-    found = sorted(path.parent.glob("tok*.bin"))
+    found = sorted(directory.glob("tok*.bin"))
     if len(found) != 1:
-        raise CheckpointError(f"{path.parent} holds {len(found)} tok*.bin files, expected one")
-    return found[0]
-
-
-def convert_tokenizer(path: Path, vocab_size: int) -> str:
-    """The tokenizer.json for a tokenizer.bin.
-
-    Raises:
-        CheckpointError: It is damaged.
-    """
+        raise CheckpointError(f"{directory} holds {len(found)} tok*.bin files, expected one")
+    (path,) = found
     try:
         pieces = _read_pieces(path.read_bytes(), vocab_size)
     except OSError as error:
