@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.errors import UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.families import family_of, refuse_options
+from coordgen_rs.tools.export.checkpoints.families import family_of
 from coordgen_rs.tools.export.checkpoints.fields import (
     number,
     positive,
+    rotations,
     sliding_window,
     token_ids,
     unrotated_layers,
@@ -90,7 +91,6 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         CheckpointError: A field is missing or malformed.
     """
     family, config = family_of(config)
-    refuse_options(config, family)
     hidden_size = positive(config, "hidden_size")
     num_layers = positive(config, "num_hidden_layers")
     num_heads = positive(config, "num_attention_heads")
@@ -103,29 +103,32 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         )
     vocab_size = positive(config, "vocab_size")
     bos_token_ids = token_ids("bos_token_id", config, generation, vocab_size)
-    rope, window_rope = read_ropes(
-        config, head_dim, is_gemma=family.is_gemma, rotates_part=family.rotates_part
-    )
+    end_token_ids = token_ids("eos_token_id", config, generation, vocab_size)
+    ffn_size = positive(config, "intermediate_size")
     max_positions = positive(config, "max_position_embeddings")
+    rms_norm_eps = number(config, "rms_norm_eps")
     window, window_layers = sliding_window(
         config, num_layers, family.window_rule, family.has_layer_types
     )
+    without_rope = unrotated_layers(config, num_layers)
+    told = rotations(config, head_dim, is_gemma=family.is_gemma, rotates_part=family.rotates_part)
+    rope, window_rope = read_ropes(told)
     return ModelConfig(
         family=family.name,
         hidden_size=hidden_size,
-        ffn_size=positive(config, "intermediate_size"),
+        ffn_size=ffn_size,
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=vocab_size,
         max_positions=rope.most_positions or max_positions,
-        rms_norm_eps=number(config, "rms_norm_eps"),
+        rms_norm_eps=rms_norm_eps,
         inv_freq=rope.inv_freq,
         tied_head=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=family.qkv_bias,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        end_token_ids=token_ids("eos_token_id", config, generation, vocab_size),
+        end_token_ids=end_token_ids,
         qk_norm=family.qk_norm,
         window=window,
         window_layers=window_layers,
@@ -134,7 +137,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         activation="gelu_tanh" if family.is_gemma else "silu",
         is_fused=family.is_fused,
         rope_factor=rope.factor,
-        unrotated_layers=frozenset(unrotated_layers(config, num_layers)),
+        unrotated_layers=frozenset(without_rope),
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
         **family.scalars(config, hidden_size),

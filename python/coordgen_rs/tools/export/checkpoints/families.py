@@ -163,23 +163,26 @@ FAMILIES = (
 )
 
 
-def family_of(config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+def family_of(config: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
     """The family of a config.json, and its fields with the family's defaults.
 
     Raises:
-        UnsupportedModelError: Its architecture is none of those in `FAMILIES`.
+        UnsupportedModelError: Its architecture is none of those in `FAMILIES`, or an option is set
+            that changes the arithmetic.
     """
     architectures = config.get("architectures")
     for family in FAMILIES:
         if architectures == [family.architecture]:
-            return family, {**family.defaults, **config}
+            config = {**family.defaults, **config}
+            _refuse_options(config, family)
+            return family, config
     known = ", ".join(family.architecture for family in FAMILIES)
     raise UnsupportedModelError(
         f"config.json: architectures {architectures} are not supported, only {known}"
     )
 
 
-def refuse_options(config: dict[str, Any], family: Family) -> None:
+def _refuse_options(config: dict[str, Any], family: Family) -> None:
     """Refuse options that change the arithmetic.
 
     Raises:

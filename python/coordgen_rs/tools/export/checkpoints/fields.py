@@ -17,6 +17,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 WindowRule = Callable[[Mapping[str, Any], int], Iterable[int]]
 """Maps a config.json and the number of layers to the layers with a window, if there is one."""
 
+Rotation = tuple[dict[str, Any], int]
+"""An object that tells of a rotation, and how many dimensions of a head are rotated."""
 _OUTSIDE = (
     "rope_theta",
     "partial_rotary_factor",
@@ -168,7 +170,31 @@ def _not_supported(config: Mapping[str, Any], name: str) -> str:
     return f"config.json: {name} = {config[name]!r:.200} is not supported"
 
 
-def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) -> dict[str, Any]:
+def rotations(
+    config: Mapping[str, Any], head_dim: int, *, is_gemma: bool, rotates_part: bool
+) -> list[Rotation]:
+    """The rotation of most layers, and of Gemma's layers with a window.
+
+    Raises:
+        UnsupportedModelError: Only a part of each head is rotated, unless `rotates_part`.
+        CheckpointError: A field is malformed.
+    """
+    parameters = _rope_parameters(config, FULL if is_gemma else None)
+    rotated = _rotated_dim(parameters, head_dim)
+    if rotated != head_dim and not rotates_part:
+        factor = parameters["partial_rotary_factor"]
+        raise UnsupportedModelError(
+            f"config.json: partial_rotary_factor = {factor} is not supported"
+        )
+    if not is_gemma:
+        return [(parameters, rotated)]
+    local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
+    if SLIDING in (config.get("rope_parameters") or {}):
+        local = _rope_parameters({**config, **local}, SLIDING)
+    return [(parameters, rotated), (local, head_dim)]
+
+
+def _rope_parameters(config: Mapping[str, Any], layer_kind: str | None) -> dict[str, Any]:
     """The object that tells of the rotation, `rope_parameters` or, before that, `rope_scaling`.
 
     Args:
@@ -189,7 +215,7 @@ def rope_parameters(config: Mapping[str, Any], layer_kind: str | None = None) ->
     return {"rope_theta": 10_000.0, **outside, **parameters}
 
 
-def rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
+def _rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
     """How many dimensions of a head are rotated: the first ones.
 
     Raises:

@@ -1,12 +1,12 @@
 """Frequencies of the rotary position embedding, scaled as config.json says.
 
-In: the parsed config.json. Out: a `Rope`: radians per position of each rotated pair, float32
-values as the reference computes them, and what goes with them; another for layers with a window,
-where they have one.
+In: the objects of config.json that tell of the rotation. Out: a `Rope`: radians per position of
+each rotated pair, float32 values as the reference computes them, and what goes with them; another
+for layers with a window, where they have one.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +15,23 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.fields import (
-    FULL,
-    SLIDING,
-    number,
-    positive,
-    rope_parameters,
-    rotated_dim,
-)
+from coordgen_rs.tools.export.checkpoints.fields import Rotation, number, positive
 
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    """What the frequencies and their cosines are scaled by."""
+
+    divisors: NDArray[np.float32] | float = 1.0
+    """What each pair's frequency is divided by, `(pairs,)` or one for all."""
+    llama3: Sequence[float] = ()
+    """The figures of Llama 3's scaling, where that is the one."""
+    factor: float | None = None
+    """Same as in `Rope`, and so is the next."""
+    most_positions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -40,31 +46,17 @@ class Rope:
     """The context for which these frequencies are made, where a longer one has others."""
 
 
-def read_ropes(
-    config: Mapping[str, Any], head_dim: int, *, is_gemma: bool, rotates_part: bool
-) -> tuple[Rope, Rope | None]:
+def read_ropes(rotations: Sequence[Rotation]) -> tuple[Rope, Rope | None]:
     """The rotation of most layers, and that of layers with a window where it is another.
 
     Raises:
         UnsupportedModelError: The graphs cannot do it.
         CheckpointError: A field is malformed.
     """
-    parameters = rope_parameters(config, FULL if is_gemma else None)
-    rotated = rotated_dim(parameters, head_dim)
-    if rotated != head_dim and not rotates_part:
-        factor = parameters["partial_rotary_factor"]
-        raise UnsupportedModelError(
-            f"config.json: partial_rotary_factor = {factor} is not supported"
-        )
-    rope = read_rope(parameters, rotated)
-    if not is_gemma:
-        return rope, None
-    if rope.factor is not None or rope.most_positions is not None:
+    rope, *others = [read_rope(parameters, dim) for parameters, dim in rotations]
+    if others and (rope.factor is not None or rope.most_positions is not None):
         raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
-    local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
-    if SLIDING in (config.get("rope_parameters") or {}):
-        local = rope_parameters({**config, **local}, SLIDING)
-    return rope, read_rope(local, head_dim)
+    return rope, others[0] if others else None
 
 
 def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
@@ -81,43 +73,52 @@ def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
     theta = parameters["rope_theta"]
     if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
         raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
+    scaling = _read_scaling(parameters, head_dim // 2)
+    frequencies = unscaled(theta, head_dim) / scaling.divisors
+    if scaling.llama3:
+        frequencies = scaled_as_llama3(frequencies, *scaling.llama3)
+    return Rope(frequencies.tolist(), scaling.factor, scaling.most_positions)
+
+
+def _read_scaling(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
+    """The scaling by its type.
+
+    Raises:
+        UnsupportedModelError: The type is not supported.
+        CheckpointError: A figure is missing or out of range.
+    """
     rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    frequencies = unscaled(theta, head_dim)
     if rope_type == "llama3":
-        frequencies = _scale_llama3(frequencies, parameters)
-    elif rope_type == "linear":
-        frequencies = frequencies / np.float32(number(parameters, "factor", 1, 1e6))
-    elif rope_type in ("longrope", "su"):
-        return _longrope(frequencies, parameters)
-    elif rope_type != "default":
+        return _llama3(parameters)
+    if rope_type in ("longrope", "su"):
+        return _longrope(parameters, num_pairs)
+    if rope_type == "linear":
+        return _Scaling(number(parameters, "factor", 1, 1e6))
+    if rope_type != "default":
         raise UnsupportedModelError(
             f"config.json: rope type {rope_type!r:.60} is not supported, "
             "only default, linear, llama3 and longrope"
         )
-    return Rope([float(frequency) for frequency in frequencies])
+    return _Scaling()
 
 
-def _scale_llama3(
-    frequencies: NDArray[np.float32], parameters: Mapping[str, Any]
-) -> NDArray[np.float32]:
-    """Llama 3's scaling, by the figures of config.json.
+def _llama3(parameters: Mapping[str, Any]) -> _Scaling:
+    """Llama 3's scaling.
 
     Raises:
         CheckpointError: A figure is missing or out of range.
     """
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     try:
-        factor = float(parameters["factor"])
-        low = float(parameters["low_freq_factor"])
-        high = float(parameters["high_freq_factor"])
-        original = float(parameters["original_max_position_embeddings"])
+        factor, low, high, original = figures = [float(parameters[name]) for name in names]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
     if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
         raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
-    return scaled_as_llama3(frequencies, factor, low, high, original)
+    return _Scaling(llama3=figures)
 
 
-def _longrope(frequencies: NDArray[np.float32], parameters: Mapping[str, Any]) -> Rope:
+def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
     """LongRoPE up to the context that it begins with: a factor per pair, and one for all.
 
     A longer context has other factors for the same tokens, so that keys would have to be computed
@@ -127,11 +128,11 @@ def _longrope(frequencies: NDArray[np.float32], parameters: Mapping[str, Any]) -
         CheckpointError: A figure is missing or out of range.
     """
     factors = parameters.get("short_factor")
-    if not isinstance(factors, list) or len(factors) != len(frequencies):
+    if not isinstance(factors, list) or len(factors) != num_pairs:
         raise CheckpointError(
-            f"config.json: short_factor is {factors!r:.60}, expected {len(frequencies)} numbers"
+            f"config.json: short_factor is {factors!r:.60}, expected {num_pairs} numbers"
         )
-    short = np.array([number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors])
+    short = [number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors]
     original = positive(parameters, "original_max_position_embeddings")
     most = positive(parameters, "max_position_embeddings")
     factor, attention = most / original, parameters.get("attention_factor")
@@ -141,6 +142,5 @@ def _longrope(frequencies: NDArray[np.float32], parameters: Mapping[str, Any]) -
         attention = number(parameters, "attention_factor", 1e-3, 1e3)
     elif factor > 1 and original > 1:
         attention = math.sqrt(1 + math.log(factor) / math.log(original))
-    scaled = (frequencies / short.astype(np.float32)).astype(np.float32)
     cut = original if original < most else None
-    return Rope([float(frequency) for frequency in scaled], attention, cut)
+    return _Scaling(np.asarray(short, np.float32), factor=attention, most_positions=cut)
