@@ -33,6 +33,7 @@ from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_f
 from coordgen_rs.tools.export.chat import write_chat
 from coordgen_rs.tools.export.checkpoints.checkpoint import (
     Checkpoint,
+    embedding_tensor,
     first_hidden_tensor,
     output_tensor,
 )
@@ -130,11 +131,11 @@ def export_checkpoint(
         has_text = calibration is not None
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)
         options.check(source)
+        sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
         texts = None
         if has_text or weights == "w8a8":
             texts = texts_for(source, None if calibration is None else Path(calibration))
         with staged_directory(Path(out)) as staging:
-            sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
             staging.check_space(sizes[weights])
             report = on_progress or no_progress
             _Exporter(source, staging, options, chat, texts, report).run()
@@ -149,27 +150,25 @@ def weight_kinds(source: Checkpoint) -> list[WeightKind]:
 def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
     """What the weights take; alignment, and the last block of a row being full, not counted."""
     block_bits, head_bits = _BITS[weights]
-    config = source.config
-    vocabulary = config.vocab_size * config.hidden_size
-    layers = (tensor for name, tensor in source.tensors.items() if ".layers." in name)
-    bits = sum(math.prod(tensor.shape) * _with_scales(tensor, block_bits) for tensor in layers)
-    bits += vocabulary * (32 if _needs_float32(source, weights) else 16)
-    if not _is_shared(source, weights):
-        bits += vocabulary * _with_scales(output_tensor(source), head_bits)
-    return int(bits / 8)
+    is_shared, is_exact = _embedding_form(source, weights)
+    matrices = [(it, block_bits) for name, it in source.tensors.items() if ".layers." in name]
+    if not is_shared:
+        matrices.append((output_tensor(source), head_bits))
+    bits = sum(math.prod(tensor.shape) * _with_scales(tensor, it) for tensor, it in matrices)
+    vocabulary = source.config.vocab_size * source.config.hidden_size
+    return int((bits + vocabulary * (32 if is_exact else 16)) / 8)
 
 
-def _needs_float32(source: Checkpoint, weights: WeightKind) -> bool:
-    """Whether float16 would lose some of the embedding's values."""
-    if weights != "keep" or _is_shared(source, weights):
-        return weights in ("fp32", "keep")
-    return first_hidden_tensor(source).stored_type != "F16"
+def _embedding_form(source: Checkpoint, weights: WeightKind) -> tuple[bool, bool]:
+    """Whether the output layer is the embedding, and both are floats; whether those are float32.
 
-
-def _is_shared(source: Checkpoint, weights: WeightKind) -> bool:
-    """Whether the output layer is the embedding, and both are floats."""
+    They are where float16 would lose some of the embedding's values.
+    """
     _, bits = _BITS[weights]
-    return source.config.tied_head and _least_bits(output_tensor(source), bits) == 32
+    config = source.config
+    is_shared = config.tied_head and _least_bits(output_tensor(source), bits) == 32
+    is_half = config.embedding_scale == 1 and embedding_tensor(source).stored_type == "F16"
+    return is_shared, weights == "fp32" or (weights == "keep" and (is_shared or not is_half))
 
 
 def _with_scales(tensor: Tensor, bits: Bits) -> float:
@@ -271,7 +270,7 @@ class _Exporter:
 
     def _write_embedding(self) -> EmbeddingFile:
         self._progress("embedding", 0)
-        is_exact = _needs_float32(self._source, self._options.weights)
+        _, is_exact = _embedding_form(self._source, self._options.weights)
         dtype = np.dtype("<f4" if is_exact else "<f2")
         with self._staging.create("embedding.bin") as file:
             for piece in first_hidden_tensor(self._source).pieces():
@@ -306,7 +305,7 @@ class _Exporter:
     def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
         self._progress("head", self._model.num_layers + 1)
         _, bits = _BITS[self._options.weights]
-        is_shared = _is_shared(self._source, self._options.weights)
+        is_shared, _ = _embedding_form(self._source, self._options.weights)
         shared = self._shared_output(embedding.file) if is_shared else None
         with self._staging.create("head.weights") as file:
             stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
