@@ -24,8 +24,7 @@ from coordgen_rs.tools.export.checkpoints.checkpoint import (
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.graph import block_graph
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.layers import write_layer
-from coordgen_rs.tools.export.stored import WeightWriter
+from coordgen_rs.tools.export.stored import WeightWriter, write_layer
 from coordgen_rs.tools.export.writer import HashedFile
 
 _Array = NDArray[np.float32]

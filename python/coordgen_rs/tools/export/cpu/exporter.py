@@ -47,9 +47,15 @@ from coordgen_rs.tools.export.cpu.compensation import (
 from coordgen_rs.tools.export.cpu.equalisation import equalised
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE
-from coordgen_rs.tools.export.layers import write_head, write_layer
 from coordgen_rs.tools.export.rotation import rotated
-from coordgen_rs.tools.export.stored import Bits, StoredLinear, StoredTensor, WeightWriter
+from coordgen_rs.tools.export.stored import (
+    Bits,
+    StoredLinear,
+    StoredTensor,
+    WeightWriter,
+    write_head,
+    write_layer,
+)
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
 _NARROW_WIDTHS = (1, 4, 8, 16, 32)
