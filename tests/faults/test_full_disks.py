@@ -180,15 +180,15 @@ def test_a_read_error_in_the_middle_is_named(tmp_path, monkeypatch):
 _LIMITED = """
 import resource, sys
 from coordgen_rs.cli import main
-from coordgen_rs.tools.export.cpu import exporter
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 
 def limit():
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + int(sys.argv[3]), resource.RLIM_INFINITY))
 
 if sys.argv[4] == "at the first weight":
-    real = exporter.first_hidden_tensor
-    exporter.first_hidden_tensor = lambda source: (limit(), real(source))[1]
+    real = Checkpoint.first_hidden_tensor
+    Checkpoint.first_hidden_tensor = lambda source: (limit(), real(source))[1]
 else:
     limit()
 sys.exit(main.main(["export", sys.argv[1], sys.argv[2]]))

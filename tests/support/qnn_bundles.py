@@ -14,7 +14,7 @@ from coordgen_rs import Bundle
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.qnn.device import QnnDevice
 from coordgen_rs.tools.export.bundle import cut_layers, model_shape
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, first_hidden_tensor
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.qnn.calibration import WatchedGraph
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from coordgen_rs.tools.export.qnn.graph import block_graph, head_graph
@@ -41,7 +41,7 @@ def qnn_bundle(folder: Path, name: str, soc: str, **options: Any) -> Path:
 def float_logits(source: Checkpoint, token_ids: np.ndarray, num_blocks: int) -> np.ndarray:
     """What the float graphs of a checkpoint make of a text: `(tokens, vocab_size)`."""
     config, model = source.config, model_shape(source.config)
-    hidden = first_hidden_tensor(source).load()[token_ids][np.newaxis]
+    hidden = source.first_hidden_tensor().load()[token_ids][np.newaxis]
     for layers in cut_layers(model.num_layers, num_blocks):
         inputs = {"hidden": hidden, **text_inputs(config, layers, len(token_ids))}
         hidden = WatchedGraph(block_graph(source, model, layers)).run(inputs)["hidden_out"]

@@ -15,7 +15,6 @@ from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.tools.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
 from coordgen_rs.tools.export.calibration.rounding import rounded
-from coordgen_rs.tools.export.checkpoints.checkpoint import norm_tensor
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat
 from coordgen_rs.tools.export.cpu import equalisation, exporter
@@ -83,7 +82,7 @@ def test_norms_with_an_offset_lose_no_bit(tmp_path, monkeypatch):
     equal = equalised(source, TEXTS)
     size = source.config.hidden_size
     for name in ("model.layers.1.input_layernorm", "model.layers.0.post_attention_layernorm"):
-        before, after = (norm_tensor(it, name, size).load() for it in (source, equal))
+        before, after = (it.norm_tensor(name, size).load() for it in (source, equal))
         assert np.array_equal(after * factors_of(None, before[None]), before)
 
 

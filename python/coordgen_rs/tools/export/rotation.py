@@ -18,13 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    embedding_tensor,
-    norm_names,
-    norm_tensor,
-    output_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 
@@ -55,12 +49,12 @@ def rotated(source: Checkpoint) -> Checkpoint:
     tensors = dict(source.tensors)
     for number in range(config.num_layers):
         tensors |= _turned_layer(source, number, turn)
-    scale = norm_tensor(source, _FINAL_NORM, config.hidden_size).load()
+    scale = source.norm_tensor(_FINAL_NORM, config.hidden_size).load()
     tensors |= {
         f"{_FINAL_NORM}.weight": _ones(config.hidden_size),
         # A tied one may be stored under the name of the output layer.
-        "model.embed_tokens.weight": _reading(embedding_tensor(source), turn),
-        "lm_head.weight": _reading(output_tensor(source).scaled(columns=scale), turn),
+        "model.embed_tokens.weight": _reading(source.embedding_tensor(), turn),
+        "lm_head.weight": _reading(source.output_tensor().scaled(columns=scale), turn),
     }
     config = replace(config, norm_offset=0.0, tied_head=False)
     return replace(source, config=config, tensors=tensors)
@@ -89,10 +83,10 @@ def orthogonal_matrix(size: int) -> _Array:
 
 def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Tensor]:
     config, prefix = source.config, f"model.layers.{number}"
-    norms = norm_names(config, number)
+    norms = config.norm_names(number)
     changed: dict[str, Tensor] = {}
     for field, parts in _readers(config).items():
-        scale = norm_tensor(source, norms[field], config.hidden_size).load()
+        scale = source.norm_tensor(norms[field], config.hidden_size).load()
         for part in parts:
             name = f"{prefix}.{part}.weight"
             changed[name] = _reading(source.tensors[name].scaled(columns=scale), turn)
@@ -101,7 +95,7 @@ def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Te
         changed[name] = _writing(source.tensors[name], turn)
     for field, norm in norms.items():
         if field in _OF_HEADS:
-            changed[f"{norm}.weight"] = norm_tensor(source, norm, config.head_dim)
+            changed[f"{norm}.weight"] = source.norm_tensor(norm, config.head_dim)
         else:
             changed[f"{norm}.weight"] = _ones(config.hidden_size)
     return changed

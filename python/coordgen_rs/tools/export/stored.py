@@ -16,13 +16,7 @@ from onnx import helper
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.calibration.rounding import ColumnIntegers
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    final_norm_tensor,
-    norm_names,
-    norm_tensor,
-    output_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, StoredIntegers, Tensor
 from coordgen_rs.tools.export.cpu.quantize import (
     BLOCK_SIZE,
@@ -217,11 +211,11 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
         tensor(f"self_attn.{part}.bias", n) for part, n in qkv_sizes.items() if config.qkv_bias
     ]
     gate_up = [tensor(f"mlp.{part}.weight", n, hidden) for part, n in gate_up_sizes.items()]
-    norms = norm_names(config, number)
+    norms = config.norm_names(number)
 
     def norm(field: str) -> StoredTensor:
         size = config.head_dim if field in ("query_norm", "key_norm") else hidden
-        return writer.tensor(norm_tensor(source, norms[field], size))
+        return writer.tensor(source.norm_tensor(norms[field], size))
 
     return StoredLayer(
         attention_norm=norm("attention_norm"),
@@ -241,10 +235,10 @@ def write_head(
 
     Raises CheckpointError and ExportError as `write_layer` does.
     """
-    norm = writer.tensor(final_norm_tensor(source, shared is not None))
+    norm = writer.tensor(source.final_norm_tensor(shared is not None))
     if shared is not None:
         return StoredHead(norm, shared)
-    return StoredHead(norm, writer.linear([output_tensor(source)], bits))
+    return StoredHead(norm, writer.linear([source.output_tensor()], bits))
 
 
 def _is_by_row(integers: StoredIntegers, in_features: int) -> bool:

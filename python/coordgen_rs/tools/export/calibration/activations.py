@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    final_norm_tensor,
-    first_hidden_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.graph import block_graph
 from coordgen_rs.tools.export.graph_builder import float_info
@@ -78,7 +74,7 @@ def watch_inputs(
     """
     config = source.config.within(max(map(len, texts)))
     set_threads(None)
-    embedding = first_hidden_tensor(source)
+    embedding = source.first_hidden_tensor()
     rows = {token: embedding.read_rows(token, token + 1)[0] for token in set(chain(*texts))}
     states = [np.stack([rows[token] for token in text]) for text in texts]
     with tempfile.TemporaryDirectory(prefix="coordgen-calibration-") as directory:
@@ -89,7 +85,7 @@ def watch_inputs(
             states = [hidden for hidden, _ in outputs]
             inputs = zip(*(it for _, it in outputs), strict=True)
             yield LayerInputs(*(LinearInput(np.concatenate(rows)) for rows in inputs))
-    weight = final_norm_tensor(source, is_shared=False).load()
+    weight = source.final_norm_tensor(is_shared=False).load()
     yield LinearInput(_normed(np.concatenate(states), weight, config.rms_norm_eps))
 
 

@@ -44,83 +44,63 @@ class Checkpoint:
             raise CheckpointError(f"{name} has the shape {tensor.shape}, expected {shape}")
         return tensor
 
+    def embedding_tensor(self) -> Tensor:
+        """The embedding, `(vocab_size, hidden_size)`; raises CheckpointError if it is not there."""
+        # Which of its two names a tied tensor is stored under is the writer's choice.
+        is_other_name = self.config.tied_head and _EMBEDDING not in self.tensors
+        name = _OUTPUT if is_other_name else _EMBEDDING
+        return self.tensor(name, self.config.vocab_size, self.config.hidden_size)
 
-def embedding_tensor(source: Checkpoint) -> Tensor:
-    """The embedding, `(vocab_size, hidden_size)`; raises CheckpointError if it is not there."""
-    # Which of its two names a tied tensor is stored under is the writer's choice.
-    is_other_name = source.config.tied_head and _EMBEDDING not in source.tensors
-    name = _OUTPUT if is_other_name else _EMBEDDING
-    return source.tensor(name, source.config.vocab_size, source.config.hidden_size)
+    def output_tensor(self) -> Tensor:
+        """The output layer, `(vocab_size, hidden_size)`; raises as `embedding_tensor` does."""
+        if self.config.tied_head:
+            return self.embedding_tensor()
+        return self.tensor(_OUTPUT, self.config.vocab_size, self.config.hidden_size)
 
+    def first_hidden_tensor(self) -> Tensor:
+        """The embedding as the first layer reads it; raises as `embedding_tensor` does."""
+        return self.embedding_tensor().times(self.config.embedding_scale)
 
-def output_tensor(source: Checkpoint) -> Tensor:
-    """The output layer, `(vocab_size, hidden_size)`; raises CheckpointError if it is not there."""
-    if source.config.tied_head:
-        return embedding_tensor(source)
-    return source.tensor(_OUTPUT, source.config.vocab_size, source.config.hidden_size)
+    def norm_tensor(self, name: str, size: int) -> Tensor:
+        """What a norm multiplies by, `(size,)`; raises CheckpointError if it is not there."""
+        return self.tensor(f"{name}.weight", size).times(1.0, plus=self.config.norm_offset)
 
+    def final_norm_tensor(self, is_shared: bool) -> Tensor:
+        """What the last norm multiplies by, the scale of the logits included, `(hidden_size,)`.
 
-def first_hidden_tensor(source: Checkpoint) -> Tensor:
-    """The embedding as the first layer reads it; raises as `embedding_tensor` does."""
-    return embedding_tensor(source).times(source.config.embedding_scale)
+        With an output layer that is shared with the embedding, the scale of that is taken out
+        again. Raises CheckpointError if it is not there.
+        """
+        config = self.config
+        scale = config.logits_scale / (config.embedding_scale if is_shared else 1.0)
+        return self.norm_tensor("model.norm", config.hidden_size).times(scale)
 
+    def weight_tensor(self, number: int, part: str) -> Tensor:
+        """A linear layer's weight `(out, in)` in layer `number`, by its name in an unfused model.
 
-def norm_tensor(source: Checkpoint, name: str, size: int) -> Tensor:
-    """What a norm multiplies by, `(size,)`; raises CheckpointError if it is not there."""
-    return source.tensor(f"{name}.weight", size).times(1.0, plus=source.config.norm_offset)
-
-
-def norm_names(config: ModelConfig, number: int) -> dict[str, str]:
-    """The tensors of the norms of layer `number`, by their field in a `StoredLayer`."""
-    names = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-    if config.output_norms:
-        names |= {
-            "attention_out_norm": "post_attention_layernorm",
-            "ffn_norm": "pre_feedforward_layernorm",
-            "ffn_out_norm": "post_feedforward_layernorm",
+        Raises CheckpointError if it is missing, misshaped or damaged.
+        """
+        config, prefix = self.config, f"model.layers.{number}"
+        hidden, ffn = config.hidden_size, config.ffn_size
+        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        shapes = {
+            "self_attn.q_proj": (query, hidden),
+            "self_attn.k_proj": (key, hidden),
+            "self_attn.v_proj": (key, hidden),
+            "self_attn.o_proj": (hidden, query),
+            "mlp.gate_proj": (ffn, hidden),
+            "mlp.up_proj": (ffn, hidden),
+            "mlp.down_proj": (hidden, ffn),
         }
-    if config.qk_norm:
-        names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
-    return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
-
-
-def final_norm_tensor(source: Checkpoint, is_shared: bool) -> Tensor:
-    """What the last norm multiplies by, the scale of the logits included, `(hidden_size,)`.
-
-    With an output layer that is shared with the embedding, the scale of that is taken out again.
-    Raises CheckpointError if it is not there.
-    """
-    config = source.config
-    scale = config.logits_scale / (config.embedding_scale if is_shared else 1.0)
-    return norm_tensor(source, "model.norm", config.hidden_size).times(scale)
-
-
-def weight_tensor(source: Checkpoint, number: int, part: str) -> Tensor:
-    """A linear layer's weight `(out, in)` in layer `number`, by its name in an unfused model.
-
-    Raises CheckpointError if it is missing, misshaped or damaged.
-    """
-    config, prefix = source.config, f"model.layers.{number}"
-    hidden, ffn = config.hidden_size, config.ffn_size
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes = {
-        "self_attn.q_proj": (query, hidden),
-        "self_attn.k_proj": (key, hidden),
-        "self_attn.v_proj": (key, hidden),
-        "self_attn.o_proj": (hidden, query),
-        "mlp.gate_proj": (ffn, hidden),
-        "mlp.up_proj": (ffn, hidden),
-        "mlp.down_proj": (hidden, ffn),
-    }
-    rows, columns = shapes[part]
-    fused = {
-        "self_attn.q_proj": ("self_attn.qkv_proj", query + 2 * key, 0),
-        "self_attn.k_proj": ("self_attn.qkv_proj", query + 2 * key, query),
-        "self_attn.v_proj": ("self_attn.qkv_proj", query + 2 * key, query + key),
-        "mlp.gate_proj": ("mlp.gate_up_proj", 2 * ffn, 0),
-        "mlp.up_proj": ("mlp.gate_up_proj", 2 * ffn, ffn),
-    }
-    if not config.is_fused or part not in fused:
-        return source.tensor(f"{prefix}.{part}.weight", rows, columns)
-    name, all_rows, first = fused[part]
-    return source.tensor(f"{prefix}.{name}.weight", all_rows, columns).part(first, first + rows)
+        rows, columns = shapes[part]
+        fused = {
+            "self_attn.q_proj": ("self_attn.qkv_proj", query + 2 * key, 0),
+            "self_attn.k_proj": ("self_attn.qkv_proj", query + 2 * key, query),
+            "self_attn.v_proj": ("self_attn.qkv_proj", query + 2 * key, query + key),
+            "mlp.gate_proj": ("mlp.gate_up_proj", 2 * ffn, 0),
+            "mlp.up_proj": ("mlp.gate_up_proj", 2 * ffn, ffn),
+        }
+        if not config.is_fused or part not in fused:
+            return self.tensor(f"{prefix}.{part}.weight", rows, columns)
+        name, all_rows, first = fused[part]
+        return self.tensor(f"{prefix}.{name}.weight", all_rows, columns).part(first, first + rows)

@@ -77,6 +77,19 @@ class ModelConfig(ModelShape):
         """What attention scores are multiplied by."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
+    def norm_names(self, number: int) -> dict[str, str]:
+        """The tensors of the norms of layer `number`, by their field in a `StoredLayer`."""
+        names = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+        if self.output_norms:
+            names |= {
+                "attention_out_norm": "post_attention_layernorm",
+                "ffn_norm": "pre_feedforward_layernorm",
+                "ffn_out_norm": "post_feedforward_layernorm",
+            }
+        if self.qk_norm:
+            names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+        return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
+
     def within(self, context: int) -> "ModelConfig":
         """The same without its window, if a context of so many tokens fits into that."""
         is_wider = self.window is not None and context <= self.window

@@ -31,13 +31,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.tools.export.bundle import Progress, no_progress
 from coordgen_rs.tools.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    embedding_tensor,
-    norm_names,
-    output_tensor,
-    weight_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.cpu.int4 import inverse
 
@@ -107,7 +101,7 @@ def _without_offset(source: Checkpoint) -> Checkpoint:
     """The same model whose norms multiply by what is stored, so that scaling it loses no bit."""
     config = source.config
     names = {
-        f"{it}.weight" for n in range(config.num_layers) for it in norm_names(config, n).values()
+        f"{it}.weight" for n in range(config.num_layers) for it in config.norm_names(n).values()
     }
     changed = {
         name: source.tensors[name].times(1.0, plus=config.norm_offset)
@@ -216,7 +210,7 @@ def _layer_factors(
     """The factors of a layer; 1 for what norms give unless `behind_norms`."""
 
     def weight(*parts: str) -> _Array:
-        return np.concatenate([weight_tensor(source, number, part).load() for part in parts])
+        return np.concatenate([source.weight_tensor(number, part).load() for part in parts])
 
     out, down = weight("self_attn.o_proj"), weight("mlp.down_proj")
     qkv = gate_up = np.ones(source.config.hidden_size, np.float32)
@@ -236,7 +230,7 @@ def _folded(source: Checkpoint, number: int, factors: _LayerFactors) -> Mapping[
     config, prefix = source.config, f"model.layers.{number}"
     key = config.num_kv_heads * config.head_dim
     query, ffn = config.num_heads * config.head_dim, config.ffn_size
-    norms = norm_names(config, number)
+    norms = config.norm_names(number)
     changed: dict[str, Tensor] = {}
 
     def change(name: str, rows: _Array | None = None, columns: _Array | None = None) -> None:
@@ -267,7 +261,7 @@ def _folded(source: Checkpoint, number: int, factors: _LayerFactors) -> Mapping[
 
 def _with_head(source: Checkpoint, inputs: LinearInput) -> Checkpoint:
     """The model with an equalised output layer of its own."""
-    output = output_tensor(source)
+    output = source.output_tensor()
     step = max(1, output.shape[0] // _HEAD_OUTPUTS)
     sampled = np.concatenate(
         [output.read_rows(row, row + 1) for row in range(0, output.shape[0], step)]
@@ -276,7 +270,7 @@ def _with_head(source: Checkpoint, inputs: LinearInput) -> Checkpoint:
     norm = source.tensors["model.norm.weight"]
     changed = {
         # A tied one may be stored under the name of the output layer.
-        "model.embed_tokens.weight": embedding_tensor(source),
+        "model.embed_tokens.weight": source.embedding_tensor(),
         "model.norm.weight": norm.scaled(rows=np.reciprocal(factors)),
         "lm_head.weight": replace(output, name="lm_head.weight").scaled(columns=factors),
     }

@@ -31,12 +31,7 @@ from coordgen_rs.tools.export.bundle import (
 )
 from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.tools.export.chat import write_chat
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    embedding_tensor,
-    first_hidden_tensor,
-    output_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
 from coordgen_rs.tools.export.cpu.compensation import (
@@ -159,7 +154,7 @@ def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
     is_shared, is_exact = _embedding_form(source, weights)
     matrices = [(it, block_bits) for name, it in source.tensors.items() if ".layers." in name]
     if not is_shared:
-        matrices.append((output_tensor(source), head_bits))
+        matrices.append((source.output_tensor(), head_bits))
     bits = sum(math.prod(tensor.shape) * _with_scales(tensor, it) for tensor, it in matrices)
     vocabulary = source.config.vocab_size * source.config.hidden_size
     return int((bits + vocabulary * (32 if is_exact else 16)) / 8)
@@ -172,8 +167,8 @@ def _embedding_form(source: Checkpoint, weights: WeightKind) -> tuple[bool, bool
     """
     _, bits = _BITS[weights]
     config = source.config
-    is_shared = config.tied_head and _least_bits(output_tensor(source), bits) == 32
-    is_half = config.embedding_scale == 1 and embedding_tensor(source).stored_type == "F16"
+    is_shared = config.tied_head and _least_bits(source.output_tensor(), bits) == 32
+    is_half = config.embedding_scale == 1 and source.embedding_tensor().stored_type == "F16"
     return is_shared, weights == "fp32" or (weights == "keep" and (is_shared or not is_half))
 
 
@@ -279,7 +274,7 @@ class _Exporter:
         _, is_exact = _embedding_form(self._source, self._options.weights)
         dtype = np.dtype("<f4" if is_exact else "<f2")
         with self._staging.create("embedding.bin") as file:
-            for piece in first_hidden_tensor(self._source).pieces():
+            for piece in self._source.first_hidden_tensor().pieces():
                 file.write(piece.astype(dtype, copy=False))
         return EmbeddingFile("embedding.bin", "float32" if is_exact else "float16")
 

@@ -40,7 +40,7 @@ from coordgen_rs.tools.export.bundle import (
 )
 from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.tools.export.chat import write_chat
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, first_hidden_tensor
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.qnn.calibration import Ranges
@@ -248,7 +248,7 @@ class _QnnExporter:
         staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
         chat = write_chat(staging, self._source, self._chat_template)
         with staging.create("embedding.bin") as file:
-            for piece in first_hidden_tensor(self._source).pieces():
+            for piece in self._source.first_hidden_tensor().pieces():
                 file.write(shared.hidden[0].quantize(piece))
         graphs, block_files = [], []
         for index, layers in enumerate(self._layers):

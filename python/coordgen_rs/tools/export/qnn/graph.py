@@ -28,14 +28,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from coordgen_rs.bundle.manifest import ModelShape
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    final_norm_tensor,
-    norm_names,
-    norm_tensor,
-    output_tensor,
-    weight_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.graph_builder import GraphBuilder, float_info
@@ -123,8 +116,8 @@ def head_graph(
 ) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits, made as in `block_graph`."""
     graph = _QnnGraph(source, model, has_matrices)
-    normed = graph.norm("norm", "hidden", final_norm_tensor(source, is_shared=False))
-    graph.linear("logits", normed, output_tensor(source))
+    normed = graph.norm("norm", "hidden", source.final_norm_tensor(is_shared=False))
+    graph.linear("logits", normed, source.output_tensor())
     return graph.model(
         "head",
         [float_info("hidden", 1, ROWS, model.hidden_size), *graph.matrices],
@@ -346,14 +339,14 @@ class _QnnGraph(GraphBuilder):
         return self.node("Concat", [past, new], both, axis=2)
 
     def _weight(self, number: int, part: str, scale: float = 1.0) -> Tensor:
-        return weight_tensor(self._source, number, part).times(scale)
+        return self._source.weight_tensor(number, part).times(scale)
 
     def _norm(self, number: int, field: str, scale: float = 1.0) -> Tensor:
         """What a norm of a layer multiplies by, times `scale`; `field` as in `StoredLayer`."""
         is_of_heads = field in ("query_norm", "key_norm")
         size = self._model.head_dim if is_of_heads else self._model.hidden_size
-        name = norm_names(self._source.config, number)[field]
-        return norm_tensor(self._source, name, size).times(scale)
+        name = self._source.config.norm_names(number)[field]
+        return self._source.norm_tensor(name, size).times(scale)
 
     def _constant(self, name: str, values: Array) -> str:
         self.constants[name] = numpy_helper.from_array(values, name)

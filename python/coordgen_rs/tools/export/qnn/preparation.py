@@ -23,12 +23,7 @@ from coordgen_rs.tools.export.calibration.rounding import (
     rounded_in_blocks,
 )
 from coordgen_rs.tools.export.calibration.texts import CalibrationTexts
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    final_norm_tensor,
-    first_hidden_tensor,
-    output_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.graph_builder import float_info
 from coordgen_rs.tools.export.qnn.calibration import Ranges, WatchedGraph
 from coordgen_rs.tools.export.qnn.centring import (
@@ -100,7 +95,7 @@ class Preparation:
 
     def first_states(self) -> Array:
         """The embedding of all tokens of all texts, `(tokens, D)`."""
-        tensor = first_hidden_tensor(self.source)
+        tensor = self.source.first_hidden_tensor()
         tokens = np.concatenate([*self.texts.calibration, *self.texts.held_out]).astype(np.int64)
         unique, places = np.unique(tokens, return_inverse=True)
         rows = np.concatenate([tensor.read_rows(token, token + 1) for token in unique.tolist()])
@@ -178,14 +173,14 @@ class Preparation:
         config, ranges = self.source.config, Ranges()
         num_rows = sum(map(len, self.texts.calibration))
         states = self.work.states(layer_name(config.num_layers - 1))[:num_rows]
-        scale = final_norm_tensor(self.source, is_shared=False).load()
+        scale = self.source.final_norm_tensor(is_shared=False).load()
         squares = np.square(states).mean(-1, keepdims=True)
         normed = states / np.sqrt(squares + np.float32(config.rms_norm_eps)) * scale
         for name, values in (("hidden", states), ("norm", normed)):
             ranges.add(name, float(values.min()), float(values.max()))
         products, few = normed.T @ normed, normed[:: max(1, num_rows // _HEAD_ROWS)]
         parts = []
-        for piece in output_tensor(self.source).pieces():
+        for piece in self.source.output_tensor().pieces():
             weight = np.ascontiguousarray(piece.T)
             logits = few @ weight * np.float32(_MARGIN)
             ranges.add("logits", float(logits.min()), float(logits.max()))

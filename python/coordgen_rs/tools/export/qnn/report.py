@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 from coordgen_rs.tools.export.calibration.likeness import Likeness
-from coordgen_rs.tools.export.checkpoints.checkpoint import (
-    Checkpoint,
-    final_norm_tensor,
-    output_tensor,
-)
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.qnn.text_inputs import text_inputs
 
@@ -138,8 +134,8 @@ class FloatHead:
     @classmethod
     def of(cls, source: Checkpoint) -> "FloatHead":
         """The head of a checkpoint; raises CheckpointError if it is not there."""
-        norm = final_norm_tensor(source, is_shared=False).load()
-        return cls(norm, output_tensor(source).load(), source.config.rms_norm_eps)
+        norm = source.final_norm_tensor(is_shared=False).load()
+        return cls(norm, source.output_tensor().load(), source.config.rms_norm_eps)
 
     def logits(self, hidden: Array) -> Array:
         """Logits `(rows, vocab_size)` of `hidden (rows, D)`."""
