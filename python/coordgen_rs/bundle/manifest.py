@@ -13,9 +13,8 @@ import numpy as np
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import BundleError
-from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import parse_json
+from coordgen_rs.files.json_text import file_errors_as, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 2

@@ -1,18 +1,21 @@
 """JSON from outside, a document or a line at a time, read so that no file can do harm.
 
 In: a path, or bytes with a name for messages. Out: what the text says, as `json.loads` gives it, or
-a `JsonTextError` that names file and line; callers turn it into their own named error. Whether the
-values are those that are expected is `typed_json.py`'s to check.
+a `JsonTextError` that names file and line; `file_errors_as` turns it into the caller's own named
+error. Whether the values are those that are expected is `typed_json.py`'s to check.
 """
 
 import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from coordgen_rs._core import parse_json_text
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.files.typed_json import FieldError
 
 _PIECE_BYTES = 1 << 20
 
@@ -21,6 +24,27 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 class JsonTextError(ValueError):
     """A file is not what it should be: JSON in UTF-8; the message names it, and the line."""
+
+
+@contextmanager
+def file_errors_as(kind: type[CoordgenError], path: Path | str) -> Iterator[None]:
+    """Turn what reading a file raises into one kind of error.
+
+    Args:
+        kind: The error.
+        path: The file, or its name in messages.
+
+    Raises:
+        CoordgenError: The block raised a JsonTextError, FieldError or OSError.
+    """
+    try:
+        yield
+    except JsonTextError as error:
+        raise kind(str(error)) from error
+    except FieldError as error:
+        raise kind(f"{path}: {error}") from error
+    except OSError as error:
+        raise kind(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def read_json(path: Path, *, most_bytes: int, long_integers: bool = False) -> Any:

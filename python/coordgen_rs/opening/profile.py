@@ -14,8 +14,7 @@ from typing import Literal
 
 from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import ProfileError
-from coordgen_rs.files.file_errors import file_errors_as
-from coordgen_rs.files.json_text import JsonTextError, parse_json, read_bytes
+from coordgen_rs.files.json_text import JsonTextError, file_errors_as, parse_json, read_bytes
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.files.unfinished import replacing
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import BundleError
-from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import read_json
+from coordgen_rs.files.json_text import file_errors_as, read_json
 from coordgen_rs.files.typed_json import parse
 
 _MOST_BYTES = 16 << 20

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
 from coordgen_rs.errors import BundleError
-from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
+from coordgen_rs.files.json_text import file_errors_as
 from coordgen_rs.files.typed_json import parse
 from coordgen_rs.foreign.files import read_object
 

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, Final
 
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
-from coordgen_rs.files.file_errors import file_errors_as
-from coordgen_rs.files.json_text import JsonTextError, open_regular, parse_json
+from coordgen_rs.files.json_text import JsonTextError, file_errors_as, open_regular, parse_json
 
 KINDS: Final = (
     *(f"{kind}{packed}" for kind in (".jsonl", ".ndjson") for packed in ("", ".gz", ".zst")),

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import BundleError
-from coordgen_rs.files.file_errors import file_errors_as
-from coordgen_rs.files.json_text import JsonTextError, read_bytes
+from coordgen_rs.files.json_text import JsonTextError, file_errors_as, read_bytes
 from coordgen_rs.files.typed_json import parse
 from coordgen_rs.foreign.files import read_object
 from coordgen_rs.foreign.genie.binary.tensors import GraphFacts, TensorFacts

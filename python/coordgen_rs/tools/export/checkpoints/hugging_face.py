@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.file_errors import file_errors_as
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import read_object
+from coordgen_rs.files.json_text import file_errors_as, read_object
 from coordgen_rs.text.chat_files import read_templates
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config

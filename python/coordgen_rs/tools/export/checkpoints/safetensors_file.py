@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.file_errors import file_errors_as
-from coordgen_rs.files.json_text import open_regular, parse_json
+from coordgen_rs.files.json_text import file_errors_as, open_regular, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 

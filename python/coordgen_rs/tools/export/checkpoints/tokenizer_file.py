@@ -9,8 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.file_errors import file_errors_as
-from coordgen_rs.files.json_text import read_bytes
+from coordgen_rs.files.json_text import file_errors_as, read_bytes
 from coordgen_rs.text.begin_token import add_begin_token
 from coordgen_rs.text.package_errors import package_errors_as
 
