@@ -1,7 +1,7 @@
 """What the exporter must know of a model, read from a Hugging Face config.json.
 
 In: the parsed config.json (and generation_config.json). Out: a `ModelConfig`.
-Everything that the graphs cannot do is refused here by name, never ignored.
+Everything that the graphs cannot do is refused by name, never ignored.
 """
 
 from dataclasses import dataclass, replace
@@ -123,9 +123,9 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
     window, window_layers = sliding_window(
         config, num_layers, family.window_rule, family.has_layer_types
     )
-    without_rope = unrotated_layers(config, num_layers)
-    told = rotations(config, head_dim, is_gemma=family.is_gemma, rotates_part=family.rotates_part)
-    rope, window_rope = read_ropes(told)
+    unrotated = frozenset(unrotated_layers(config, num_layers))
+    found = rotations(config, head_dim, is_gemma=family.is_gemma, rotates_part=family.rotates_part)
+    rope, window_rope = read_ropes(found)
     return ModelConfig(
         family=family.name,
         hidden_size=hidden_size,
@@ -150,7 +150,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         activation="gelu_tanh" if family.is_gemma else "silu",
         is_fused=family.is_fused,
         rope_factor=rope.factor,
-        unrotated_layers=frozenset(without_rope),
+        unrotated_layers=unrotated,
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
         **family.scalars(config, hidden_size),

@@ -1,8 +1,9 @@
 """The families of models that can be exported: what each one's architecture says.
 
 In: a parsed config.json. Out: its `Family`, and config.json with what that leaves unsaid; the
-numbers by which some families multiply what others leave as it is. All of them are one decoder with
-some switches set (`config.py`); no family has an exporter of its own.
+numbers by which some families multiply what others leave as it is. Options that a family's graphs
+do not know are refused. All of them are one decoder with some switches set (`config.py`); no family
+has an exporter of its own.
 """
 
 from collections.abc import Callable, Mapping

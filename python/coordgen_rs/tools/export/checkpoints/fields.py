@@ -1,12 +1,14 @@
 """Fields of a config.json, checked where they are read.
 
-In: the parsed config.json. Out: a value in its range, or the numbers of the layers that differ from
-the others: which have a sliding window, which are not rotated. What is out of range is a
-CheckpointError that says what is there. Families say by different fields which layers see the last
-tokens only; `families.py` holds the rule of each, where `layer_types` is not there.
+In: the parsed config.json. Out: a value in its range; the numbers of the layers that differ from
+the others, by a sliding window or by not being rotated; the objects that tell of rotations. What is
+out of range is a CheckpointError that says what is there. Families say by different fields which
+layers see the last tokens only; `families.py` holds the rule of each, where `layer_types` is not
+there.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
@@ -17,8 +19,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 WindowRule = Callable[[Mapping[str, Any], int], Iterable[int]]
 """Maps a config.json and the number of layers to the layers with a window, if there is one."""
 
-Rotation = tuple[dict[str, Any], int]
-"""An object that tells of a rotation, and how many dimensions of a head are rotated."""
 _OUTSIDE = (
     "rope_theta",
     "partial_rotary_factor",
@@ -26,6 +26,16 @@ _OUTSIDE = (
     "original_max_position_embeddings",
 )
 """What older files have beside the object that tells of the rotation, not in it."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How some layers rotate queries and keys."""
+
+    parameters: Mapping[str, Any]
+    """The object that tells of it."""
+    dim: int
+    """Dimensions of a head that are rotated: the first ones."""
 
 
 def positive(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -187,11 +197,11 @@ def rotations(
             f"config.json: partial_rotary_factor = {factor} is not supported"
         )
     if not is_gemma:
-        return [(parameters, rotated)]
+        return [Rotation(parameters, rotated)]
     local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
     if SLIDING in (config.get("rope_parameters") or {}):
         local = _rope_parameters({**config, **local}, SLIDING)
-    return [(parameters, rotated), (local, head_dim)]
+    return [Rotation(parameters, rotated), Rotation(local, head_dim)]
 
 
 def _rope_parameters(config: Mapping[str, Any], layer_kind: str | None) -> dict[str, Any]:

@@ -53,28 +53,27 @@ def read_ropes(rotations: Sequence[Rotation]) -> tuple[Rope, Rope | None]:
         UnsupportedModelError: The graphs cannot do it.
         CheckpointError: A field is malformed.
     """
-    rope, *others = [read_rope(parameters, dim) for parameters, dim in rotations]
+    rope, *others = [read_rope(rotation) for rotation in rotations]
     if others and (rope.factor is not None or rope.most_positions is not None):
         raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
     return rope, others[0] if others else None
 
 
-def read_rope(parameters: Mapping[str, Any], head_dim: int) -> Rope:
-    """The rotation of `head_dim` dimensions of a head.
+def read_rope(rotation: Rotation) -> Rope:
+    """The frequencies of a rotation.
 
     Raises:
         UnsupportedModelError: A `rope_type` that is not supported.
         CheckpointError: A scaling lacks a figure, or the heads are too large to be any.
     """
-    if head_dim > _MOST_HEAD_DIM:
-        raise CheckpointError(
-            f"heads have {head_dim} dimensions, expected {_MOST_HEAD_DIM} at most"
-        )
-    theta = parameters["rope_theta"]
+    dim = rotation.dim
+    if dim > _MOST_HEAD_DIM:
+        raise CheckpointError(f"heads have {dim} dimensions, expected {_MOST_HEAD_DIM} at most")
+    theta = rotation.parameters["rope_theta"]
     if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
         raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
-    scaling = _read_scaling(parameters, head_dim // 2)
-    frequencies = unscaled(theta, head_dim) / scaling.divisors
+    scaling = _read_scaling(rotation.parameters, dim // 2)
+    frequencies = unscaled(theta, dim) / scaling.divisors
     if scaling.llama3:
         frequencies = scaled_as_llama3(frequencies, *scaling.llama3)
     return Rope(frequencies.tolist(), scaling.factor, scaling.most_positions)

@@ -161,9 +161,9 @@ def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
 
 
 def _embedding_form(source: Checkpoint, weights: WeightKind) -> tuple[bool, bool]:
-    """Whether the output layer is the embedding, and both are floats; whether those are float32.
+    """Whether the output layer is the embedding, both as floats; whether the embedding is float32.
 
-    They are where float16 would lose some of the embedding's values.
+    It is where float16 would lose some of its values.
     """
     _, bits = _BITS[weights]
     config = source.config

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
+from coordgen_rs.tools.export.checkpoints.fields import Rotation
 from coordgen_rs.tools.export.checkpoints.llama2c.tokenizer import convert_tokenizer
 from coordgen_rs.tools.export.checkpoints.rope import read_rope
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
@@ -71,7 +72,7 @@ def _read_header(path: Path) -> tuple[ModelConfig, int]:
         vocab_size=abs(vocab_size),
         max_positions=num_positions,
         rms_norm_eps=1e-5,
-        inv_freq=read_rope({"rope_theta": 10_000.0}, dim // num_heads).inv_freq,
+        inv_freq=read_rope(Rotation({"rope_theta": 10_000.0}, dim // num_heads)).inv_freq,
         tied_head=vocab_size > 0,
         qkv_bias=False,
         bos_token_id=_BOS,
