@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WITH_BIN := PATH="$(CURDIR)/$(BIN):$$PATH"
 CORE_SOURCES := Cargo.toml Cargo.lock pyproject.toml build.rs python/coordgen_rs/_core.pyi $(shell find src -name '*.rs')
 EMBEDDED := build/embedded-fp32
 EMBEDDED_DRAFT := build/embedded-draft-fp32
@@ -11,13 +12,17 @@ SECONDS ?= 60
 TESTS ?= tests
 REQUESTS ?= 2000
 ROUNDS ?= 5
+# The source distribution holds all of llama.cpp, and its .git, from which a build knows its commit.
+LLAMA_CPP := build/peers/llama.cpp
+LLAMA_CPP_SOURCE := llama-cpp-python==0.3.36 --hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
+LLAMA_CPP_STAMP := $(LLAMA_CPP)/.$(lastword $(subst :, ,$(LLAMA_CPP_SOURCE)))
 WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
 
 .DEFAULT_GOAL := help
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -133,6 +138,8 @@ bench: build/.core ## micro-benchmarks of drafting, in Rust and through the bind
 growth: ## instructions of a step after 1,000 to 1,000,000 tokens (needs valgrind; long; LENGTHS="1000 16000")
 	cargo bench --quiet --bench growth -- $(LENGTHS)
 
+peers: $(LLAMA_CPP_STAMP)-built ## llama.cpp with all that this processor has, for benches/peers (77 MB, 7 to 12 minutes)
+
 clean: ## remove everything that was built
 	rm -rf build target $(VENV)
 
@@ -151,7 +158,7 @@ build/.lowest: build/.core
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip install --quiet --resolution lowest-direct -r pyproject.toml --all-extras
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip freeze > build/lowest.txt
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip install --quiet --group dev --constraints build/lowest.txt
-	PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV=build/lowest maturin develop --quiet --release --uv
+	$(WITH_BIN) VIRTUAL_ENV=build/lowest maturin develop --quiet --release --uv
 	@touch $@
 
 build/.docs: build/.core
@@ -164,6 +171,25 @@ build/.core: build/.venv $(CORE_SOURCES)
 
 build/.fuzz: build/.core
 	$(BIN)/python -m pip install --quiet --group fuzz
+	@touch $@
+
+build/.peers: | build/.venv
+	$(BIN)/python -m pip install --quiet --group peers-build
+	@touch $@
+
+$(LLAMA_CPP_STAMP): | build/.peers
+	rm -rf $(LLAMA_CPP)
+	mkdir -p $(LLAMA_CPP)
+	echo "$(LLAMA_CPP_SOURCE)" | $(WITH_BIN) python -m pip download --quiet --no-binary :all: --no-deps \
+		--no-build-isolation --dest $(LLAMA_CPP) --requirement /dev/stdin
+	tar xzf $(LLAMA_CPP)/*.tar.gz -C $(LLAMA_CPP) --strip-components=1 --no-same-owner
+	@touch $@
+
+$(LLAMA_CPP_STAMP)-built: $(LLAMA_CPP_STAMP) | build/.peers
+	$(WITH_BIN) cmake -S $(LLAMA_CPP)/vendor/llama.cpp -B $(LLAMA_CPP)/build -G Ninja -DCMAKE_BUILD_TYPE=Release \
+		-DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
+		-DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF
+	$(WITH_BIN) ninja -C $(LLAMA_CPP)/build llama-server llama-bench
 	@touch $@
 
 $(EMBEDDED): build/.core models/embedded/model.safetensors
