@@ -35,6 +35,7 @@ _MAKES = re.compile(
     r"|[^>]+> (?P<file>\S+)$"
 )
 _SHOWN_DIGITS = 7
+_PEER = "Peer: "
 
 
 class AbsentError(Exception):
@@ -137,6 +138,8 @@ def _words(listed: str) -> tuple[str, ...]:
 def tables_of(printed: str, wanted: Sequence[str] = ()) -> str:
     """The Markdown tables that a command printed; where they are several, with the line above each.
 
+    Behind them stand the lines that say what engines of others were.
+
     Args:
         printed: Its output.
         wanted: Words of titles; tables whose title has none of them are left out.
@@ -160,8 +163,10 @@ def tables_of(printed: str, wanted: Sequence[str] = ()) -> str:
         raise FailedError(f"it printed no table {missing[0]}".rstrip())
     kept = [part for part in parts if not wanted or any(word in part[0] for word in wanted)]
     if len(kept) == 1:  # the document itself says what it is
-        return "\n".join(kept[0][1])
-    return "\n\n".join("\n".join([*([title, ""] if title else []), *rows]) for title, rows in kept)
+        kept = [("", kept[0][1])]
+    tables = ["\n".join([*([title, ""] if title else []), *rows]) for title, rows in kept]
+    peers = dict.fromkeys(line for line in printed.splitlines() if line.startswith(_PEER))
+    return "\n\n".join([*tables, *peers])
 
 
 def rewrite(block: Block, tables: str, measured: str) -> None:

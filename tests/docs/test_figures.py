@@ -236,6 +236,9 @@ def test_only_tables_are_kept_with_the_line_above_each():
     both = "speed\n\n| a |\n| - |\n| 1 |\n\nbytes\n\n| b |\n| - |\n| 2 |"
     assert figures.tables_of(printed) == both
     assert figures.tables_of(printed, ["byte"]) == "| b |\n| - |\n| 2 |"
+    with_peers = f"{printed}\nPeer: x 1.0, CPU : AVX = 1 |\n\nPeer: y 2.0\n{printed}\nPeer: y 2.0\n"
+    told = "\n\nPeer: x 1.0, CPU : AVX = 1 |\n\nPeer: y 2.0"
+    assert figures.tables_of(with_peers) == f"{both}\n\n{both}{told}"
     with pytest.raises(figures.FailedError, match="no table speeds"):
         figures.tables_of(printed, ["speeds"])
 
