@@ -9,7 +9,8 @@ by task. With `--equal N`: whether its answers to N prompts are its own plain on
 where one is not, and the scores there. Engines have a process each and answer in turns; one that is
 absent is named and left out. What is done is kept in `--work`: the same command goes on after it.
 
-Needs `pip install --group peers`; MLX `pip install mlx-lm 'mlx[cpu]'`.
+Needs `pip install --group peers`; llama.cpp's own n-grams need `make peers`, and MLX
+`pip install mlx-lm 'mlx[cpu]'`.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.reporting.condition import commit_of
-from live import adapted, adapted_report
+from live import adapted, adapted_report, llama_build
 from live.kept import Kept, key_of
 from live.prompts import chat_template, encode, read_conversations, read_recorded, shorter, spread
 from live.weights import Weights
@@ -55,8 +56,9 @@ def main(arguments=None):
     )
     commit, slots = commit_of(Path(__file__)), options.work / "slots"
     documents, failures = [], {}
+    places = adapted.Places(slots, _programs(options, failures), options.work / "logs")
     for name in options.engines:
-        for engine in adapted.engines(name, options.model, weights, asked, slots, failures):
+        for engine in adapted.engines(name, options.model, weights, asked, places, failures):
             with _emptied(slots):
                 document = _measured(engine, prompts, asked, commit, options, failures)
             if document is None:
@@ -69,6 +71,17 @@ def main(arguments=None):
     for name, why in failures.items():
         print(f"{name}: {why}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _programs(options, failures):
+    """Where llama-server is; None, and a failure, where it is needed and absent."""
+    if "llama.cpp" in options.engines and not options.equal:
+        try:
+            llama_build.program(options.llama_cpp, "llama-server")
+        except llama_build.NotBuiltError as error:
+            failures["llama.cpp's server"] = str(error)
+            return None
+    return options.llama_cpp
 
 
 def _prompts(options, weights):
@@ -173,6 +186,13 @@ def _parser():
     )
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
     add_count("--limit-s", 1800, "seconds for one answer")
+    parser.add_argument(
+        "--llama-cpp",
+        type=Path,
+        default=llama_build.BUILT,
+        metavar="DIR",
+        help="llama-server, default what `make peers` builds",
+    )
     parser.add_argument(
         "--work", type=Path, default=Path("build/peers"), help="for files that are made and kept"
     )

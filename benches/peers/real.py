@@ -5,10 +5,11 @@
 MODEL.gguf is what llama.cpp runs, and a Q4_0 file and GenAI's folders are made of it (in `--work`,
 once); BUNDLEs are of the same model (`coordgen export MODEL.gguf BUNDLE --context 8192`). Every
 engine has a process of its own and answers in turns; decoding is greedy, and end tokens are
-forbidden, as by llama.cpp's `--ignore-eos`, so that all answers have the same length. An engine
-that is absent or fails is named, and the others are still reported.
+forbidden, as by llama.cpp's `--ignore-eos`, so that all answers have the same length. Then those
+that decode plainly read prompts of the lengths of `--read`, in turns, too. An engine that is absent
+or fails is named, and the others are still reported.
 
-Needs `pip install --group peers`.
+Needs `make peers`, which builds llama.cpp for this machine, and `pip install --group peers`.
 """
 
 import argparse
@@ -28,12 +29,13 @@ from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.reporting.condition import commit_of
-from live import engines, report
+from live import engines, llama_build, report
 from live.prompts import (
     chat_template,
     check_room,
     digest,
     encode,
+    of_lengths,
     read_conversations,
     read_recorded,
     shorter,
@@ -52,7 +54,7 @@ def main(arguments=None):
         options = _parser().parse_args(arguments)
         weights = Weights(options.model, options.work)
         bundles = [open_bundle(bundle) for bundle in options.bundles]
-        prompts = _prompts(options, bundles)
+        prompts, pieces = _prompts(options, bundles)
         files, failures = _peers(options, weights)
     except (CoordgenError, OSError) as error:
         print(f"real.py: {error}", file=sys.stderr)
@@ -62,19 +64,11 @@ def main(arguments=None):
         return 2
     runs = []
     for threads in options.threads:
-        with progress() as on_progress:
-            run = measure(
-                _engines(options, files, threads),
-                threads,
-                prompts,
-                rounds=options.rounds,
-                max_new_tokens=options.max_new_tokens,
-                logs=options.work / "logs",
-                limit_s=options.limit_s,
-                on_progress=on_progress,
-            )
-        run.failures.update(failures)
-        runs.append(report.run_document(run, prompts))
+        answering, reading = _engines(options, files, threads)
+        run = _measured(options, answering, threads, prompts, options.max_new_tokens)
+        read = _measured(options, reading if pieces else [], threads, pieces, 1)
+        run.failures.update(failures | read.failures)
+        runs.append(report.run_document(run, prompts, report.reading_rows(read, pieces)))
         report.show(runs[-1], sum(map(len, prompts.values())))
         if options.json:  # after each run, for the next one may take an hour
             document = _document(options, weights, prompts, runs)
@@ -82,8 +76,25 @@ def main(arguments=None):
     return 1 if any(run["failures"] for run in runs) else 0
 
 
+def _measured(options, chosen, threads, prompts, max_new_tokens):
+    with progress() as on_progress:
+        return measure(
+            chosen,
+            threads,
+            prompts,
+            rounds=options.rounds,
+            max_new_tokens=max_new_tokens,
+            logs=options.work / "logs",
+            limit_s=options.limit_s,
+            on_progress=on_progress,
+        )
+
+
 def _prompts(options, bundles):
-    """Prompts by task; raises CoordgenError or OSError where there are none that can be used."""
+    """Prompts by task, and pieces of them by length.
+
+    Raises CoordgenError or OSError where there are none that can be used.
+    """
     texts = {bundle.file(bundle.manifest.tokenizer).read_bytes() for bundle in bundles}
     if len(texts) > 1:
         raise OptionError("the bundles have different tokenizers: they are not of one model")
@@ -91,7 +102,8 @@ def _prompts(options, bundles):
     if options.data:
         read, folder = read_recorded, options.data
     tokenizer = Tokenizer.of(bundles[0])
-    prompts = encode(read(folder, options.limit), chat_template(options.model), tokenizer)
+    template = chat_template(options.model)
+    prompts = encode(read(folder, options.limit), template, tokenizer)
     if options.max_prompt_tokens is not None:
         prompts, num_left_out = shorter(prompts, options.max_prompt_tokens)
         if num_left_out:
@@ -100,7 +112,12 @@ def _prompts(options, bundles):
     context = min(smallest.manifest.context, engines.CONTEXT)
     remedy = f"give --max-prompt-tokens, or export {smallest.path} with --context"
     check_room(prompts, context - options.max_new_tokens, remedy)
-    return prompts
+    if not options.read:
+        return prompts, {}
+    pieces = of_lengths(encode(read(folder), template, tokenizer), options.read)
+    remedy = f"give a shorter --read, or export {smallest.path} with --context"
+    check_room(pieces, context - 1, remedy)
+    return prompts, pieces
 
 
 def _peers(options, weights):
@@ -110,8 +127,13 @@ def _peers(options, weights):
     """
     files, failures = {peer: {} for peer in PEERS}, {}
     if "llama.cpp" in options.peers:
-        files["llama.cpp"][_type_of(options.model)] = options.model
-        _add(files["llama.cpp"], "Q4_0", failures, "llama.cpp Q4_0", weights.q4_0)
+        try:
+            llama_build.program(options.llama_cpp, "llama-server")
+        except llama_build.NotBuiltError as error:
+            failures["llama.cpp"] = str(error)
+        else:
+            files["llama.cpp"][_type_of(options.model)] = options.model
+            _add(files["llama.cpp"], "Q4_0", failures, "llama.cpp Q4_0", weights.q4_0)
     if "GenAI" in options.peers:
         for name in PRECISIONS:
             _add(files["GenAI"], name, failures, f"GenAI {name}", weights.genai, name)
@@ -119,14 +141,22 @@ def _peers(options, weights):
 
 
 def _engines(options, files, threads):
-    """All engines, narrowed to the rows that were asked for."""
-    return engines.chosen(
-        [
-            *engines.ours(options.bundles, threads, options.stop_at_end),
-            *engines.llama_cpp(files["llama.cpp"], threads, options.stop_at_end),
-            *engines.genai_folders(files["GenAI"], threads, options.stop_at_end),
-        ],
-        options.rows,
+    """Those that answer and those that read, narrowed to the rows that were asked for."""
+    programs, logs = options.llama_cpp, options.work / "logs"
+    stop = options.stop_at_end
+    every = [
+        *engines.ours(options.bundles, threads, stop),
+        *engines.llama_cpp(files["llama.cpp"], threads, stop, programs, logs),
+        *engines.genai_folders(files["GenAI"], threads, stop),
+    ]
+    readers = [*every, *engines.llama_cpp_benches(files["llama.cpp"], threads, programs)]
+
+    def is_asked(row):
+        return options.rows is None or options.rows.search(row.name)
+
+    return (
+        engines.chosen(every, is_asked),
+        engines.chosen(readers, lambda row: is_asked(row) and not row.drafts),
     )
 
 
@@ -162,6 +192,7 @@ def _document(options, weights, prompts, runs):
             "max_prompt_tokens": options.max_prompt_tokens,
             "stop_at_end": options.stop_at_end,
             "rows": options.rows and options.rows.pattern,
+            "read": options.read,
             "context": engines.CONTEXT,
         },
         "prompts": {
@@ -192,6 +223,16 @@ def _parser():
     add_count("--max-new-tokens", 64, "tokens of an answer")
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
+    parser.add_argument(
+        "--llama-cpp",
+        type=Path,
+        default=llama_build.BUILT,
+        metavar="DIR",
+        help="llama-server and llama-bench, default what `make peers` builds",
+    )
+    option.count("--read N", nargs="*", default=[512, 4000]).help(
+        "lengths of prompts that are only read, default 512 4000"
+    ).add_to(parser)
     parser.add_argument(
         "--rows", type=_pattern, metavar="REGEX", help="only rows whose names match"
     )

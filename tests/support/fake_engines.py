@@ -59,7 +59,8 @@ def open_scripted(
     contestants = {
         kind: Scripted(tokens, decode_s, fails_at, how) for kind, decode_s in kinds.items()
     }
-    return Opened(contestants, {"options": sorted(options), "process": os.getpid()})
+    facts = {"options": sorted(options), "process": os.getpid()}
+    return Opened(contestants, facts | ({"about": options["about"]} if "about" in options else {}))
 
 
 def open_absent() -> Opened:

@@ -6,6 +6,7 @@ task by task (for equality prompt by prompt), and why answers are not the engine
 
 import json
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from contest import ContestantFailedError, hold
@@ -16,7 +17,7 @@ CONTEXT = 4096
 ENGINES = ("llama.cpp", "transformers", "GenAI", "MLX")
 OURS = tuple(hosted.KINDS)
 SERVER_PLAIN = "server, plain"
-"""llama.cpp's n-grams are its server's, which takes time of its own."""
+"""llama.cpp's n-grams are its server's, which is another build than cyllama."""
 WIDEST = OURS[1:]
 """For equality: where steps are widest, their arithmetic is furthest from that of one row."""
 
@@ -30,6 +31,20 @@ class Asked(NamedTuple):
     stop_at_end: bool
     is_equality: bool
     is_cpu_time: bool
+
+
+class Places(NamedTuple):
+    """Folders.
+
+    Attributes:
+        slots: Through which llama.cpp's servers share what they have read.
+        programs: Where llama-server is; None to leave it out.
+        logs: For what the servers print.
+    """
+
+    slots: Path
+    programs: Path | None
+    logs: Path
 
 
 class Process(NamedTuple):
@@ -53,7 +68,7 @@ class Engine(NamedTuple):
         return [kind for process in self.processes for kind in process.kinds]
 
 
-def engines(name, gguf, weights, asked, slots, failures):
+def engines(name, gguf, weights, asked, places, failures):
     """An engine with each of its weights; a form that cannot be made fails alone.
 
     Args:
@@ -61,22 +76,22 @@ def engines(name, gguf, weights, asked, slots, failures):
         gguf: The file.
         weights: Its `Weights`.
         asked: An `Asked`.
-        slots: A folder through which llama.cpp's servers share what they have read.
+        places: `Places`.
         failures: Gets why it cannot be made.
     """
     try:
-        yield from _engines(name, gguf, weights, asked, slots)
+        yield from _engines(name, gguf, weights, asked, places)
     except ContestantFailedError as error:
         failures[name] = str(error)
 
 
-def _engines(name, gguf, weights, asked, slots):
+def _engines(name, gguf, weights, asked, places):
     common = {"threads": asked.threads, "stop_at_end": asked.stop_at_end}
     if name == "llama.cpp":
         given = gguf.stem.rpartition(".")[2]
-        yield _llama(given, gguf, asked, common, slots)
+        yield _llama(given, gguf, asked, common, places)
         if given != "Q4_0":
-            yield _llama("Q4_0", weights.q4_0(), asked, common, slots)
+            yield _llama("Q4_0", weights.q4_0(), asked, common, places)
         return
     folder = weights.hugging_face()
     config = json.loads((folder / "config.json").read_text())
@@ -108,16 +123,20 @@ def _ours(asked):
     return WIDEST if asked.is_equality else OURS
 
 
-def _llama(weights, gguf, asked, common, slots):
+def _llama(weights, gguf, asked, common, places):
     opened = {"gguf": gguf, "context": CONTEXT, **common}
     processes = [
         Process(llama_loop.open_engine, opened, ("plain",)),
         Process(hosted.open_llama, opened, _ours(asked)),
     ]
-    shared = opened | {"slots": slots.absolute()}
-    for kind in () if asked.is_equality else llama_server.TYPES:
+    if asked.is_equality or places.programs is None:
+        return Engine("llama.cpp", weights, processes)
+    shared = opened | {"slots": places.slots.absolute(), "programs": places.programs}
+    shared["is_cpu_time"] = asked.is_cpu_time
+    for kind in llama_server.SETTINGS:
         name = SERVER_PLAIN if kind == "plain" else kind
-        options = shared | {"kind": kind, "name": name}
+        log = places.logs / f"engines-server-{weights}-{kind.replace(' ', '-')}.log"
+        options = shared | {"kind": kind, "name": name, "log": log}
         processes.append(Process(llama_server.open_engine, options, (name,)))
     return Engine("llama.cpp", weights, processes)
 
@@ -163,7 +182,8 @@ class Started:
             self._failures[name] = str(error)
             return
         self._running.append(running)
-        self.facts |= running.facts
+        peers = [*self.facts.get("peers", []), running.facts.get("about")]
+        self.facts |= running.facts | {"peers": [*dict.fromkeys(filter(None, peers))]}
         for kind in process.kinds:
             self._contestants[kind] = running.contestant(kind, kind)
 

@@ -75,7 +75,7 @@ def compared(rows, tasks):
         told["speed / its best"] = ratio
         if SERVER_PLAIN in rows:
             server = rows[SERVER_PLAIN]["speedup"]["all"]
-            told["the same without what the server itself takes"] = ratio * server
+            told["the same, each by plain decoding in its own program"] = ratio * server
     return told
 
 
@@ -114,6 +114,8 @@ def show(found):
     if "step_us" in found["facts"]:
         costs = ", ".join(f"{cost / 1e3:.1f}" for cost in found["facts"]["step_us"])
         print(f"- ms of a step of 1, 2, 4, 8, 16 rows: {costs}")
+    for about in found["facts"].get("peers", ()):
+        print(f"\nPeer: {about}")
     print(flush=True)
 
 

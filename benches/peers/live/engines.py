@@ -1,7 +1,7 @@
 """The engines that a live comparison has: how each is opened, and what its rows are called.
 
-In: a GGUF file and the files made of it (`weights.py`), bundles, and threads. Out: engines, ours
-first, each with its contestants' rows.
+In: a GGUF file and the files made of it (`weights.py`), bundles, llama.cpp's programs and threads.
+Out: engines, ours first, each with its contestants' rows.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import genai
-from live import coordgen, genai_folder, llama_loop, llama_server
+from live import coordgen, genai_folder, llama_bench, llama_server
 
 CONTEXT = 8192
 """Tokens that llama.cpp holds, prompt and answer."""
@@ -63,18 +63,30 @@ def ours(bundles, threads, stop_at_end):
     ]
 
 
-def llama_cpp(files, threads, stop_at_end):
-    """For each GGUF file, by what its weights are called: the loop, and a server for each type."""
+def llama_cpp(files, threads, stop_at_end, programs, logs):
+    """A server for each setting of each GGUF file, by what its weights are called."""
     engines = []
     for weights, gguf in files.items():
-        options = {"gguf": gguf, "threads": threads, "context": CONTEXT, "stop_at_end": stop_at_end}
-        row = Row(f"llama.cpp loop {weights} plain", "plain", "llama.cpp", weights, False)
-        engines.append(Engine([row], llama_loop.open_engine, options))
-        for kind in llama_server.TYPES:
+        for kind in llama_server.SETTINGS:
             name = f"llama.cpp {weights} {kind}"
+            options = {"gguf": gguf, "kind": kind, "threads": threads, "context": CONTEXT}
+            options |= {"stop_at_end": stop_at_end, "programs": programs}
+            log = logs / f"server-{name.replace(' ', '-')}-{threads}.log"
             row = Row(name, kind, "llama.cpp", weights, kind != "plain")
-            engines.append(Engine([row], llama_server.open_engine, options | {"kind": kind}))
+            engines.append(Engine([row], llama_server.open_engine, options | {"log": log}))
     return engines
+
+
+def llama_cpp_benches(files, threads, programs):
+    """llama.cpp's own benchmark on each GGUF file; it only reads prompts."""
+    return [
+        Engine(
+            [Row(f"llama.cpp {weights} bench", llama_bench.KIND, "llama.cpp", weights, False)],
+            llama_bench.open_engine,
+            {"gguf": gguf, "threads": threads, "programs": programs},
+        )
+        for weights, gguf in files.items()
+    ]
 
 
 def genai_folders(folders, threads, stop_at_end):
@@ -98,17 +110,9 @@ def genai_folders(folders, threads, stop_at_end):
     ]
 
 
-def chosen(engines, pattern):
-    """The engines with those rows alone whose names match; one without any is left out.
-
-    Args:
-        engines: All.
-        pattern: A regular expression, searched in the names; None for all rows.
-    """
-    if pattern is None:
-        return engines
+def chosen(engines, is_wanted):
+    """The engines with those `Row`s alone that are wanted; one without any is left out."""
     narrowed = [
-        replace(engine, rows=[row for row in engine.rows if pattern.search(row.name)])
-        for engine in engines
+        replace(engine, rows=[row for row in engine.rows if is_wanted(row)]) for engine in engines
     ]
     return [engine for engine in narrowed if engine.rows]

@@ -28,4 +28,6 @@ def open_engine(folder, threads, stop_at_end):
         for name in SETTINGS
     }
     facts = {"package": PACKAGE, "version": version(PACKAGE), "folder": folder.name}
-    return Opened(contestants, facts | {"onnxruntime": version("onnxruntime"), "threads": threads})
+    facts |= {"onnxruntime": version("onnxruntime"), "threads": threads}
+    about = f"{PACKAGE} {facts['version']} on onnxruntime {facts['onnxruntime']}"
+    return Opened(contestants, facts | {"about": about})

@@ -70,4 +70,5 @@ def open_engine(gguf, threads, context, stop_at_end):
     llama_cpp.llama_backend_init()
     loop = LlamaLoop(llama_cpp, gguf, threads, context, stop_at_end)
     facts = {"package": PACKAGE, "version": cyllama.__version__, "file": gguf.name}
-    return Opened({"plain": loop}, facts | {"context": context, "threads": threads})
+    facts |= {"context": context, "threads": threads}
+    return Opened({"plain": loop}, facts | {"about": f"{PACKAGE} {cyllama.__version__}, a wheel"})

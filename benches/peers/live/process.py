@@ -142,5 +142,7 @@ def _outcome(function, *arguments, **options):
         return function(*arguments, **options), None
     except ModuleNotFoundError as error:
         return None, f"no module named {error.name}: pip install --group peers"
+    except ContestantFailedError as error:
+        return None, str(error)
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"

@@ -128,6 +128,24 @@ def encode(conversations, render, tokenizer):
     return prompts
 
 
+def of_lengths(prompts, lengths):
+    """Token ids of exactly such lengths, by length: pieces of all prompts' text, one after another.
+
+    Raises:
+        PromptsError: The text is too short.
+    """
+    text = np.concatenate([prompt.token_ids for of_task in prompts.values() for prompt in of_task])
+    if len(text) < sum(lengths):
+        raise PromptsError(
+            f"prompts of {len(text)} tokens hold no pieces of {sum(lengths)}: give shorter --read"
+        )
+    ends = np.cumsum(lengths)
+    return {
+        f"{length:,} tokens": [Prompt(str(length), "read", text[end - length : end])]
+        for length, end in zip(lengths, ends, strict=True)
+    }
+
+
 def check_room(prompts, most, remedy):
     """See that every prompt fits.
 

@@ -7,7 +7,7 @@ and tables show nothing that the document lacks.
 from coordgen_rs.tools.tables import show_table
 from live.figures import ALL, MEASURES, Figures
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _UNITS = {
     "prefill": ("reading the prompt, tokens/s", 0),
     "decode": ("decoding, tokens/s", 1),
@@ -22,8 +22,8 @@ _IN_SHORT = (
 )
 
 
-def run_document(run, prompts):
-    """The figures of a run as JSON types."""
+def run_document(run, prompts, reading=()):
+    """The figures of a run as JSON types; `reading` as `reading_rows` gives it."""
     figures = Figures(run.contest, prompts)
     rows = {row.name: row for row in run.rows if row.name in figures.names}
     # Left out for every row: else each would be timed on prompts of its own.
@@ -35,9 +35,24 @@ def run_document(run, prompts):
             _comparison(figures, kind, name, other, skip)
             for kind, name, other in _pairs(figures, rows)
         ],
+        "reading": list(reading),
         "failures": run.failures,
         "answers": _answers(figures, run.contest, prompts),
     }
+
+
+def reading_rows(run, prompts):
+    """How fast prompts of some lengths are read, as JSON types: a row for each engine."""
+    figures = Figures(run.contest, prompts)
+    return [
+        {
+            "name": row.name,
+            "facts": run.facts[row.name],
+            "rates": {length: figures.rates(row.name, "prefill")[length] for length in prompts},
+        }
+        for row in run.rows
+        if row.name in figures.names
+    ]
 
 
 def _row(figures, row, rows, facts, skip):
@@ -56,8 +71,7 @@ def _row(figures, row, rows, facts, skip):
 def _plain_of(row, rows):
     """The plain row of the same weights in the same engine; None where there is none."""
     of_it = [other for other in rows.values() if other[2:] == (row.engine, row.weights, False)]
-    # llama.cpp has two: the types are those of the server, which comes last.
-    return of_it[-1].name if of_it and row.drafts else None
+    return of_it[0].name if of_it and row.drafts else None
 
 
 def _pairs(figures, rows):
@@ -172,6 +186,10 @@ def show(run, num_prompts):
         ("best", "decoding with drafts, another engine's best, with drafts or without = 1"),
     ):
         _show_comparisons(f"{title}, {threads}", run["comparisons"], kind)
+    _show_reading(f"prompt speed, tokens/s, {threads}", run["reading"])
+    abouts = [row["facts"].get("about") for row in [*rows, *run["reading"]]]
+    for about in dict.fromkeys(filter(None, abouts)):
+        print(f"Peer: {about}\n")
     for name, why in run["failures"].items():
         print(f"failed: {name}: {why}")
 
@@ -198,6 +216,14 @@ def _show_in_short(title, rows):
             for row in rows
         ],
     )
+
+
+def _show_reading(title, rows):
+    """Medians over the rounds of prompts of each length."""
+    if rows:
+        lengths = list(rows[0]["rates"])
+        cells = [[row["name"], *(_median(row["rates"][of], 0) for of in lengths)] for row in rows]
+        show_table(title, ["", *lengths], cells)
 
 
 def _show_rates(title, rows, which, measure, digits):

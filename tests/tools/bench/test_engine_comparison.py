@@ -7,7 +7,7 @@ import pytest
 
 from contest import Answer, Contest
 from fake_engines import open_absent, open_scripted
-from live import adapted, adapted_report
+from live import adapted, adapted_report, llama_server
 from live.hosted import Hosted, Reader
 from live.kept import Kept, key_of, merged
 
@@ -59,6 +59,37 @@ def test_an_engine_is_measured_task_by_task_and_an_absent_part_is_named(tmp_path
     assert told[0].startswith("fake float32 summary: 1 of 1 prompts")
 
 
+def test_peers_are_named_once_each_below_the_table(tmp_path: Path, capsys) -> None:
+    told = [("plain", "a wheel 1.0"), (MEASURED, None), ("n-gram", "x 2.0"), (FREE, "x 2.0")]
+    fake = engine(*(scripted(name, **({"about": of} if of else {})) for name, of in told))
+    started = adapted.Started(fake, tmp_path, 60, False, {})
+    try:
+        part = adapted.measure(started, "ui", PROMPTS["ui"], asked(), lambda what: None)
+    finally:
+        started.close()
+    adapted_report.show(adapted_report.document(fake, [part], asked(), "abc"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("Peer: ")] == [
+        "Peer: a wheel 1.0",
+        "Peer: x 2.0",
+    ]
+
+
+def test_llama_cpp_is_its_own_loop_with_ours_and_a_server_for_each_setting(tmp_path: Path) -> None:
+    gguf = tmp_path / "m.Q4_0.gguf"
+    places = adapted.Places(tmp_path / "slots", tmp_path / "programs", tmp_path / "logs")
+    (found,) = adapted.engines("llama.cpp", gguf, None, asked(), places, {})
+    servers = [adapted.SERVER_PLAIN, *list(llama_server.SETTINGS)[1:]]
+    assert found.kinds == ["plain", *adapted.OURS, *servers]
+    logs = {process.options["log"] for process in found.processes if "log" in process.options}
+    assert len(logs) == len(servers)
+    absent = places._replace(programs=None)
+    (alone,) = adapted.engines("llama.cpp", gguf, None, asked(), absent, {})
+    assert alone.kinds == ["plain", *adapted.OURS]
+    (equal,) = adapted.engines("llama.cpp", gguf, None, asked(is_equality=True), places, {})
+    assert equal.kinds == ["plain", *adapted.WIDEST]
+
+
 def test_a_part_that_is_kept_is_found_by_its_settings_alone(tmp_path: Path) -> None:
     path, first = tmp_path / "kept" / "fake.jsonl", contest({"plain": 10, FREE: 4})
     Kept(path).add(key_of(task="ui", tokens=64), first, {"facts": {}})
@@ -84,13 +115,13 @@ def test_ours_are_compared_with_the_best_of_the_engines_own() -> None:
     assert compared["speed / its best"] == pytest.approx(2.5 / 2)
 
 
-def test_what_a_server_takes_itself_is_told_apart() -> None:
+def test_a_servers_own_plain_decoding_is_told_apart() -> None:
     steps = {"plain": 10, MEASURED: 8, "n-gram": 5, adapted.SERVER_PLAIN: 10}
     parts = [(contest(steps), {"facts": {}})]
     compared = adapted_report.document(engine(scripted(*steps)), parts, asked(), "abc")["compared"]
     assert compared["its best n-grams by speed"] == "n-gram"
     assert compared["speed / its best"] == pytest.approx(2.5 / 2)
-    assert compared["the same without what the server itself takes"] == pytest.approx(1.0)
+    assert compared["the same, each by plain decoding in its own program"] == pytest.approx(1.0)
 
 
 def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys) -> None:

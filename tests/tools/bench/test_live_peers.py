@@ -29,6 +29,7 @@ from live.prompts import (
     check_room,
     digest,
     encode,
+    of_lengths,
     read_conversations,
     read_recorded,
     shorter,
@@ -234,6 +235,19 @@ class TestPrompts:
         prompts = encode([one], lambda messages: messages[0]["content"], tokenizer)
         assert tokenizer.decode(prompts["ui"][0].token_ids) == "the mill"
 
+    def test_pieces_to_read_have_their_length_and_share_nothing(self) -> None:
+        prompts = {
+            "rag": [Prompt("r", "rag", np.arange(5))],
+            "ui": [Prompt("u", "ui", np.arange(5, 9))],
+        }
+        pieces = of_lengths(prompts, [3, 6])
+        assert {name: of[0].token_ids.tolist() for name, of in pieces.items()} == {
+            "3 tokens": [0, 1, 2],
+            "6 tokens": [3, 4, 5, 6, 7, 8],
+        }
+        with pytest.raises(PromptsError, match="prompts of 9 tokens hold no pieces of 10"):
+            of_lengths(prompts, [3, 7])
+
     def test_a_digest_tells_prompts_apart(self) -> None:
         assert digest(prompts_of(rag=[3, 4])) != digest(prompts_of(rag=[4, 3]))
 
@@ -315,7 +329,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         engines,
         "llama_cpp",
-        lambda files, threads, stop: [
+        lambda files, threads, stop, programs, logs: [
             Engine(
                 [Row("llama.cpp loop Q4_1 plain", "plain", "llama.cpp", "Q4_1", False)],
                 open_absent,
@@ -338,6 +352,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
                 Row("GenAI int4 plain", "plain", "GenAI", "int4", False),
                 Row("GenAI int4 n-gram", "n-gram", "GenAI", "int4", True),
                 tokens=[*range(5), *[8] * 30],
+                about="scripted 1.0",
             )
         ],
     )
@@ -357,7 +372,7 @@ def arguments(
         str(tmp_path / "m.Q4_1.gguf"),
         str(bundle_of("embedded", "fp32")),
         *("--prompts", str(conversations), "--work", str(tmp_path / "work"), "--peers"),
-        *("--threads", "1", "--rounds", "2", "--max-new-tokens", "24"),
+        *("--threads", "1", "--rounds", "2", "--max-new-tokens", "24", "--read", "3", "8"),
         *("--json", str(tmp_path / "figures.json")),
     ]
 
@@ -397,10 +412,31 @@ def test_what_fails_is_named_and_the_others_are_reported(
     said = capsys.readouterr().out
     assert "failed: llama.cpp Q4_1 plain: its process ended with 3: out of luck" in said
     assert "decoding, tokens/s, 1 thread" in said
-    in_short = said.partition("in short, all tasks, 1 thread")[2].partition("\n\n")[2]
-    assert [line.split("|")[1].strip() for line in in_short.split("\n\n")[0].splitlines()[2:]] == [
-        *rows
-    ]
+    assert names_below(said, "in short, all tasks, 1 thread") == [*rows]
+    plain = [name for name, row in rows.items() if not row["drafts"]]
+    assert names_below(said, "prompt speed, tokens/s, 1 thread") == plain
+    assert {row["name"]: row["rates"] for row in run["reading"]} == {
+        name: {"3 tokens": [6, 6, 6], "8 tokens": [16, 16, 16]} for name in plain
+    }
+    assert said.count("Peer: ") == said.count("Peer: scripted 1.0\n") == 1
+
+
+def names_below(said: str, title: str) -> list[str]:
+    """First cells of the table below a title."""
+    table = said.partition(f"{title}\n\n")[2].partition("\n\n")[0]
+    return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+
+
+def test_llama_cpp_is_told_once_where_it_is_not_built(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    only = ["--peers", "llama.cpp", "--llama-cpp", str(nowhere), "--rows", "^coordgen"]
+    assert real.main([*arguments, *only]) == 1
+    (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
+    why = f"there is no {nowhere}/llama-server: `make peers` builds it"
+    assert run["failures"] == {"llama.cpp": why}
+    assert f"failed: llama.cpp: {why}" in capsys.readouterr().out
 
 
 def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(
@@ -495,6 +531,7 @@ def test_rows_can_be_chosen(arguments: list[str], tmp_path: Path) -> None:
         (["--rows", "("], "is no regular expression"),
         (["--prompts", "nowhere"], "nowhere holds none of"),
         (["--max-prompt-tokens", "1"], "no prompt is left"),
+        (["--read", "9999"], "hold no pieces of 9999: give shorter --read"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -502,6 +539,14 @@ def test_wrong_options_are_one_line(
 ) -> None:
     assert real.main([*arguments, *wrong]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_prompts_are_only_read_where_that_is_asked_for(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    assert real.main([*arguments, "--rows", "^coordgen", "--read"]) == 0
+    (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
+    assert run["reading"] == []
 
 
 def test_bundles_of_different_models_are_refused(
@@ -519,11 +564,12 @@ def test_the_real_engines_have_rows_of_their_own() -> None:
     folders = {"int4": Path("i"), "fp32": Path("f")}
     every = [
         *engines.ours([Path("kept"), Path("int8")], 1, False),
-        *engines.llama_cpp(files, 1, False),
+        *engines.llama_cpp(files, 1, False, Path("programs"), Path("logs")),
+        *engines.llama_cpp_benches(files, 1, Path("programs")),
         *engines.genai_folders(folders, 1, False),
     ]
     names = [row.name for engine in every for row in engine.rows]
-    assert len(names) == len({*names}) == 4 + 14 + 8
+    assert len(names) == len({*names}) == 4 + 20 + 8
     assert {
         row.weights for engine in every for row in engine.rows if row.engine == "llama.cpp"
     } == {
