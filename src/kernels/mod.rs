@@ -8,7 +8,11 @@
 //! The same lines are compiled for vectors of several widths. No sum is reordered and no product
 //! fused with a sum, so all give the same bits: sums run in `LANES` lanes on any processor.
 
+mod lanes;
+pub mod product;
 mod row;
+
+pub use lanes::Processor;
 
 /// Lanes of a sum, whatever the processor's vectors hold.
 const LANES: usize = 16;

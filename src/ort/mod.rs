@@ -1,7 +1,54 @@
 //! The crate's kernels as operators of ONNX Runtime, for `register_custom_ops_library`.
 //!
-//! In: the options of a session. Out: the operators of the domain `ai.coordgen`, which take the
-//! place of the functions of those names in a model. What they compute is in `crate::kernels`.
+//! In: the options of a session. Out: the operators of the domain `ai.coordgen`. What they compute
+//! is in `crate::kernels`. Operators of rows alone take the place of the functions of those names in
+//! a model; `Product` and `Attention` have no functions: without this library their models cannot be
+//! loaded.
+//!
+//! # Product
+//!
+//! Rows times one matrix, whose outputs are segments of different types: `(M, columns)` to
+//! `(M, sum of outputs)`. The bits of a row depend on the row alone.
+//!
+//! | input | type and shape | |
+//! |---|---|---|
+//! | `rows` | float32 `(M, columns)` | |
+//! | `residual` | float32 `(M, outputs)`, may be absent | added to the products |
+//! | `bias` | float32 `(outputs,)`, may be absent | added before it |
+//! | `experts` | int32 `(M, chosen)`, may be absent | which experts each row is multiplied with; must be absent today |
+//! | `weights` | uint8 `(bytes,)`, one for each segment | panels, as in `kernels/product/panels.rs` |
+//!
+//! Attributes: `columns`; `outputs`, of each segment; `types`, of each segment, joined by commas
+//! (`Q4_0,Q4_0,Q8_0`).
+//!
+//! # Attention
+//!
+//! Attention of the nodes of draft trees along their paths, behind tokens in a cache. What a row
+//! computes depends on the tokens of its path alone, not on slots, siblings or the number of rows.
+//!
+//! | input | type and shape | |
+//! |---|---|---|
+//! | `rows` | float32 `(M, (heads + 2 * kv_heads) * head_dim)` | queries, keys, values, before rotation; queries alone with `shares_keys` |
+//! | `cos`, `sin` | float32 `(.., M, rotated / 2)`, may be absent | by row; what is not rotated stays |
+//! | `key`, `value` | float32 `(sequences, kv_heads, slots, head_dim)` | the cache: node `i` of a sequence is written to slot `length + i` |
+//! | `parents` | int32 `(nodes,)` | the number of each node's parent, or -1 where it follows the committed tokens |
+//! | `sequences` | int32 `(nodes,)` | of each node; a parent is of the same one |
+//! | `lengths` | int32 `(sequences,)` | committed tokens of each |
+//! | `span` | int32 `(2,)` | the node of the first row, and how many rows are real: the rest is padding |
+//! | `query_norm`, `key_norm` | float32 `(head_dim,)`, may be absent | RMS norms before rotation |
+//! | `sinks` | float32 `(heads,)`, may be absent | a score of each head that no value stands behind |
+//!
+//! Outputs: `attended`, float32 `(M, heads * head_dim)`, zero in padding; `key_out` and `value_out`,
+//! the caches: bound to the same memory as `key` and `value` they are updated in place, else copied.
+//! With `shares_keys` there are no such outputs, and the caches are those of another layer, which
+//! has written this step's rows.
+//!
+//! Attributes: `heads`, `kv_heads`, `head_dim`, `scale`; `softcap` and `window`, 0 for none;
+//! `interleaved`, 1 where pairs that are rotated stand side by side; `epsilon` of norms;
+//! `shares_keys`, 0 or 1.
+//!
+//! Nodes before the first row were rows of earlier runs that nobody has committed: a tree may be read
+//! in parts. A committed token's slot is its position.
 //!
 //! Unsafe: ONNX Runtime's interface is of C. It keeps to this: a table of functions for each
 //! operator, static; a kernel for each node, created and destroyed by ONNX Runtime; tensors that

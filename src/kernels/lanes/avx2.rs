@@ -1,0 +1,165 @@
+//! AVX2 with fused multiply-adds and float16: two registers for sixteen lanes.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+
+/// A processor with AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub struct Avx2;
+
+/// Both halves of two operands.
+macro_rules! both {
+    ($function:ident($($operand:expr),*)) => {
+        unsafe { [$function($($operand[0]),*), $function($($operand[1]),*)] }
+    };
+}
+
+impl Lanes for Avx2 {
+    type Floats = [__m256; 2];
+    type Integers = [__m256i; 2];
+    type Bytes = [__m256i; 2];
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [__m256; 2] {
+        [unsafe { _mm256_set1_ps(x) }; 2]
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> [__m256; 2] {
+        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: [__m256; 2]) {
+        unsafe {
+            _mm256_storeu_ps(to, x[0]);
+            _mm256_storeu_ps(to.add(8), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(from: *const u16) -> [__m256; 2] {
+        unsafe {
+            let half = |at: *const u16| _mm256_cvtph_ps(_mm_loadu_si128(at.cast()));
+            [half(from), half(from.add(8))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        both!(_mm256_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        both!(_mm256_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        both!(_mm256_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn divide(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        both!(_mm256_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn fused(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        both!(_mm256_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    unsafe fn larger(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        both!(_mm256_max_ps(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn where_above(x: [__m256; 2], bound: [__m256; 2], other: [__m256; 2]) -> [__m256; 2] {
+        let above = both!(above(x, bound));
+        both!(_mm256_blendv_ps(other, x, above))
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(x: [__m256; 2]) -> [__m256; 2] {
+        both!(power_of_two(x))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_integer(x: i32) -> [__m256i; 2] {
+        [unsafe { _mm256_set1_epi32(x) }; 2]
+    }
+
+    #[inline(always)]
+    unsafe fn add_integers(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        both!(_mm256_add_epi32(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(x: [__m256i; 2]) -> [__m256; 2] {
+        both!(_mm256_cvtepi32_ps(x))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> [__m256i; 2] {
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8) -> ([__m256i; 2], [__m256i; 2]) {
+        let loaded = unsafe { Self::load_bytes(from) };
+        (both!(low(loaded)), both!(high(loaded)))
+    }
+
+    #[inline(always)]
+    unsafe fn dot(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+        let four = unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) };
+        let four = [four; 2];
+        both!(dot(sum, weights, four))
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+}
+
+#[inline(always)]
+unsafe fn above(x: __m256, bound: __m256) -> __m256 {
+    unsafe { _mm256_cmp_ps::<_CMP_GT_OQ>(x, bound) }
+}
+
+#[inline(always)]
+unsafe fn power_of_two(x: __m256) -> __m256 {
+    unsafe {
+        let exponents = _mm256_slli_epi32::<23>(_mm256_castps_si256(x));
+        _mm256_castsi256_ps(_mm256_add_epi32(exponents, _mm256_set1_epi32(0x3f80_0000)))
+    }
+}
+
+#[inline(always)]
+unsafe fn low(both: __m256i) -> __m256i {
+    unsafe { _mm256_and_si256(both, _mm256_set1_epi8(0x0f)) }
+}
+
+#[inline(always)]
+unsafe fn high(both: __m256i) -> __m256i {
+    unsafe { low(_mm256_srli_epi16::<4>(both)) }
+}
+
+/// Pairs of products of a byte of up to 255 do not fit into 16 bits, so its halves are multiplied
+/// one after the other: they fit, and the sums are exact.
+#[inline(always)]
+unsafe fn dot(sum: __m256i, weights: __m256i, four: __m256i) -> __m256i {
+    unsafe {
+        let ones = _mm256_set1_epi16(1);
+        let lower = _mm256_maddubs_epi16(low(weights), four);
+        let higher = _mm256_maddubs_epi16(high(weights), four);
+        let sixteen = _mm256_set1_epi16(16);
+        let lower = _mm256_madd_epi16(lower, ones);
+        let higher = _mm256_madd_epi16(higher, sixteen);
+        _mm256_add_epi32(sum, _mm256_add_epi32(lower, higher))
+    }
+}

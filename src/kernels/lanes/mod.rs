@@ -1,0 +1,179 @@
+//! Sixteen numbers at a time, on every processor with the same bits.
+//!
+//! In: a processor's own instructions. Out: one set of operations, over which products and attention
+//! are written once. A multiply and an add are fused, which rounds once: so AVX2, AVX-512, NEON and
+//! Rust's `mul_add` agree.
+//!
+//! Unsafe: an implementation may only run where its processor's instructions are, and pointers must
+//! hold as many numbers as an operation reads. Everything is inlined into functions that
+//! [`on_processor!`] compiles for a processor.
+#![allow(unsafe_code)]
+
+use std::sync::OnceLock;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use avx512::Avx512;
+pub use portable::Portable;
+
+/// Numbers of an operation.
+pub const WIDTH: usize = 16;
+
+/// Operations over [`WIDTH`] numbers.
+///
+/// # Safety
+///
+/// Of all functions: the processor has the instructions, and a pointer, which may be unaligned, is
+/// valid for the numbers that the function names.
+pub trait Lanes: Copy {
+    /// Sixteen float32.
+    type Floats: Copy;
+    /// Sixteen int32.
+    type Integers: Copy;
+    /// 64 bytes, four for each lane.
+    type Bytes: Copy;
+
+    /// `x` in all lanes.
+    unsafe fn splat(x: f32) -> Self::Floats;
+    /// 16 float32.
+    unsafe fn load(from: *const f32) -> Self::Floats;
+    /// 16 float32.
+    unsafe fn store(to: *mut f32, x: Self::Floats);
+    /// 16 float16, as float32.
+    unsafe fn load_halves(from: *const u16) -> Self::Floats;
+    /// `a + b`.
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a - b`.
+    unsafe fn subtract(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b`.
+    unsafe fn multiply(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a / b`.
+    unsafe fn divide(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    unsafe fn fused(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// The larger of each; `b` where one is NaN.
+    unsafe fn larger(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `x` where it is above `bound`, else `other`; `other` where one is NaN.
+    unsafe fn where_above(
+        x: Self::Floats,
+        bound: Self::Floats,
+        other: Self::Floats,
+    ) -> Self::Floats;
+    /// Two to the power of the whole numbers that `x - ROUNDER` are, -126 to 127.
+    unsafe fn power_of_two(x: Self::Floats) -> Self::Floats;
+
+    /// `x` in all lanes.
+    unsafe fn splat_integer(x: i32) -> Self::Integers;
+    /// `a + b`, which must fit.
+    unsafe fn add_integers(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// The same numbers.
+    unsafe fn to_floats(x: Self::Integers) -> Self::Floats;
+    /// 64 bytes.
+    unsafe fn load_bytes(from: *const u8) -> Self::Bytes;
+    /// 64 bytes, the low halves of which and the high ones.
+    unsafe fn load_nibbles(from: *const u8) -> (Self::Bytes, Self::Bytes);
+    /// Adds to each lane the products of its four unsigned bytes with the four signed ones at `x`.
+    unsafe fn dot(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
+    /// Asks for the 64 bytes at `from` to be read soon; any address will do.
+    unsafe fn prefetch(from: *const u8);
+}
+
+/// A processor that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Processor(Kind);
+
+/// A processor's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any.
+    Portable,
+    /// See [`Avx2`].
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// See [`Avx512`].
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Processor {
+    /// All that this machine can run, the slowest first.
+    pub fn all() -> Vec<Self> {
+        #[allow(unused_mut)]
+        let mut kinds = vec![Self(Kind::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx2") && has!("fma") && has!("f16c") {
+                kinds.push(Self(Kind::Avx2));
+            }
+            if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512vnni") {
+                kinds.push(Self(Kind::Avx512));
+            }
+        }
+        kinds
+    }
+
+    /// The fastest; finding out takes longer than a row.
+    pub fn best() -> Self {
+        static BEST: OnceLock<Processor> = OnceLock::new();
+        *BEST.get_or_init(|| *Self::all().last().expect("each machine has one"))
+    }
+
+    /// What its kernels use, in words.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "AVX-512 VNNI",
+        }
+    }
+
+    pub(in crate::kernels) fn kind(self) -> Kind {
+        self.0
+    }
+}
+
+/// Compiles `$generic::<L>(..)`, unsafe and always inlined, for each processor, as the function
+/// `$name`, whose first argument says which is to run.
+macro_rules! on_processor {
+    ($(#[$docs:meta])* $name:ident = $generic:ident($($argument:ident: $type:ty),* $(,)?)) => {
+        $(#[$docs])*
+        #[allow(clippy::too_many_arguments)]
+        pub unsafe fn $name(
+            processor: $crate::kernels::lanes::Processor,
+            $($argument: $type),*
+        ) {
+            use $crate::kernels::lanes::{self, Kind};
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2($($argument: $type),*) {
+                unsafe { $generic::<lanes::Avx2>($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,fma")]
+            unsafe fn avx512($($argument: $type),*) {
+                unsafe { $generic::<lanes::Avx512>($($argument),*) }
+            }
+            // SAFETY: `Processor::all` gives only what this machine has; the rest is the caller's.
+            unsafe {
+                match processor.kind() {
+                    Kind::Portable => $generic::<lanes::Portable>($($argument),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Kind::Avx2 => avx2($($argument),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Kind::Avx512 => avx512($($argument),*),
+                }
+            }
+        }
+    };
+}
+pub(in crate::kernels) use on_processor;

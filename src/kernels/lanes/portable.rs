@@ -1,0 +1,130 @@
+//! Plain Rust: what every other processor is compared with, and what runs where none of them is.
+
+use super::{Lanes, WIDTH};
+
+/// Any processor.
+#[derive(Clone, Copy)]
+pub struct Portable;
+
+impl Lanes for Portable {
+    type Floats = [f32; WIDTH];
+    type Integers = [i32; WIDTH];
+    type Bytes = [u8; 4 * WIDTH];
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [f32; WIDTH] {
+        [x; WIDTH]
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> [f32; WIDTH] {
+        unsafe { from.cast::<[f32; WIDTH]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: [f32; WIDTH]) {
+        unsafe { to.cast::<[f32; WIDTH]>().write_unaligned(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(from: *const u16) -> [f32; WIDTH] {
+        unsafe { from.cast::<[u16; WIDTH]>().read_unaligned() }.map(half_to_float)
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [f32; WIDTH], b: [f32; WIDTH]) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn subtract(a: [f32; WIDTH], b: [f32; WIDTH]) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| a[lane] - b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(a: [f32; WIDTH], b: [f32; WIDTH]) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn divide(a: [f32; WIDTH], b: [f32; WIDTH]) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| a[lane] / b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn fused(a: [f32; WIDTH], b: [f32; WIDTH], c: [f32; WIDTH]) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
+    }
+
+    #[inline(always)]
+    unsafe fn larger(a: [f32; WIDTH], b: [f32; WIDTH]) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn where_above(
+        x: [f32; WIDTH],
+        bound: [f32; WIDTH],
+        other: [f32; WIDTH],
+    ) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| if x[lane] > bound[lane] { x[lane] } else { other[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(x: [f32; WIDTH]) -> [f32; WIDTH] {
+        x.map(|x| f32::from_bits((x.to_bits() << 23).wrapping_add(0x3f80_0000)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_integer(x: i32) -> [i32; WIDTH] {
+        [x; WIDTH]
+    }
+
+    #[inline(always)]
+    unsafe fn add_integers(a: [i32; WIDTH], b: [i32; WIDTH]) -> [i32; WIDTH] {
+        std::array::from_fn(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(x: [i32; WIDTH]) -> [f32; WIDTH] {
+        x.map(|x| x as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> [u8; 4 * WIDTH] {
+        unsafe { from.cast::<[u8; 4 * WIDTH]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8) -> ([u8; 4 * WIDTH], [u8; 4 * WIDTH]) {
+        let both = unsafe { Self::load_bytes(from) };
+        (both.map(|byte| byte & 0x0f), both.map(|byte| byte >> 4))
+    }
+
+    #[inline(always)]
+    unsafe fn dot(sum: [i32; WIDTH], weights: [u8; 4 * WIDTH], x: *const i8) -> [i32; WIDTH] {
+        let x = unsafe { x.cast::<[i8; 4]>().read() };
+        std::array::from_fn(|lane| {
+            let products = (0..4).map(|at| i32::from(weights[4 * lane + at]) * i32::from(x[at]));
+            sum[lane] + products.sum::<i32>()
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(_: *const u8) {}
+}
+
+/// A float16 as float32, which holds all of them.
+fn half_to_float(half: u16) -> f32 {
+    let sign = u32::from(half & 0x8000) << 16;
+    let magnitude = u32::from(half & 0x7fff) << 13;
+    let float = match half & 0x7c00 {
+        // Infinity and NaN keep the largest exponent; a processor makes NaN quiet.
+        0x7c00 if half & 0x03ff != 0 => return f32::from_bits(sign | magnitude | 0x7fc0_0000),
+        0x7c00 => f32::from_bits(magnitude | 0x7f80_0000),
+        // Below the least normal number, two to the power of -24 is a step.
+        0 => f32::from(half & 0x03ff) * f32::from_bits(0x3380_0000),
+        _ => f32::from_bits(magnitude + 0x3800_0000),
+    };
+    f32::from_bits(float.to_bits() | sign)
+}

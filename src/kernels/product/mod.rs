@@ -1,0 +1,160 @@
+//! Products of rows with weights in blocks, whose bits depend on the row alone.
+//!
+//! In: rows of float32, weights in panels. Out: rows of outputs. Rows are rounded to 8 bits in blocks
+//! of 32 (`activations.rs`), as llama.cpp does, but with float32 scales.
+#![allow(unsafe_code)]
+
+mod activations;
+mod panels;
+mod tile;
+
+use std::ops::Range;
+
+pub use self::activations::Tiling;
+use self::activations::{Tile, pack};
+pub use self::panels::{WeightType, to_panels};
+use self::tile::{Form, Q4_0, Q4_1, Q8_0, products};
+use crate::kernels::lanes::{Lanes, WIDTH, on_processor};
+
+/// Numbers of a row, or weights of an output, that share a scale.
+pub const BLOCK: usize = 32;
+
+/// A matrix `(outputs, columns)` in panels.
+#[derive(Clone, Copy)]
+pub struct Weights<'a> {
+    /// How they are stored.
+    pub kind: WeightType,
+    /// Rows of the matrix.
+    pub outputs: usize,
+    /// [`WeightType::num_bytes`] of them.
+    pub panels: &'a [u8],
+}
+
+/// Where products go: to columns of rows.
+#[derive(Clone, Copy)]
+pub struct Destination {
+    /// The first row's first output.
+    pub to: *mut f32,
+    /// From a row to the next.
+    pub stride: usize,
+}
+
+on_processor! {
+    /// Rounds the rows of a tile, from `x (rows, columns)` to `packed`, where all tiles have a place.
+    ///
+    /// # Safety
+    ///
+    /// `packed` has `num_bytes` of the tiling, and nobody else reads or writes this tile.
+    round_tile = pack_on(x: &[f32], columns: usize, tiling: Tiling, tile: usize, packed: *mut u8)
+}
+
+on_processor! {
+    /// Multiplies all rows that were rounded to `packed` with some panels.
+    ///
+    /// # Safety
+    ///
+    /// All tiles are packed, and the destination has a row for each, which nobody else reads or
+    /// writes in the panels' columns.
+    multiply = multiply_on(
+        packed: *const u8,
+        tiling: Tiling,
+        weights: Weights<'_>,
+        panels: Range<usize>,
+        destination: Destination,
+    )
+}
+
+#[inline(always)]
+unsafe fn pack_on<L: Lanes>(
+    x: &[f32],
+    columns: usize,
+    tiling: Tiling,
+    tile: usize,
+    packed: *mut u8,
+) {
+    unsafe { pack(x, columns, tiling, tile, packed) }
+}
+
+#[inline(always)]
+unsafe fn multiply_on<L: Lanes>(
+    packed: *const u8,
+    tiling: Tiling,
+    weights: Weights<'_>,
+    panels: Range<usize>,
+    destination: Destination,
+) {
+    unsafe {
+        match weights.kind {
+            WeightType::Q4_0 => by_form::<L, Q4_0>(packed, tiling, weights, panels, destination),
+            WeightType::Q4_1 => by_form::<L, Q4_1>(packed, tiling, weights, panels, destination),
+            WeightType::Q8_0 => by_form::<L, Q8_0>(packed, tiling, weights, panels, destination),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn by_form<L: Lanes, W: Form>(
+    packed: *const u8,
+    tiling: Tiling,
+    weights: Weights<'_>,
+    panels: Range<usize>,
+    destination: Destination,
+) {
+    let (blocks, bytes) = (tiling.blocks(), weights.kind.panel_bytes(tiling.blocks()));
+    for index in panels {
+        let panel = &weights.panels[index * bytes..(index + 1) * bytes];
+        let outputs = (weights.outputs - index * WIDTH).min(WIDTH);
+        for tile in 0..tiling.num_tiles() {
+            let rows = tiling.rows(tile);
+            unsafe {
+                let at = Destination {
+                    to: destination.to.add(rows.start * destination.stride + index * WIDTH),
+                    ..destination
+                };
+                let tile = Tile::new(packed, tiling, tile);
+                let panel = panel.as_ptr();
+                match rows.len() {
+                    1 => write::<L, W, 1>(panel, blocks, tile, outputs, at),
+                    2 => write::<L, W, 2>(panel, blocks, tile, outputs, at),
+                    3 => write::<L, W, 3>(panel, blocks, tile, outputs, at),
+                    4 => write::<L, W, 4>(panel, blocks, tile, outputs, at),
+                    5 => write::<L, W, 5>(panel, blocks, tile, outputs, at),
+                    6 => write::<L, W, 6>(panel, blocks, tile, outputs, at),
+                    7 => write::<L, W, 7>(panel, blocks, tile, outputs, at),
+                    8 => write::<L, W, 8>(panel, blocks, tile, outputs, at),
+                    9 => write::<L, W, 9>(panel, blocks, tile, outputs, at),
+                    10 => write::<L, W, 10>(panel, blocks, tile, outputs, at),
+                    11 => write::<L, W, 11>(panel, blocks, tile, outputs, at),
+                    12 => write::<L, W, 12>(panel, blocks, tile, outputs, at),
+                    _ => unreachable!("a tile has as many rows"),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn write<L: Lanes, W: Form, const R: usize>(
+    panel: *const u8,
+    blocks: usize,
+    tile: Tile,
+    outputs: usize,
+    destination: Destination,
+) {
+    unsafe {
+        let sums = products::<L, W, R>(panel, blocks, tile);
+        for (row, sum) in sums.into_iter().enumerate() {
+            let to = destination.to.add(row * destination.stride);
+            if outputs == WIDTH {
+                L::store(to, sum);
+            } else {
+                let mut all = [0.0; WIDTH];
+                L::store(all.as_mut_ptr(), sum);
+                to.copy_from_nonoverlapping(all.as_ptr(), outputs);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Against a twin in float64, and each processor, width, tile and range against all others.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::kernels::Processor;
+
+/// A matrix as a file has it, and what its weights are.
+struct Matrix {
+    kind: WeightType,
+    outputs: usize,
+    columns: usize,
+    panels: Vec<u8>,
+    weights: Vec<f64>,
+}
+
+/// A float16 that is neither infinite nor NaN, as float64, from any 16 bits.
+fn half(bits: u16) -> (u16, f64) {
+    let bits = if bits & 0x7c00 == 0x7c00 { bits & !0x4000 } else { bits };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff) / 1024.0);
+    let magnitude = match exponent {
+        0 => fraction * 2f64.powi(-14),
+        _ => (1.0 + fraction) * 2f64.powi(exponent - 15),
+    };
+    (bits, if bits & 0x8000 == 0 { magnitude } else { -magnitude })
+}
+
+impl Matrix {
+    fn new(
+        kind: WeightType,
+        outputs: usize,
+        columns: usize,
+        mut random: impl FnMut() -> u32,
+    ) -> Self {
+        let blocks = columns.div_ceil(BLOCK);
+        let (mut rows, mut weights) = (Vec::new(), Vec::new());
+        for _ in 0..outputs {
+            let mut row = Vec::new();
+            for _ in 0..blocks {
+                // Scales of about 2^-7 of either sign.
+                let mut next_half = || half(random() as u16 & 0x8fff | 0x2000);
+                let (bits, scale) = next_half();
+                rows.extend(bits.to_le_bytes());
+                let minimum = (kind == WeightType::Q4_1).then(|| {
+                    let (bits, minimum) = next_half();
+                    rows.extend(bits.to_le_bytes());
+                    minimum
+                });
+                let stored: Vec<u8> = (0..kind.value_bytes()).map(|_| random() as u8).collect();
+                rows.extend(&stored);
+                row.extend((0..BLOCK).map(|column| {
+                    let nibble = f64::from(stored[column % 16] >> (column / 16 * 4) & 0x0f);
+                    match kind {
+                        WeightType::Q8_0 => f64::from(stored[column] as i8) * scale,
+                        WeightType::Q4_0 => (nibble - 8.0) * scale,
+                        WeightType::Q4_1 => nibble * scale + minimum.expect("it has one"),
+                    }
+                }));
+            }
+            weights.extend(&row[..columns]);
+        }
+        let mut panels = vec![0; kind.num_bytes(outputs, columns)];
+        to_panels(kind, blocks, &rows, &mut panels);
+        Self { kind, outputs, columns, panels, weights }
+    }
+
+    /// Products of `rows`, tile by tile and range by range.
+    fn times(&self, processor: Processor, x: &[f32], ranges: usize) -> Vec<f32> {
+        let rows = x.len() / self.columns;
+        let tiling = Tiling::new(rows, self.columns);
+        let mut packed = vec![0xa5; tiling.num_bytes()];
+        let mut products = vec![f32::NAN; rows * self.outputs];
+        let weights = Weights { kind: self.kind, outputs: self.outputs, panels: &self.panels };
+        let to = Destination { to: products.as_mut_ptr(), stride: self.outputs };
+        let panels = self.outputs.div_ceil(WIDTH);
+        // SAFETY: all have their sizes, and there is one thread.
+        unsafe {
+            for tile in 0..tiling.num_tiles() {
+                round_tile(processor, x, self.columns, tiling, tile, packed.as_mut_ptr());
+            }
+            for range in 0..ranges {
+                let panels = range * panels / ranges..(range + 1) * panels / ranges;
+                multiply(processor, packed.as_ptr(), tiling, weights, panels, to);
+            }
+        }
+        products
+    }
+}
+
+fn random(seed: u64) -> impl FnMut() -> u32 {
+    let mut state = seed | 1;
+    move || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32
+    }
+}
+
+fn numbers(count: usize, random: &mut impl FnMut() -> u32) -> Vec<f32> {
+    (0..count).map(|_| (random() as f32 / (1u64 << 30) as f32 - 1.0) * 3.0).collect()
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn a_row_has_the_same_bits_at_every_width_on_every_processor(
+        kind in select(&WeightType::ALL),
+        outputs in 1usize..70,
+        columns in 1usize..200,
+        rows in 1usize..=64,
+        ranges in 1usize..4,
+        seed: u64,
+    ) {
+        let mut random = random(seed);
+        let matrix = Matrix::new(kind, outputs, columns, &mut random);
+        let x = numbers(rows * columns, &mut random);
+        let expected: Vec<f32> = x
+            .chunks(columns)
+            .flat_map(|row| matrix.times(Processor::all()[0], row, 1))
+            .collect();
+        for processor in Processor::all() {
+            let products = matrix.times(processor, &x, ranges);
+            prop_assert_eq!(bits(&products), bits(&expected), "{}", processor.name());
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_rounded_rows(
+        kind in select(&WeightType::ALL),
+        outputs in 1usize..40,
+        columns in 1usize..200,
+        seed: u64,
+    ) {
+        let mut random = random(seed);
+        let matrix = Matrix::new(kind, outputs, columns, &mut random);
+        let x = numbers(columns, &mut random);
+        let rounded: Vec<f64> = x
+            .chunks(BLOCK)
+            .flat_map(|block| {
+                let largest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                let step = f64::from(largest / 127.0);
+                block.iter().map(move |x| (x * (127.0 / largest)).round_ties_even() as f64 * step)
+            })
+            .collect();
+        let products = matrix.times(Processor::best(), &x, 1);
+        for (got, weights) in products.iter().zip(matrix.weights.chunks(columns)) {
+            let terms = weights.iter().zip(&rounded).map(|(w, x)| w * x);
+            let (wanted, size) = terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
+            prop_assert!((f64::from(*got) - wanted).abs() <= 3e-6 * size.max(1e-9));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_spoils_its_row_alone() {
+    let mut random = random(7);
+    for kind in WeightType::ALL {
+        let matrix = Matrix::new(kind, 20, 64, &mut random);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = numbers(3 * 64, &mut random);
+            x[64 + 40] = bad;
+            for processor in Processor::all() {
+                let products = matrix.times(processor, &x, 1);
+                let is_finite: Vec<bool> = products.iter().map(|x| x.is_finite()).collect();
+                assert_eq!(is_finite, [[true; 20], [false; 20], [true; 20]].concat());
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_the_least_numbers_give_zeros() {
+    let mut random = random(9);
+    for kind in WeightType::ALL {
+        let matrix = Matrix::new(kind, 17, 50, &mut random);
+        for least in [0.0, -0.0, f32::from_bits(1)] {
+            for processor in Processor::all() {
+                let products = matrix.times(processor, &[least; 50], 1);
+                assert!(products.iter().all(|x| x.abs() < 1e-35), "{}", processor.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_float16_is_read_alike() {
+    for processor in Processor::all() {
+        for bits in 0..=u16::MAX {
+            let (kept, wanted) = half(bits);
+            if kept != bits || bits % 16 != 0 {
+                continue;
+            }
+            // A matrix of one output whose scale is the float16, and a row whose first number is 127.
+            let stored = [kept.to_le_bytes().as_slice(), &[1; 32]].concat();
+            let mut panels = vec![0; WeightType::Q8_0.num_bytes(1, 32)];
+            to_panels(WeightType::Q8_0, 1, &stored, &mut panels);
+            let matrix = Matrix {
+                kind: WeightType::Q8_0,
+                outputs: 1,
+                columns: 32,
+                panels,
+                weights: Vec::new(),
+            };
+            let mut x = [0.0; 32];
+            x[0] = 127.0;
+            let product = matrix.times(processor, &x, 1)[0];
+            assert_eq!(f64::from(product), 127.0 * wanted, "{bits:#x} on {}", processor.name());
+        }
+    }
+}
