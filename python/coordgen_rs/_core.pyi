@@ -52,6 +52,7 @@ __all__ = [
     "draft_methods",
     "draft_sources",
     "keep_allowed",
+    "kernel_processor",
     "least_that_pays",
     "name_bus_errors",
     "parse_json_text",
@@ -61,6 +62,7 @@ __all__ = [
     "starts",
     "strategies",
     "top_k",
+    "weight_panels",
 ]
 
 _GraphName = Literal["prefill", "decode"]
@@ -695,6 +697,26 @@ def prompt_rows(
 
 def byte_products_saturate() -> bool:
     """Whether ONNX Runtime's products of uint8 and int8 may overflow here: x86 without VNNI."""
+
+def kernel_processor() -> str:
+    """The instructions that products and attention are computed with here: "AVX-512 VNNI", "AVX2",
+    or "portable".
+    """
+
+def weight_panels(weight_type: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The weights of a matrix in the order in which products read them.
+
+    Args:
+        weight_type: "Q4_0", "Q4_1" or "Q8_0".
+        rows: Blocks of 32 weights as a GGUF file has them, `(outputs, blocks, bytes of a block)`.
+
+    Returns:
+        `(bytes,)`: panels of sixteen outputs, the last filled up with zeros.
+
+    Raises:
+        OptionError: The type is unknown.
+        ShapeError: The shape is not that of the type.
+    """
 
 def name_bus_errors() -> None:
     """End the process with exit code 2 and a line on stderr when a mapped file was cut short.

@@ -12,7 +12,9 @@ mod lanes;
 pub mod product;
 mod row;
 
-pub use lanes::Processor;
+use std::sync::OnceLock;
+
+pub use lanes::{Processor, WIDTH};
 
 /// Lanes of a sum, whatever the processor's vectors hold.
 const LANES: usize = 16;
@@ -46,6 +48,12 @@ impl Vectors {
             }
         }
         kinds
+    }
+
+    /// The widest; finding out takes longer than a row.
+    pub fn widest() -> Self {
+        static WIDEST: OnceLock<Vectors> = OnceLock::new();
+        *WIDEST.get_or_init(|| *Self::all().last().expect("each processor has some"))
     }
 }
 

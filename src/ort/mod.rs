@@ -18,7 +18,7 @@
 //! | `experts` | int32 `(M, chosen)`, may be absent | which experts each row is multiplied with; must be absent today |
 //! | `weights` | uint8 `(bytes,)`, one for each segment | panels, as in `kernels/product/panels.rs` |
 //!
-//! Attributes: `columns`; `outputs`, of each segment; `types`, of each segment, joined by commas
+//! Attributes: `columns`; `sizes`, the outputs of each segment; `types`, of each segment, joined by commas
 //! (`Q4_0,Q4_0,Q8_0`).
 //!
 //! # Attention
@@ -55,10 +55,11 @@
 //! live as long as a call.
 #![allow(unsafe_code)]
 
-mod kernel;
-mod kind;
+mod attributes;
+mod call;
 mod operator;
-mod tensors;
+mod product;
+mod rows;
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -95,7 +96,7 @@ pub unsafe extern "system" fn RegisterCustomOps(
     };
     // SAFETY: `api` is valid, and so are `options` by contract.
     let added = unsafe {
-        domain(api).and_then(|domain| tensors::check((api.AddCustomOpDomain)(options, domain)))
+        domain(api).and_then(|domain| call::check((api.AddCustomOpDomain)(options, domain)))
     };
     added.err().unwrap_or(OrtStatusPtr(ptr::null_mut()))
 }
@@ -112,9 +113,9 @@ unsafe fn domain(api: &OrtApi) -> Result<*mut OrtCustomOpDomain, OrtStatusPtr> {
     let mut made = ptr::null_mut();
     // SAFETY: the name and the operators are static.
     unsafe {
-        tensors::check((api.CreateCustomOpDomain)(c"ai.coordgen".as_ptr(), &mut made))?;
-        for operator in &operator::OPERATORS {
-            tensors::check((api.CustomOpDomain_Add)(made, operator.table()))?;
+        call::check((api.CreateCustomOpDomain)(c"ai.coordgen".as_ptr(), &mut made))?;
+        for operator in rows::OPERATORS.iter().chain([&product::OPERATOR]) {
+            call::check((api.CustomOpDomain_Add)(made, operator.table()))?;
         }
     }
     Ok(DOMAIN.get_or_init(|| Domain(made)).0)

@@ -1,62 +1,84 @@
 //! The operators as ONNX Runtime sees them: a table of functions for each.
 //!
 //! In: what ONNX Runtime asks of an operator. Out: its name, inputs and outputs, and a kernel for
-//! each node. The functions of the same names are in `tools/export/cpu/w8a8.py`.
+//! each node.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
 use ort_sys::ONNXTensorElementDataType as ElementType;
-use ort_sys::{
-    OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic, OrtKernelContext, OrtKernelInfo,
-    OrtMemType, OrtStatusPtr,
-};
+use ort_sys::OrtCustomOpInputOutputCharacteristic as Arity;
+use ort_sys::{OrtApi, OrtCustomOp, OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr};
 
-use super::kernel::Kernel;
-use super::kind::{FLOAT, Kind};
+use super::attributes::Attributes;
+use super::call::{Call, Outcome};
+
+/// Float32.
+pub const FLOAT: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+/// Uint8.
+pub const BYTE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
+/// Int32.
+pub const INTEGER: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
+
+/// There is one.
+pub const ONE: Arity = Arity::INPUT_OUTPUT_REQUIRED;
+/// It may be absent.
+pub const MAYBE: Arity = Arity::INPUT_OUTPUT_OPTIONAL;
+/// The last input: there may be several.
+pub const SOME: Arity = Arity::INPUT_OUTPUT_VARIADIC;
+
+/// An operator in a node of a graph.
+pub trait Kernel: Send + Sync {
+    /// Computes all outputs; several threads may, each in its own call.
+    ///
+    /// # Safety
+    ///
+    /// The call is of a node of this kernel's operator.
+    unsafe fn compute(&self, call: Call<'_>) -> Outcome<()>;
+}
+
+/// Makes a node's kernel.
+pub type Create = fn(Attributes) -> Outcome<Box<dyn Kernel>>;
 
 /// An operator; ONNX Runtime sees its table alone, which is why that comes first.
 #[repr(C)]
 pub struct Operator {
     table: OrtCustomOp,
     name: &'static CStr,
-    kind: Kind,
+    inputs: &'static [(ElementType, Arity)],
+    outputs: &'static [(ElementType, Arity)],
+    create: Create,
 }
 
 // SAFETY: nothing in it changes.
 unsafe impl Sync for Operator {}
 
-/// All operators.
-pub static OPERATORS: [Operator; 6] = [
-    Operator::new(c"FineRows", Kind::FineRows),
-    Operator::new(c"NormRows", Kind::NormRows),
-    Operator::new(c"FineNormRows", Kind::FineNormRows),
-    Operator::new(c"JoinNormRows", Kind::JoinNormRows),
-    Operator::new(c"FineGateRows", Kind::FineGateRows),
-    Operator::new(c"Joined", Kind::Joined),
-];
-
 impl Operator {
-    const fn new(name: &'static CStr, kind: Kind) -> Self {
+    pub const fn new(
+        name: &'static CStr,
+        inputs: &'static [(ElementType, Arity)],
+        outputs: &'static [(ElementType, Arity)],
+        create: Create,
+    ) -> Self {
         let table = OrtCustomOp {
             version: super::API_VERSION,
             CreateKernel: None,
             GetName: Some(name_of),
             GetExecutionProviderType: Some(provider),
             GetInputType: Some(input_type),
-            GetInputTypeCount: Some(num_inputs_of),
+            GetInputTypeCount: Some(num_inputs),
             GetOutputType: Some(output_type),
-            GetOutputTypeCount: Some(num_outputs_of),
+            GetOutputTypeCount: Some(num_outputs),
             KernelCompute: None,
             KernelDestroy: Some(destroy),
-            GetInputCharacteristic: Some(required),
-            GetOutputCharacteristic: Some(required),
+            GetInputCharacteristic: Some(input_arity),
+            GetOutputCharacteristic: Some(output_arity),
             GetInputMemoryType: Some(memory),
-            GetVariadicInputMinArity: Some(none),
-            GetVariadicInputHomogeneity: Some(none),
-            GetVariadicOutputMinArity: Some(none),
-            GetVariadicOutputHomogeneity: Some(none),
-            CreateKernelV2: Some(create),
+            GetVariadicInputMinArity: Some(one),
+            GetVariadicInputHomogeneity: Some(one),
+            GetVariadicOutputMinArity: Some(one),
+            GetVariadicOutputHomogeneity: Some(one),
+            CreateKernelV2: Some(create_kernel),
             KernelComputeV2: Some(compute),
             InferOutputShapeFn: None,
             GetStartVersion: Some(first_version),
@@ -66,7 +88,7 @@ impl Operator {
             GetAliasMap: None,
             ReleaseAliasMap: None,
         };
-        Self { table, name, kind }
+        Self { table, name, inputs, outputs, create }
     }
 
     /// What ONNX Runtime sees.
@@ -75,18 +97,24 @@ impl Operator {
     }
 }
 
+/// A node's kernel, as ONNX Runtime keeps it.
+struct Made {
+    api: &'static OrtApi,
+    kernel: Box<dyn Kernel>,
+}
+
 /// The operator of a table.
 ///
 /// # Safety
 ///
-/// The table is one of `OPERATORS`: ONNX Runtime is given no other.
+/// The table is one of an `Operator`: ONNX Runtime is given no other.
 unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
     // SAFETY: by contract; the table is its operator's first field.
     unsafe { &*table.cast() }
 }
 
 unsafe extern "system" fn name_of(table: *const OrtCustomOp) -> *const c_char {
-    // SAFETY: see `operator`.
+    // SAFETY: see `operator`, here and below.
     unsafe { operator(table) }.name.as_ptr()
 }
 
@@ -94,38 +122,36 @@ unsafe extern "system" fn provider(_: *const OrtCustomOp) -> *const c_char {
     ptr::null() // the CPU
 }
 
-unsafe extern "system" fn input_type(_: *const OrtCustomOp, _: usize) -> ElementType {
-    FLOAT
+unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) -> ElementType {
+    unsafe { operator(table) }.inputs[index].0
 }
 
-unsafe extern "system" fn num_inputs_of(table: *const OrtCustomOp) -> usize {
-    // SAFETY: see `operator`.
-    unsafe { operator(table) }.kind.num_inputs()
+unsafe extern "system" fn num_inputs(table: *const OrtCustomOp) -> usize {
+    unsafe { operator(table) }.inputs.len()
+}
+
+unsafe extern "system" fn input_arity(table: *const OrtCustomOp, index: usize) -> Arity {
+    unsafe { operator(table) }.inputs[index].1
 }
 
 unsafe extern "system" fn output_type(table: *const OrtCustomOp, index: usize) -> ElementType {
-    // SAFETY: see `operator`.
-    unsafe { operator(table) }.kind.outputs()[index]
+    unsafe { operator(table) }.outputs[index].0
 }
 
-unsafe extern "system" fn num_outputs_of(table: *const OrtCustomOp) -> usize {
-    // SAFETY: see `operator`.
-    unsafe { operator(table) }.kind.outputs().len()
+unsafe extern "system" fn num_outputs(table: *const OrtCustomOp) -> usize {
+    unsafe { operator(table) }.outputs.len()
 }
 
-unsafe extern "system" fn required(
-    _: *const OrtCustomOp,
-    _: usize,
-) -> OrtCustomOpInputOutputCharacteristic {
-    OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_REQUIRED
+unsafe extern "system" fn output_arity(table: *const OrtCustomOp, index: usize) -> Arity {
+    unsafe { operator(table) }.outputs[index].1
 }
 
 unsafe extern "system" fn memory(_: *const OrtCustomOp, _: usize) -> OrtMemType {
     OrtMemType::OrtMemTypeDefault
 }
 
-unsafe extern "system" fn none(_: *const OrtCustomOp) -> c_int {
-    0
+unsafe extern "system" fn one(_: *const OrtCustomOp) -> c_int {
+    1
 }
 
 unsafe extern "system" fn first_version(_: *const OrtCustomOp) -> c_int {
@@ -136,17 +162,21 @@ unsafe extern "system" fn last_version(_: *const OrtCustomOp) -> c_int {
     c_int::MAX
 }
 
-unsafe extern "system" fn create(
+unsafe extern "system" fn create_kernel(
     table: *const OrtCustomOp,
     api: *const OrtApi,
     info: *const OrtKernelInfo,
     kernel: *mut *mut c_void,
 ) -> OrtStatusPtr {
-    // SAFETY: see `operator`; ONNX Runtime's interface lives as long as the process.
-    let (operator, api) = unsafe { (operator(table), &*api) };
-    // SAFETY: `info` is of the node that is being created.
-    match unsafe { Kernel::new(operator.kind, api, info) } {
+    // SAFETY: ONNX Runtime's interface lives as long as the process; `info` is of the node that is
+    // being created.
+    let (operator, api, attributes) = unsafe {
+        let api: &'static OrtApi = &*api;
+        (operator(table), api, Attributes::new(api, info))
+    };
+    match (operator.create)(attributes) {
         Ok(made) => {
+            let made = Made { api, kernel: made };
             // SAFETY: `kernel` is where ONNX Runtime wants it; `destroy` takes it back.
             unsafe { *kernel = Box::into_raw(Box::new(made)).cast() };
             OrtStatusPtr(ptr::null_mut())
@@ -156,17 +186,17 @@ unsafe extern "system" fn create(
 }
 
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
-    // SAFETY: from `create`, and destroyed once.
-    drop(unsafe { Box::from_raw(kernel.cast::<Kernel>()) });
+    // SAFETY: from `create_kernel`, and destroyed once.
+    drop(unsafe { Box::from_raw(kernel.cast::<Made>()) });
 }
 
 unsafe extern "system" fn compute(
     kernel: *mut c_void,
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
-    // SAFETY: from `create`; several threads may read it.
-    let kernel = unsafe { &*kernel.cast::<Kernel>() };
+    // SAFETY: from `create_kernel`; several threads may read it.
+    let made = unsafe { &*kernel.cast::<Made>() };
     // SAFETY: the context is of this call.
-    let done = unsafe { kernel.compute(context) };
+    let done = unsafe { made.kernel.compute(Call { api: made.api, context }) };
     done.err().unwrap_or(OrtStatusPtr(ptr::null_mut()))
 }

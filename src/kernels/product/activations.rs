@@ -37,6 +37,11 @@ impl Tiling {
         self.rows.div_ceil(MOST_ROWS)
     }
 
+    /// Rows of all tiles.
+    pub fn num_rows(self) -> usize {
+        self.rows
+    }
+
     /// Blocks of a row.
     pub fn blocks(self) -> usize {
         self.blocks

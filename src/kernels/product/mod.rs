@@ -30,6 +30,15 @@ pub struct Weights<'a> {
     pub panels: &'a [u8],
 }
 
+/// What is added to products, from their first output on.
+#[derive(Clone, Copy, Default)]
+pub struct Added<'a> {
+    /// One for each output, first.
+    pub bias: Option<&'a [f32]>,
+    /// As many as there are products, with the stride of their destination, last.
+    pub residual: Option<&'a [f32]>,
+}
+
 /// Where products go: to columns of rows.
 #[derive(Clone, Copy)]
 pub struct Destination {
@@ -60,6 +69,7 @@ on_processor! {
         tiling: Tiling,
         weights: Weights<'_>,
         panels: Range<usize>,
+        added: Added<'_>,
         destination: Destination,
     )
 }
@@ -81,13 +91,20 @@ unsafe fn multiply_on<L: Lanes>(
     tiling: Tiling,
     weights: Weights<'_>,
     panels: Range<usize>,
+    added: Added<'_>,
     destination: Destination,
 ) {
     unsafe {
         match weights.kind {
-            WeightType::Q4_0 => by_form::<L, Q4_0>(packed, tiling, weights, panels, destination),
-            WeightType::Q4_1 => by_form::<L, Q4_1>(packed, tiling, weights, panels, destination),
-            WeightType::Q8_0 => by_form::<L, Q8_0>(packed, tiling, weights, panels, destination),
+            WeightType::Q4_0 => {
+                by_form::<L, Q4_0>(packed, tiling, weights, panels, added, destination)
+            }
+            WeightType::Q4_1 => {
+                by_form::<L, Q4_1>(packed, tiling, weights, panels, added, destination)
+            }
+            WeightType::Q8_0 => {
+                by_form::<L, Q8_0>(packed, tiling, weights, panels, added, destination)
+            }
         }
     }
 }
@@ -98,34 +115,38 @@ unsafe fn by_form<L: Lanes, W: Form>(
     tiling: Tiling,
     weights: Weights<'_>,
     panels: Range<usize>,
+    added: Added<'_>,
     destination: Destination,
 ) {
     let (blocks, bytes) = (tiling.blocks(), weights.kind.panel_bytes(tiling.blocks()));
     for index in panels {
         let panel = &weights.panels[index * bytes..(index + 1) * bytes];
-        let outputs = (weights.outputs - index * WIDTH).min(WIDTH);
+        let first = index * WIDTH;
+        let outputs = (weights.outputs - first).min(WIDTH);
         for tile in 0..tiling.num_tiles() {
             let rows = tiling.rows(tile);
+            let start = rows.start * destination.stride + first;
+            let added = Added {
+                bias: added.bias.map(|bias| &bias[first..]),
+                residual: added.residual.map(|residual| &residual[start..]),
+            };
             unsafe {
-                let at = Destination {
-                    to: destination.to.add(rows.start * destination.stride + index * WIDTH),
-                    ..destination
-                };
+                let at = Destination { to: destination.to.add(start), ..destination };
                 let tile = Tile::new(packed, tiling, tile);
                 let panel = panel.as_ptr();
                 match rows.len() {
-                    1 => write::<L, W, 1>(panel, blocks, tile, outputs, at),
-                    2 => write::<L, W, 2>(panel, blocks, tile, outputs, at),
-                    3 => write::<L, W, 3>(panel, blocks, tile, outputs, at),
-                    4 => write::<L, W, 4>(panel, blocks, tile, outputs, at),
-                    5 => write::<L, W, 5>(panel, blocks, tile, outputs, at),
-                    6 => write::<L, W, 6>(panel, blocks, tile, outputs, at),
-                    7 => write::<L, W, 7>(panel, blocks, tile, outputs, at),
-                    8 => write::<L, W, 8>(panel, blocks, tile, outputs, at),
-                    9 => write::<L, W, 9>(panel, blocks, tile, outputs, at),
-                    10 => write::<L, W, 10>(panel, blocks, tile, outputs, at),
-                    11 => write::<L, W, 11>(panel, blocks, tile, outputs, at),
-                    12 => write::<L, W, 12>(panel, blocks, tile, outputs, at),
+                    1 => write::<L, W, 1>(panel, blocks, tile, outputs, added, at),
+                    2 => write::<L, W, 2>(panel, blocks, tile, outputs, added, at),
+                    3 => write::<L, W, 3>(panel, blocks, tile, outputs, added, at),
+                    4 => write::<L, W, 4>(panel, blocks, tile, outputs, added, at),
+                    5 => write::<L, W, 5>(panel, blocks, tile, outputs, added, at),
+                    6 => write::<L, W, 6>(panel, blocks, tile, outputs, added, at),
+                    7 => write::<L, W, 7>(panel, blocks, tile, outputs, added, at),
+                    8 => write::<L, W, 8>(panel, blocks, tile, outputs, added, at),
+                    9 => write::<L, W, 9>(panel, blocks, tile, outputs, added, at),
+                    10 => write::<L, W, 10>(panel, blocks, tile, outputs, added, at),
+                    11 => write::<L, W, 11>(panel, blocks, tile, outputs, added, at),
+                    12 => write::<L, W, 12>(panel, blocks, tile, outputs, added, at),
                     _ => unreachable!("a tile has as many rows"),
                 }
             }
@@ -139,12 +160,20 @@ unsafe fn write<L: Lanes, W: Form, const R: usize>(
     blocks: usize,
     tile: Tile,
     outputs: usize,
+    added: Added<'_>,
     destination: Destination,
 ) {
     unsafe {
         let sums = products::<L, W, R>(panel, blocks, tile);
-        for (row, sum) in sums.into_iter().enumerate() {
-            let to = destination.to.add(row * destination.stride);
+        for (row, mut sum) in sums.into_iter().enumerate() {
+            let at = row * destination.stride;
+            if let Some(bias) = added.bias {
+                sum = L::add(sum, some::<L>(bias, outputs));
+            }
+            if let Some(residual) = added.residual {
+                sum = L::add(sum, some::<L>(&residual[at..], outputs));
+            }
+            let to = destination.to.add(at);
             if outputs == WIDTH {
                 L::store(to, sum);
             } else {
@@ -153,6 +182,20 @@ unsafe fn write<L: Lanes, W: Form, const R: usize>(
                 to.copy_from_nonoverlapping(all.as_ptr(), outputs);
             }
         }
+    }
+}
+
+/// The first `count` numbers, and zeros.
+#[inline(always)]
+unsafe fn some<L: Lanes>(from: &[f32], count: usize) -> L::Floats {
+    let mut all = [0.0; WIDTH];
+    let from = &from[..count];
+    unsafe {
+        if count == WIDTH {
+            return L::load(from.as_ptr());
+        }
+        all[..count].copy_from_slice(from);
+        L::load(all.as_ptr())
     }
 }
 

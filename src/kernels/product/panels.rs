@@ -66,9 +66,14 @@ impl WeightType {
         WIDTH * blocks * self.block_bytes()
     }
 
+    /// Panels of a matrix.
+    pub const fn num_panels(self, outputs: usize) -> usize {
+        outputs.div_ceil(WIDTH)
+    }
+
     /// Bytes of a matrix in panels.
     pub const fn num_bytes(self, outputs: usize, columns: usize) -> usize {
-        outputs.div_ceil(WIDTH) * self.panel_bytes(columns.div_ceil(BLOCK))
+        self.num_panels(outputs) * self.panel_bytes(columns.div_ceil(BLOCK))
     }
 }
 

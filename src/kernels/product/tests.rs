@@ -81,7 +81,7 @@ impl Matrix {
             }
             for range in 0..ranges {
                 let panels = range * panels / ranges..(range + 1) * panels / ranges;
-                multiply(processor, packed.as_ptr(), tiling, weights, panels, to);
+                multiply(processor, packed.as_ptr(), tiling, weights, panels, Added::default(), to);
             }
         }
         products

@@ -1,66 +1,84 @@
-//! The kernel of each node: what a call of an operator computes.
+//! Operators of rows alone, each with a function of its name in `tools/export/cpu/w8a8.py`.
 //!
 //! In: a call of ONNX Runtime. Out: every row computed by `crate::kernels`, in parallel where
 //! there is much.
 
-use std::ffi::c_void;
-use std::ptr;
-use std::sync::OnceLock;
+use ort_sys::ONNXTensorElementDataType as ElementType;
+use ort_sys::OrtCustomOpInputOutputCharacteristic as Arity;
 
-use ort_sys::{OrtApi, OrtKernelContext, OrtKernelInfo};
-
-use super::kind::{BYTE, Kind};
-use super::tensors::{Call, Outcome, Output, check};
+use super::attributes::Attributes;
+use super::call::{Call, Outcome, Output};
+use super::operator::{BYTE, FLOAT, Kernel, ONE, Operator};
 use crate::kernels::{self, Vectors};
+
+/// What an operator computes.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    FineRows,
+    NormRows,
+    FineNormRows,
+    JoinNormRows,
+    FineGateRows,
+    Joined,
+}
+
+const ROWS: (ElementType, Arity) = (FLOAT, ONE);
+/// Rows, and the scale of each.
+const ROUNDED: &[(ElementType, Arity)] = &[(BYTE, ONE), ROWS];
+
+/// All of them.
+pub static OPERATORS: [Operator; 6] = [
+    Operator::new(c"FineRows", &[ROWS], ROUNDED, |node| made(Kind::FineRows, node)),
+    Operator::new(c"NormRows", &[ROWS; 2], ROUNDED, |node| made(Kind::NormRows, node)),
+    Operator::new(c"FineNormRows", &[ROWS; 2], ROUNDED, |node| made(Kind::FineNormRows, node)),
+    Operator::new(c"JoinNormRows", &[ROWS; 4], &[ROWS, (BYTE, ONE), ROWS], |node| {
+        made(Kind::JoinNormRows, node)
+    }),
+    Operator::new(c"FineGateRows", &[ROWS; 2], ROUNDED, |node| made(Kind::FineGateRows, node)),
+    Operator::new(c"Joined", &[ROWS; 2], &[ROWS], |node| made(Kind::Joined, node)),
+];
+
+impl Kind {
+    /// What is not rounded, or that alone.
+    fn has_floats(self) -> bool {
+        matches!(self, Self::JoinNormRows | Self::Joined)
+    }
+
+    fn is_rounded(self) -> bool {
+        self != Self::Joined
+    }
+
+    fn is_normed(self) -> bool {
+        matches!(self, Self::NormRows | Self::FineNormRows | Self::JoinNormRows)
+    }
+
+    /// Whether its rows are followed by the rests of all.
+    fn is_fine(self) -> bool {
+        matches!(self, Self::FineRows | Self::FineNormRows | Self::FineGateRows)
+    }
+}
 
 /// Numbers that one thread computes before another is worth waking: some ten microseconds.
 const NUMBERS_PER_TASK: usize = 1 << 15;
 
-/// An operator in a node of a graph.
-pub struct Kernel {
-    api: &'static OrtApi,
+/// One of them in a node of a graph.
+struct RowKernel {
     kind: Kind,
     vectors: Vectors,
     epsilon: f32,
 }
 
-/// The widest vectors of this processor; finding out takes longer than a row.
-fn vectors() -> Vectors {
-    static WIDEST: OnceLock<Vectors> = OnceLock::new();
-    *WIDEST.get_or_init(|| *Vectors::all().last().expect("each processor has some"))
+fn made(kind: Kind, node: Attributes) -> Outcome<Box<dyn Kernel>> {
+    let epsilon = if kind.is_normed() { node.float(c"epsilon")? } else { 0.0 };
+    Ok(Box::new(RowKernel { kind, vectors: Vectors::widest(), epsilon }))
 }
 
-impl Kernel {
-    /// The kernel of a node, with the node's attributes.
-    ///
-    /// # Safety
-    ///
-    /// `info` is of the node that is being created.
-    pub unsafe fn new(
-        kind: Kind,
-        api: &'static OrtApi,
-        info: *const OrtKernelInfo,
-    ) -> Outcome<Self> {
-        let mut epsilon = 0.0;
-        if kind.is_normed() {
-            // SAFETY: by contract; the name is static.
-            check(unsafe {
-                (api.KernelInfoGetAttribute_float)(info, c"epsilon".as_ptr(), &mut epsilon)
-            })?;
-        }
-        Ok(Self { api, kind, vectors: vectors(), epsilon })
-    }
-
-    /// Computes all rows.
-    ///
-    /// # Safety
-    ///
-    /// The context is of a call of a node of this kernel's operator.
-    pub unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
-        let call = Call { api: self.api, context };
+impl Kernel for RowKernel {
+    unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATORS` declares them.
-        let (all_rows, first) = unsafe { call.input(0) }?;
-        let columns = first.len() / all_rows.max(1);
+        let first = unsafe { call.input::<f32>(0) }?;
+        let all_rows = first.rows();
+        let columns = first.data.len() / all_rows.max(1);
         let kind = self.kind;
         let is_odd = match kind {
             Kind::FineGateRows => columns % 2 != 0,
@@ -68,12 +86,12 @@ impl Kernel {
             _ => false,
         };
         // Steps have a row or more.
-        if first.is_empty() || is_odd {
+        if first.data.is_empty() || is_odd || first.dims().len() > 2 {
             return Err(call.wrong_inputs());
         }
         let size = if kind == Kind::FineGateRows { columns / 2 } else { columns };
         let num_rows = if kind == Kind::Joined { all_rows / 2 } else { all_rows };
-        let mut inputs = [first, &[], &[], &[]];
+        let mut inputs = [first.data, &[], &[], &[]];
         let lengths: &[usize] = match kind {
             Kind::FineRows => &[],
             Kind::NormRows | Kind::FineNormRows => &[size],
@@ -82,17 +100,15 @@ impl Kernel {
         };
         for (index, &length) in lengths.iter().enumerate() {
             // SAFETY: as above.
-            inputs[index + 1] = unsafe { call.input(index + 1) }?.1;
+            inputs[index + 1] = unsafe { call.input(index + 1) }?.data;
             if inputs[index + 1].len() != length {
                 return Err(call.wrong_inputs());
             }
         }
-        let outputs = kind.outputs();
-        let is_rounded = outputs.contains(&BYTE);
         let byte_rows = if kind.is_fine() { 2 * num_rows } else { num_rows };
+        let num_floats = usize::from(kind.has_floats());
         // SAFETY: as above; rows and their scale are the last outputs.
         let run = unsafe {
-            let last = outputs.len() - 1;
             Run {
                 kernel: self,
                 inputs,
@@ -100,34 +116,25 @@ impl Kernel {
                 size,
                 num_rows,
                 rows_per_task: (NUMBERS_PER_TASK / columns).max(1),
-                floats: match kind {
-                    Kind::JoinNormRows | Kind::Joined => Some(call.output(0, num_rows, size)?),
-                    _ => None,
+                floats: match num_floats {
+                    0 => None,
+                    _ => Some(call.output(0, num_rows, size)?),
                 },
-                rounded: if is_rounded {
-                    let rows = call.output(last - 1, byte_rows, size)?;
-                    Some((rows, call.output(last, num_rows, 1)?))
+                rounded: if kind.is_rounded() {
+                    let rows = call.output(num_floats, byte_rows, size)?;
+                    Some((rows, call.output(num_floats + 1, num_rows, 1)?))
                 } else {
                     None
                 },
             }
         };
-        let num_tasks = num_rows.div_ceil(run.rows_per_task);
-        if num_tasks <= 1 {
-            run.task(0);
-            return Ok(());
-        }
-        let data = ptr::from_ref(&run).cast_mut().cast();
-        // SAFETY: it returns when all tasks are done, and `run` outlives it.
-        check(unsafe {
-            (call.api.KernelContext_ParallelFor)(call.context, task, num_tasks, 0, data)
-        })
+        call.in_parallel(num_rows.div_ceil(run.rows_per_task), &|index| run.task(index))
     }
 }
 
 /// One call: what is read, and where the rows are written.
 struct Run<'a> {
-    kernel: &'a Kernel,
+    kernel: &'a RowKernel,
     inputs: [&'a [f32]; 4],
     columns: usize,
     size: usize,
@@ -135,11 +142,6 @@ struct Run<'a> {
     rows_per_task: usize,
     floats: Option<Output<f32>>,
     rounded: Option<(Output<u8>, Output<f32>)>,
-}
-
-unsafe extern "system" fn task(run: *mut c_void, index: usize) {
-    // SAFETY: from `Kernel::compute`, which waits for all tasks.
-    unsafe { &*run.cast::<Run>() }.task(index);
 }
 
 impl Run<'_> {
@@ -156,7 +158,7 @@ impl Run<'_> {
     /// What is to be rounded of a row, in `room` unless it is an input; joined products are
     /// written.
     fn numbers<'a>(&'a self, row: usize, room: &'a mut [f32]) -> &'a [f32] {
-        let Kernel { kind, vectors, epsilon, .. } = *self.kernel;
+        let RowKernel { kind, vectors, epsilon, .. } = *self.kernel;
         let [first, second, third, fourth] = self.inputs;
         let x = &first[row * self.columns..(row + 1) * self.columns];
         match (kind, self.floats) {
@@ -190,7 +192,7 @@ impl Run<'_> {
     /// Writes a row rounded, where the operator rounds.
     fn round(&self, row: usize, x: &[f32]) {
         let Some((rows, scales)) = self.rounded else { return };
-        let Kernel { kind, vectors, .. } = *self.kernel;
+        let RowKernel { kind, vectors, .. } = *self.kernel;
         // SAFETY: the row exists, and is of this task alone; the rests of all rows follow all rows.
         let (rounded, scale) = unsafe { (rows.row(row), &mut scales.row(row)[0]) };
         *scale = if kind.is_fine() {

@@ -1,0 +1,178 @@
+//! One call of an operator: its tensors as slices, its threads.
+//!
+//! In: ONNX Runtime's context of a call. Out: inputs and outputs, checked for their sizes, or a
+//! status that says what is wrong; work done by ONNX Runtime's threads.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::slice;
+
+use ort_sys::{OrtApi, OrtErrorCode, OrtKernelContext, OrtStatusPtr, OrtValue};
+
+/// What a call of ONNX Runtime gives back.
+pub type Outcome<T> = Result<T, OrtStatusPtr>;
+
+/// `Err` where a status is one.
+pub fn check(status: OrtStatusPtr) -> Outcome<()> {
+    if status.0.is_null() { Ok(()) } else { Err(status) }
+}
+
+/// A status that says what is wrong.
+pub fn status(api: &OrtApi, what: &str) -> OrtStatusPtr {
+    let message = CString::new(what).unwrap_or_default();
+    // SAFETY: ONNX Runtime copies the message.
+    unsafe { (api.CreateStatus)(OrtErrorCode::ORT_INVALID_ARGUMENT, message.as_ptr()) }
+}
+
+/// A call in progress.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    pub api: &'a OrtApi,
+    pub context: *mut OrtKernelContext,
+}
+
+/// Most dimensions of a tensor that an operator reads.
+const MOST_DIMS: usize = 4;
+
+/// An input.
+#[derive(Clone, Copy)]
+pub struct Input<'a, T> {
+    dims: [usize; MOST_DIMS],
+    rank: usize,
+    pub data: &'a [T],
+}
+
+impl<T> Input<'_, T> {
+    /// Sizes of all dimensions.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank]
+    }
+
+    /// Rows, where there are two dimensions, else 1.
+    pub fn rows(&self) -> usize {
+        if self.rank == 2 { self.dims[0] } else { 1 }
+    }
+}
+
+impl<'a> Call<'a> {
+    /// A status that says what is wrong.
+    pub fn wrong(self, what: &str) -> OrtStatusPtr {
+        status(self.api, what)
+    }
+
+    /// A status that says that sizes differ.
+    pub fn wrong_inputs(self) -> OrtStatusPtr {
+        self.wrong("the inputs' sizes do not fit each other")
+    }
+
+    /// Number of inputs, those that are absent included.
+    pub fn num_inputs(self) -> Outcome<usize> {
+        let mut count = 0;
+        // SAFETY: the context is of this call.
+        check(unsafe { (self.api.KernelContext_GetInputCount)(self.context, &mut count) })?;
+        Ok(count)
+    }
+
+    /// Input `index`; `None` where it is absent.
+    ///
+    /// # Safety
+    ///
+    /// The operator declares such an input, of type `T`.
+    pub unsafe fn optional<T>(self, index: usize) -> Outcome<Option<Input<'a, T>>> {
+        let (api, mut value, mut shape) = (self.api, ptr::null(), ptr::null_mut());
+        let (mut sizes, mut rank, mut data) = ([0_i64; MOST_DIMS], 0, ptr::null_mut());
+        // SAFETY: the context is of this call; the tensor lives as long as it.
+        unsafe {
+            check((api.KernelContext_GetInput)(self.context, index, &mut value))?;
+            if value.is_null() {
+                return Ok(None);
+            }
+            check((api.GetTensorTypeAndShape)(value, &mut shape))?;
+            let read = check((api.GetDimensionsCount)(shape, &mut rank)).and_then(|()| {
+                if rank > MOST_DIMS {
+                    return Err(self.wrong_inputs());
+                }
+                check((api.GetDimensions)(shape, sizes.as_mut_ptr(), rank))
+            });
+            (api.ReleaseTensorTypeAndShapeInfo)(shape);
+            read?;
+            check((api.GetTensorMutableData)(value.cast_mut(), &mut data))?;
+        }
+        let dims = sizes.map(|size| size as usize);
+        let len: usize = dims[..rank].iter().product();
+        let data: *const T = data.cast_const().cast();
+        if len == 0 {
+            return Ok(Some(Input { dims, rank, data: &[] }));
+        }
+        if !data.is_aligned() {
+            return Err(self.wrong("an input's memory is not aligned to its type"));
+        }
+        // SAFETY: a tensor of this many `T`, by the operator's declared types.
+        Ok(Some(Input { dims, rank, data: unsafe { slice::from_raw_parts(data, len) } }))
+    }
+
+    /// Input `index`, which must be there.
+    ///
+    /// # Safety
+    ///
+    /// As [`optional`](Self::optional).
+    pub unsafe fn input<T>(self, index: usize) -> Outcome<Input<'a, T>> {
+        // SAFETY: by contract.
+        unsafe { self.optional(index) }?.ok_or_else(|| self.wrong("an input is absent"))
+    }
+
+    /// Does `work` for each number below `tasks`, on all threads, and returns when all is done.
+    pub fn in_parallel(self, tasks: usize, work: &(dyn Fn(usize) + Sync)) -> Outcome<()> {
+        if tasks <= 1 {
+            (0..tasks).for_each(work);
+            return Ok(());
+        }
+        unsafe extern "system" fn task(work: *mut c_void, index: usize) {
+            // SAFETY: from below, where it is waited for.
+            unsafe { (*work.cast::<&(dyn Fn(usize) + Sync)>())(index) }
+        }
+        let data = ptr::from_ref(&work).cast_mut().cast();
+        // SAFETY: it returns when all tasks are done, and `work` outlives it.
+        check(unsafe { (self.api.KernelContext_ParallelFor)(self.context, task, tasks, 0, data) })
+    }
+
+    /// Output `index` of `rows` times `columns`, to be written by row.
+    ///
+    /// # Safety
+    ///
+    /// The operator has such an output, of type `T`.
+    pub unsafe fn output<T>(self, index: usize, rows: usize, columns: usize) -> Outcome<Output<T>> {
+        let (mut value, mut data) = (ptr::null_mut::<OrtValue>(), ptr::null_mut());
+        let dims = [rows as i64, columns as i64];
+        // SAFETY: as for inputs.
+        unsafe {
+            let dims = dims.as_ptr();
+            check((self.api.KernelContext_GetOutput)(self.context, index, dims, 2, &mut value))?;
+            check((self.api.GetTensorMutableData)(value, &mut data))?;
+        }
+        Ok(Output { data: data.cast(), columns })
+    }
+}
+
+/// An output whose rows are written by several threads, each by one.
+#[derive(Clone, Copy)]
+pub struct Output<T> {
+    data: *mut T,
+    columns: usize,
+}
+
+// SAFETY: a row is written by one thread, see `row`.
+unsafe impl<T> Send for Output<T> {}
+unsafe impl<T> Sync for Output<T> {}
+
+impl<T> Output<T> {
+    /// A row.
+    ///
+    /// # Safety
+    ///
+    /// There is such a row, and no other slice of it.
+    pub unsafe fn row<'a>(self, index: usize) -> &'a mut [T] {
+        // SAFETY: by contract.
+        unsafe { slice::from_raw_parts_mut(self.data.add(index * self.columns), self.columns) }
+    }
+}
