@@ -699,9 +699,7 @@ def byte_products_saturate() -> bool:
     """Whether ONNX Runtime's products of uint8 and int8 may overflow here: x86 without VNNI."""
 
 def kernel_processor() -> str:
-    """The instructions that products and attention are computed with here: "AVX-512 VNNI", "AVX2",
-    or "portable".
-    """
+    """What products are computed with here: "AVX-512 VNNI", "AVX2", or "portable"."""
 
 def weight_panels(weight_type: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The weights of a matrix in the order in which products read them.

@@ -14,8 +14,8 @@ _IR_VERSION = 11
 _CONTRIBUTED = "com.microsoft"
 _DOMAINS = dict.fromkeys(
     ("MatMulIntegerToFloat", "MatMulNBits", "FusedMatMul", "QuickGelu"), _CONTRIBUTED
-)
-"""Operators that are ONNX Runtime's own."""
+) | {"Product": "ai.coordgen"}
+"""Operators that are ONNX Runtime's own, and those of this package's core."""
 
 
 class GraphBuilder:
@@ -79,8 +79,7 @@ class GraphBuilder:
     ) -> onnx.ModelProto:
         """The finished model."""
         graph = helper.make_graph(self._nodes, name, inputs, outputs, list(self.constants.values()))
-        versions = {"": opset, _CONTRIBUTED: 1}
-        versions |= {function.domain: 1 for function in self._functions.values()}
+        versions = {"": opset, _CONTRIBUTED: 1} | {it.domain: 1 for it in self._nodes if it.domain}
         opsets = [helper.make_opsetid(*pair) for pair in versions.items()]
         functions = list(self._functions.values())
         return helper.make_model(

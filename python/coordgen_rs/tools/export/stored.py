@@ -14,13 +14,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from coordgen_rs._core import weight_panels
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.calibration.rounding import ColumnIntegers
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, StoredIntegers, Tensor
 from coordgen_rs.tools.export.cpu.quantize import (
-    BLOCK_SIZE,
+    QUANTIZED_TYPES,
     QuantizedRows,
+    block_type,
+    blocks_of,
     common_format,
     pack_rows,
     quantize_rows,
@@ -32,6 +35,7 @@ Bits = Literal[8, 4, "w8a8", "keep"] | None
 """How a layer is written: integers of so many bits in blocks, 8 bits with a scale per output for
 integer products, as the checkpoint holds it, or float32."""
 
+PANEL_OUTPUTS = 16
 _ALIGNMENT = 4096
 """Each tensor starts at a page, so that ONNX Runtime can map it."""
 
@@ -55,21 +59,57 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
+class Floats:
+    """Weights `(out, in)` in float32."""
+
+    values: StoredTensor
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Weights in blocks, as the operator `Product` reads them."""
+
+    segments: tuple[StoredTensor, ...]
+    types: tuple[str, ...]
+    """Of each segment, as in `_core.weight_panels`."""
+    sizes: tuple[int, ...]
+    """Outputs of each."""
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Weights of 8 bits in blocks, as MatMulNBits reads them."""
+
+    values: StoredTensor
+    scales: StoredTensor
+    zero_points: StoredTensor | None
+    block_size: int
+    """Values of a row that share a scale."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Weights in the form of `cpu/w8a8.py`: int8, `(in, out)`, with a scale per output."""
+
+    values: StoredTensor
+    scales: StoredTensor
+
+
+@dataclass(frozen=True)
 class StoredLinear:
     """A linear layer, `out_features` rows of `in_features`; several stacked ones count as one."""
 
     in_features: int
     out_features: int
-    bits: int | None
-    """None for float32, else 8 or 4."""
-    weight: StoredTensor
-    scales: StoredTensor | None
-    zero_points: StoredTensor | None
-    bias: StoredTensor | None
-    block_size: int = BLOCK_SIZE
-    """Values of a row that share a scale."""
-    is_w8a8: bool = False
-    """Whether it has the form of `cpu/w8a8.py`: int8, `(in, out)`, with a scale per output."""
+    weights: Floats | Panels | Integers | Columns
+    bias: StoredTensor | None = None
+
+    @property
+    def files(self) -> set[str]:
+        """Where the weights are."""
+        held = self.weights
+        parts = held.segments if isinstance(held, Panels) else (held.values,)
+        return {part.file for part in parts}
 
 
 @dataclass(frozen=True)
@@ -123,55 +163,65 @@ class WeightWriter:
         """
         in_features = weights[0].shape[1]
         out_features = sum(weight.shape[0] for weight in weights)
-        read = Tensor.pieces if bits in (None, "keep") else _finite_pieces
-        rows = (piece for weight in weights for piece in read(weight))
         bias = self._vector([bias.load() for bias in biases]) if biases else None
+        stored = self._weights(weights, bits, (out_features, in_features))
+        return StoredLinear(in_features, out_features, stored, bias)
+
+    def _weights(
+        self, weights: Sequence[Tensor], bits: Bits, shape: tuple[int, int]
+    ) -> Floats | Panels | Integers | Columns:
+        """Appends the rows of all weights, `shape (out, in)`."""
         stored = [weight.integers for weight in weights if weight.integers is not None]
         if bits == "w8a8":
-            if len(stored) == len(weights) and all(_is_by_row(it, in_features) for it in stored):
+            if len(stored) == len(weights) and all(_is_by_row(it, shape[1]) for it in stored):
                 held = [
                     it.read_rows(0, weight.shape[0])
                     for it, weight in zip(stored, weights, strict=True)
                 ]
-                return self._by_column(joined_columns(held), bias)
-            return self._by_column(quantize_columns(rows, (out_features, in_features)), bias)
+                return self._columns(joined_columns(held))
+            rows = (piece for weight in weights for piece in _finite_pieces(weight))
+            return self._columns(quantize_columns(rows, shape))
+        if bits == 4 or bits == 8:
+            pieces = (
+                quantize_rows(it, bits) for weight in weights for it in _finite_pieces(weight)
+            )
+            return self._panels([(QUANTIZED_TYPES[bits], shape[0], pieces)])
+        types = [kept_type(weight) for weight in weights]
+        if bits == "keep" and all(types):
+            kept = zip(types, weights, strict=True)
+            return self._panels([(str(it), w.shape[0], _kept_blocks(w)) for it, w in kept])
         if bits == "keep" and len(stored) == len(weights):
             wanted = common_format([integers.format for integers in stored])
-            kept = _kept(weights, wanted)
-            return self._integers(kept, (out_features, in_features), wanted, bias)
-        if bits is None or bits == "keep":
-            weight = self._append(rows, (out_features, in_features), onnx.TensorProto.FLOAT)
-            return StoredLinear(in_features, out_features, None, weight, None, None, bias)
-        quantized = (quantize_rows(piece, bits) for piece in rows)
-        form = IntegerFormat(bits, BLOCK_SIZE, has_zero_points=bits == 4)
-        return self._integers(quantized, (out_features, in_features), form, bias)
+            return self._integers(_kept(weights, wanted), shape, wanted)
+        floats = (piece for weight in weights for piece in weight.pieces())
+        return Floats(self._append(floats, shape, onnx.TensorProto.FLOAT))
+
+    def _panels(self, segments: Sequence[tuple[str, int, Iterable[NDArray[np.uint8]]]]) -> Panels:
+        """Appends segments: the type, the number of outputs, and their blocks."""
+        stored = []
+        for weight_type, _, pieces in segments:
+            panels = (weight_panels(weight_type, rows) for rows in _by_panels(pieces))
+            stored.append(self._append(panels, None, onnx.TensorProto.UINT8))
+        types, sizes, _ = zip(*segments, strict=True)
+        return Panels(tuple(stored), types, sizes)
 
     def _integers(
-        self,
-        pieces: Iterable[QuantizedRows],
-        shape: tuple[int, int],
-        form: IntegerFormat,
-        bias: StoredTensor | None,
-    ) -> StoredLinear:
+        self, pieces: Iterable[QuantizedRows], shape: tuple[int, int], form: IntegerFormat
+    ) -> Integers:
         """Appends a layer of `shape (out, in)` in integers."""
-        out_features, in_features = shape
-        blocks = math.ceil(in_features / form.block_size)
-        stored_shape = (out_features, blocks, form.block_size * form.bits // 8)
+        blocks = math.ceil(shape[1] / form.block_size)
         parts: list[QuantizedRows] = []
-        weight = self._append(_values(pieces, parts), stored_shape, onnx.TensorProto.UINT8)
+        stored_shape = (shape[0], blocks, form.block_size)
+        values = self._append(_values(pieces, parts), stored_shape, onnx.TensorProto.UINT8)
         scales = self._vector([part.scales for part in parts])
         zero_points = [part.zero_points for part in parts if part.zero_points is not None]
         zeros = self._vector(zero_points) if zero_points else None
-        return StoredLinear(
-            in_features, out_features, form.bits, weight, scales, zeros, bias, form.block_size
-        )
+        return Integers(values, scales, zeros, form.block_size)
 
-    def _by_column(self, columns: ColumnIntegers, bias: StoredTensor | None) -> StoredLinear:
+    def _columns(self, columns: ColumnIntegers) -> Columns:
         """Appends a layer for integer products."""
-        in_features, out_features = columns.values.shape
-        weight = self._append([columns.values], columns.values.shape, onnx.TensorProto.INT8)
-        scales = self._vector([columns.steps])
-        return StoredLinear(in_features, out_features, 8, weight, scales, None, bias, is_w8a8=True)
+        values = self._append([columns.values], columns.values.shape, onnx.TensorProto.INT8)
+        return Columns(values, self._vector([columns.steps]))
 
     def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
         """Appends arrays one after the other as a vector of their type."""
@@ -180,13 +230,15 @@ class WeightWriter:
         return self._append(parts, (length,), onnx_type)
 
     def _append(
-        self, pieces: Iterable[NDArray[Any]], shape: tuple[int, ...], onnx_type: int
+        self, pieces: Iterable[NDArray[Any]], shape: tuple[int, ...] | None, onnx_type: int
     ) -> StoredTensor:
+        """Appends pieces one after the other; without a shape they are a vector of bytes."""
         self._file.align(_ALIGNMENT)
         offset = self._file.num_bytes
         for piece in pieces:
             self._file.write(np.ascontiguousarray(piece))
-        return StoredTensor(self._name, offset, self._file.num_bytes - offset, shape, onnx_type)
+        num_bytes = self._file.num_bytes - offset
+        return StoredTensor(self._name, offset, num_bytes, shape or (num_bytes,), onnx_type)
 
 
 def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bits) -> StoredLayer:
@@ -239,6 +291,36 @@ def write_head(
     if shared is not None:
         return StoredHead(norm, shared)
     return StoredHead(norm, writer.linear([source.output_tensor()], bits))
+
+
+def kept_type(weight: Tensor) -> str | None:
+    """The type in which products read a weight exactly as it is stored; None if in none."""
+    if weight.blocks is not None:
+        return weight.blocks.weight_type
+    return None if weight.integers is None else block_type(weight.integers.format)
+
+
+def _kept_blocks(weight: Tensor) -> Iterable[NDArray[np.uint8]]:
+    """The rows of a weight that has a `kept_type`."""
+    for start, stop in weight.spans():
+        if weight.blocks is not None:
+            yield weight.blocks.read_rows(start, stop)
+        elif weight.integers is not None:
+            rows = weight.integers.read_rows(start, stop)
+            yield blocks_of(rows, weight.integers.format.bits)
+
+
+def _by_panels(pieces: Iterable[NDArray[np.uint8]]) -> Iterable[NDArray[np.uint8]]:
+    """The same rows, in pieces of whole panels but for the last."""
+    rest: NDArray[np.uint8] | None = None
+    for piece in pieces:
+        rows = piece if rest is None else np.concatenate([rest, piece])
+        whole = len(rows) // PANEL_OUTPUTS * PANEL_OUTPUTS
+        if whole:
+            yield np.ascontiguousarray(rows[:whole])
+        rest = rows[whole:]
+    if rest is not None and len(rest):
+        yield np.ascontiguousarray(rest)
 
 
 def _is_by_row(integers: StoredIntegers, in_features: int) -> bool:

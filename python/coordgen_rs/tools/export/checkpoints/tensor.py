@@ -60,6 +60,25 @@ class StoredIntegers:
 
 
 @dataclass(frozen=True)
+class StoredBlocks:
+    """A matrix that a checkpoint holds in a form that products read: blocks of 32 weights."""
+
+    weight_type: str
+    """As in `_core.weight_panels`."""
+    read_rows: Callable[[int, int], NDArray[np.uint8]]
+    """Reads rows `start..stop` (end open), `(n, blocks, bytes of a block)`; may raise
+    CheckpointError."""
+
+    def part(self, start: int) -> "StoredBlocks":
+        """The rows from `start` on."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
+            return self.read_rows(start + first, start + last)
+
+        return replace(self, read_rows=read_rows)
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A float tensor of one or two dimensions on disk."""
 
@@ -69,8 +88,15 @@ class Tensor:
     """Reads rows `start..stop` (end open); may raise CheckpointError."""
     integers: StoredIntegers | None = None
     """The same as integers, where the checkpoint holds blocks of them."""
+    blocks: StoredBlocks | None = None
+    """The same as stored, where products read it so."""
     stored_type: str | None = None
     """What a GGUF file calls the type of its values."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether kept weights are the stored values, and not those nearest to them."""
+        return self.blocks is not None or self.integers is None or self.integers.is_exact
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """All rows in order, a piece at a time: `start, stop`, end open."""
@@ -96,6 +122,7 @@ class Tensor:
             (stop - start, *self.shape[1:]),
             read_rows,
             self.integers and self.integers.part(start),
+            self.blocks and self.blocks.part(start),
             self.stored_type,
         )
 

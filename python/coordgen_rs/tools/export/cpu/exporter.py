@@ -33,7 +33,7 @@ from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_f
 from coordgen_rs.tools.export.chat import write_chat
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.cpu.compensation import (
     compensated_blocks,
     compensated_layers,
@@ -41,21 +41,23 @@ from coordgen_rs.tools.export.cpu.compensation import (
 )
 from coordgen_rs.tools.export.cpu.equalisation import equalised
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
-from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE
+from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES, QUANTIZED_TYPES
 from coordgen_rs.tools.export.rotation import rotated
 from coordgen_rs.tools.export.stored import (
     Bits,
+    Floats,
     StoredLinear,
     StoredTensor,
     WeightWriter,
+    kept_type,
     write_head,
     write_layer,
 )
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
-_NARROW_WIDTHS = (1, 4, 8, 16, 32)
-_W8A8_WIDTHS = (1, 4, 8, 12, 16, 24, 32, 48)
+_WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
 """A row more costs so little that every width counts: 24 rows take an eighth less than 32."""
+_FLOAT_WIDTHS = (1, 4, 8, 16, 32)
 _DEFAULT_CONTEXT = 4096
 _BITS: dict[WeightKind, tuple[Bits, Bits]] = {
     "fp32": (None, None),
@@ -100,7 +102,7 @@ def export_checkpoint(
         blocks: Number of blocks into which the layers are cut, as equal as may be.
         prefill_rows: Rows of the widest graph, for prompts.
         decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
-            4, 8, 16 and 32, for `w8a8` also 12, 24 and 48.
+            4, 8, 16 and 32, for other weights than `fp32` also 2, 6, 12, 24 and 48.
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
@@ -167,28 +169,22 @@ def _embedding_form(source: Checkpoint, weights: WeightKind) -> tuple[bool, bool
     """
     _, bits = _BITS[weights]
     config = source.config
-    is_shared = config.tied_head and _least_bits(source.output_tensor(), bits) == 32
+    is_shared = config.tied_head and _with_scales(source.output_tensor(), bits) == 32
     is_half = config.embedding_scale == 1 and source.embedding_tensor().stored_type == "F16"
     return is_shared, weights == "fp32" or (weights == "keep" and (is_shared or not is_half))
 
 
 def _with_scales(tensor: Tensor, bits: Bits) -> float:
     """Bits of each value, with its part of the scale and the zero point of its block."""
-    form = None
-    if bits in (8, 4):
-        form = IntegerFormat(_least_bits(tensor, bits), BLOCK_SIZE, has_zero_points=bits == 4)
-    elif bits == "keep" and tensor.integers is not None:
-        form = tensor.integers.format
-    if form is None:
-        return _least_bits(tensor, bits)
-    return form.bits + (32 + form.bits * form.has_zero_points) / form.block_size
-
-
-def _least_bits(tensor: Tensor, bits: Bits) -> int:
-    """Bits of each value, at least."""
-    if bits == "keep":
-        return 32 if tensor.integers is None else tensor.integers.format.bits
-    return 8 if bits == "w8a8" else bits or 32
+    if bits is None or bits == "w8a8":
+        return 32 if bits is None else 8
+    weight_type = kept_type(tensor) if bits == "keep" else QUANTIZED_TYPES[bits]
+    if weight_type is not None:
+        return BITS_OF_TYPES[weight_type]
+    if tensor.integers is None:
+        return 32
+    form = tensor.integers.format
+    return 8 + (32 + 8 * form.has_zero_points) / form.block_size
 
 
 @dataclass(frozen=True)
@@ -216,7 +212,7 @@ class _Options(BundleOptions):
     @property
     def widths(self) -> list[int]:
         """Same as in `BundleOptions`, and narrow ones."""
-        widths = _W8A8_WIDTHS if self.weights == "w8a8" else _NARROW_WIDTHS
+        widths = _FLOAT_WIDTHS if self.weights == "fp32" else _WIDTHS
         narrow = {width for width in widths if width <= self.decode_rows}
         return sorted(narrow | {self.decode_rows, self.prefill_rows})
 
@@ -311,15 +307,14 @@ class _Exporter:
         with self._staging.create("head.weights") as file:
             stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
         graphs = self._write_graph("head", head_graph(self._model, stored))
-        return HeadFiles(sorted({"head.weights", stored.output.weight.file}), graphs)
+        return HeadFiles(sorted({"head.weights", *stored.output.files}), graphs)
 
     def _kept(self) -> list[KeptWeights] | None:
         """What became of the tensors of a GGUF file, the most frequent type first."""
         if self._options.weights != "keep":
             return None
         counts = Counter(
-            (str(tensor.stored_type), tensor.integers is None or tensor.integers.is_exact)
-            for tensor in self._source.tensors.values()
+            (str(tensor.stored_type), tensor.is_exact) for tensor in self._source.tensors.values()
         )
         return [KeptWeights(name, count, exact) for (name, exact), count in counts.most_common()]
 
@@ -328,7 +323,7 @@ class _Exporter:
         num_bytes = self._staging.records[file].num_bytes
         shape = (self._model.vocab_size, self._model.hidden_size)
         weight = StoredTensor(file, 0, num_bytes, shape, onnx.TensorProto.FLOAT)
-        return StoredLinear(shape[1], shape[0], None, weight, None, None, None)
+        return StoredLinear(shape[1], shape[0], Floats(weight))
 
     def _write_graph(self, name: str, model: onnx.ModelProto) -> dict[int, str]:
         """One graph for all widths, which its rows being symbolic makes possible."""

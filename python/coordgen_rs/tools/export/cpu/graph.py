@@ -13,7 +13,8 @@ Bound to the same memory as key_i, value_i they are updated in place, and nothin
 The head: hidden (1, M, D) to logits (1, M, vocab_size).
 
 Why these operators: every row's bits must be the same at every M (measured, see the tests).
-- Gemm and MatMulNBits hold the weight as stored, `(out, in)`: nothing is transposed on export. The
+- Gemm holds the weight as stored, `(out, in)`; weights in blocks are multiplied by an operator of
+  this package's core (`src/ort`), which adds the residual stream, too. The
   query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - Heads that share a key are further rows of one product, so keys and values are never expanded.
 - A product of a single row takes another kernel with other rounding. It can occur where each head
@@ -37,7 +38,13 @@ from onnx import TensorProto, helper
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.linear import OPSET, LayerGraph, Residual, Rows
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.stored import StoredHead, StoredLayer, StoredTensor
+from coordgen_rs.tools.export.stored import (
+    Panels,
+    StoredHead,
+    StoredLayer,
+    StoredLinear,
+    StoredTensor,
+)
 
 _ROWS, _SLOTS = "rows", "slots"
 """The symbolic dimensions of the graphs' inputs and outputs."""
@@ -132,8 +139,8 @@ def _attention(
     to_rows = graph.integers(_ANY, heads * size)
     attended = graph.node("Reshape", [attended, to_rows], f"{name}.attended_rows")
     rows = graph.rows_for(layer.attention_out, attended)
-    out = graph.product(f"{name}.attention_out", rows, layer.attention_out)
-    return _join(graph, model, layer.attention_out_norm, x, out, f"{name}.after_attention")
+    out, out_norm = layer.attention_out, layer.attention_out_norm
+    return _join(graph, model, out_norm, x, rows, out, f"{name}.attention_out")
 
 
 def _query_key_value(
@@ -227,15 +234,25 @@ def _feed_forward(
     norm, epsilon = layer.ffn_norm, model.rms_norm_eps
     x, normed = graph.normed_for(layer.gate_up, f"{name}.ffn_norm", x, norm, epsilon)
     both = graph.product(f"{name}.gate_up", normed, layer.gate_up)
-    out = graph.product(f"{name}.down", graph.gated_for(layer.down, name, both, model), layer.down)
-    return _join(graph, model, layer.ffn_out_norm, x, out, f"{name}.after_ffn")
+    gated = graph.gated_for(layer.down, name, both, model)
+    return _join(graph, model, layer.ffn_out_norm, x, gated, layer.down, f"{name}.down")
 
 
 def _join(
-    graph: _Graph, model: ModelConfig, norm: StoredTensor | None, x: Residual, out: Rows, name: str
+    graph: _Graph,
+    model: ModelConfig,
+    norm: StoredTensor | None,
+    x: Residual,
+    rows: Rows,
+    layer: StoredLinear,
+    name: str,
 ) -> Residual:
-    """The residual stream `x` plus what a layer gives, normed and scaled."""
-    if out.scale is not None and norm is None and model.residual_scale == 1:
+    """The residual stream `x` plus what a layer gives for some rows, normed and scaled."""
+    is_bare = norm is None and model.residual_scale == 1
+    if is_bare and isinstance(layer.weights, Panels):
+        return Residual(graph.sum(name, rows, layer, layer.weights, x.stream))
+    out = graph.product(name, rows, layer)
+    if is_bare and out.scale is not None:
         return Residual(x.stream, out)
     added = graph.scaled(out)
     if norm is not None:
@@ -243,4 +260,4 @@ def _join(
     if model.residual_scale != 1:
         # Not folded into weights: those of a checkpoint may be integers, which stay as they are.
         added = graph.node("Mul", [added, graph.number(model.residual_scale)], f"{name}.scaled")
-    return Residual(graph.node("Add", [x.stream, added], name))
+    return Residual(graph.node("Add", [x.stream, added], f"{name}.added"))

@@ -33,7 +33,7 @@ class Grids:
     """The sixteen numbers that each of some blocks can hold."""
 
     steps: _Array
-    """`(n, 1)`, any finite number"""
+    """`(n, 1)`, numbers of float16, in which they are stored"""
     zeros: _Array
     """`(n, 1)`, whole numbers from 0 to 15"""
 
@@ -70,7 +70,7 @@ def search_grids(blocks: _Array, importance: _Array | None = None) -> Grids:
             np.where(is_better, grids.zeros, best.zeros),
         )
         least = np.where(is_better, error, least)
-    return Grids(best.steps * np.exp2(exponents, dtype=np.float32), best.zeros)
+    return Grids(as_half(best.steps * np.exp2(exponents, dtype=np.float32)), best.zeros)
 
 
 def _bounds(blocks: _Array) -> tuple[_Array, _Array]:
@@ -119,6 +119,12 @@ def _dot(one: _Array, other: _Array) -> _Array:
     """Products of rows with rows, `(n, 1)`."""
     products: _Array = np.einsum("ij,ij->i", one, other)
     return products[:, None]
+
+
+def as_half(steps: _Array) -> _Array:
+    """The nearest numbers of float16: infinite where there is none."""
+    with np.errstate(over="ignore"):
+        return steps.astype(np.float16).astype(np.float32)
 
 
 def inverse(steps: _Array) -> _Array:

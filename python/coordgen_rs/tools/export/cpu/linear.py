@@ -15,9 +15,21 @@ from onnx import TensorProto, helper
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu import w8a8
 from coordgen_rs.tools.export.graph_builder import GraphBuilder
-from coordgen_rs.tools.export.stored import StoredLinear, StoredTensor
+from coordgen_rs.tools.export.stored import (
+    Columns,
+    Floats,
+    Integers,
+    Panels,
+    StoredLinear,
+    StoredTensor,
+)
 
 OPSET = 24
+
+
+def _is_w8a8(layer: StoredLinear) -> bool:
+    """Whether it reads rounded rows."""
+    return isinstance(layer.weights, Columns)
 
 
 @dataclass(frozen=True)
@@ -56,33 +68,46 @@ class LayerGraph(GraphBuilder):
 
     def product(self, name: str, rows: Rows, layer: StoredLinear) -> Rows:
         """`rows (M, in)` times the layer's weight, plus its bias: `(M, out)`."""
-        weight = self.weight(f"{name}.weight", layer.weight)
-        bias = [self.weight(f"{name}.bias", layer.bias)] if layer.bias else []
-        if layer.scales is None:
-            return Rows(self.node("Gemm", [rows.x, weight, *bias], name, transB=1))
-        scales = self.weight(f"{name}.scales", layer.scales)
-        if rows.scale is not None:
-            inputs = [rows.x, weight, self.number(1.0), scales, self._middle()]
-            product = replace(rows, x=self.node("MatMulIntegerToFloat", inputs, name))
-            if not bias:
-                return product
-            return Rows(self.node("Add", [self.scaled(product), *bias], f"{name}.with_bias"))
-        inputs = [rows.x, weight, scales]
-        zeros = layer.zero_points
-        inputs += [self.weight(f"{name}.zero_points", zeros)] if zeros else [""]
-        inputs += ["", *bias] if bias else []
-        blocks = self.node(
-            "MatMulNBits",
-            inputs,
+        bias = self.weight(f"{name}.bias", layer.bias) if layer.bias else ""
+        match layer.weights:
+            case Panels() as panels:
+                return Rows(self._panels(name, rows.x, layer, panels, "", bias))
+            case Floats(values):
+                inputs = [rows.x, self.weight(f"{name}.weight", values), bias]
+                return Rows(self.node("Gemm", inputs[: 3 if bias else 2], name, transB=1))
+            case Columns(values, scales):
+                inputs = [rows.x, self.weight(f"{name}.weight", values), self.number(1.0)]
+                inputs += [self.weight(f"{name}.scales", scales), self._middle()]
+                product = replace(rows, x=self.node("MatMulIntegerToFloat", inputs, name))
+                if not bias:
+                    return product
+                return Rows(self.node("Add", [self.scaled(product), bias], f"{name}.with_bias"))
+            case Integers(values, scales, zeros, block_size):
+                inputs = [rows.x, self.weight(f"{name}.weight", values)]
+                inputs.append(self.weight(f"{name}.scales", scales))
+                inputs.append(self.weight(f"{name}.zero_points", zeros) if zeros else "")
+                inputs += ["", bias] if bias else []
+                sizes = {"K": layer.in_features, "N": layer.out_features}
+                # Activations are rounded to 8 bits; level 0 gives one row other bits than many.
+                how = {"bits": 8, "block_size": block_size, "accuracy_level": 4}
+                return Rows(self.node("MatMulNBits", inputs, name, **sizes, **how))
+
+    def sum(self, name: str, rows: Rows, layer: StoredLinear, panels: Panels, stream: str) -> str:
+        """`stream` plus the product of `rows` with a layer in panels, in one node."""
+        return self._panels(name, rows.x, layer, panels, stream, "")
+
+    def _panels(
+        self, name: str, x: str, layer: StoredLinear, panels: Panels, stream: str, bias: str
+    ) -> str:
+        weights = [self.weight(f"{name}.weight_{i}", it) for i, it in enumerate(panels.segments)]
+        return self.node(
+            "Product",
+            [x, stream, bias, "", *weights],
             name,
-            K=layer.in_features,
-            N=layer.out_features,
-            bits=layer.bits,
-            block_size=layer.block_size,
-            # Activations are rounded to 8 bits; with level 0 one row gives other bits than many.
-            accuracy_level=4,
+            columns=layer.in_features,
+            sizes=panels.sizes,
+            types=",".join(panels.types),
         )
-        return Rows(blocks)
 
     def scaled(self, rows: Rows) -> str:
         """`rows (M, size)` times the scales that they lack, joined with their rests."""
@@ -96,13 +121,13 @@ class LayerGraph(GraphBuilder):
 
     def rows_for(self, layer: StoredLinear, x: str) -> Rows:
         """`x (M, in)` as the layer reads it."""
-        return self._rounded(w8a8.FINE_ROWS, [x], x) if layer.is_w8a8 else Rows(x)
+        return self._rounded(w8a8.FINE_ROWS, [x], x) if _is_w8a8(layer) else Rows(x)
 
     def normed_for(
         self, layer: StoredLinear, name: str, x: Residual, weight: StoredTensor, epsilon: float
     ) -> tuple[Residual, Rows]:
         """RMSNorm of the residual stream as the layer reads it, and the stream with all added."""
-        if not layer.is_w8a8:
+        if not _is_w8a8(layer):
             return x, Rows(self.norm(name, x.stream, weight, epsilon))
         scale = self.weight(f"{name}.weight", weight)
         if x.product is None or x.product.scale is None:
@@ -117,7 +142,7 @@ class LayerGraph(GraphBuilder):
         self, layer: StoredLinear, name: str, x: str, weight: StoredTensor, epsilon: float
     ) -> Rows:
         """RMSNorm of `x (M, in)`, to which nothing is to be added, as the head reads it."""
-        if not layer.is_w8a8:
+        if not _is_w8a8(layer):
             return Rows(self.norm(name, x, weight, epsilon))
         scale = self.weight(f"{name}.weight", weight)
         return self._rounded(w8a8.FINE_NORM_ROWS, [x, scale], name, epsilon=epsilon)
@@ -125,7 +150,7 @@ class LayerGraph(GraphBuilder):
     def gated_for(self, layer: StoredLinear, name: str, both: Rows, model: ModelConfig) -> Rows:
         """Activated gates times what they gate, as the layer reads it; `both (M, 2 * ffn_size)`."""
         is_silu = model.activation == "silu"
-        if is_silu and layer.is_w8a8 and both.scale is not None:
+        if is_silu and _is_w8a8(layer) and both.scale is not None:
             inputs = [both.x, both.scale]
             return self._rounded(w8a8.FINE_GATE_ROWS, inputs, f"{name}.activated")
         gate, up = f"{name}.gate", f"{name}.up"

@@ -1,8 +1,8 @@
-"""Block-wise quantisation of weights, in the layout of ONNX Runtime's MatMulNBits.
+"""Weights in blocks of integers: as products read them, and as ONNX Runtime's MatMulNBits does.
 
-In: rows of a float32 matrix. Out: unsigned 8- or 4-bit values in blocks of 32 along the row, a
-float32 scale per block and, for 4 bits, a zero point per block. Or integers as a checkpoint holds
-them, whose values stay exactly what they are.
+In: rows of a float32 matrix, or integers as a checkpoint holds them. Out: blocks of 32 along the
+row as GGUF files have them (Q4_0, Q4_1, Q8_0), with float16 scales; or 8-bit values with a float32
+scale per block and perhaps a zero point, for integers that have no such form.
 
 8 bits are symmetric: a zero point of their own lowers the weights' error only from 0.53 to 0.48 %.
 4 bits are asymmetric, and their steps are searched (`int4.py`).
@@ -16,27 +16,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, IntegerRows
-from coordgen_rs.tools.export.cpu.int4 import Grids, inverse, search_grids
+from coordgen_rs.tools.export.checkpoints.tensor import (
+    MIDDLE_OF_8_BITS,
+    IntegerFormat,
+    IntegerRows,
+)
+from coordgen_rs.tools.export.cpu.int4 import as_half, inverse, search_grids
 
 BLOCK_SIZE = 32
+QUANTIZED_TYPES = {4: "Q4_1", 8: "Q8_0"}
+"""What float weights of so many bits are written as."""
+BITS_OF_TYPES = {"Q4_0": 4.5, "Q4_1": 5.0, "Q8_0": 8.5}
+"""Bits of a weight, with its part of the scale and the minimum."""
 _AT_A_TIME = 4096
 """Blocks that are searched at a time."""
 
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """Some rows of a matrix; a weight is `(value - zero point) * scale` of its block.
-
-    Two 4-bit numbers share a byte, the first in its low half. Without zero points they are 128.
-    """
+    """Some rows of a matrix; a weight is `(value - zero point) * scale` of its block."""
 
     values: NDArray[np.uint8]
-    """`(n, blocks, block size * bits / 8)`"""
+    """`(n, blocks, block size)`"""
     scales: NDArray[np.float32]
     """`(n, blocks)`"""
     zero_points: NDArray[np.uint8] | None
-    """`(n, blocks / 2 rounded up)` for 4 bits, `(n, blocks)` for 8"""
+    """`(n, blocks)`; None stands for 128"""
 
 
 def num_blocks(in_features: int) -> int:
@@ -44,71 +49,85 @@ def num_blocks(in_features: int) -> int:
     return math.ceil(in_features / BLOCK_SIZE)
 
 
-def quantize_rows(rows: NDArray[np.float32], bits: int) -> QuantizedRows:
-    """Quantises `(n, in_features)` float32 rows to 8 or 4 bits."""
+def quantize_rows(rows: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
+    """Rows `(n, in_features)` in blocks of 4 or 8 bits, `(n, blocks, bytes of a block)`."""
     n, in_features = rows.shape
     blocks = num_blocks(in_features)
     padded = np.zeros((n, blocks * BLOCK_SIZE), np.float32)
     padded[:, :in_features] = rows
     in_blocks = padded.reshape(n, blocks, BLOCK_SIZE)
-    return _symmetric_8(in_blocks) if bits == 8 else _asymmetric_4(in_blocks)
+    integers = _symmetric_8(in_blocks) if bits == 8 else _asymmetric_4(in_blocks)
+    return blocks_of(integers, bits)
+
+
+def block_type(form: IntegerFormat) -> str | None:
+    """What integers can be written as by `blocks_of`; None if not as any."""
+    types = {(4, False): "Q4_0", (4, True): "Q4_1", (8, False): "Q8_0"}
+    is_block = form.block_size == BLOCK_SIZE
+    return types.get((form.bits, form.has_zero_points)) if is_block else None
+
+
+def blocks_of(rows: IntegerRows, bits: int) -> NDArray[np.uint8]:
+    """Integers of 4 or 8 bits in blocks of 32 as GGUF has them, `(n, blocks, bytes of a block)`.
+
+    Scales, and what zero points stand for, are rounded to float16: infinite where they are too
+    large for it.
+    """
+    n, num = rows.scales.shape
+    values = rows.values.reshape(n, num, BLOCK_SIZE)
+    with np.errstate(over="ignore"):
+        numbers = [rows.scales]
+        if rows.zero_points is not None:
+            numbers.append(-rows.zero_points.astype(np.float32) * rows.scales)
+        halves = np.stack(numbers, -1).astype("<f2")
+    if bits == 8:
+        values = values ^ np.uint8(MIDDLE_OF_8_BITS)
+    else:
+        values = values[..., :16] | values[..., 16:] << np.uint8(4)
+    return np.concatenate([halves.view(np.uint8), values], -1)
 
 
 def common_format(formats: Sequence[IntegerFormat]) -> IntegerFormat:
-    """The format of the fewest bits that holds the values of all formats exactly."""
+    """The format of 8 bits that holds the values of all formats exactly."""
     return IntegerFormat(
-        max(it.bits for it in formats),
-        min(it.block_size for it in formats),
-        any(it.has_zero_points for it in formats),
+        8, min(it.block_size for it in formats), any(it.has_zero_points for it in formats)
     )
 
 
 def pack_rows(rows: IntegerRows, held: IntegerFormat, wanted: IntegerFormat) -> QuantizedRows:
     """Integers in the format `wanted`, one that `common_format` gave for `held` and others."""
-    middle, shift = 1 << held.bits - 1, (1 << wanted.bits - 1) - (1 << held.bits - 1)
+    middle = 1 << held.bits - 1
+    shift = np.uint8(MIDDLE_OF_8_BITS - middle)
     repeats = held.block_size // wanted.block_size
-    values = (rows.values + np.uint8(shift)).reshape(len(rows.values), -1, wanted.block_size)
+    values = (rows.values + shift).reshape(len(rows.values), -1, wanted.block_size)
     zero_points = None
     if wanted.has_zero_points:
         zeros = rows.zero_points
         zeros = np.full(rows.scales.shape, middle, np.uint8) if zeros is None else zeros
-        zero_points = (zeros + np.uint8(shift)).repeat(repeats, axis=1)
-        zero_points = _pack(zero_points) if wanted.bits == 4 else zero_points
-    packed = _pack(values) if wanted.bits == 4 else values
-    return QuantizedRows(packed, rows.scales.repeat(repeats, axis=1), zero_points)
+        zero_points = (zeros + shift).repeat(repeats, axis=1)
+    return QuantizedRows(values, rows.scales.repeat(repeats, axis=1), zero_points)
 
 
-def _symmetric_8(blocks: NDArray[np.float32]) -> QuantizedRows:
-    """The element of largest magnitude becomes exactly -128, its sign goes into the scale."""
+def _symmetric_8(blocks: NDArray[np.float32]) -> IntegerRows:
+    """The element of largest magnitude becomes -128, its sign goes into the scale."""
     extremes = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
-    scales = extremes / np.float32(-128)
-    values = np.clip(np.rint(blocks * inverse(scales)) + 128, 0, 255)
-    return QuantizedRows(values.astype(np.uint8), scales[..., 0], None)
+    scales = as_half(extremes / np.float32(-128))
+    values = np.clip(np.rint(blocks * inverse(scales)) + MIDDLE_OF_8_BITS, 0, 255)
+    return IntegerRows(_as_rows(values), scales[..., 0], None)
 
 
-def _asymmetric_4(blocks: NDArray[np.float32]) -> QuantizedRows:
+def _asymmetric_4(blocks: NDArray[np.float32]) -> IntegerRows:
     """The grids of least error; some blocks at a time, which stay in the cache."""
-    n, num_blocks, size = blocks.shape
+    n, num, size = blocks.shape
     parts = []
-    for some in np.array_split(blocks.reshape(-1, size), -(-n * num_blocks // _AT_A_TIME)):
+    for some in np.array_split(blocks.reshape(-1, size), -(-n * num // _AT_A_TIME)):
         grids = search_grids(some)
         parts.append((grids.values(some), grids.steps, grids.zeros))
     values, steps, zeros = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return packed_4(values, Grids(steps, zeros), (n, num_blocks))
+    zeros = zeros.astype(np.uint8).reshape(n, num)
+    return IntegerRows(_as_rows(values.reshape(n, num, size)), steps.reshape(n, num), zeros)
 
 
-def packed_4(values: NDArray[np.float32], grids: Grids, shape: tuple[int, int]) -> QuantizedRows:
-    """Whole numbers of 4 bits `(n * blocks, block size)` as stored; `shape` is `n, blocks`."""
-    return QuantizedRows(
-        _pack(values.reshape(*shape, -1)),
-        grids.steps.reshape(shape),
-        _pack(grids.zeros.reshape(shape)),
-    )
-
-
-def _pack(numbers: NDArray[Any]) -> NDArray[np.uint8]:
-    """Two 4-bit numbers to a byte along the last axis, an odd one alone."""
-    packed = numbers[..., 0::2].astype(np.uint8)
-    second = numbers[..., 1::2].astype(np.uint8)
-    packed[..., : second.shape[-1]] |= second << 4
-    return packed
+def _as_rows(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Whole numbers `(n, blocks, block size)` as bytes, row by row."""
+    return values.astype(np.uint8).reshape(len(values), -1)

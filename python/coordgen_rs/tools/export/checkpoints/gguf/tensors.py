@@ -8,6 +8,7 @@ of their query and key weights for that; here they are put back.
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,16 @@ from coordgen_rs.tools.export.checkpoints.gguf.block_types import (
     is_exact,
 )
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, GgufTensor
-from coordgen_rs.tools.export.checkpoints.tensor import IntegerRows, StoredIntegers, Tensor
+from coordgen_rs.tools.export.checkpoints.tensor import (
+    IntegerRows,
+    StoredBlocks,
+    StoredIntegers,
+    Tensor,
+)
 
+_HALVES = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}
+"""Types that products read as they are, with how many float16 begin a block: its scale, and its
+minimum."""
 _ROTATED = re.compile(r"\.([qk])_proj\.")
 
 
@@ -56,6 +65,28 @@ class _Rows:
             rows.values[order], rows.scales[order], None if zeros is None else zeros[order]
         )
 
+    def blocks(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Rows `start..stop` as they are, `(n, blocks, bytes of a block)`.
+
+        Raises:
+            CheckpointError: The file ends early, or holds what is no number.
+        """
+        raw, order = self._raw(start, stop)
+        num_blocks = self.stored.shape[1] // 32
+        blocks = raw[order].reshape(stop - start, num_blocks, -1)
+        halves = np.ascontiguousarray(blocks[..., : 2 * _HALVES[self.stored.type.name]])
+        self._check(halves.view("<f2"))
+        return blocks
+
+    def _check(self, values: NDArray[Any]) -> None:
+        """Refuse what is no number.
+
+        Raises:
+            CheckpointError: There is some.
+        """
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{self.path}: {self.stored.name} holds NaN or infinite values")
+
     def _weights(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Raw rows as float32.
 
@@ -72,8 +103,7 @@ class _Rows:
                 f"{self.path}: {stored.name} has the type {stored.type.name}, which is not "
                 "supported"
             ) from error
-        if not np.isfinite(rows).all():
-            raise CheckpointError(f"{self.path}: {stored.name} holds NaN or infinite values")
+        self._check(rows)
         return rows
 
     def _raw(self, start: int, stop: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
@@ -144,7 +174,10 @@ def _tensor(path: Path, name: str, stored: GgufTensor, head_dim: int | None) -> 
     integers = None
     if not is_float:
         integers = StoredIntegers(integer_format(stored.type), rows.integers, is_exact(stored.type))
-    return Tensor(name, stored.shape, rows.floats, integers, stored.type.name)
+    blocks = None
+    if stored.type.name in _HALVES:
+        blocks = StoredBlocks(stored.type.name, rows.blocks)
+    return Tensor(name, stored.shape, rows.floats, integers, blocks, stored.type.name)
 
 
 def read_numbers(header: GgufHeader, name: str) -> list[float]:
