@@ -17,7 +17,7 @@ use coordgen_rs::draft::methods::source_named;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::tree::draft_tree::DraftTree;
 use coordgen_rs::tree::mask::{MASKED, VISIBLE};
-use coordgen_rs::tree::step_inputs::{StepBuffers, StepInputs};
+use coordgen_rs::tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};
 
 const LENGTHS: [usize; 3] = [1_000, 100_000, 1_000_000];
 /// Rows of the step, and so nodes of the tree.
@@ -40,7 +40,13 @@ impl Buffers {
 
     fn lend(&mut self) -> StepBuffers<'_> {
         let Self { input_ids, position_ids, mask } = self;
-        StepBuffers { input_ids, position_ids, mask, window_mask: &mut [] }
+        StepBuffers {
+            input_ids,
+            position_ids,
+            mask,
+            window_mask: &mut [],
+            path: PathBuffers::default(),
+        }
     }
 }
 

@@ -239,4 +239,4 @@ pub use error::{Error, Result};
 pub use ids::{BlockId, Graph, NodeId, StateId, TokenId};
 pub use logits::Logits;
 pub use tree::draft_tree::DraftTree;
-pub use tree::step_inputs::{StepBuffers, StepInputs};
+pub use tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};

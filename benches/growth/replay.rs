@@ -21,7 +21,7 @@ use coordgen_rs::error::Result;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::top_k::top_k;
 use coordgen_rs::tree::draft_tree::DraftTree;
-use coordgen_rs::tree::step_inputs::{StepBuffers, StepInputs};
+use coordgen_rs::tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};
 
 use crate::asked::{Asked, questions};
 use crate::cases::{Case, Model, Tree};
@@ -223,7 +223,13 @@ impl<'a> Replay<'a> {
         for (inputs, (input_ids, position_ids, mask)) in
             self.inputs.iter_mut().zip(&mut self.buffers)
         {
-            let buffers = StepBuffers { input_ids, position_ids, mask, window_mask: &mut [] };
+            let buffers = StepBuffers {
+                input_ids,
+                position_ids,
+                mask,
+                window_mask: &mut [],
+                path: PathBuffers::default(),
+            };
             inputs.fill(&root, past_len, buffers).expect("the step fits");
         }
     }
@@ -236,7 +242,13 @@ impl<'a> Replay<'a> {
         self.run_model(past_len);
         let step = self.propose(past_len);
         let (input_ids, position_ids, mask) = &mut self.buffers[step];
-        let buffers = StepBuffers { input_ids, position_ids, mask, window_mask: &mut [] };
+        let buffers = StepBuffers {
+            input_ids,
+            position_ids,
+            mask,
+            window_mask: &mut [],
+            path: PathBuffers::default(),
+        };
         self.inputs[step].fill(self.drafter.tree(), past_len, buffers).expect("the step fits");
         counted(false);
         let coming = &self.text.answer[self.num_given..];

@@ -126,23 +126,29 @@ class StepInputs:
     Args:
         input_ids: `(rows,) i64`.
         position_ids: `(rows,) i64`.
-        mask: `(1, .., rows, attended) f32`, additive: 0 where a row sees a slot, -10,000 elsewhere.
+        mask: `(1, .., rows, attended) f32`, additive: 0 where a row sees a slot, -10,000 elsewhere;
+            None where there is a path.
         window_mask: The same, for layers with a sliding window; None if there are none.
         window: Number of tokens that such a layer sees, a row's own included.
+        path: In place of masks, what attention along the path reads: each node's parent `(slots,)
+            i32`, -1 for the root; committed tokens `(1,) i32`; the node of row 0 and the number of
+            rows that hold nodes `(2,) i32`.
 
     Raises:
         ShapeError: An array has another dtype or shape, or is not C-contiguous.
-        OptionError: `window` is 0, or given without `window_mask` or the other way round.
+        OptionError: `window` is 0, or given without `window_mask` or the other way round; there are
+            both a mask and a path, or neither.
     """
 
     def __new__(
         cls,
         input_ids: NDArray[np.int64],
         position_ids: NDArray[np.int64],
-        mask: NDArray[np.float32],
+        mask: NDArray[np.float32] | None = None,
         *,
         window_mask: NDArray[np.float32] | None = None,
         window: int | None = None,
+        path: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None = None,
     ) -> StepInputs: ...
     @property
     def rows(self) -> int:
@@ -150,7 +156,7 @@ class StepInputs:
 
     @property
     def attended(self) -> int:
-        """Slots that the mask covers."""
+        """Slots that the mask covers, or that there are."""
 
     @property
     def num_nodes(self) -> int:
@@ -165,8 +171,8 @@ class StepInputs:
         """The array given, `(rows,) i64`."""
 
     @property
-    def mask(self) -> NDArray[np.float32]:
-        """The array given, `(1, .., rows, attended) f32`."""
+    def mask(self) -> NDArray[np.float32] | None:
+        """The array given, `(1, .., rows, attended) f32`, or None."""
 
     @property
     def window_mask(self) -> NDArray[np.float32] | None:

@@ -8,7 +8,7 @@ use super::convert::{array, integers, matrix, token_ids};
 use super::errors::{OptionError, ShapeError};
 use crate::error::Result;
 use crate::tree::draft_tree::DraftTree;
-use crate::tree::step_inputs::{StepBuffers, StepInputs};
+use crate::tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};
 
 #[doc = stub_doc!("StepInputs")]
 #[pyclass(name = "StepInputs", module = "coordgen_rs._core")]
@@ -22,12 +22,14 @@ pub struct PyStepInputs {
     position_ids: Py<PyArrayDyn<i64>>,
     #[doc = stub_doc!("StepInputs.mask")]
     #[pyo3(get)]
-    mask: Py<PyArrayDyn<f32>>,
+    mask: Option<Py<PyArrayDyn<f32>>>,
     #[doc = stub_doc!("StepInputs.window_mask")]
     #[pyo3(get)]
     window_mask: Option<Py<PyArrayDyn<f32>>>,
+    /// Parents, lengths, span.
+    path: Option<[Py<PyArrayDyn<i32>>; 3]>,
     /// Where the buffers stood when all of them could be written at once; `None` if they could not.
-    apart_at: Option<[usize; 4]>,
+    apart_at: Option<[usize; 7]>,
 }
 
 impl PyStepInputs {
@@ -73,10 +75,21 @@ impl PyStepInputs {
             StepBuffers {
                 input_ids: self.input_ids.bind(py).as_slice_mut()?,
                 position_ids: self.position_ids.bind(py).as_slice_mut()?,
-                mask: self.mask.bind(py).as_slice_mut()?,
+                mask: match &self.mask {
+                    Some(mask) => mask.bind(py).as_slice_mut()?,
+                    None => &mut [],
+                },
                 window_mask: match &self.window_mask {
                     Some(mask) => mask.bind(py).as_slice_mut()?,
                     None => &mut [],
+                },
+                path: match &self.path {
+                    Some([parents, lengths, span]) => PathBuffers {
+                        parents: parents.bind(py).as_slice_mut()?,
+                        lengths: lengths.bind(py).as_slice_mut()?,
+                        span: span.bind(py).as_slice_mut()?,
+                    },
+                    None => PathBuffers::default(),
                 },
             }
         };
@@ -91,18 +104,32 @@ impl PyStepInputs {
     ) -> PyResult<()> {
         let mut input_ids = self.input_ids.bind(py).try_readwrite()?;
         let mut position_ids = self.position_ids.bind(py).try_readwrite()?;
-        let mut mask = self.mask.bind(py).try_readwrite()?;
-        let mut window_mask = match &self.window_mask {
-            Some(mask) => Some(mask.bind(py).try_readwrite()?),
-            None => None,
+        let borrowed = |array: &Option<Py<PyArrayDyn<f32>>>| {
+            array.as_ref().map(|array| array.bind(py).try_readwrite()).transpose()
         };
+        let (mut mask, mut window_mask) = (borrowed(&self.mask)?, borrowed(&self.window_mask)?);
+        let mut path = Vec::new();
+        for array in self.path.iter().flatten() {
+            path.push(array.bind(py).try_readwrite()?);
+        }
         let buffers = StepBuffers {
             input_ids: input_ids.as_slice_mut()?,
             position_ids: position_ids.as_slice_mut()?,
-            mask: mask.as_slice_mut()?,
+            mask: match &mut mask {
+                Some(mask) => mask.as_slice_mut()?,
+                None => &mut [],
+            },
             window_mask: match &mut window_mask {
                 Some(mask) => mask.as_slice_mut()?,
                 None => &mut [],
+            },
+            path: match path.as_mut_slice() {
+                [parents, lengths, span] => PathBuffers {
+                    parents: parents.as_slice_mut()?,
+                    lengths: lengths.as_slice_mut()?,
+                    span: span.as_slice_mut()?,
+                },
+                _ => PathBuffers::default(),
             },
         };
         self.apart_at = self.addresses(py);
@@ -110,17 +137,22 @@ impl PyStepInputs {
     }
 
     /// Where the buffers stand, 0 for one that there is not; `None` where one is read-only.
-    fn addresses(&self, py: Python<'_>) -> Option<[usize; 4]> {
-        let window_mask = match &self.window_mask {
-            Some(mask) => writeable_address(mask.bind(py))?,
-            None => 0,
+    fn addresses(&self, py: Python<'_>) -> Option<[usize; 7]> {
+        let of = |mask: &Option<Py<PyArrayDyn<f32>>>| match mask {
+            Some(mask) => writeable_address(mask.bind(py)),
+            None => Some(0),
         };
-        Some([
+        let mut all = [0; 7];
+        all[..4].copy_from_slice(&[
             writeable_address(self.input_ids.bind(py))?,
             writeable_address(self.position_ids.bind(py))?,
-            writeable_address(self.mask.bind(py))?,
-            window_mask,
-        ])
+            of(&self.mask)?,
+            of(&self.window_mask)?,
+        ]);
+        for (address, array) in all[4..].iter_mut().zip(self.path.iter().flatten()) {
+            *address = writeable_address(array.bind(py))?;
+        }
+        Some(all)
     }
 }
 
@@ -132,18 +164,46 @@ fn writeable_address<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> Option<usi
     (flags & NPY_ARRAY_WRITEABLE != 0).then(|| array.data().addr())
 }
 
+/// `object` as an array of `len` numbers.
+fn vector(object: &Bound<'_, PyAny>, what: &str, len: usize) -> PyResult<Py<PyArrayDyn<i32>>> {
+    let array = array::<i32>(object, what)?;
+    if array.shape() != [len] {
+        let message = format!("{what} must have shape ({len},), not {:?}", array.shape());
+        return Err(ShapeError::new_err(message));
+    }
+    Ok(array.clone().unbind())
+}
+
 #[pymethods]
 impl PyStepInputs {
     #[new]
-    #[pyo3(signature = (input_ids, position_ids, mask, *, window_mask=None, window=None))]
+    #[pyo3(signature = (input_ids, position_ids, mask=None, *, window_mask=None, window=None, path=None))]
     fn new(
         input_ids: &Bound<'_, PyAny>,
         position_ids: &Bound<'_, PyAny>,
-        mask: &Bound<'_, PyAny>,
+        mask: Option<&Bound<'_, PyAny>>,
         window_mask: Option<&Bound<'_, PyAny>>,
         window: Option<usize>,
+        path: Option<[Bound<'_, PyAny>; 3]>,
     ) -> PyResult<Self> {
-        let (mask, rows, attended) = matrix::<f32>(mask, "mask")?;
+        let (core, mask, path) = match (mask, path) {
+            (Some(mask), None) => {
+                let (mask, rows, attended) = matrix::<f32>(mask, "mask")?;
+                (StepInputs::new(rows, attended)?, Some(mask.clone()), None)
+            }
+            (None, Some([parents, lengths, span])) => {
+                let rows = array::<i64>(input_ids, "input_ids")?.len();
+                let slots = array::<i32>(&parents, "parents")?.len();
+                let path = [
+                    vector(&parents, "parents", slots)?,
+                    vector(&lengths, "lengths", 1)?,
+                    vector(&span, "span", 2)?,
+                ];
+                (StepInputs::new(rows, slots)?.with_path(), None, Some(path))
+            }
+            _ => return Err(OptionError::new_err("one of mask and path must be given")),
+        };
+        let rows = core.rows();
         let row_array = |object, what| {
             let array = array::<i64>(object, what)?;
             match array.shape() {
@@ -151,14 +211,13 @@ impl PyStepInputs {
                     Ok(array.clone().unbind())
                 }
                 shape => Err(ShapeError::new_err(format!(
-                    "{what} must have shape ({rows},) as the mask has {rows} rows, not {shape:?}"
+                    "{what} must have shape ({rows},) as the step has {rows} rows, not {shape:?}"
                 ))),
             }
         };
-        let core = StepInputs::new(rows, attended)?;
-        let (core, window_mask) = match (window_mask, window) {
-            (None, None) => (core, None),
-            (Some(window_mask), Some(window)) => {
+        let (core, window_mask) = match (window_mask, window, &mask) {
+            (None, None, _) => (core, None),
+            (Some(window_mask), Some(window), Some(mask)) => {
                 let (window_mask, ..) = matrix::<f32>(window_mask, "window_mask")?;
                 if window_mask.shape() != mask.shape() {
                     return Err(ShapeError::new_err(format!(
@@ -169,14 +228,18 @@ impl PyStepInputs {
                 }
                 (core.with_window(window)?, Some(window_mask.clone().unbind()))
             }
-            _ => return Err(OptionError::new_err("window and window_mask go together")),
+            _ => {
+                let message = "window and window_mask go together, with a mask";
+                return Err(OptionError::new_err(message));
+            }
         };
         Ok(Self {
             core,
             input_ids: row_array(input_ids, "input_ids")?,
             position_ids: row_array(position_ids, "position_ids")?,
-            mask: mask.clone().unbind(),
+            mask: mask.map(Bound::unbind),
             window_mask,
+            path,
             apart_at: None,
         })
     }

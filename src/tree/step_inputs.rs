@@ -1,7 +1,9 @@
-//! What the graph reads in a step: ids, positions and the tree attention mask at fixed width.
+//! What the graph reads in a step: ids, positions, and what each row attends to, at fixed width.
 //!
 //! In: a draft tree and the number of committed tokens. Out: the caller's own buffers, filled in
 //! place. Embeddings, rotary tables and the cache are the session's.
+
+use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
@@ -16,10 +18,24 @@ pub struct StepBuffers<'a> {
     pub input_ids: &'a mut [i64],
     /// Positions, `(rows,) i64`: committed tokens plus the node's depth.
     pub position_ids: &'a mut [i64],
-    /// Additive mask, `(rows, attended) f32` of [`VISIBLE`] and [`MASKED`].
+    /// Additive mask, `(rows, attended) f32` of [`VISIBLE`] and [`MASKED`]; empty where there is
+    /// none.
     pub mask: &'a mut [f32],
     /// The same for layers with a sliding window; empty where there is none.
     pub window_mask: &'a mut [f32],
+    /// What takes the place of masks; empty where they are there.
+    pub path: PathBuffers<'a>,
+}
+
+/// What attention along the path reads (`src/ort`), of one sequence.
+#[derive(Debug, Default)]
+pub struct PathBuffers<'a> {
+    /// Each node's parent, or -1 for the root, `(attended,) i32`; those of a step's nodes are written.
+    pub parents: &'a mut [i32],
+    /// Committed tokens, `(1,) i32`.
+    pub lengths: &'a mut [i32],
+    /// The node of row 0, and how many rows hold nodes, `(2,) i32`.
+    pub span: &'a mut [i32],
 }
 
 /// The shape of a step, and how far its mask is filled.
@@ -45,6 +61,7 @@ pub struct StepInputs {
     filled_past_len: Option<usize>,
     num_nodes: usize,
     window: Option<WindowMask>,
+    has_path: bool,
 }
 
 impl StepInputs {
@@ -59,7 +76,19 @@ impl StepInputs {
         if rows > attended {
             return Err(Error::StepOutOfRange { past_len: 0, rows, attended });
         }
-        Ok(Self { rows, attended, filled_past_len: None, num_nodes: 0, window: None })
+        Ok(Self {
+            rows,
+            attended,
+            filled_past_len: None,
+            num_nodes: 0,
+            window: None,
+            has_path: false,
+        })
+    }
+
+    /// The same with paths in place of masks.
+    pub fn with_path(self) -> Self {
+        Self { has_path: true, window: None, ..self }
     }
 
     /// The same with a second mask, for layers in which a row sees its own token and the
@@ -101,13 +130,17 @@ impl StepInputs {
         buffers: StepBuffers<'_>,
     ) -> Result<()> {
         self.check(tree.num_nodes(), past_len, &buffers)?;
-        let StepBuffers { input_ids, position_ids, mask, window_mask } = buffers;
+        let StepBuffers { input_ids, position_ids, mask, window_mask, path } = buffers;
         self.num_nodes = tree.num_nodes();
         input_ids.fill(0);
         position_ids.fill(0);
         for (node, (token, depth)) in tree.token_ids().iter().zip(tree.depths()).enumerate() {
             input_ids[node] = i64::from(token.0);
             position_ids[node] = past_len as i64 + i64::from(*depth);
+        }
+        if self.has_path {
+            path.fill(tree, 0..tree.num_nodes(), past_len);
+            return Ok(());
         }
         self.fill_mask(tree.parents(), past_len, mask);
         if let Some(window) = &mut self.window {
@@ -131,21 +164,27 @@ impl StepInputs {
     ) -> Result<()> {
         let nodes = first..tree.num_nodes().max(first);
         self.check(nodes.len(), past_len + first, &buffers)?;
-        let StepBuffers { input_ids, position_ids, mask, window_mask } = buffers;
-        if let Some(window) = &mut self.window {
-            window.fill_from(tree, first, past_len, window_mask);
-        }
+        let StepBuffers { input_ids, position_ids, mask, window_mask, path } = buffers;
         self.num_nodes = nodes.len();
         self.filled_past_len = None;
         input_ids.fill(0);
         position_ids.fill(0);
+        for (row, node) in nodes.clone().enumerate() {
+            input_ids[row] = i64::from(tree.token_ids()[node].0);
+            position_ids[row] = past_len as i64 + i64::from(tree.depths()[node]);
+        }
+        if self.has_path {
+            path.fill(tree, nodes, past_len);
+            return Ok(());
+        }
+        if let Some(window) = &mut self.window {
+            window.fill_from(tree, first, past_len, window_mask);
+        }
         for (row, slots) in mask.chunks_exact_mut(self.attended).enumerate() {
             slots[..past_len].fill(VISIBLE);
             slots[past_len..].fill(MASKED);
             slots[past_len + first + row] = VISIBLE;
             let Some(mut node) = nodes.clone().nth(row) else { continue };
-            input_ids[row] = i64::from(tree.token_ids()[node].0);
-            position_ids[row] = past_len as i64 + i64::from(tree.depths()[node]);
             while node > 0 {
                 node = tree.parents()[node].index();
                 slots[past_len + node] = VISIBLE;
@@ -184,17 +223,34 @@ impl StepInputs {
             return Err(Error::StepOutOfRange { past_len, rows, attended });
         }
         let window_len = self.window.as_ref().map_or(0, |_| rows * attended);
+        let mask_len = if self.has_path { 0 } else { rows * attended };
+        let path_len = |len| if self.has_path { len } else { 0 };
         for (what, got, expected) in [
             ("input_ids", buffers.input_ids.len(), rows),
             ("position_ids", buffers.position_ids.len(), rows),
-            ("mask", buffers.mask.len(), rows * attended),
+            ("mask", buffers.mask.len(), mask_len),
             ("window_mask", buffers.window_mask.len(), window_len),
+            ("parents", buffers.path.parents.len(), path_len(attended)),
+            ("lengths", buffers.path.lengths.len(), path_len(1)),
+            ("span", buffers.path.span.len(), path_len(2)),
         ] {
             if got != expected {
                 return Err(Error::WrongLength { what, got, expected });
             }
         }
         Ok(())
+    }
+}
+
+impl PathBuffers<'_> {
+    /// Fills them for running the nodes of `rows`; those before have been run.
+    fn fill(self, tree: &DraftTree, rows: Range<usize>, past_len: usize) {
+        for (written, parent) in self.parents.iter_mut().zip(&tree.parents()[..rows.end]) {
+            *written = parent.index() as i32;
+        }
+        self.parents[0] = -1;
+        self.lengths[0] = past_len as i32;
+        self.span.copy_from_slice(&[rows.start as i32, rows.len() as i32]);
     }
 }
 
@@ -222,7 +278,7 @@ mod tests {
 
         fn lend(&mut self) -> StepBuffers<'_> {
             let Self(input_ids, position_ids, mask, window_mask) = self;
-            StepBuffers { input_ids, position_ids, mask, window_mask }
+            StepBuffers { input_ids, position_ids, mask, window_mask, path: PathBuffers::default() }
         }
     }
 
@@ -333,6 +389,48 @@ mod tests {
                             prop_assert!(entry == VISIBLE || entry == MASKED);
                         }
                     }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_is_that_of_the_tree(
+            tree in strategies::tree(ROWS),
+            first: prop::sample::Index,
+            past_len in 0..=ATTENDED - 2 * ROWS,
+        ) {
+            let mut inputs = StepInputs::new(ROWS, ATTENDED).unwrap().with_path();
+            let (mut ids, mut positions) = ([-1; ROWS], [-1; ROWS]);
+            let (mut parents, mut lengths, mut span) = ([9; ATTENDED], [9], [9; 2]);
+            let first = first.index(tree.num_nodes());
+            for first in [0, first] {
+                let buffers = StepBuffers {
+                    input_ids: &mut ids,
+                    position_ids: &mut positions,
+                    mask: &mut [],
+                    window_mask: &mut [],
+                    path: PathBuffers {
+                        parents: &mut parents,
+                        lengths: &mut lengths,
+                        span: &mut span,
+                    },
+                };
+                match first {
+                    0 => inputs.fill(&tree, past_len, buffers).unwrap(),
+                    _ => inputs.fill_from(&tree, first, past_len, buffers).unwrap(),
+                }
+                prop_assert_eq!(lengths, [past_len as i32]);
+                prop_assert_eq!(span, [first as i32, (tree.num_nodes() - first) as i32]);
+                prop_assert_eq!(parents[0], -1);
+                for (written, parent) in parents.iter().zip(tree.parents()).skip(1) {
+                    prop_assert_eq!(*written, parent.index() as i32);
+                }
+                for node in first..tree.num_nodes() {
+                    prop_assert_eq!(ids[node - first], i64::from(tree.token_ids()[node].0));
+                    let position = past_len + tree.depths()[node] as usize;
+                    prop_assert_eq!(positions[node - first], position as i64);
                 }
             }
         }
