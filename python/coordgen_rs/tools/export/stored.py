@@ -7,6 +7,7 @@ In: a `Checkpoint`, or `Tensor`s of one. Out: bytes appended to a weight file, p
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -186,13 +187,17 @@ class WeightWriter:
                 quantize_rows(it, bits) for weight in weights for it in _finite_pieces(weight)
             )
             return self._panels([(QUANTIZED_TYPES[bits], shape[0], pieces)])
-        types = [kept_type(weight) for weight in weights]
-        if bits == "keep" and all(types):
-            kept = zip(types, weights, strict=True)
-            return self._panels([(str(it), w.shape[0], _kept_blocks(w)) for it, w in kept])
+        if bits == "keep" and all(map(kept_type, weights)):
+            groups = [(str(kind), list(some)) for kind, some in groupby(weights, kept_type)]
+            return self._panels(
+                [
+                    (kind, sum(it.shape[0] for it in some), chain.from_iterable(map(_kept, some)))
+                    for kind, some in groups
+                ]
+            )
         if bits == "keep" and len(stored) == len(weights):
             wanted = common_format([integers.format for integers in stored])
-            return self._integers(_kept(weights, wanted), shape, wanted)
+            return self._integers(_packed(weights, wanted), shape, wanted)
         floats = (piece for weight in weights for piece in weight.pieces())
         return Floats(self._append(floats, shape, onnx.TensorProto.FLOAT))
 
@@ -300,7 +305,7 @@ def kept_type(weight: Tensor) -> str | None:
     return None if weight.integers is None else block_type(weight.integers.format)
 
 
-def _kept_blocks(weight: Tensor) -> Iterable[NDArray[np.uint8]]:
+def _kept(weight: Tensor) -> Iterable[NDArray[np.uint8]]:
     """The rows of a weight that has a `kept_type`."""
     for start, stop in weight.spans():
         if weight.blocks is not None:
@@ -341,7 +346,7 @@ def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:
         yield piece
 
 
-def _kept(weights: Sequence[Tensor], wanted: IntegerFormat) -> Iterable[QuantizedRows]:
+def _packed(weights: Sequence[Tensor], wanted: IntegerFormat) -> Iterable[QuantizedRows]:
     """All rows of `weights`, which are stored as integers, in one format."""
     for weight in weights:
         if weight.integers is not None:
