@@ -1,24 +1,27 @@
-"""What quantised rows stand for, number by number."""
+"""What weights in blocks stand for, number by number."""
 
 from typing import Any
 
 import numpy as np
+from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from coordgen_rs.tools.export.cpu.quantize import QuantizedRows
+from coordgen_rs.tools.export.cpu.quantize import QUANTIZED_TYPES
+
+PANEL_OUTPUTS = 16
 
 
-def unpacked(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """4-bit numbers, two to a byte along the last axis, the first in the low half."""
-    pairs = np.stack([numbers & 15, numbers >> 4], -1)
-    return pairs.reshape(*numbers.shape[:-1], -1)
+def dequantized(blocks: NDArray[np.uint8], bits: int) -> NDArray[np.float32]:
+    """Blocks as `quantize_rows` gives them, to `(n, blocks * 32)`: with the last one's padding."""
+    return dequantized_as(QUANTIZED_TYPES[bits], blocks)
 
 
-def dequantized(rows: QuantizedRows) -> NDArray[Any]:
-    """`(n, blocks * block size)` float32: the padding of the last block is there, too."""
-    num_blocks, values = rows.scales.shape[1], rows.values
-    zeros = np.full(rows.scales.shape, 128, np.uint8)
-    if rows.zero_points is not None:
-        values, zeros = unpacked(values), unpacked(rows.zero_points)[:, :num_blocks]
-    numbers = values.astype(np.float32) - zeros[..., None].astype(np.float32)
-    return (numbers * rows.scales[..., None]).reshape(len(values), -1)
+def dequantized_as(weight_type: str, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Blocks `(n, blocks, bytes of a block)` of a type of GGUF, to `(n, blocks * 32)`."""
+    rows = blocks.reshape(len(blocks), -1)
+    return np.asarray(quants.dequantize(rows, GGMLQuantizationType[weight_type]), np.float32)
+
+
+def scales_of(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The scale of each block, `(n, blocks)`."""
+    return np.ascontiguousarray(blocks[..., :2]).view("<f2")[..., 0].astype(np.float32)

@@ -20,7 +20,7 @@ from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat
 from coordgen_rs.tools.export.cpu import equalisation, exporter
 from coordgen_rs.tools.export.cpu.compensation import compensated_blocks, compensated_rows
 from coordgen_rs.tools.export.cpu.equalisation import channel_factors, equalised, round_rows
-from coordgen_rs.tools.export.cpu.quantize import common_format, pack_rows, quantize_rows
+from coordgen_rs.tools.export.cpu.quantize import blocks_of, quantize_rows
 from coordgen_rs.tools.export.cpu.w8a8 import joined_columns
 from coordgen_rs.tools.export.rotation import rotated
 from dequantized import dequantized
@@ -160,10 +160,9 @@ def test_compensated_blocks_change_the_outputs_less_than_rounding_alone(features
     mixing = rng.standard_normal((features, features)).astype(np.float32)
     rows = rng.standard_normal((300, features)).astype(np.float32) @ mixing
     weight = rng.standard_normal((24, features)).astype(np.float32)
-    held = IntegerFormat(4, 32, has_zero_points=True)
     integers = compensated_blocks(weight, LinearInput(rows)).read_rows(0, 24)
-    compensated = dequantized(pack_rows(integers, held, common_format([held, held])))
-    alone = dequantized(quantize_rows(weight, 4))
+    compensated = dequantized(blocks_of(integers, 4, "w"), 4)
+    alone = dequantized(quantize_rows(weight, 4, "w"), 4)
     errors = [
         np.square(rows @ (got[:, :features] - weight).T).sum() for got in (compensated, alone)
     ]
@@ -205,6 +204,14 @@ def test_integers_of_w8a8_come_back_with_their_signs():
     columns = joined_columns([stored.read_rows(0, 2), stored.read_rows(2, 6)])
     assert np.array_equal(columns.values, expected.values)
     assert np.array_equal(columns.steps, expected.steps)
+
+
+def test_weights_too_large_for_blocks_of_4_bits_are_refused():
+    rows = np.random.default_rng(4).standard_normal((80, 64), np.float32)
+    weight = np.ones((6, 64), np.float32)
+    weight[3, 40] = 1e7
+    with pytest.raises(CheckpointError, match="a layer holds weights too large for 4 bits"):
+        compensated_blocks(weight, LinearInput(rows))
 
 
 @pytest.mark.parametrize("compensated", [compensated_blocks, compensated_rows])

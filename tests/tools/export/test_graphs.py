@@ -60,7 +60,7 @@ def test_new_style_rope_parameters_mean_the_same(tmp_path):
 
 
 def rounded_to_8_bits(x: np.ndarray, _: str) -> np.ndarray:
-    """Activations as MatMulNBits with accuracy level 4 sees them: blocks of 32, symmetric."""
+    """Activations as products with weights in blocks see them: blocks of 32, symmetric."""
     padded = np.pad(x, [(0, 0), (0, -x.shape[1] % BLOCK_SIZE)])
     blocks = padded.reshape(len(x), -1, BLOCK_SIZE)
     scales = np.abs(blocks).max(-1, keepdims=True) / 127
@@ -74,9 +74,9 @@ def test_quantised_logits_are_near_a_dequantised_forward_pass(tmp_path, weights,
     config, matrices = load_checkpoint(checkpoint)
     for name, matrix in matrices.items():
         if "_proj.weight" in name or name == "lm_head.weight":
-            is_head = name == "lm_head.weight"
-            matrices[name] = dequantized(quantize_rows(matrix, 8 if is_head else bits))
-            matrices[name] = matrices[name][:, : matrix.shape[1]]
+            of_it = 8 if name == "lm_head.weight" else bits
+            blocks = quantize_rows(matrix, of_it, name)
+            matrices[name] = dequantized(blocks, of_it)[:, : matrix.shape[1]]
     embedding = matrices["model.embed_tokens.weight"]
     matrices["model.embed_tokens.weight"] = embedding.astype(np.float16).astype(np.float32)
     ids = tokens(40, 128)

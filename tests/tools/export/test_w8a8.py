@@ -57,10 +57,11 @@ def test_blocks_compute_what_one_block_does(tmp_path):
     assert np.array_equal(three.feed_all(ids, 8), one.feed_all(ids, 8))
 
 
-def test_a_bundle_has_more_widths_than_other_weights_have(tmp_path):
+@pytest.mark.parametrize("weights", ["int4", "int8", "w8a8"])
+def test_a_bundle_has_more_widths_than_one_of_floats_has(tmp_path, weights):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    widths = exported(checkpoint, tmp_path / "out", weights="w8a8", decode_rows=48).manifest.widths
-    assert widths == [1, 4, 8, 12, 16, 24, 32, 48, 256]
+    widths = exported(checkpoint, tmp_path / "out", weights=weights, decode_rows=48).manifest.widths
+    assert widths == [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 256]
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,4 +92,4 @@ def test_an_output_without_weights_and_the_smallest_model_are_exact(tmp_path):
     weights["model.layers.0.mlp.down_proj.weight"][:] = 0
     save_weights(checkpoint, weights)
     session = open_session(exported(checkpoint, tmp_path / "bundle", weights="w8a8").path)
-    assert session.widths == (1, 4, 8, 12, 16, 24, 32)
+    assert session.widths == (1, 2, 4, 6, 8, 12, 16, 24, 32)

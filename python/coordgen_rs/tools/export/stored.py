@@ -159,7 +159,7 @@ class WeightWriter:
         """Appends the rows of `weights` one after the other as one layer, with their biases.
 
         Raises:
-            CheckpointError: Weights cannot be read, or those to round are NaN or infinite.
+            CheckpointError: Weights cannot be read, or those to round are NaN, infinite or too large.
             OSError: The file cannot be written.
         """
         in_features = weights[0].shape[1]
@@ -184,7 +184,9 @@ class WeightWriter:
             return self._columns(quantize_columns(rows, shape))
         if bits == 4 or bits == 8:
             pieces = (
-                quantize_rows(it, bits) for weight in weights for it in _finite_pieces(weight)
+                quantize_rows(it, bits, weight.name)
+                for weight in weights
+                for it in _finite_pieces(weight)
             )
             return self._panels([(QUANTIZED_TYPES[bits], shape[0], pieces)])
         if bits == "keep" and all(map(kept_type, weights)):
@@ -312,7 +314,7 @@ def _kept(weight: Tensor) -> Iterable[NDArray[np.uint8]]:
             yield weight.blocks.read_rows(start, stop)
         elif weight.integers is not None:
             rows = weight.integers.read_rows(start, stop)
-            yield blocks_of(rows, weight.integers.format.bits)
+            yield blocks_of(rows, weight.integers.format.bits, weight.name)
 
 
 def _by_panels(pieces: Iterable[NDArray[np.uint8]]) -> Iterable[NDArray[np.uint8]]:

@@ -68,7 +68,7 @@ def test_kept_weights_answer_alike_with_and_without_drafts(tmp_path, checkpoint,
     assert with_drafts == without
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q5_0", "F16", "BF16"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "F16", "BF16"])
 def test_exact_types_give_the_logits_of_their_float32_values(tmp_path, checkpoint, name):
     file = write_gguf(tmp_path / "model.gguf", checkpoint, name)
     logits = {}
@@ -94,14 +94,16 @@ def test_what_weights_take_is_told_before_they_are_written(tmp_path, weights):
 
 
 def test_manifest_and_info_say_what_was_kept(tmp_path, checkpoint, capsys):
-    file = write_gguf(tmp_path / "model.gguf", checkpoint, {"attn": "Q4_0", "ffn": "Q4_1"})
+    types = {"attn": "Q4_0", "ffn_down": "Q5_1", "ffn": "Q4_1"}
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, types)
     assert coordgen(["export", str(file), str(tmp_path / "bundle")]) == 0
     said = capsys.readouterr().err
     assert coordgen(["info", str(tmp_path / "bundle")]) == 0
     shown = capsys.readouterr().out
     for line in (
         "kept: 8 Q4_0 tensors, exactly",
-        "kept: 6 Q4_1 tensors, as the nearest 8-bit integers",
+        "kept: 4 Q4_1 tensors, exactly",
+        "kept: 2 Q5_1 tensors, as the nearest 8-bit integers",
     ):
         assert line in said
         assert line in shown

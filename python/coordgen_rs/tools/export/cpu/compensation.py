@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
 from coordgen_rs.tools.export.calibration.rounding import rounded
 from coordgen_rs.tools.export.calibration.spreading import spreading
@@ -35,7 +36,7 @@ from coordgen_rs.tools.export.checkpoints.tensor import (
     Tensor,
 )
 from coordgen_rs.tools.export.cpu.int4 import Grids, search_grids
-from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE, num_blocks
+from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE, TOO_LARGE, num_blocks
 
 _Array = NDArray[np.float32]
 
@@ -101,7 +102,7 @@ def compensated_blocks(weight: _Array, entering: LinearInput) -> StoredIntegers:
     """A matrix `(out_features, in_features)` in 4 bits; columns are padded to whole blocks.
 
     Raises:
-        CheckpointError: What enters it cannot be compensated for.
+        CheckpointError: What enters it cannot be compensated for, or weights are too large.
     """
     n, features = weight.shape
     blocks = num_blocks(features)
@@ -115,6 +116,8 @@ def compensated_blocks(weight: _Array, entering: LinearInput) -> StoredIntegers:
     for block in range(blocks):
         columns = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         grids = search_grids(left[:, columns], importance[columns])
+        if not np.isfinite(grids.steps).all():
+            raise CheckpointError(TOO_LARGE.format("a layer", 4))
         values[:, columns], errors = _rounded(left[:, columns], grids, spread[columns, columns])
         left[:, columns.stop :] -= errors @ spread[columns, columns.stop :]
         scales[:, block], zeros[:, block] = grids.steps[:, 0], grids.zeros[:, 0]
