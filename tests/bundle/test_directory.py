@@ -42,7 +42,7 @@ def change_manifest(bundle: Path, **fields: Any) -> None:
 def test_opening_gives_the_manifest_and_the_embedding(bundle):
     opened = Bundle.open(bundle)
     assert opened.manifest.model.hidden_size == 64
-    assert opened.manifest.decode_widths == [1, 4, 8, 16, 32]
+    assert opened.manifest.decode_widths == [1, 2, 4, 6, 8, 12, 16, 24, 32]
     embedding = opened.embedding()
     assert (embedding.shape, embedding.dtype) == ((128, 64), np.float16)
     assert opened.file(opened.manifest.tokenizer).is_file()

@@ -8,6 +8,7 @@ import pytest
 
 from checkpoints import ROOT, write_checkpoint
 from coordgen_rs import open_session
+from coordgen_rs._core import kernel_processor
 from coordgen_rs.cli.commands import doctor
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import ProviderError
@@ -33,9 +34,19 @@ def test_the_report_has_versions_machine_and_extras(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["versions"]["python"].split(".")[:2] == [str(n) for n in sys.version_info[:2]]
     assert found["machine"]["cores"] >= 1
-    assert found["machine"]["w8a8_kernels"] is True
+    assert found["machine"]["kernels"] == kernel_processor()
     assert found["extras"]["export"]["missing"] == []
     assert found["records"]["is_writable"] is True
+
+
+def test_the_report_names_the_kernels_processor_and_says_what_is_lost_without(capsys, monkeypatch):
+    assert main(["doctor"]) == 0
+    assert f"\nkernels: {kernel_processor()}\n" in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "kernel_library", lambda: None)
+    assert main(["doctor"]) == 0
+    assert "\nkernels: not loaded; w8a8 is slower, and weights in" in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"]["kernels"] is None
 
 
 def test_a_bundle_that_was_opened_here_shows_what_was_found(

@@ -5,7 +5,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from checkpoints import exported, write_checkpoint
+from coordgen_rs import open_session
 from coordgen_rs._core import weight_panels
+from coordgen_rs.errors import BlockLoadError, BundleError
+from coordgen_rs.target import blocks, onnx_runtime
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
@@ -101,3 +105,16 @@ def test_what_does_not_fit_is_refused_by_name():
         with pytest.raises(Exception, match=r"type is unknown|out of range"):
             session_of(segments, 64, ("residual", "bias", "experts"))
     onnx.load_from_string(product_model([("Q4_0", 20)], 64))
+
+
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_a_bundle_whose_kernels_cannot_be_loaded_is_refused_by_name(monkeypatch, tmp_path, weights):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=1)
+    bundle = exported(checkpoint, tmp_path / "bundle", weights=weights)
+    for module in (blocks, onnx_runtime):
+        monkeypatch.setattr(module, "kernel_library", lambda: None)
+    said = r"block_00\.onnx: ONNX Runtime cannot load the kernels of this package"
+    with pytest.raises(BundleError, match=said):
+        blocks.load_graph(bundle, "block_00.onnx")
+    with pytest.raises(BlockLoadError, match=said):
+        open_session(bundle.path)

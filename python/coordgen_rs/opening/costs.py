@@ -70,7 +70,7 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
         "threads": threads,
         "onnxruntime": onnxruntime.__version__,
     }
-    if bundle.manifest.weights == "w8a8":
+    if bundle.manifest.provider == "cpu" and bundle.manifest.weights != "fp32":
         facts["kernels"] = kernel_build()
     if bundle.manifest.qnn is not None:
         from coordgen_rs.target.qnn import onnx_runtime as qnn

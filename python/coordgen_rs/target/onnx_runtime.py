@@ -29,6 +29,8 @@ _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES = 1 << 20
 _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
+KERNEL_DOMAIN = "ai.coordgen"
+"""Of the operators that graphs have from this package's extension."""
 _MOST_ON_FEW_CORES = 64
 
 _lock = threading.Lock()
@@ -121,10 +123,11 @@ def shared_options() -> onnxruntime.SessionOptions:
 
 @cache
 def kernel_library() -> Path | None:
-    """The library whose kernels take the place of functions in graphs: the extension itself.
+    """The library with the kernels of graphs (`src/ort/mod.rs`): the extension itself.
 
-    None if ONNX Runtime cannot load it: it then computes the functions as they are written, which
-    takes longer and rounds otherwise. So this is a condition of what was tested and measured.
+    None if ONNX Runtime cannot load it. Graphs with products of weights in blocks then cannot be
+    loaded; those of w8a8 hold functions in place of kernels, which take longer and round otherwise.
+    So this is a condition of what was tested and measured.
     """
     library = Path(extension_file)
     try:
@@ -135,7 +138,7 @@ def kernel_library() -> Path | None:
 
 
 def kernel_build() -> str:
-    """The build of the kernels for functions in graphs: another build's may round otherwise."""
+    """The build of the kernels: another build's may round otherwise."""
     library = kernel_library()
     if library is None:
         return "functions"

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from coordgen_rs._core import kernel_processor
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
@@ -94,7 +95,7 @@ def facts() -> dict[str, Any]:
             **machine,
             "memory_bytes": memory_bytes(),
             "instructions": [it for it in _INSTRUCTIONS if it in cpu_features()],
-            "w8a8_kernels": kernel_library() is not None,
+            "kernels": None if kernel_library() is None else kernel_processor(),
         },
         "qnn": _qnn_facts(),
         "extras": {
@@ -140,8 +141,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if machine["memory_bytes"]:
         yield f"memory: {machine['memory_bytes'] / 1e9:.1f} GB"
     yield f"instructions: {' '.join(machine['instructions']) or 'unknown'}"
-    yield "kernels of w8a8: " + (
-        "loaded" if machine["w8a8_kernels"] else "not loaded; w8a8 is exact, but slower"
+    yield "kernels: " + (
+        machine["kernels"] or "not loaded; w8a8 is slower, and weights in blocks cannot be opened"
     )
     yield "QNN: " + (qnn["problem"] or f"{qnn['version']}, {_place(qnn['is_emulator'])}")
     records = found["records"]

@@ -10,11 +10,13 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from coordgen_rs.target.onnx_runtime import KERNEL_DOMAIN
+
 _IR_VERSION = 11
 _CONTRIBUTED = "com.microsoft"
 _DOMAINS = dict.fromkeys(
     ("MatMulIntegerToFloat", "MatMulNBits", "FusedMatMul", "QuickGelu"), _CONTRIBUTED
-) | {"Product": "ai.coordgen"}
+) | {"Product": KERNEL_DOMAIN}
 """Operators that are ONNX Runtime's own, and those of this package's core."""
 
 

@@ -33,10 +33,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import parser
 
+from coordgen_rs.target.onnx_runtime import KERNEL_DOMAIN
 from coordgen_rs.tools.export.calibration.rounding import ColumnIntegers
 from coordgen_rs.tools.export.checkpoints.tensor import MIDDLE_OF_8_BITS, IntegerRows
 
-DOMAIN = "ai.coordgen"
 FINE_ROWS, NORM_ROWS, FINE_NORM_ROWS = "FineRows", "NormRows", "FineNormRows"
 JOIN_NORM_ROWS, FINE_GATE_ROWS, JOINED = "JoinNormRows", "FineGateRows", "Joined"
 """The functions; the session may have one kernel for each, see `src/kernels`."""
@@ -140,5 +140,5 @@ def joined_columns(parts: Sequence[IntegerRows]) -> ColumnIntegers:
 def function(name: str, opset: int) -> onnx.FunctionProto:
     """The function of this name, for a model of that opset."""
     opsets = f'"" : {opset}, "com.microsoft" : 1'
-    header = f'<domain: "{DOMAIN}", opset_import: [{opsets}]>'
+    header = f'<domain: "{KERNEL_DOMAIN}", opset_import: [{opsets}]>'
     return parser.parse_function(f"{header} {name} {_FUNCTIONS[name]}")
