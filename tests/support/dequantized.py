@@ -1,12 +1,10 @@
-"""What weights in blocks stand for, number by number."""
-
-from typing import Any
+"""What weights in blocks stand for, number by number; and products with them."""
 
 import numpy as np
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from coordgen_rs.tools.export.cpu.quantize import QUANTIZED_TYPES
+from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE, QUANTIZED_TYPES
 
 PANEL_OUTPUTS = 16
 
@@ -25,3 +23,37 @@ def dequantized_as(weight_type: str, blocks: NDArray[np.uint8]) -> NDArray[np.fl
 def scales_of(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """The scale of each block, `(n, blocks)`."""
     return np.ascontiguousarray(blocks[..., :2]).view("<f2")[..., 0].astype(np.float32)
+
+
+def rounded_to_8_bits(x: NDArray[np.float32], _: str) -> NDArray[np.float32]:
+    """Activations as products with weights in blocks see them: blocks of 32, symmetric."""
+    padded = np.pad(x, [(0, 0), (0, -x.shape[1] % BLOCK_SIZE)])
+    blocks = padded.reshape(len(x), -1, BLOCK_SIZE)
+    scales = np.abs(blocks).max(-1, keepdims=True) / 127
+    values = np.rint(np.divide(blocks, scales, out=np.zeros_like(blocks), where=scales != 0))
+    rows: NDArray[np.float32] = (values * scales).reshape(padded.shape)[:, : x.shape[1]]
+    return rows
+
+
+def blocks_of_panels(
+    weight_type: str, panels: NDArray[np.uint8], outputs: int, columns: int
+) -> NDArray[np.uint8]:
+    """The blocks that `weight_panels` was given, `(outputs, blocks, bytes of a block)`."""
+    blocks, num_halves = -(-columns // BLOCK_SIZE), 2 if weight_type == "Q4_1" else 1
+    is_wide = weight_type == "Q8_0"
+    values_end = PANEL_OUTPUTS * blocks * (32 if is_wide else 16)
+    values, halves = np.split(
+        panels.reshape(-1, values_end + PANEL_OUTPUTS * blocks * 2 * num_halves), [values_end], 1
+    )
+    groups = values.reshape(len(values), blocks, -1, PANEL_OUTPUTS, 4)
+    groups = groups ^ np.uint8(128) if is_wide else np.stack([groups & 15, groups >> 4], 3)
+    in_order = groups.reshape(len(values), blocks, 8, PANEL_OUTPUTS, 4).transpose(0, 3, 1, 2, 4)
+    stored = in_order.reshape(-1, blocks, BLOCK_SIZE)
+    if not is_wide:
+        stored = stored[..., :16] | stored[..., 16:] << np.uint8(4)
+    halves = halves.reshape(len(values), num_halves, blocks, PANEL_OUTPUTS, 2)
+    halves = halves.transpose(0, 3, 2, 1, 4).reshape(-1, blocks, 2 * num_halves)
+    if halves[outputs:].any():
+        raise AssertionError("what fills up the last panel has scales that are not zero")
+    rows: NDArray[np.uint8] = np.concatenate([halves, stored], -1)[:outputs]
+    return rows

@@ -16,7 +16,6 @@ from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.tools.export.calibration.activations import LayerInputs, LinearInput, watch_inputs
 from coordgen_rs.tools.export.calibration.rounding import rounded
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat
 from coordgen_rs.tools.export.cpu import equalisation, exporter
 from coordgen_rs.tools.export.cpu.compensation import compensated_blocks, compensated_rows
 from coordgen_rs.tools.export.cpu.equalisation import channel_factors, equalised, round_rows

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from checkpoints import LLAMA3_SCALING, ROOT, TINY_STORIES, exported, needs_shared, write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE, quantize_rows
-from dequantized import dequantized
+from coordgen_rs.tools.export.cpu.quantize import quantize_rows
+from dequantized import dequantized, rounded_to_8_bits
 from graph_runner import HIDDEN, GraphRunner, tokens
 from reference import forward, load_checkpoint
 
@@ -57,15 +57,6 @@ def test_new_style_rope_parameters_mean_the_same(tmp_path):
         exported(path, tmp_path / f"{path.name}-out").manifest.inv_freq for path in (old, new)
     ]
     assert frequencies[0] == frequencies[1]
-
-
-def rounded_to_8_bits(x: np.ndarray, _: str) -> np.ndarray:
-    """Activations as products with weights in blocks see them: blocks of 32, symmetric."""
-    padded = np.pad(x, [(0, 0), (0, -x.shape[1] % BLOCK_SIZE)])
-    blocks = padded.reshape(len(x), -1, BLOCK_SIZE)
-    scales = np.abs(blocks).max(-1, keepdims=True) / 127
-    values = np.rint(np.divide(blocks, scales, out=np.zeros_like(blocks), where=scales != 0))
-    return (values * scales).reshape(padded.shape)[:, : x.shape[1]]
 
 
 @pytest.mark.parametrize(("weights", "bits"), [("int8", 8), ("int4", 4)])

@@ -143,6 +143,8 @@ class WeightWriter:
     def __init__(self, name: str, file: HashedFile) -> None:
         self._name = name
         self._file = file
+        self.shifted: set[str] = set()
+        """Names of kept weights whose values are those nearest to the stored ones."""
 
     def tensor(self, tensor: Tensor) -> StoredTensor:
         """Appends a tensor as float32."""
@@ -159,7 +161,7 @@ class WeightWriter:
         """Appends the rows of `weights` one after the other as one layer, with their biases.
 
         Raises:
-            CheckpointError: Weights cannot be read, or those to round are NaN, infinite or too large.
+            CheckpointError: Weights cannot be read, or those to round are not finite or too large.
             OSError: The file cannot be written.
         """
         in_features = weights[0].shape[1]
@@ -198,6 +200,7 @@ class WeightWriter:
                 ]
             )
         if bits == "keep" and len(stored) == len(weights):
+            self.shifted |= {it.name for it in weights if it.integers and not it.integers.is_exact}
             wanted = common_format([integers.format for integers in stored])
             return self._integers(_packed(weights, wanted), shape, wanted)
         floats = (piece for weight in weights for piece in weight.pieces())

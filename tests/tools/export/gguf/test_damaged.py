@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
+from gguf.constants import GGML_QUANT_SIZES
+
 from checkpoints import write_checkpoint
 from coordgen_rs.errors import CheckpointError, CoordgenError
 from coordgen_rs.tools.export import export_checkpoint
@@ -161,6 +163,22 @@ def test_values_that_are_no_numbers_are_refused(tmp_path, original, tensor):
     path.write_bytes(content)
     for weights in ("keep", "fp32", "int4"):
         with pytest.raises(CheckpointError, match=f"{tensor}.* holds NaN or infinite"):
+            export_checkpoint(path, tmp_path / "bundle", weights=weights)
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("name", "place"), [("Q4_0", 0), ("Q4_1", 0), ("Q4_1", 2), ("Q8_0", 0)])
+def test_scales_and_minima_that_are_no_numbers_are_refused(tmp_path, name, place, value):
+    checkpoint = write_checkpoint(tmp_path / "model", hidden=32, ffn=32, layers=1, vocab=100)
+    path = write_gguf(tmp_path / "model.gguf", checkpoint, {"ffn_down": name})
+    stored = read_header(path).tensors["blk.0.ffn_down.weight"]
+    content = bytearray(path.read_bytes())
+    place += stored.offset + stored.num_bytes - GGML_QUANT_SIZES[stored.type][1]  # the last block
+    content[place : place + 2] = np.array([value], "<f2").tobytes()
+    path.write_bytes(content)
+    for weights in ("keep", "fp32"):
+        with pytest.raises(CheckpointError, match=r"ffn_down.* holds NaN or infinite values"):
             export_checkpoint(path, tmp_path / "bundle", weights=weights)
     assert not (tmp_path / "bundle").exists()
 

@@ -93,11 +93,6 @@ class Tensor:
     stored_type: str | None = None
     """What a GGUF file calls the type of its values."""
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether kept weights are the stored values, and not those nearest to them."""
-        return self.blocks is not None or self.integers is None or self.integers.is_exact
-
     def spans(self) -> Iterator[tuple[int, int]]:
         """All rows in order, a piece at a time: `start, stop`, end open."""
         num_rows = self.shape[0]

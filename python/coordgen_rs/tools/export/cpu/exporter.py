@@ -234,6 +234,7 @@ class _Exporter:
         self._staging = staging
         self._options = options
         self._on_progress = on_progress
+        self._shifted: set[str] = set()
         self._model = source.config.within(options.context)
 
     def run(self) -> None:
@@ -296,6 +297,7 @@ class _Exporter:
                     source = replace(source, tensors={**source.tensors, **next(calibrated)})
                 kept: Bits = "keep" if calibrated is not None and bits == 4 else bits
                 stored.append(write_layer(source, writer, number, kept))
+        self._shifted |= writer.shifted
         graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 
@@ -305,7 +307,9 @@ class _Exporter:
         is_shared, _ = _embedding_form(self._source, self._options.weights)
         shared = self._shared_output(embedding.file) if is_shared else None
         with self._staging.create("head.weights") as file:
-            stored = write_head(self._source, WeightWriter("head.weights", file), bits, shared)
+            writer = WeightWriter("head.weights", file)
+            stored = write_head(self._source, writer, bits, shared)
+        self._shifted |= writer.shifted
         graphs = self._write_graph("head", head_graph(self._model, stored))
         return HeadFiles(sorted({"head.weights", *stored.output.files}), graphs)
 
@@ -314,7 +318,8 @@ class _Exporter:
         if self._options.weights != "keep":
             return None
         counts = Counter(
-            (str(tensor.stored_type), tensor.is_exact) for tensor in self._source.tensors.values()
+            (str(tensor.stored_type), name not in self._shifted)
+            for name, tensor in self._source.tensors.items()
         )
         return [KeptWeights(name, count, exact) for (name, exact), count in counts.most_common()]
 

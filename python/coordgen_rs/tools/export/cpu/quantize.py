@@ -4,8 +4,8 @@ In: rows of a float32 matrix, or integers as a checkpoint holds them. Out: block
 row as GGUF files have them (Q4_0, Q4_1, Q8_0), with float16 scales; or 8-bit values with a float32
 scale per block and perhaps a zero point, for integers that have no such form.
 
-A scale beyond float16 is refused: that of weights from some 65,000 in 4 bits, from 8.4 million in 8.
-Scales below 2^-14 have fewer digits, and those below 2^-25 are zero, as are then their weights.
+A scale beyond float16 is refused: that of weights from some 60,000 on in 4 bits, from 8.4 million
+on in 8. Scales below 2^-14 have fewer digits, and those below 2^-25 are zero, as are their weights.
 
 8 bits are symmetric: a zero point of their own lowers the weights' error only from 0.53 to 0.48 %.
 4 bits are asymmetric, and their steps are searched (`int4.py`).

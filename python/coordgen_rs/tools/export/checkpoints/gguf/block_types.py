@@ -2,7 +2,9 @@
 
 In: the raw bytes of rows. Out: `IntegerRows`. Types whose weights are `scale * integer` keep their
 values exactly; those with a minimum per block become 8 bits (`nearest.py`), as does every other
-type. The gguf package knows the layout of the integers, so they are found as `weight / scale`.
+type. Layers whose types can all be multiplied as they are stored do not come here (`../tensor.py`,
+`StoredBlocks`). The gguf package knows the layout of the integers, so they are found as
+`weight / scale`.
 Layouts of the scales: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-common.h
 """
 
