@@ -149,3 +149,27 @@ def test_logits_are_near_those_of_a_forward_pass_with_the_files_weights(case, ty
     assert np.quantile(off, 0.1) < 1e-5
     for width in case.bundle.manifest.widths:
         assert np.array_equal(GraphRunner(case.bundle).feed_all(ids, width), logits), width
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
+def test_calibrated_weights_take_the_place_of_the_files(tmp_path, name):
+    checkpoint = write_checkpoint(tmp_path / "model")
+    text = tmp_path / "text.txt"
+    text.write_text("once upon a time there was a dog " * 9)
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, name)
+    plain, calibrated = (
+        dict(
+            segments_of(
+                exported(
+                    file, tmp_path / f"int4-{given is None}", weights="int4", calibration=given
+                )
+            )
+        )
+        for given in (None, text)
+    )
+    for product, segments in plain.items():
+        assert [kind for kind, _ in segments] == ["Q4_1"]
+        [(kind, blocks)] = calibrated[product]
+        assert kind == "Q4_1"
+        # What 4 bits hold exactly leaves nothing to make good.
+        assert np.array_equal(blocks, segments[0][1]) == (name == "Q4_0")

@@ -80,7 +80,7 @@ def compensated_layers(
             integers = rounding(weight, getattr(inputs, field))
             start = 0
             for name, tensor in zip(full, tensors, strict=True):
-                layer[name] = replace(tensor, integers=integers.part(start))
+                layer[name] = replace(tensor, integers=integers.part(start), blocks=None)
                 start += tensor.shape[0]
         yield layer
 

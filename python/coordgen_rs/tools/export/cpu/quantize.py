@@ -29,7 +29,7 @@ from coordgen_rs.tools.export.cpu.int4 import as_half, inverse, search_grids
 
 BLOCK_SIZE = 32
 QUANTIZED_TYPES = {4: "Q4_1", 8: "Q8_0"}
-"""What float weights of so many bits are written as."""
+"""What integers of so many bits are written as, those of 4 with zero points."""
 BITS_OF_TYPES = {"Q4_0": 4.5, "Q4_1": 5.0, "Q8_0": 8.5}
 """Bits of a weight, with its part of the scale and the minimum."""
 TOO_LARGE = "{} holds weights too large for {} bits in blocks, whose scales are float16"
@@ -76,9 +76,9 @@ def quantize_rows(rows: NDArray[np.float32], bits: int, name: str) -> NDArray[np
 
 def block_type(form: IntegerFormat) -> str | None:
     """What integers can be written as by `blocks_of`; None if not as any."""
-    types = {(4, False): "Q4_0", (4, True): "Q4_1", (8, False): "Q8_0"}
-    is_block = form.block_size == BLOCK_SIZE
-    return types.get((form.bits, form.has_zero_points)) if is_block else None
+    has_zeros = form.bits == 4
+    is_block = form.block_size == BLOCK_SIZE and form.has_zero_points == has_zeros
+    return QUANTIZED_TYPES[form.bits] if is_block else None
 
 
 def blocks_of(rows: IntegerRows, bits: int, name: str) -> NDArray[np.uint8]:
