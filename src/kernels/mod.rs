@@ -8,6 +8,7 @@
 //! The same lines are compiled for vectors of several widths. No sum is reordered and no product
 //! fused with a sum, so all give the same bits: sums run in `LANES` lanes on any processor.
 
+pub mod attention;
 mod lanes;
 pub mod product;
 mod row;

@@ -19,6 +19,7 @@ impl Lanes for Avx2 {
     type Floats = [__m256; 2];
     type Integers = [__m256i; 2];
     type Bytes = [__m256i; 2];
+    const VECTORS: usize = 1;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [__m256; 2] {
@@ -35,6 +36,19 @@ impl Lanes for Avx2 {
         unsafe {
             _mm256_storeu_ps(to, x[0]);
             _mm256_storeu_ps(to.add(8), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn columns(from: *const f32, stride: usize) -> [[__m256; 2]; 4] {
+        unsafe {
+            let (first, second) = (columns(from, stride), columns(from.add(8 * stride), stride));
+            [
+                [first[0], second[0]],
+                [first[1], second[1]],
+                [first[2], second[2]],
+                [first[3], second[3]],
+            ]
         }
     }
 
@@ -77,9 +91,8 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn where_above(x: [__m256; 2], bound: [__m256; 2], other: [__m256; 2]) -> [__m256; 2] {
-        let above = both!(above(x, bound));
-        both!(_mm256_blendv_ps(other, x, above))
+    unsafe fn unless_below(x: [__m256; 2], by: [__m256; 2], bound: [__m256; 2]) -> [__m256; 2] {
+        both!(unless_below(x, by, bound))
     }
 
     #[inline(always)]
@@ -90,11 +103,6 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn splat_integer(x: i32) -> [__m256i; 2] {
         [unsafe { _mm256_set1_epi32(x) }; 2]
-    }
-
-    #[inline(always)]
-    unsafe fn add_integers(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        both!(_mm256_add_epi32(a, b))
     }
 
     #[inline(always)]
@@ -127,8 +135,35 @@ impl Lanes for Avx2 {
 }
 
 #[inline(always)]
-unsafe fn above(x: __m256, bound: __m256) -> __m256 {
-    unsafe { _mm256_cmp_ps::<_CMP_GT_OQ>(x, bound) }
+unsafe fn unless_below(x: __m256, by: __m256, bound: __m256) -> __m256 {
+    unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(by, bound), x) }
+}
+
+/// The columns of eight rows, of which a half of a register transposes four.
+#[inline(always)]
+unsafe fn columns(from: *const f32, stride: usize) -> [__m256; 4] {
+    unsafe {
+        let [one, two, three, four] = [
+            two_rows(from, stride),
+            two_rows(from.add(stride), stride),
+            two_rows(from.add(2 * stride), stride),
+            two_rows(from.add(3 * stride), stride),
+        ];
+        let (low, high) = (_mm256_unpacklo_ps(one, two), _mm256_unpackhi_ps(one, two));
+        let (lower, higher) = (_mm256_unpacklo_ps(three, four), _mm256_unpackhi_ps(three, four));
+        [
+            _mm256_shuffle_ps::<0x44>(low, lower),
+            _mm256_shuffle_ps::<0xee>(low, lower),
+            _mm256_shuffle_ps::<0x44>(high, higher),
+            _mm256_shuffle_ps::<0xee>(high, higher),
+        ]
+    }
+}
+
+/// A row and the fourth behind it.
+#[inline(always)]
+unsafe fn two_rows(from: *const f32, stride: usize) -> __m256 {
+    unsafe { _mm256_loadu2_m128(from.add(4 * stride), from) }
 }
 
 #[inline(always)]

@@ -12,6 +12,7 @@ impl Lanes for Avx512 {
     type Floats = __m512;
     type Integers = __m512i;
     type Bytes = __m512i;
+    const VECTORS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -26,6 +27,28 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m512) {
         unsafe { _mm512_storeu_ps(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn columns(from: *const f32, stride: usize) -> [__m512; 4] {
+        unsafe {
+            let [one, two, three, four] = [
+                four_rows(from, stride),
+                four_rows(from.add(stride), stride),
+                four_rows(from.add(2 * stride), stride),
+                four_rows(from.add(3 * stride), stride),
+            ];
+            // A quarter of a register transposes four rows.
+            let (low, high) = (_mm512_unpacklo_ps(one, two), _mm512_unpackhi_ps(one, two));
+            let lower = _mm512_unpacklo_ps(three, four);
+            let higher = _mm512_unpackhi_ps(three, four);
+            [
+                _mm512_shuffle_ps::<0x44>(low, lower),
+                _mm512_shuffle_ps::<0xee>(low, lower),
+                _mm512_shuffle_ps::<0x44>(high, higher),
+                _mm512_shuffle_ps::<0xee>(high, higher),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -64,8 +87,8 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn where_above(x: __m512, bound: __m512, other: __m512) -> __m512 {
-        unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, bound), other, x) }
+    unsafe fn unless_below(x: __m512, by: __m512, bound: __m512) -> __m512 {
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(by, bound), x) }
     }
 
     #[inline(always)]
@@ -80,11 +103,6 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn splat_integer(x: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn add_integers(a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_add_epi32(a, b) }
     }
 
     #[inline(always)]
@@ -117,5 +135,16 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+}
+
+/// A row and the fourth, eighth and twelfth behind it.
+#[inline(always)]
+unsafe fn four_rows(from: *const f32, stride: usize) -> __m512 {
+    unsafe {
+        let rows = _mm512_castps128_ps512(_mm_loadu_ps(from));
+        let rows = _mm512_insertf32x4::<1>(rows, _mm_loadu_ps(from.add(4 * stride)));
+        let rows = _mm512_insertf32x4::<2>(rows, _mm_loadu_ps(from.add(8 * stride)));
+        _mm512_insertf32x4::<3>(rows, _mm_loadu_ps(from.add(12 * stride)))
     }
 }

@@ -39,6 +39,8 @@ pub trait Lanes: Copy {
     type Integers: Copy;
     /// 64 bytes, four for each lane.
     type Bytes: Copy;
+    /// How many of a row's `Floats` registers hold for six rows, with what is added to them.
+    const VECTORS: usize;
 
     /// `x` in all lanes.
     unsafe fn splat(x: f32) -> Self::Floats;
@@ -46,6 +48,8 @@ pub trait Lanes: Copy {
     unsafe fn load(from: *const f32) -> Self::Floats;
     /// 16 float32.
     unsafe fn store(to: *mut f32, x: Self::Floats);
+    /// The four columns of 16 rows, a row's four float32 `stride` behind those of the one before.
+    unsafe fn columns(from: *const f32, stride: usize) -> [Self::Floats; 4];
     /// 16 float16, as float32.
     unsafe fn load_halves(from: *const u16) -> Self::Floats;
     /// `a + b`.
@@ -60,19 +64,13 @@ pub trait Lanes: Copy {
     unsafe fn fused(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The larger of each; `b` where one is NaN.
     unsafe fn larger(a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// `x` where it is above `bound`, else `other`; `other` where one is NaN.
-    unsafe fn where_above(
-        x: Self::Floats,
-        bound: Self::Floats,
-        other: Self::Floats,
-    ) -> Self::Floats;
+    /// `x`, but 0 where `by` is below `bound`; not so where one is NaN.
+    unsafe fn unless_below(x: Self::Floats, by: Self::Floats, bound: Self::Floats) -> Self::Floats;
     /// Two to the power of the whole numbers that `x - ROUNDER` are, -126 to 127.
     unsafe fn power_of_two(x: Self::Floats) -> Self::Floats;
 
     /// `x` in all lanes.
     unsafe fn splat_integer(x: i32) -> Self::Integers;
-    /// `a + b`, which must fit.
-    unsafe fn add_integers(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The same numbers.
     unsafe fn to_floats(x: Self::Integers) -> Self::Floats;
     /// 64 bytes.

@@ -10,6 +10,7 @@ impl Lanes for Portable {
     type Floats = [f32; WIDTH];
     type Integers = [i32; WIDTH];
     type Bytes = [u8; 4 * WIDTH];
+    const VECTORS: usize = 1;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; WIDTH] {
@@ -24,6 +25,15 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: [f32; WIDTH]) {
         unsafe { to.cast::<[f32; WIDTH]>().write_unaligned(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn columns(from: *const f32, stride: usize) -> [[f32; WIDTH]; 4] {
+        let rows: [[f32; 4]; WIDTH] = std::array::from_fn(|row| {
+            // SAFETY: by contract.
+            unsafe { from.add(row * stride).cast::<[f32; 4]>().read_unaligned() }
+        });
+        std::array::from_fn(|column| rows.map(|row| row[column]))
     }
 
     #[inline(always)]
@@ -62,12 +72,8 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn where_above(
-        x: [f32; WIDTH],
-        bound: [f32; WIDTH],
-        other: [f32; WIDTH],
-    ) -> [f32; WIDTH] {
-        std::array::from_fn(|lane| if x[lane] > bound[lane] { x[lane] } else { other[lane] })
+    unsafe fn unless_below(x: [f32; WIDTH], by: [f32; WIDTH], bound: [f32; WIDTH]) -> [f32; WIDTH] {
+        std::array::from_fn(|lane| if by[lane] < bound[lane] { 0.0 } else { x[lane] })
     }
 
     #[inline(always)]
@@ -78,11 +84,6 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn splat_integer(x: i32) -> [i32; WIDTH] {
         [x; WIDTH]
-    }
-
-    #[inline(always)]
-    unsafe fn add_integers(a: [i32; WIDTH], b: [i32; WIDTH]) -> [i32; WIDTH] {
-        std::array::from_fn(|lane| a[lane] + b[lane])
     }
 
     #[inline(always)]

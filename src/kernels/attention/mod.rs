@@ -1,0 +1,267 @@
+//! Attention of the nodes of draft trees along their paths, in float32, with an online softmax.
+//!
+//! In: rows of queries, keys and values, the nodes that they are of, a cache. Out: the cache with the
+//! rows' keys and values, and what each row attends to. The bits of a row depend on the tokens of its
+//! path alone: not on slots, siblings, other sequences, the number of rows, tasks or the processor.
+//!
+//! The arithmetic, of one query, in this order:
+//!
+//! - Query and key are normed and rotated (`rows.rs`).
+//! - A score is the sum of products, number after number, each added with a fused multiply-add; then
+//!   it is scaled, and capped where there is a cap.
+//! - Positions are taken in tiles of 64, from position 0. A tile's largest score may raise the largest
+//!   so far, `m`, and sums are scaled by the power of the difference. A weight is the power of a score
+//!   less `m`. Weights are added in sixteen lanes by position, these by halves (`exp.rs`); values
+//!   position after position, fused.
+//! - The sum of values is divided by that of weights.
+//!
+//! A position that a row does not see counts as if it were not there, whatever its slot holds.
+//!
+//! | file | |
+//! |---|---|
+//! | `nodes.rs` | the tree: positions, slots, paths |
+//! | `rows.rs` | norm and rotation of a head |
+//! | `keys.rs` | a tile of keys, transposed |
+//! | `sums.rs` | the innermost loop |
+//! | `exp.rs` | powers of e, sums of lanes |
+//! | `attend.rs` | a task: some heads of some rows of a sequence |
+//!
+//! Unsafe: the cache and the output are written by several threads through pointers, each head of a
+//! row by one; all else is slices whose lengths [`Step::new`] checks.
+#![allow(unsafe_code)]
+
+mod attend;
+mod exp;
+mod keys;
+mod nodes;
+mod rows;
+mod sums;
+
+use std::ops::Range;
+
+pub use self::attend::Room;
+use self::attend::attend;
+pub use self::nodes::{Nodes, Wrong};
+use self::rows::{Rotation, prepare};
+use crate::kernels::lanes::{Lanes, on_processor};
+
+/// What distinguishes a layer's attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Layer {
+    /// Of queries: a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Of keys and values.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_dim: usize,
+    /// Of scores.
+    pub scale: f32,
+    /// What scores stay below, or 0.
+    pub softcap: f32,
+    /// How many positions a row sees, its own included; or 0 for all.
+    pub window: usize,
+    /// Whether pairs that are rotated stand side by side.
+    pub interleaved: bool,
+    /// Of norms.
+    pub epsilon: f32,
+    /// Whether rows are queries alone, and the cache is another layer's.
+    pub shares_keys: bool,
+}
+
+impl Layer {
+    /// Numbers of a row.
+    pub fn columns(&self) -> usize {
+        let kv_heads = if self.shares_keys { 0 } else { 2 * self.kv_heads };
+        (self.heads + kv_heads) * self.head_dim
+    }
+}
+
+/// What a step reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// `(M, columns)`: queries, keys and values.
+    pub rows: &'a [f32],
+    /// `(M, rotated / 2)`.
+    pub cos: &'a [f32],
+    /// As `cos`.
+    pub sin: &'a [f32],
+    /// `(head_dim,)`, of queries.
+    pub query_norm: Option<&'a [f32]>,
+    /// `(head_dim,)`, of keys.
+    pub key_norm: Option<&'a [f32]>,
+    /// `(heads,)`.
+    pub sinks: Option<&'a [f32]>,
+}
+
+/// Keys and values, each `(sequences, kv_heads, slots, head_dim)`.
+#[derive(Clone, Copy)]
+pub struct Cache {
+    /// The first key.
+    pub key: *mut f32,
+    /// The first value.
+    pub value: *mut f32,
+    /// Of each sequence.
+    pub slots: usize,
+}
+
+/// Some heads of some rows of a sequence, which share their keys.
+#[derive(Clone, Debug)]
+struct Task {
+    sequence: usize,
+    kv_head: usize,
+    heads: Range<usize>,
+    /// Places in [`Nodes::rows`].
+    rows: Range<usize>,
+}
+
+/// A step of one layer.
+pub struct Step<'a> {
+    layer: Layer,
+    inputs: Inputs<'a>,
+    nodes: &'a Nodes,
+    cache: Cache,
+    /// `(M, heads * head_dim)`.
+    attended: *mut f32,
+    /// Angles of a row.
+    angles: usize,
+    tasks: Vec<Task>,
+}
+
+// SAFETY: tasks write to different places, see `write_keys` and `attend_task`.
+unsafe impl Sync for Step<'_> {}
+
+/// Heads times rows of a task, by default: their sums and a tile of keys and values fit into a
+/// processor's second cache.
+pub const UNITS: usize = 192;
+
+impl<'a> Step<'a> {
+    /// A step of `rows` rows, cut into tasks of at most `units` heads times rows; none where sizes do
+    /// not fit each other.
+    pub fn new(
+        layer: Layer,
+        inputs: Inputs<'a>,
+        nodes: &'a Nodes,
+        rows: usize,
+        cache: Cache,
+        attended: *mut f32,
+        units: usize,
+    ) -> Option<Self> {
+        let angles = inputs.cos.len().checked_div(rows)?;
+        let is_norm = |norm: Option<&[f32]>| norm.is_none_or(|norm| norm.len() == layer.head_dim);
+        let fits = layer.heads.checked_rem(layer.kv_heads)? == 0
+            && (1..=MOST_DIM).contains(&layer.head_dim)
+            && nodes.num_rows() <= rows
+            && inputs.rows.len() == rows * layer.columns()
+            && inputs.cos.len() == rows * angles
+            && inputs.sin.len() == inputs.cos.len()
+            && 2 * angles <= layer.head_dim
+            && is_norm(inputs.query_norm)
+            && is_norm(inputs.key_norm)
+            && inputs.sinks.is_none_or(|sinks| sinks.len() == layer.heads);
+        let tasks = tasks(layer, nodes, units.max(1));
+        fits.then_some(Self { layer, inputs, nodes, cache, attended, angles, tasks })
+    }
+
+    /// Tasks, of which each may run on another thread when all keys are written.
+    pub fn num_tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// The cosines and sines of a row.
+    #[inline(always)]
+    fn rotation(&self, row: usize) -> Rotation<'_> {
+        let angles = row * self.angles..(row + 1) * self.angles;
+        Rotation {
+            cos: &self.inputs.cos[angles.clone()],
+            sin: &self.inputs.sin[angles],
+            interleaved: self.layer.interleaved,
+        }
+    }
+
+    /// A head of a row, among queries, keys and values.
+    #[inline(always)]
+    fn head(&self, row: usize, head: usize) -> &[f32] {
+        let start = row * self.layer.columns() + head * self.layer.head_dim;
+        &self.inputs.rows[start..start + self.layer.head_dim]
+    }
+
+    /// Where a head of a sequence begins in the cache.
+    #[inline(always)]
+    fn start(&self, sequence: usize, kv_head: usize) -> usize {
+        (sequence * self.layer.kv_heads + kv_head) * self.cache.slots * self.layer.head_dim
+    }
+}
+
+/// The largest head.
+pub const MOST_DIM: usize = 256;
+
+/// The tasks of a step, in which a sequence's blocks of rows are as equal as may be; the last, which
+/// see most, come first.
+fn tasks(layer: Layer, nodes: &Nodes, units: usize) -> Vec<Task> {
+    let group = layer.heads / layer.kv_heads;
+    let parts = group.div_ceil(units);
+    let (mut tasks, mut end) = (Vec::new(), 0);
+    let sequence = |row: u32| nodes.of_row(row as usize).sequence;
+    for rows in nodes.rows().chunk_by(|one, next| sequence(*one) == sequence(*next)) {
+        let start = end;
+        end += rows.len();
+        let blocks = rows.len().div_ceil((units / group).max(1));
+        for block in (0..blocks).rev() {
+            for kv_head in 0..layer.kv_heads {
+                let cut = |part: usize| kv_head * group + part * group / parts;
+                tasks.extend((0..parts).map(|part| Task {
+                    sequence: sequence(rows[0]) as usize,
+                    kv_head,
+                    heads: cut(part)..cut(part + 1),
+                    rows: start + block * rows.len() / blocks
+                        ..start + (block + 1) * rows.len() / blocks,
+                }));
+            }
+        }
+    }
+    tasks
+}
+
+on_processor! {
+    /// Writes the keys, normed and rotated, and the values of some rows to the cache.
+    ///
+    /// # Safety
+    ///
+    /// The cache has the nodes' sequences and slots, and nobody else reads or writes these rows' slots.
+    write_keys = write_keys_on(step: &Step<'_>, rows: Range<usize>)
+}
+
+on_processor! {
+    /// Writes what the rows of a task attend to.
+    ///
+    /// # Safety
+    ///
+    /// The keys of all rows are written and nobody writes to the cache; the output has all rows, and
+    /// nobody else reads or writes this task's heads of them.
+    attend_task = attend(step: &Step<'_>, task: usize, room: &mut Room)
+}
+
+#[inline(always)]
+unsafe fn write_keys_on<L: Lanes>(step: &Step<'_>, rows: Range<usize>) {
+    let Step { layer, inputs, cache, .. } = step;
+    for row in rows {
+        let node = step.nodes.of_row(row);
+        for kv_head in 0..layer.kv_heads {
+            let start = step.start(node.sequence as usize, kv_head);
+            let at = start + node.slot as usize * layer.head_dim;
+            // SAFETY: by contract, there are such slots.
+            let (key, value) = unsafe {
+                (
+                    std::slice::from_raw_parts_mut(cache.key.add(at), layer.head_dim),
+                    std::slice::from_raw_parts_mut(cache.value.add(at), layer.head_dim),
+                )
+            };
+            let x = step.head(row, layer.heads + kv_head);
+            prepare(x, inputs.key_norm, layer.epsilon, step.rotation(row), key);
+            value.copy_from_slice(step.head(row, layer.heads + layer.kv_heads + kv_head));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
