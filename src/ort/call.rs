@@ -142,15 +142,30 @@ impl<'a> Call<'a> {
     ///
     /// The operator has such an output, of type `T`.
     pub unsafe fn output<T>(self, index: usize, rows: usize, columns: usize) -> Outcome<Output<T>> {
+        // SAFETY: by contract.
+        let data = unsafe { self.output_of(index, &[rows, columns]) }?;
+        let data = data.ok_or_else(|| self.wrong("an output is absent"))?;
+        Ok(Output { data, columns })
+    }
+
+    /// Output `index` of these sizes; `None` where it is absent.
+    ///
+    /// # Safety
+    ///
+    /// As [`output`](Self::output).
+    pub unsafe fn output_of<T>(self, index: usize, dims: &[usize]) -> Outcome<Option<*mut T>> {
         let (mut value, mut data) = (ptr::null_mut::<OrtValue>(), ptr::null_mut());
-        let dims = [rows as i64, columns as i64];
+        let dims: Vec<i64> = dims.iter().map(|size| *size as i64).collect();
+        let get = self.api.KernelContext_GetOutput;
         // SAFETY: as for inputs.
         unsafe {
-            let dims = dims.as_ptr();
-            check((self.api.KernelContext_GetOutput)(self.context, index, dims, 2, &mut value))?;
+            check(get(self.context, index, dims.as_ptr(), dims.len(), &mut value))?;
+            if value.is_null() {
+                return Ok(None);
+            }
             check((self.api.GetTensorMutableData)(value, &mut data))?;
         }
-        Ok(Output { data: data.cast(), columns })
+        Ok(Some(data.cast()))
     }
 }
 

@@ -55,6 +55,7 @@
 //! live as long as a call.
 #![allow(unsafe_code)]
 
+mod attention;
 mod attributes;
 mod call;
 mod operator;
@@ -114,7 +115,7 @@ unsafe fn domain(api: &OrtApi) -> Result<*mut OrtCustomOpDomain, OrtStatusPtr> {
     // SAFETY: the name and the operators are static.
     unsafe {
         call::check((api.CreateCustomOpDomain)(c"ai.coordgen".as_ptr(), &mut made))?;
-        for operator in rows::OPERATORS.iter().chain([&product::OPERATOR]) {
+        for operator in rows::OPERATORS.iter().chain([&product::OPERATOR, &attention::OPERATOR]) {
             call::check((api.CustomOpDomain_Add)(made, operator.table()))?;
         }
     }

@@ -69,6 +69,13 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// Whether there are such layers: heads of 1 to 256 numbers, no more than 2^16 of them.
+    pub fn is_right(&self) -> bool {
+        (1..=256).contains(&self.head_dim)
+            && (1..=1 << 16).contains(&self.heads)
+            && self.heads.checked_rem(self.kv_heads) == Some(0)
+    }
+
     /// Numbers of a row.
     pub fn columns(&self) -> usize {
         let kv_heads = if self.shares_keys { 0 } else { 2 * self.kv_heads };
@@ -148,8 +155,7 @@ impl<'a> Step<'a> {
     ) -> Option<Self> {
         let angles = inputs.cos.len().checked_div(rows)?;
         let is_norm = |norm: Option<&[f32]>| norm.is_none_or(|norm| norm.len() == layer.head_dim);
-        let fits = layer.heads.checked_rem(layer.kv_heads)? == 0
-            && (1..=MOST_DIM).contains(&layer.head_dim)
+        let fits = layer.is_right()
             && nodes.num_rows() <= rows
             && inputs.rows.len() == rows * layer.columns()
             && inputs.cos.len() == rows * angles
@@ -158,8 +164,10 @@ impl<'a> Step<'a> {
             && is_norm(inputs.query_norm)
             && is_norm(inputs.key_norm)
             && inputs.sinks.is_none_or(|sinks| sinks.len() == layer.heads);
-        let tasks = tasks(layer, nodes, units.max(1));
-        fits.then_some(Self { layer, inputs, nodes, cache, attended, angles, tasks })
+        fits.then(|| {
+            let tasks = tasks(layer, nodes, units.max(1));
+            Self { layer, inputs, nodes, cache, attended, angles, tasks }
+        })
     }
 
     /// Tasks, of which each may run on another thread when all keys are written.
@@ -191,9 +199,6 @@ impl<'a> Step<'a> {
         (sequence * self.layer.kv_heads + kv_head) * self.cache.slots * self.layer.head_dim
     }
 }
-
-/// The largest head.
-pub const MOST_DIM: usize = 256;
 
 /// The tasks of a step, in which a sequence's blocks of rows are as equal as may be; the last, which
 /// see most, come first.

@@ -118,7 +118,9 @@ impl Nodes {
                 straight: straight + u32::from(slot == position && straight == position),
                 parent,
                 tile_before: match before {
-                    Some(before) if position as usize % TILE != 0 => before.tile_before,
+                    Some(before) if before.position as usize % TILE < TILE - 1 => {
+                        before.tile_before
+                    }
                     _ => parent,
                 },
             });

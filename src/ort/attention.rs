@@ -1,0 +1,155 @@
+//! The operator `Attention`; see the parent.
+//!
+//! In: rows, the nodes that they are of, a cache. Out: the cache with the rows' keys and values, and
+//! what each row attends to. All keys are written first, then each task reads some heads' for some
+//! rows.
+
+use std::cell::RefCell;
+
+use super::attributes::Attributes;
+use super::call::{Call, Input, Outcome};
+use super::operator::{FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
+use crate::kernels::Processor;
+use crate::kernels::attention::{self, Cache, Inputs, Layer, Nodes, Room, Step};
+
+pub static OPERATOR: Operator = Operator::new(
+    c"Attention",
+    &[
+        (FLOAT, ONE),
+        (FLOAT, MAYBE),
+        (FLOAT, MAYBE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (FLOAT, MAYBE),
+        (FLOAT, MAYBE),
+        (FLOAT, MAYBE),
+    ],
+    &[(FLOAT, ONE), (FLOAT, MAYBE), (FLOAT, MAYBE)],
+    |node| Ok(Box::new(Attention::new(node)?)),
+);
+
+/// Numbers that a task should write to the cache: some microseconds.
+const NUMBERS_PER_WRITE: usize = 1 << 15;
+
+/// Attention in a node of a graph.
+struct Attention {
+    processor: Processor,
+    layer: Layer,
+}
+
+thread_local! {
+    /// What a thread's tasks use: as large as the largest so far.
+    static ROOM: RefCell<Room> = RefCell::default();
+}
+
+impl Attention {
+    fn new(node: Attributes) -> Outcome<Self> {
+        let layer = Layer {
+            heads: node.count(c"heads")?,
+            kv_heads: node.count(c"kv_heads")?,
+            head_dim: node.count(c"head_dim")?,
+            scale: node.float(c"scale")?,
+            softcap: node.float(c"softcap")?,
+            window: node.count(c"window")?,
+            interleaved: node.count(c"interleaved")? != 0,
+            epsilon: node.float(c"epsilon")?,
+            shares_keys: node.count(c"shares_keys")? != 0,
+        };
+        if !layer.is_right() {
+            return Err(node.wrong("the heads' numbers or their size are out of range"));
+        }
+        Ok(Self { processor: Processor::best(), layer })
+    }
+
+    /// The cache of a call, whose inputs are copied where the outputs are elsewhere.
+    ///
+    /// # Safety
+    ///
+    /// As [`Kernel::compute`].
+    unsafe fn cache(&self, call: Call<'_>, sequences: usize) -> Outcome<Cache> {
+        let Layer { kv_heads, head_dim, shares_keys, .. } = self.layer;
+        // SAFETY: by contract, here and below.
+        let (key, value): (Input<'_, f32>, Input<'_, f32>) =
+            unsafe { (call.input(3)?, call.input(4)?) };
+        let &[of, heads, slots, dim] = key.dims() else { return Err(call.wrong_inputs()) };
+        if [of, heads, dim] != [sequences, kv_heads, head_dim] || value.dims() != key.dims() {
+            return Err(call.wrong_inputs());
+        }
+        let mut pointers = [key, value].map(|input| input.data.as_ptr().cast_mut());
+        if !shares_keys {
+            for (index, at) in pointers.iter_mut().enumerate() {
+                let out = unsafe { call.output_of::<f32>(1 + index, key.dims())? };
+                let out = out.ok_or_else(|| call.wrong("an output of the cache is absent"))?;
+                if out != *at {
+                    unsafe { out.copy_from(*at, key.data.len()) };
+                    *at = out;
+                }
+            }
+        }
+        let [key, value] = pointers;
+        Ok(Cache { key, value, slots })
+    }
+}
+
+impl Kernel for Attention {
+    unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
+        let Self { processor, layer } = *self;
+        // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
+        let (rows, [cos, sin, query_norm, key_norm, sinks], [parents, sequences, lengths, span]) = unsafe {
+            let rows: Input<'_, f32> = call.input(0)?;
+            let floats = |index| Ok(call.optional::<f32>(index)?.map(|input| input.data));
+            let integers = |index| Ok(call.input::<i32>(index)?.data);
+            (
+                rows,
+                [floats(1)?, floats(2)?, floats(9)?, floats(10)?, floats(11)?],
+                [integers(5)?, integers(6)?, integers(7)?, integers(8)?],
+            )
+        };
+        let num_rows = rows.data.len() / layer.columns();
+        let &[first, real] = span else { return Err(call.wrong_inputs()) };
+        // SAFETY: as above.
+        let cache = unsafe { self.cache(call, lengths.len())? };
+        let nodes = Nodes::new(parents, sequences, lengths, [first, real], num_rows, cache.slots)
+            .map_err(|wrong| call.wrong(&wrong.to_string()))?;
+        let inputs = Inputs {
+            rows: rows.data,
+            cos: cos.unwrap_or_default(),
+            sin: sin.unwrap_or_default(),
+            query_norm,
+            key_norm,
+            sinks,
+        };
+        let width = layer.heads * layer.head_dim;
+        // SAFETY: as above; there is a row at least.
+        let (attended, to) = unsafe {
+            let attended = call.output::<f32>(0, num_rows, width)?;
+            (attended, attended.row(0).as_mut_ptr())
+        };
+        let step = Step::new(layer, inputs, &nodes, num_rows, cache, to, attention::UNITS)
+            .ok_or_else(|| call.wrong_inputs())?;
+        let real = nodes.num_rows();
+        if !layer.shares_keys {
+            let per_task = (NUMBERS_PER_WRITE / layer.columns()).max(1);
+            call.in_parallel(real.div_ceil(per_task), &|task| {
+                let rows = task * per_task..real.min((task + 1) * per_task);
+                // SAFETY: the cache has the sequences, and the nodes' slots, each of one row.
+                unsafe { attention::write_keys(processor, &step, rows) };
+            })?;
+        }
+        call.in_parallel(step.num_tasks(), &|task| {
+            // SAFETY: all keys are written; a task's rows and heads are its own.
+            ROOM.with_borrow_mut(|room| unsafe {
+                attention::attend_task(processor, &step, task, room);
+            });
+        })?;
+        for row in real..num_rows {
+            // SAFETY: the row exists, and there are no tasks any more.
+            unsafe { attended.row(row) }.fill(0.0);
+        }
+        Ok(())
+    }
+}

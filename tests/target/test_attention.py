@@ -1,0 +1,185 @@
+"""The operator `Attention` in ONNX Runtime."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
+
+HEADS, KV_HEADS, DIM, SLOTS = 6, 2, 16, 100
+LENGTHS = [70, 3]
+PARENTS = [-1, -1, 0, 0, 1, 3, -1]
+SEQUENCES = [0, 1, 0, 0, 1, 0, 0]
+FLOAT, INTEGER = TensorProto.FLOAT, TensorProto.INT32
+INPUTS = {
+    "rows": (FLOAT, 2),
+    "cos": (FLOAT, 2),
+    "sin": (FLOAT, 2),
+    "key": (FLOAT, 4),
+    "value": (FLOAT, 4),
+    "parents": (INTEGER, 1),
+    "sequences": (INTEGER, 1),
+    "lengths": (INTEGER, 1),
+    "span": (INTEGER, 1),
+    "query_norm": (FLOAT, 1),
+    "key_norm": (FLOAT, 1),
+    "sinks": (FLOAT, 1),
+}
+MAYBE = ("cos", "sin", "query_norm", "key_norm", "sinks")
+
+
+def session_of(absent=MAYBE, **attributes):
+    attributes = {
+        "heads": HEADS,
+        "kv_heads": KV_HEADS,
+        "head_dim": DIM,
+        "scale": 0.25,
+        "softcap": 0.0,
+        "window": 0,
+        "interleaved": 0,
+        "epsilon": 1e-5,
+        "shares_keys": 0,
+    } | attributes
+    outputs = ["attended"] if attributes["shares_keys"] else ["attended", "key_out", "value_out"]
+    names = ["" if name in absent else name for name in INPUTS]
+    node = helper.make_node("Attention", names, outputs, domain="ai.coordgen", **attributes)
+    infos = [
+        helper.make_tensor_value_info(name, kind, [f"{name}_{i}" for i in range(rank)])
+        for name, (kind, rank) in INPUTS.items()
+        if name not in absent
+    ]
+    given = [
+        helper.make_tensor_value_info(name, FLOAT, [f"{name}_{i}" for i in range(rank)])
+        for name, rank in zip(outputs, (2, 4, 4), strict=False)
+    ]
+    graph = helper.make_graph([node], "attention", infos, given)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.coordgen", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    set_threads(None)
+    return cpu_session(model.SerializeToString())
+
+
+def inputs(padding=0):
+    """All inputs; slots that nothing was written to are not numbers."""
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((len(PARENTS), (HEADS + 2 * KV_HEADS) * DIM), np.float32)
+    angles = random.uniform(0, 6, (len(PARENTS), DIM // 2)).astype(np.float32)
+    caches = random.standard_normal((2, 2, KV_HEADS, SLOTS, DIM), np.float32)
+    for sequence, length in enumerate(LENGTHS):
+        caches[:, sequence, :, length:] = np.nan
+    padded = ((0, padding), (0, 0))
+    return {
+        "rows": np.pad(rows, padded, constant_values=np.nan),
+        "cos": np.pad(np.cos(angles), padded),
+        "sin": np.pad(np.sin(angles), padded),
+        "key": caches[0],
+        "value": caches[1],
+        "parents": np.array(PARENTS, np.int32),
+        "sequences": np.array(SEQUENCES, np.int32),
+        "lengths": np.array(LENGTHS, np.int32),
+        "span": np.array([0, len(PARENTS)], np.int32),
+    }
+
+
+def rotated(heads, cos, sin):
+    first, second = np.split(heads, 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def twin(fed, node):
+    """What a node attends to, in float64."""
+    path = [node]
+    while PARENTS[path[0]] >= 0:
+        path.insert(0, PARENTS[path[0]])
+    heads = fed["rows"].astype(np.float64).reshape(len(fed["rows"]), -1, DIM)
+    cos, sin = (fed[name][:, None].astype(np.float64) for name in ("cos", "sin"))
+    keys = rotated(heads[:, HEADS : HEADS + KV_HEADS], cos, sin)[path]
+    query = rotated(heads[:, :HEADS], cos, sin)[node]
+    sequence = SEQUENCES[node]
+    length = LENGTHS[sequence]
+    attended = []
+    for head in range(HEADS):
+        of = head // (HEADS // KV_HEADS)
+        key = np.concatenate([fed["key"][sequence, of, :length], keys[:, of]])
+        values = heads[path, HEADS + KV_HEADS + of]
+        value = np.concatenate([fed["value"][sequence, of, :length], values])
+        scores = key @ query[head] * 0.25
+        weights = np.exp(scores - scores.max())
+        attended.append(weights @ value / weights.sum())
+    return np.concatenate(attended)
+
+
+def test_each_node_attends_to_its_path():
+    fed = inputs(padding=2)
+    session = session_of(("query_norm", "key_norm", "sinks"))
+    attended, key, value = session.run(None, fed)
+    for node in range(len(PARENTS)):
+        np.testing.assert_allclose(attended[node], twin(fed, node), atol=2e-5)
+    np.testing.assert_array_equal(attended[len(PARENTS) :], 0)
+    for cache, name in ((key, "key"), (value, "value")):
+        np.testing.assert_array_equal(cache[0, :, :70], fed[name][0, :, :70])
+        assert np.isfinite(cache[0, :, 70:75]).all()
+        assert np.isnan(cache[0, :, 75:]).all()
+        assert np.isnan(cache[1, :, 5:]).all()
+
+
+def test_a_tree_read_in_parts_into_one_cache_has_the_same_bits():
+    fed = inputs()
+    session = session_of(("query_norm", "key_norm", "sinks"))
+    whole, *caches = session.run(None, fed)
+    for node in range(len(PARENTS)):
+        binding = session.io_binding()
+        part = {name: fed[name][node : node + 1] for name in ("rows", "cos", "sin")}
+        for name, array in (fed | part | {"span": np.array([node, 1], np.int32)}).items():
+            binding.bind_cpu_input(name, array)
+        attended = np.zeros_like(whole[:1])
+        for name, array in (
+            ("attended", attended),
+            *((n + "_out", fed[n]) for n in ("key", "value")),
+        ):
+            binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(attended[0], whole[node])
+    for name, cache in zip(("key", "value"), caches, strict=True):
+        np.testing.assert_array_equal(fed[name], cache)
+
+
+def test_a_layer_that_shares_keys_reads_those_of_another():
+    fed = inputs()
+    _, key, value = session_of(("query_norm", "key_norm", "sinks")).run(None, fed)
+    shared = fed | {"key": key, "value": value, "rows": fed["rows"][:, : HEADS * DIM].copy()}
+    (attended,) = session_of(("query_norm", "key_norm", "sinks"), shares_keys=1).run(None, shared)
+    for node in range(len(PARENTS)):
+        np.testing.assert_allclose(attended[node], twin(fed, node), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"parents": [-1, 1]}, "node 1 has the parent 1, which is no earlier node"),
+        ({"sequences": [0, 1]}, "node 1 is of sequence 1, but its parent of 0"),
+        ({"lengths": [99, 3]}, "node 1 needs slot 100 of 100"),
+        ({"lengths": [-1, 3]}, "sequence 0 has the length -1"),
+        ({"lengths": [70]}, "do not fit each other"),
+        ({"span": [0, 0]}, "there is no row to compute"),
+        ({"span": [1, 2]}, "2 rows from node 1 on do not fit into 2 rows and 2 nodes"),
+        ({"span": [0]}, "do not fit each other"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(changed, why):
+    fed = {name: array for name, array in inputs().items() if name not in MAYBE}
+    fed["rows"] = fed["rows"][:2]
+    fed |= {"parents": np.array([-1, 0], np.int32), "sequences": np.zeros(2, np.int32)}
+    fed["span"] = np.array([0, 2], np.int32)
+    session = session_of()
+    assert np.isfinite(session.run(["attended"], fed)[0]).all()
+    with pytest.raises(Exception, match=why):  # ONNX Runtime has classes of its own
+        session.run(None, fed | {name: np.array(x, np.int32) for name, x in changed.items()})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"heads": 5}, {"kv_heads": 0}, {"head_dim": 257}, {"head_dim": 0}]
+)
+def test_heads_that_cannot_be_are_refused(wrong):
+    with pytest.raises(Exception, match="out of range"):
+        session_of(**wrong)
