@@ -41,7 +41,7 @@ use std::ops::Range;
 
 pub use self::attend::Room;
 use self::attend::attend;
-pub use self::nodes::{Nodes, Wrong};
+pub use self::nodes::{Node, Nodes, TILE, Wrong};
 use self::rows::{Rotation, prepare};
 use crate::kernels::lanes::{Lanes, on_processor};
 

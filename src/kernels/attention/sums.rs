@@ -41,7 +41,7 @@ pub unsafe fn add<L: Lanes, S: Vectors, const R: usize, const V: usize>(
             let at = vectors.at(index);
             if let Some(ahead) = vectors.ahead(index, V * WIDTH) {
                 for vector in 0..V {
-                    L::prefetch(ahead.wrapping_add(vector * WIDTH).cast());
+                    L::prefetch_far(ahead.wrapping_add(vector * WIDTH).cast());
                 }
             }
             let mut loaded = [L::splat(0.0); V];

@@ -63,10 +63,10 @@ impl Random {
     }
 
     fn kind(&mut self) -> Kind {
-        let head_dim = self.of(&[8, 10, 16, 24, 32, 50, 64]);
+        let head_dim = self.of(&[8, 10, 16, 24, 34]);
         let kv_heads = 1 + self.below(2);
         let layer = Layer {
-            heads: kv_heads * (1 + self.below(4)),
+            heads: kv_heads * (1 + self.below(3)),
             kv_heads,
             head_dim,
             scale: 1.0 / (head_dim as f32).sqrt(),
@@ -435,15 +435,15 @@ fn check(seed: u64, most_nodes: usize, most_committed: usize) -> Result<(), Test
     let num_nodes = trees.parents.len();
     let (cuts, first_way) = (cuts(&mut random, num_nodes), way(&mut random));
     let attended = run(kind, &weights, &trees, &cuts, first_way);
-    for (node, row) in attended.iter().enumerate() {
-        let expected = twin::<f32>(kind, &weights, &trees, node);
-        prop_assert_eq!(bits(row), bits(&expected), "{:?} {:?}, node {}", kind, first_way, node);
+    for _ in 0..6 {
+        let node = random.below(num_nodes);
+        let expected = bits(&twin::<f32>(kind, &weights, &trees, node));
+        let row = bits(&attended[node]);
+        prop_assert_eq!(row, expected, "{:?} {:?}, node {}", kind, first_way, node);
     }
-    for processor in Processor::all() {
-        let other = Way { processor, ..way(&mut random) };
-        let again = run(kind, &weights, &trees, &[], other);
-        prop_assert_eq!(bits(&again.concat()), bits(&attended.concat()), "{:?}", other);
-    }
+    let other = way(&mut random);
+    let again = run(kind, &weights, &trees, &[], other);
+    prop_assert_eq!(bits(&again.concat()), bits(&attended.concat()), "{:?}", other);
     let node = random.below(num_nodes);
     let chain = trees.chain(node);
     let each: Vec<usize> = (1..chain.parents.len()).collect();
@@ -477,11 +477,11 @@ proptest! {
             for row in 0..nodes.num_rows() {
                 let node = nodes.of_row(row);
                 let end = node.position as usize + 1;
-                let mut found = [0; nodes::TILE];
-                let start = node.position as usize / nodes::TILE * nodes::TILE;
+                let mut found = [0; TILE];
+                let start = node.position as usize / TILE * TILE;
                 nodes.slots(node, start..end, &mut found);
                 prop_assert!(found.iter().all(|slot| (*slot as usize) < slots));
-                prop_assert_eq!(found[node.position as usize % nodes::TILE], node.slot);
+                prop_assert_eq!(found[node.position as usize % TILE], node.slot);
             }
         }
     }

@@ -132,6 +132,11 @@ impl Lanes for Avx2 {
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
+
+    #[inline(always)]
+    unsafe fn prefetch_far(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
 }
 
 #[inline(always)]

@@ -81,6 +81,8 @@ pub trait Lanes: Copy {
     unsafe fn dot(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
     /// Asks for the 64 bytes at `from` to be read soon; any address will do.
     unsafe fn prefetch(from: *const u8);
+    /// As `prefetch`, but into the second cache, for which more can be under way.
+    unsafe fn prefetch_far(from: *const u8);
 }
 
 /// A processor that kernels are compiled for.

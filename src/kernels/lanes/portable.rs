@@ -113,6 +113,9 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn prefetch_far(_: *const u8) {}
 }
 
 /// A float16 as float32, which holds all of them.
