@@ -77,6 +77,7 @@
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //! | [`kernels`] | two to four passes over a row of activations; the model's own products are ONNX Runtime's |
+//! | [`attention`](kernels::attention) | `2 heads head_dim` multiply-adds for each token on a row's path; a head's keys are read once for 192 of its queries |
 //!
 //! What a step costs does not grow with the text before it or with the steps of the answer, but for
 //! arrays that grow by a share of their length now and then: `make growth` counts the instructions of
