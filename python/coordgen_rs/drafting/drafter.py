@@ -19,6 +19,7 @@ from coordgen_rs._core import (
     StepInputs,
     draft_method,
 )
+from coordgen_rs.drafting.options import COMMITS
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.target.session import Session
 
@@ -83,7 +84,7 @@ class Drafting(Protocol):
 def make_drafter(
     session: Session,
     draft: str | Sequence[str] = "auto",
-    commit: str = "canonical",
+    commit: str = "auto",
     history: "History | None" = None,
     lookup_table: LookupTable | None = None,
     draft_model: "DraftModel | None" = None,
@@ -100,7 +101,8 @@ def make_drafter(
             free: elsewhere, running the head over the prompt costs more than calibration gains
             (`coordgen generate --sources` shows both: `prefill_s`, `tokens_per_step`).
         commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is);
-            a session that does not allow compact uses canonical.
+            a session that does not allow compact uses canonical. "auto" takes compact where the
+            session found it exact.
         history: Finished requests that are also drafted from.
         lookup_table: The table that the source "lookup-table" reads and updates, see `coordgen
             warm-up`; a new one by default.
@@ -160,10 +162,11 @@ def chosen_commit(session: Session, commit: str) -> str:
     """How a session commits drafts, "canonical" where it does not allow the "compact" asked for.
 
     Raises:
-        OptionError: `commit` is neither.
+        OptionError: `commit` is none of `COMMITS`.
     """
-    arguments.one_of("commit", commit, ("canonical", "compact"))
-    return commit if commit in session.allowed_commits else "canonical"
+    arguments.one_of("commit", commit, COMMITS)
+    ways = session.exact_commits if commit == "auto" else session.allowed_commits
+    return "compact" if commit != "canonical" and "compact" in ways else "canonical"
 
 
 def _check_used(

@@ -11,6 +11,9 @@ from pathlib import Path
 from coordgen_rs._core import PLAIN
 from coordgen_rs.errors import OptionError, arguments
 
+COMMITS = ("auto", "canonical", "compact")
+"""Ways to commit drafts; `auto` chooses by what was measured."""
+
 
 def _check_paths(**paths: Path | str | None) -> None:
     """Check paths that may be left out; raises OptionError."""
@@ -66,7 +69,7 @@ class DraftingOptions:
     """
 
     draft: str | Sequence[str] = "auto"
-    commit: str = "canonical"
+    commit: str = "auto"
     draft_model: Path | str | None = None
     lookup_table: Path | str | None = None
     memory: MemoryOptions = MemoryOptions()
@@ -76,7 +79,7 @@ class DraftingOptions:
             arguments.text("draft", self.draft)
         else:
             arguments.names("draft", self.draft)
-        arguments.one_of("commit", self.commit, ("canonical", "compact"))
+        arguments.one_of("commit", self.commit, COMMITS)
         _check_paths(draft_model=self.draft_model, lookup_table=self.lookup_table)
         drafted_from = {
             "history": self.memory.history,

@@ -98,7 +98,7 @@ class Model:
         width: int | None = None,
         context: int | None = None,
         draft: str | Sequence[str] = "auto",
-        commit: str = "canonical",
+        commit: str = "auto",
         history: Path | str | None = None,
         namespace: str | None = None,
         history_max_tokens: int | None = None,
@@ -125,7 +125,8 @@ class Model:
             context: Most tokens of prompt and answer together, but for the answer's last; None for
                 as many as the bundle was exported for.
             draft: Where drafts come from: the name of a method, the names of sources, or "plain".
-            commit: "canonical" (exact everywhere) or "compact" (exact where `coordgen check` says).
+            commit: "canonical" (exact everywhere), "compact" (exact where `coordgen check` says), or
+                "auto": compact where it was found exact when the bundle was tested.
             history: A directory of finished requests to draft from, and to keep these in.
             namespace: Such as task and user; requests of other namespaces are not drafted from.
                 Requests that do not name another one are of this one, "default" by default.
@@ -365,7 +366,7 @@ class Model:
 
     @property
     def commit(self) -> str:
-        """How drafts are committed: as asked for, but "canonical" where only that is exact."""
+        """How drafts are committed: "canonical" or "compact"."""
         return "canonical" if self._drafters is None else self._drafters.commit
 
     @property

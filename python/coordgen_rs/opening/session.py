@@ -131,9 +131,8 @@ def session_opened(options: OpeningOptions) -> OrtSession:
         )
     if options.width is not None:
         widths = [w for w in widths if w <= options.width] or widths[:1]
-    if not result.exact_slots:
-        session.cache.attend_to_all()
     session.is_exact_after_prefill = result.exact_prefill
+    session.is_exact_on_branches = result.exact_branches
     session.select(widths, [result.cost(w, session.capacity) for w in widths])
     return session
 
@@ -194,8 +193,8 @@ def _load(record: Path) -> SelfTest | None:
         fields = read_json(record, most_bytes=_MOST_RECORD_BYTES)
         return SelfTest(
             tuple(fields["exact_widths"]),
-            bool(fields["exact_slots"]),
             bool(fields["exact_prefill"]),
+            bool(fields["exact_branches"]),
             _by_width(fields["step_us"]),
             _by_width(fields["full_step_us"]),
             {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},

@@ -166,9 +166,7 @@ class CpuBlocks(OrtBlocks):
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Compute one block: hidden states, keys and values of all rows of `buffers`."""
-        self._cache.fit(int(buffers.write_index[0]) + buffers.rows)
-        attending = buffers.attending(self._cache.num_slots)
-        session, binding = self._bound(block, graph, attending)
+        session, binding = self._bound(block, graph, buffers)
         session.run_with_iobinding(binding)
 
     def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:

@@ -64,6 +64,7 @@ class Forward:
         pieces = self._pieces[: -(-len(token_ids) // self._piece_rows)]
         for first, piece in pieces:
             piece.write_index[0] = self._cache.length + first
+            piece.show_part(first, len(token_ids))
         with one_pass(switcher):
             for block in range(len(self._blocks)):
                 with running(switcher, block) as graph:
@@ -98,6 +99,8 @@ class Forward:
         wide.hidden[block % 2][:, rows] = buffers.hidden[block % 2]
         for name, array in buffers.by_row.items():
             wide.by_row[name][:, :, rows] = array
+        for name, array in (buffers.path or {}).items():
+            (wide.path or {})[name][:] = array
         self._blocks.run(block, graph, wide)
         result = (block + 1) % 2
         buffers.hidden[result][:] = wide.hidden[result][:, rows]

@@ -12,23 +12,24 @@ import onnxruntime
 from coordgen_rs.bundle.manifest import BlockFiles, Manifest, ModelShape
 from coordgen_rs.errors import BundleError
 
-MASKS = ("mask", "window_mask")
-"""Names of the inputs with a row per token and a column per slot."""
-
 Shapes = Mapping[str, tuple[int | None, ...]]
 """Name to shape; None for a size that differs from run to run."""
 
 
 def row_sizes(manifest: Manifest) -> dict[str, int]:
     """Number of columns of the inputs with a row per token, by name."""
-    sizes = {"mask": manifest.slots}
-    if manifest.window is not None:
-        sizes["window_mask"] = manifest.slots
+    sizes: dict[str, int] = {}
     rotations = {"": manifest.inv_freq, "window_": manifest.window_inv_freq}
     for prefix, inv_freq in rotations.items():
         if inv_freq is not None:
             sizes |= dict.fromkeys((f"{prefix}cos", f"{prefix}sin"), len(inv_freq))
     return sizes
+
+
+def path_sizes(manifest: Manifest) -> dict[str, int]:
+    """Length of what tells which nodes of a draft tree the rows are, by name."""
+    slots = manifest.slots
+    return {"parents": slots, "sequences": slots, "lengths": 1, "span": 2}
 
 
 def check_block(
@@ -45,11 +46,8 @@ def check_block(
     caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]
     inputs: Shapes = {
         "hidden": hidden,
-        **{
-            name: (1, 1, None, None if name in MASKS else size)
-            for name, size in row_sizes(manifest).items()
-        },
-        "write_index": (1,),
+        **{name: (1, 1, None, size) for name, size in row_sizes(manifest).items()},
+        **{name: (None if size > 2 else size,) for name, size in path_sizes(manifest).items()},
         **dict.fromkeys(caches, cache),
     }
     outputs: Shapes = {"hidden_out": hidden, **{f"{name}_out": cache for name in caches}}

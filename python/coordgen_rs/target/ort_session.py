@@ -55,6 +55,8 @@ class OrtSession:
         step_costs: Microseconds of a step of each; None until `select` is given them.
         is_exact_after_prefill: Whether prefill graphs and decode graphs give equal bits; True until
             a self-test says otherwise.
+        is_exact_on_branches: Whether rows on a side branch have the bits of plain decoding; False
+            until a self-test says otherwise.
 
     Raises:
         OptionError: The number of threads cannot be set, or the strategy is unknown.
@@ -83,7 +85,7 @@ class OrtSession:
         # Of the slots, also of those that a run has written and nobody committed yet.
         self._token_ids = np.zeros(manifest.context + manifest.widths[-1], np.uint32)
         self._num_canonical = 0
-        self.is_exact_after_prefill = True
+        self.is_exact_after_prefill, self.is_exact_on_branches = True, False
         self.switcher = Switcher(
             self.blocks,
             costs or guessed_costs(manifest),
@@ -134,8 +136,8 @@ class OrtSession:
     def reusable_ids(self) -> NDArray[np.uint32]:
         """The committed tokens whose keys and values are what computing them again would give.
 
-        `(tokens,) u32`. Those behind a compact commit are not among them: their rows saw keys in
-        other slots. Where prefill graphs and decode graphs differ, there are none.
+        `(tokens,) u32`. Those behind a compact commit are not among them unless it was found exact.
+        Where prefill graphs and decode graphs differ, there are none.
         """
         num_tokens = min(self._num_canonical, self.length) if self.is_exact_after_prefill else 0
         return self._token_ids[:num_tokens]
@@ -174,6 +176,11 @@ class OrtSession:
     def allowed_commits(self) -> Sequence[str]:
         """Ways to commit that are allowed."""
         return self.device.allowed_commits
+
+    @property
+    def exact_commits(self) -> Sequence[str]:
+        """Those of them that were found to change no token."""
+        return self.allowed_commits if self.is_exact_on_branches else ("canonical",)
 
     def prefill(
         self,
@@ -317,7 +324,7 @@ class OrtSession:
         self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
         self.cache.commit(rows)
         is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
-        if is_canonical and self._num_canonical == start:
+        if (is_canonical or self.is_exact_on_branches) and self._num_canonical == start:
             self._num_canonical = end
 
     def rewind(self, length: int) -> None:

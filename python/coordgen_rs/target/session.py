@@ -81,6 +81,10 @@ class Session(Protocol):
         """Ways to commit that are allowed: "canonical", "compact"."""
 
     @property
+    def exact_commits(self) -> Sequence[str]:
+        """Those of them that were found to change no token."""
+
+    @property
     def step_inputs(self) -> Sequence[StepInputs]:
         """The input buffers of the decode graphs, one per width, narrowest first."""
 

@@ -16,7 +16,7 @@ from coordgen_rs.drafting.drafter import Drafting, make_drafter
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.loop import Step, generate, plain
-from coordgen_rs.opening.self_test import decode_chain
+from coordgen_rs.opening.self_test import decode_chain, side_branch
 from coordgen_rs.target.ort_session import OrtSession
 
 _SIDE_BRANCH = "side branch against first path"
@@ -154,23 +154,9 @@ def _compare_logits(session: OrtSession, prompt: NDArray[np.uint32]) -> list[Exa
         rows = decode_chain(session, width, context, chain)
         comparisons.append(_compare(f"width {width} against width {narrowest}", rows, expected))
     if 1 < len(chain) < session.widths[-1]:
-        side = _side_branch(session, context, chain)
+        side = side_branch(session, context, chain)
         comparisons.append(_compare(_SIDE_BRANCH, side, expected))
     return comparisons
-
-
-def _side_branch(
-    session: OrtSession, context: NDArray[np.uint32], chain: NDArray[np.uint32]
-) -> NDArray[np.float32]:
-    """Logits of `chain` as the second branch of a tree, behind a branch of one other token."""
-    session.rewind(0)
-    session.prefill(context, "decode")
-    other = (chain[1:2] + 1) % session.vocab_size
-    token_ids = np.concatenate([chain[:1], other, chain[1:]])
-    parents = np.array([0, 0, 0, *range(2, len(chain))], np.uint32)[: len(token_ids)]
-    inputs = next(inputs for inputs in session.step_inputs if inputs.rows >= len(token_ids))
-    inputs.fill(token_ids, parents, session.length)
-    return np.delete(session.step(inputs)[: len(token_ids)], 1, axis=0)
 
 
 def _compare(what: str, got: NDArray[np.float32], expected: NDArray[np.float32]) -> ExactnessRow:

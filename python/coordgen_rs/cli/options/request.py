@@ -55,8 +55,9 @@ _DRAFTING = (
         "a table written by `coordgen warm-up`, for --draft diaa and blend"
     ),
     option.count("--budget N").help("verify at most N draft tokens per step"),
-    option.choice("--commit", ["canonical", "compact"], default="canonical").help(
-        "canonical (default) is always exact; compact only where `coordgen check` says so"
+    option.choice("--commit", ["auto", "canonical", "compact"], default="auto").help(
+        "canonical is always exact, compact where `coordgen check` says so; auto (default) takes "
+        "compact where it is"
     ),
 )
 _SAMPLING = (

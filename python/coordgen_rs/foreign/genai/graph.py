@@ -145,7 +145,8 @@ class DecoderGraph:
         layers = range(self._config.decoder.num_hidden_layers)
         caches = {f"{kind}_{layer}" for kind in ("key", "value") for layer in layers}
         caches |= {f"{name}_out" for name in caches}
-        return caches | {"hidden", "hidden_out", "mask", "write_index", "position_ids"}
+        path = {"parents", "sequences", "lengths", "span"}
+        return caches | path | {"hidden", "hidden_out", "position_ids"}
 
     def _check_inputs(self) -> None:
         names, decoder = self._config.decoder.inputs, self._config.decoder

@@ -104,8 +104,9 @@ class GraphEdit:
     ) -> onnx.ModelProto:
         """A model that computes `outputs` from `inputs`, with the nodes and weights it needs."""
         reached = set(self._reached([value.name for value in outputs]))
+        nodes = [node for node in self.nodes if not reached.isdisjoint(node.output)]
         graph = helper.make_graph(
-            [node for node in self.nodes if not reached.isdisjoint(node.output)],
+            nodes,
             "part",
             [value for value in inputs if value.name in reached],
             outputs,
@@ -113,6 +114,7 @@ class GraphEdit:
         )
         opsets = {item.domain: item.version for item in self._model.opset_import}
         opsets |= {"": max(opset, opsets.get("", 0)), "com.microsoft": 1}
+        opsets = {node.domain: 1 for node in nodes} | opsets
         model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid(*item) for item in opsets.items()],

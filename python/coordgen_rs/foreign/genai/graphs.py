@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.bundle.manifest import ModelShape
-from coordgen_rs.foreign.genai.attention import AttentionWriter
+from coordgen_rs.foreign.genai.attention import PATH, AttentionWriter
 from coordgen_rs.foreign.genai.graph import DecoderGraph
 
 _OPSET, _IR_VERSION = 24, 11
@@ -34,8 +34,7 @@ def block_model(graph: DecoderGraph, model: ModelShape) -> bytes:
     inputs = [
         _info("input_ids", 1, _ROWS, kind=TensorProto.INT64),
         _info("position_ids", 1, _ROWS, kind=TensorProto.INT64),
-        _info("mask", 1, 1, _ROWS, _SLOTS),
-        _info("write_index", 1, kind=TensorProto.INT64),
+        *(_info(name, size, kind=TensorProto.INT32) for name, size in PATH.items()),
         *(_info(name, *cache) for name in caches),
     ]
     outputs = [_info("hidden_out", 1, _ROWS, model.hidden_size)]

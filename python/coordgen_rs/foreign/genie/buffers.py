@@ -106,4 +106,4 @@ class GenieBuffers(Buffers):
         start = int(self.write_index[0])
         if CACHE_INDEX in read:
             read[CACHE_INDEX][0] = start
-        self._bound_mask.fill(self.mask, start)
+        self._bound_mask.fill(self.by_row["mask"], start)

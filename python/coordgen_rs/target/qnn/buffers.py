@@ -73,7 +73,6 @@ class QnnBuffers(Buffers):
         self._slots, self._integers = slots, integers
         mask = np.zeros((1, 1, self.rows, slots + self.rows), np.uint16)
         self._bound_mask = BoundMask(mask, integers)
-        del self.values["write_index"]
         self.values["mask"] = ort_value(mask)
 
     @classmethod
@@ -91,7 +90,7 @@ class QnnBuffers(Buffers):
 
     def before_run(self) -> None:
         """Turn the drafted mask into the graphs' own."""
-        self._bound_mask.fill(self.mask, int(self.write_index[0]))
+        self._bound_mask.fill(self.by_row["mask"], int(self.write_index[0]))
 
     def _of(self, *arrays: Any) -> "QnnBuffers":
         return QnnBuffers(*arrays, slots=self._slots, integers=self._integers)

@@ -7,7 +7,6 @@ has arrays of its own, and tokens are committed to all of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,6 @@ class IntegerCache:
     Attributes:
         length: Number of committed tokens; their slots are `0 .. length - 1`.
     """
-
-    has_fixed_slots = True
 
     def __init__(
         self,
@@ -92,13 +89,6 @@ class IntegerCache:
     def rewind(self, length: int) -> None:
         """Forget all but the first committed tokens."""
         self.length = length
-
-    def attend_to_all(self) -> None:
-        """Does nothing: the graphs always get all slots."""
-
-    def attending_to_all(self) -> AbstractContextManager[None]:
-        """Does nothing: the graphs always get all slots."""
-        return nullcontext()
 
     def note(self, layers: Iterable[int], rows: int) -> None:
         """Take the output of a step of that width, for some layers, as what `commit` is about."""

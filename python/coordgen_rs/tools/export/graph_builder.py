@@ -16,7 +16,7 @@ _IR_VERSION = 11
 _CONTRIBUTED = "com.microsoft"
 _DOMAINS = dict.fromkeys(
     ("MatMulIntegerToFloat", "MatMulNBits", "FusedMatMul", "QuickGelu"), _CONTRIBUTED
-) | {"Product": KERNEL_DOMAIN}
+) | dict.fromkeys(("Product", "Attention"), KERNEL_DOMAIN)
 """Operators that are ONNX Runtime's own, and those of this package's core."""
 
 

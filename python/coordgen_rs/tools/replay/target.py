@@ -28,7 +28,7 @@ class RecordedSession:
     """
 
     end_token_ids: Sequence[int] = ()
-    allowed_commits = ("canonical", "compact")
+    allowed_commits = exact_commits = ("canonical", "compact")
     request = 0
     step_costs: Sequence[StepCost] | None = None
     gap_work: GapWork = None

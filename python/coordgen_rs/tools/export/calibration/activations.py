@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +114,8 @@ class _FloatLayer:
             CheckpointError: That is NaN or infinite.
         """
         num_rows, config = len(hidden), self._config
-        inputs = {"hidden": hidden[np.newaxis], "write_index": np.zeros(1, np.int64)}
-        inputs |= _masks(config, num_rows) | _rotations(config, num_rows)
+        inputs: dict[str, NDArray[Any]] = {"hidden": hidden[np.newaxis]}
+        inputs |= _text(num_rows) | _rotations(config, num_rows)
         cache = np.zeros((1, config.num_kv_heads, num_rows, config.head_dim), np.float32)
         inputs |= {f"{kind}_{self._number}": cache for kind in ("key", "value")}
         given = {name: inputs[name] for name in self._inputs}
@@ -126,15 +127,13 @@ class _FloatLayer:
         return np.asarray(out[0], np.float32), watched
 
 
-def _masks(config: ModelConfig, num_rows: int) -> dict[str, _Array]:
-    """What each token of a text sees: itself and those before it, within the window if any."""
-    distance = np.arange(num_rows)[:, None] - np.arange(num_rows)
-    seen = {"mask": distance >= 0}
-    if config.window is not None:
-        seen["window_mask"] = (distance >= 0) & (distance < config.window)
+def _text(num_rows: int) -> dict[str, NDArray[np.int32]]:
+    """What each token of a text descends from: the one before it."""
     return {
-        name: np.where(is_seen, np.float32(0), _HIDDEN)[np.newaxis, np.newaxis]
-        for name, is_seen in seen.items()
+        "parents": np.arange(-1, num_rows - 1, dtype=np.int32),
+        "sequences": np.zeros(num_rows, np.int32),
+        "lengths": np.zeros(1, np.int32),
+        "span": np.array([0, num_rows], np.int32),
     }
 
 
