@@ -40,13 +40,7 @@ impl Buffers {
 
     fn lend(&mut self) -> StepBuffers<'_> {
         let Self { input_ids, position_ids, mask } = self;
-        StepBuffers {
-            input_ids,
-            position_ids,
-            mask,
-            window_mask: &mut [],
-            path: PathBuffers::default(),
-        }
+        StepBuffers { input_ids, position_ids, mask, path: PathBuffers::default() }
     }
 }
 

@@ -92,8 +92,8 @@
 //!   that it has seen.
 //! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
 //! - [`constraint`]: [`Constraint`], what a grammar lets the target say, and a row masked by it.
-//! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids, positions and mask, and a second mask for
-//!   layers that see a window of the last tokens.
+//! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids and positions, and what each row sees: a mask,
+//!   or [the tree's own parents](PathBuffers).
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
 //! - [`draft::methods`]: the registry of sources and of named choices among them, ours and the

@@ -223,13 +223,8 @@ impl<'a> Replay<'a> {
         for (inputs, (input_ids, position_ids, mask)) in
             self.inputs.iter_mut().zip(&mut self.buffers)
         {
-            let buffers = StepBuffers {
-                input_ids,
-                position_ids,
-                mask,
-                window_mask: &mut [],
-                path: PathBuffers::default(),
-            };
+            let buffers =
+                StepBuffers { input_ids, position_ids, mask, path: PathBuffers::default() };
             inputs.fill(&root, past_len, buffers).expect("the step fits");
         }
     }
@@ -242,13 +237,7 @@ impl<'a> Replay<'a> {
         self.run_model(past_len);
         let step = self.propose(past_len);
         let (input_ids, position_ids, mask) = &mut self.buffers[step];
-        let buffers = StepBuffers {
-            input_ids,
-            position_ids,
-            mask,
-            window_mask: &mut [],
-            path: PathBuffers::default(),
-        };
+        let buffers = StepBuffers { input_ids, position_ids, mask, path: PathBuffers::default() };
         self.inputs[step].fill(self.drafter.tree(), past_len, buffers).expect("the step fits");
         counted(false);
         let coming = &self.text.answer[self.num_given..];

@@ -117,27 +117,21 @@ class StepInputs:
     `past_len + depth`, and sees the committed slots, those of its ancestors and its own. Other rows
     are padding: token 0 at position 0, which sees the committed slots and its own.
 
-    Layers with a sliding window have a mask of their own: of what a row sees, only positions above
-    its own minus `window`.
-
-    A fill rewrites only the part of the masks that differs from the last fill, so nobody else may
-    write to them.
+    A fill rewrites only the part of the mask that differs from the last fill, so nobody else may
+    write to it.
 
     Args:
         input_ids: `(rows,) i64`.
         position_ids: `(rows,) i64`.
         mask: `(1, .., rows, attended) f32`, additive: 0 where a row sees a slot, -10,000 elsewhere;
             None where there is a path.
-        window_mask: The same, for layers with a sliding window; None if there are none.
-        window: Number of tokens that such a layer sees, a row's own included.
-        path: In place of masks, what attention along the path reads: each node's parent `(slots,)
+        path: In place of a mask, what attention along the path reads: each node's parent `(slots,)
             i32`, -1 for the root; committed tokens `(1,) i32`; the node of row 0 and the number of
             rows that hold nodes `(2,) i32`.
 
     Raises:
         ShapeError: An array has another dtype or shape, or is not C-contiguous.
-        OptionError: `window` is 0, or given without `window_mask` or the other way round; there are
-            both a mask and a path, or neither.
+        OptionError: There are both a mask and a path, or neither.
     """
 
     def __new__(
@@ -146,8 +140,6 @@ class StepInputs:
         position_ids: NDArray[np.int64],
         mask: NDArray[np.float32] | None = None,
         *,
-        window_mask: NDArray[np.float32] | None = None,
-        window: int | None = None,
         path: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None = None,
     ) -> StepInputs: ...
     @property
@@ -172,10 +164,6 @@ class StepInputs:
 
     @property
     def mask(self) -> NDArray[np.float32] | None:
-        """The array given, `(1, .., rows, attended) f32`, or None."""
-
-    @property
-    def window_mask(self) -> NDArray[np.float32] | None:
         """The array given, `(1, .., rows, attended) f32`, or None."""
 
     def fill(

@@ -23,13 +23,10 @@ pub struct PyStepInputs {
     #[doc = stub_doc!("StepInputs.mask")]
     #[pyo3(get)]
     mask: Option<Py<PyArrayDyn<f32>>>,
-    #[doc = stub_doc!("StepInputs.window_mask")]
-    #[pyo3(get)]
-    window_mask: Option<Py<PyArrayDyn<f32>>>,
     /// Parents, lengths, span.
     path: Option<[Py<PyArrayDyn<i32>>; 3]>,
     /// Where the buffers stood when all of them could be written at once; `None` if they could not.
-    apart_at: Option<[usize; 7]>,
+    apart_at: Option<[usize; 6]>,
 }
 
 impl PyStepInputs {
@@ -79,10 +76,6 @@ impl PyStepInputs {
                     Some(mask) => mask.bind(py).as_slice_mut()?,
                     None => &mut [],
                 },
-                window_mask: match &self.window_mask {
-                    Some(mask) => mask.bind(py).as_slice_mut()?,
-                    None => &mut [],
-                },
                 path: match &self.path {
                     Some([parents, lengths, span]) => PathBuffers {
                         parents: parents.bind(py).as_slice_mut()?,
@@ -104,10 +97,7 @@ impl PyStepInputs {
     ) -> PyResult<()> {
         let mut input_ids = self.input_ids.bind(py).try_readwrite()?;
         let mut position_ids = self.position_ids.bind(py).try_readwrite()?;
-        let borrowed = |array: &Option<Py<PyArrayDyn<f32>>>| {
-            array.as_ref().map(|array| array.bind(py).try_readwrite()).transpose()
-        };
-        let (mut mask, mut window_mask) = (borrowed(&self.mask)?, borrowed(&self.window_mask)?);
+        let mut mask = self.mask.as_ref().map(|mask| mask.bind(py).try_readwrite()).transpose()?;
         let mut path = Vec::new();
         for array in self.path.iter().flatten() {
             path.push(array.bind(py).try_readwrite()?);
@@ -116,10 +106,6 @@ impl PyStepInputs {
             input_ids: input_ids.as_slice_mut()?,
             position_ids: position_ids.as_slice_mut()?,
             mask: match &mut mask {
-                Some(mask) => mask.as_slice_mut()?,
-                None => &mut [],
-            },
-            window_mask: match &mut window_mask {
                 Some(mask) => mask.as_slice_mut()?,
                 None => &mut [],
             },
@@ -137,19 +123,14 @@ impl PyStepInputs {
     }
 
     /// Where the buffers stand, 0 for one that there is not; `None` where one is read-only.
-    fn addresses(&self, py: Python<'_>) -> Option<[usize; 7]> {
-        let of = |mask: &Option<Py<PyArrayDyn<f32>>>| match mask {
-            Some(mask) => writeable_address(mask.bind(py)),
-            None => Some(0),
-        };
-        let mut all = [0; 7];
-        all[..4].copy_from_slice(&[
-            writeable_address(self.input_ids.bind(py))?,
-            writeable_address(self.position_ids.bind(py))?,
-            of(&self.mask)?,
-            of(&self.window_mask)?,
-        ]);
-        for (address, array) in all[4..].iter_mut().zip(self.path.iter().flatten()) {
+    fn addresses(&self, py: Python<'_>) -> Option<[usize; 6]> {
+        let mut all = [0; 6];
+        all[0] = writeable_address(self.input_ids.bind(py))?;
+        all[1] = writeable_address(self.position_ids.bind(py))?;
+        if let Some(mask) = &self.mask {
+            all[2] = writeable_address(mask.bind(py))?;
+        }
+        for (address, array) in all[3..].iter_mut().zip(self.path.iter().flatten()) {
             *address = writeable_address(array.bind(py))?;
         }
         Some(all)
@@ -177,13 +158,11 @@ fn vector(object: &Bound<'_, PyAny>, what: &str, len: usize) -> PyResult<Py<PyAr
 #[pymethods]
 impl PyStepInputs {
     #[new]
-    #[pyo3(signature = (input_ids, position_ids, mask=None, *, window_mask=None, window=None, path=None))]
+    #[pyo3(signature = (input_ids, position_ids, mask=None, *, path=None))]
     fn new(
         input_ids: &Bound<'_, PyAny>,
         position_ids: &Bound<'_, PyAny>,
         mask: Option<&Bound<'_, PyAny>>,
-        window_mask: Option<&Bound<'_, PyAny>>,
-        window: Option<usize>,
         path: Option<[Bound<'_, PyAny>; 3]>,
     ) -> PyResult<Self> {
         let (core, mask, path) = match (mask, path) {
@@ -215,30 +194,11 @@ impl PyStepInputs {
                 ))),
             }
         };
-        let (core, window_mask) = match (window_mask, window, &mask) {
-            (None, None, _) => (core, None),
-            (Some(window_mask), Some(window), Some(mask)) => {
-                let (window_mask, ..) = matrix::<f32>(window_mask, "window_mask")?;
-                if window_mask.shape() != mask.shape() {
-                    return Err(ShapeError::new_err(format!(
-                        "window_mask must have the mask's shape {:?}, not {:?}",
-                        mask.shape(),
-                        window_mask.shape()
-                    )));
-                }
-                (core.with_window(window)?, Some(window_mask.clone().unbind()))
-            }
-            _ => {
-                let message = "window and window_mask go together, with a mask";
-                return Err(OptionError::new_err(message));
-            }
-        };
         Ok(Self {
             core,
             input_ids: row_array(input_ids, "input_ids")?,
             position_ids: row_array(position_ids, "position_ids")?,
             mask: mask.map(Bound::unbind),
-            window_mask,
             path,
             apart_at: None,
         })

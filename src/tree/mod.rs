@@ -3,4 +3,3 @@
 pub mod draft_tree;
 pub mod mask;
 pub mod step_inputs;
-mod window_mask;

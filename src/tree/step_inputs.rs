@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::tree::draft_tree::DraftTree;
 use crate::tree::mask::{MASKED, VISIBLE};
-use crate::tree::window_mask::WindowMask;
 
 /// A step's buffers, owned by the caller.
 #[derive(Debug)]
@@ -21,8 +20,6 @@ pub struct StepBuffers<'a> {
     /// Additive mask, `(rows, attended) f32` of [`VISIBLE`] and [`MASKED`]; empty where there is
     /// none.
     pub mask: &'a mut [f32],
-    /// The same for layers with a sliding window; empty where there is none.
-    pub window_mask: &'a mut [f32],
     /// What takes the place of masks; empty where they are there.
     pub path: PathBuffers<'a>,
 }
@@ -49,8 +46,6 @@ pub struct PathBuffers<'a> {
 /// extra. A fill rewrites only the columns between the last fill's `past_len` and the end of the
 /// step: `rows * (rows + |past_len - last past_len|)` entries, whatever `past_len` is.
 ///
-/// Where some layers have a [sliding window](Self::with_window), a second mask is filled for them.
-///
 /// All fills of one `StepInputs` must be given the same buffers, and nobody else may write to
 /// the masks.
 #[derive(Clone, Debug)]
@@ -60,7 +55,6 @@ pub struct StepInputs {
     /// `past_len` of the last fill; `None` while the mask's content is unknown.
     filled_past_len: Option<usize>,
     num_nodes: usize,
-    window: Option<WindowMask>,
     has_path: bool,
 }
 
@@ -76,32 +70,12 @@ impl StepInputs {
         if rows > attended {
             return Err(Error::StepOutOfRange { past_len: 0, rows, attended });
         }
-        Ok(Self {
-            rows,
-            attended,
-            filled_past_len: None,
-            num_nodes: 0,
-            window: None,
-            has_path: false,
-        })
+        Ok(Self { rows, attended, filled_past_len: None, num_nodes: 0, has_path: false })
     }
 
     /// The same with paths in place of masks.
     pub fn with_path(self) -> Self {
-        Self { has_path: true, window: None, ..self }
-    }
-
-    /// The same with a second mask, for layers in which a row sees its own token and the
-    /// `window - 1` before it; nothing filled yet.
-    ///
-    /// Fails when `window` is 0.
-    pub fn with_window(self, window: usize) -> Result<Self> {
-        if window == 0 {
-            let (what, must) = ("window", "at least 1");
-            return Err(Error::BadOption { what, got: window.to_string(), must });
-        }
-        let window = Some(WindowMask::new(window, self.rows, self.attended));
-        Ok(Self { filled_past_len: None, window, ..self })
+        Self { has_path: true, ..self }
     }
 
     /// Rows of the step.
@@ -130,7 +104,7 @@ impl StepInputs {
         buffers: StepBuffers<'_>,
     ) -> Result<()> {
         self.check(tree.num_nodes(), past_len, &buffers)?;
-        let StepBuffers { input_ids, position_ids, mask, window_mask, path } = buffers;
+        let StepBuffers { input_ids, position_ids, mask, path } = buffers;
         self.num_nodes = tree.num_nodes();
         input_ids.fill(0);
         position_ids.fill(0);
@@ -143,9 +117,6 @@ impl StepInputs {
             return Ok(());
         }
         self.fill_mask(tree.parents(), past_len, mask);
-        if let Some(window) = &mut self.window {
-            window.fill(tree, past_len, window_mask);
-        }
         Ok(())
     }
 
@@ -164,7 +135,7 @@ impl StepInputs {
     ) -> Result<()> {
         let nodes = first..tree.num_nodes().max(first);
         self.check(nodes.len(), past_len + first, &buffers)?;
-        let StepBuffers { input_ids, position_ids, mask, window_mask, path } = buffers;
+        let StepBuffers { input_ids, position_ids, mask, path } = buffers;
         self.num_nodes = nodes.len();
         self.filled_past_len = None;
         input_ids.fill(0);
@@ -176,9 +147,6 @@ impl StepInputs {
         if self.has_path {
             path.fill(tree, nodes, past_len);
             return Ok(());
-        }
-        if let Some(window) = &mut self.window {
-            window.fill_from(tree, first, past_len, window_mask);
         }
         for (row, slots) in mask.chunks_exact_mut(self.attended).enumerate() {
             slots[..past_len].fill(VISIBLE);
@@ -222,14 +190,12 @@ impl StepInputs {
         if past_len > attended - rows {
             return Err(Error::StepOutOfRange { past_len, rows, attended });
         }
-        let window_len = self.window.as_ref().map_or(0, |_| rows * attended);
         let mask_len = if self.has_path { 0 } else { rows * attended };
         let path_len = |len| if self.has_path { len } else { 0 };
         for (what, got, expected) in [
             ("input_ids", buffers.input_ids.len(), rows),
             ("position_ids", buffers.position_ids.len(), rows),
             ("mask", buffers.mask.len(), mask_len),
-            ("window_mask", buffers.window_mask.len(), window_len),
             ("parents", buffers.path.parents.len(), path_len(attended)),
             ("lengths", buffers.path.lengths.len(), path_len(1)),
             ("span", buffers.path.span.len(), path_len(2)),
@@ -264,35 +230,17 @@ mod tests {
     const ROWS: usize = 6;
     const ATTENDED: usize = 20;
 
-    struct Buffers(Vec<i64>, Vec<i64>, Vec<f32>, Vec<f32>);
+    struct Buffers(Vec<i64>, Vec<i64>, Vec<f32>);
 
     impl Buffers {
         fn new() -> Self {
-            let window_mask = Vec::new();
-            Self(vec![-1; ROWS], vec![-1; ROWS], vec![f32::NAN; ROWS * ATTENDED], window_mask)
-        }
-
-        fn with_window() -> Self {
-            Self { 3: vec![f32::NAN; ROWS * ATTENDED], ..Self::new() }
+            Self(vec![-1; ROWS], vec![-1; ROWS], vec![f32::NAN; ROWS * ATTENDED])
         }
 
         fn lend(&mut self) -> StepBuffers<'_> {
-            let Self(input_ids, position_ids, mask, window_mask) = self;
-            StepBuffers { input_ids, position_ids, mask, window_mask, path: PathBuffers::default() }
+            let Self(input_ids, position_ids, mask) = self;
+            StepBuffers { input_ids, position_ids, mask, path: PathBuffers::default() }
         }
-    }
-
-    /// Whether a row sees a slot through a window: by the positions of both.
-    fn sees_near(
-        tree: &DraftTree,
-        past_len: usize,
-        node: usize,
-        slot: usize,
-        window: usize,
-    ) -> bool {
-        let depth = |node: usize| tree.depths().get(node).map_or(0, |&depth| depth as usize);
-        let seen = slot.checked_sub(past_len).map_or(slot, |other| past_len + depth(other));
-        sees(tree, past_len, node, slot) && past_len + depth(node) < seen + window
     }
 
     fn sees(tree: &DraftTree, past_len: usize, row: usize, slot: usize) -> bool {
@@ -363,39 +311,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_hides_what_stands_too_far_back(
-            window in 1..=ATTENDED + 2,
-            steps in prop::collection::vec(
-                (strategies::tree(ROWS), 0..=ATTENDED - 2 * ROWS, prop::option::of(0..ROWS)), 1..8)
-        ) {
-            let mut inputs = StepInputs::new(ROWS, ATTENDED).unwrap().with_window(window).unwrap();
-            let mut buffers = Buffers::with_window();
-            for (tree, past_len, read_before) in &steps {
-                let first = read_before.map_or(0, |first| first.min(tree.num_nodes() - 1));
-                match read_before {
-                    Some(_) => inputs.fill_from(tree, first, *past_len, buffers.lend()).unwrap(),
-                    None => inputs.fill(tree, *past_len, buffers.lend()).unwrap(),
-                }
-                for row in 0..ROWS {
-                    let is_padding = row >= inputs.num_nodes();
-                    for slot in 0..ATTENDED {
-                        let entry = buffers.3[row * ATTENDED + slot];
-                        if is_padding && slot == past_len + first + row {
-                            prop_assert_eq!(entry, VISIBLE);
-                        } else if !is_padding {
-                            let near = sees_near(tree, *past_len, first + row, slot, window);
-                            prop_assert_eq!(entry, if near { VISIBLE } else { MASKED });
-                        } else {
-                            prop_assert!(entry == VISIBLE || entry == MASKED);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
         fn a_path_is_that_of_the_tree(
             tree in strategies::tree(ROWS),
             first: prop::sample::Index,
@@ -410,7 +325,6 @@ mod tests {
                     input_ids: &mut ids,
                     position_ids: &mut positions,
                     mask: &mut [],
-                    window_mask: &mut [],
                     path: PathBuffers {
                         parents: &mut parents,
                         lengths: &mut lengths,
@@ -434,18 +348,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_window_of_nothing_and_a_lacking_mask_are_refused() {
-        let inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
-        let refused = inputs.clone().with_window(0).unwrap_err();
-        assert!(matches!(refused, Error::BadOption { what: "window", .. }));
-        let mut inputs = inputs.with_window(3).unwrap();
-        let tree = DraftTree::new(TokenId(1));
-        let refused = inputs.fill(&tree, 0, Buffers::new().lend());
-        let (what, got, expected) = ("window_mask", 0, ROWS * ATTENDED);
-        assert_eq!(refused, Err(Error::WrongLength { what, got, expected }));
     }
 
     #[test]
