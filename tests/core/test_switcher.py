@@ -393,6 +393,7 @@ def test_real_sessions_are_switched_again_and_again_between_their_runs(real_bloc
         for graph in ("prefill", "decode"):
             switcher.only(graph)
         buffers.hidden[0][:] = 1
+        buffers.inputs.fill_chain(np.ones(4, np.uint32), 0)
         for block in range(len(blocks)):
             blocks.run(block, switcher.step_graph(block), buffers)
         hidden = blocks.hidden_out(buffers).copy()

@@ -124,23 +124,27 @@ def test_buffers_that_share_memory_are_refused_at_every_fill():
     assert not rows.any()
 
 
-def test_a_window_and_its_mask_go_together():
+def test_a_step_has_a_mask_or_a_path():
     ids, mask = np.zeros(3, np.int64), np.zeros((1, 1, 3, 8), np.float32)
-    for half in ({"window": 2}, {"window_mask": mask.copy()}):
-        with pytest.raises(OptionError, match="go together"):
-            StepInputs(ids, ids.copy(), mask, **half)
-    with pytest.raises(OptionError, match="window"):
-        StepInputs(ids, ids.copy(), mask, window_mask=mask.copy(), window=0)
-    with pytest.raises(ShapeError, match="window_mask"):
-        StepInputs(ids, ids.copy(), mask, window_mask=mask[..., :7].copy(), window=2)
+    path = np.zeros(8, np.int32), np.zeros(1, np.int32), np.zeros(2, np.int32)
+    for both in ({"mask": mask, "path": path}, {}):
+        with pytest.raises(OptionError, match="one of mask and path"):
+            StepInputs(ids, ids.copy(), **both)
+    for place, wrong in ((0, np.zeros((2, 8), np.int32)), (1, path[2]), (2, path[1])):
+        arrays = [wrong if index == place else array for index, array in enumerate(path)]
+        with pytest.raises(ShapeError, match=("parents", "lengths", "span")[place]):
+            StepInputs(ids, ids.copy(), path=tuple(arrays))
+    with pytest.raises(ShapeError, match="int32"):
+        StepInputs(ids, ids.copy(), path=(path[0].astype(np.int64), *path[1:]))
 
 
-def test_a_window_counts_positions_not_rows():
-    masks = [np.full((1, 1, 4, 12), np.nan, np.float32) for _ in range(2)]
+def test_a_path_says_what_each_node_descends_from():
     ids = np.zeros(4, np.int64)
-    inputs = StepInputs(ids, ids.copy(), masks[0], window_mask=masks[1], window=2)
-    # Two branches of the root: both nodes stand at position 6, in slots 6 and 7.
-    inputs.fill(np.array([9, 8, 7], np.uint32), np.array([0, 0, 0], np.uint32), 5)
-    assert inputs.window_mask is masks[1]
-    seen = [np.flatnonzero(row == 0).tolist() for row in masks[1][0, 0, :3]]
-    assert seen == [[4, 5], [5, 6], [5, 7]]
+    parents, lengths, span = np.full(12, 9, np.int32), np.zeros(1, np.int32), np.zeros(2, np.int32)
+    inputs = StepInputs(ids, ids.copy(), path=(parents, lengths, span))
+    inputs.fill(np.array([9, 8, 7], np.uint32), np.array([0, 0, 1], np.uint32), 5)
+    assert parents[:3].tolist() == [-1, 0, 1]
+    assert (lengths.tolist(), span.tolist()) == ([5], [0, 3])
+    assert inputs.mask is None
+    with pytest.raises(ShapeError):
+        inputs.fill(np.array([9], np.uint32), np.array([0], np.uint32), 9)

@@ -85,15 +85,21 @@ def test_an_answer_that_was_given_up_is_reused_as_far_as_it_went(session_of):
     assert got == tokens_of(plain(session, prompt, max_new_tokens=20))
 
 
-def test_rows_that_a_compact_commit_moved_are_not_reused(session_of):
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_rows_that_a_compact_commit_moved_are_reused_where_they_are_exact(
+    session_of, monkeypatch, is_exact
+):
     session = session_of("embedded", "fp32")
+    monkeypatch.setattr(session, "is_exact_on_branches", is_exact)
     first, _ = turns(session, 1)
     answer = tokens_of(plain(session, first, max_new_tokens=20))
     text = np.array([first[-1], *answer], np.uint32)
     drafter = SideBranchDrafter(make_drafter(session, (), "compact"), text, session.vocab_size)
     tokens_of(generate(session, first, max_new_tokens=20, drafter=drafter))
     assert session.length > len(first)
-    assert len(first) - 1 <= len(session.reusable_ids) < session.length
+    reusable = len(session.reusable_ids)
+    assert len(first) - 1 <= reusable <= session.length
+    assert (reusable == session.length) is is_exact
     assert session.reusable_ids[: len(first) - 1].tolist() == first[:-1].tolist()
 
 
