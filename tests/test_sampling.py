@@ -67,7 +67,7 @@ class MarkovSession:
     """A target of eight tokens whose logits hang on the token before; rows may be any tree."""
 
     capacity, vocab_size, end_token_ids, step_costs = 64, 8, (), None
-    allowed_commits = ("canonical", "compact")
+    allowed_commits = exact_commits = ("canonical", "compact")
 
     def __init__(self, real):
         self.step_inputs = real.step_inputs
