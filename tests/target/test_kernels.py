@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from checkpoints import exported, write_checkpoint
-from coordgen_rs import open_session
+from coordgen_rs import ProviderError, open_session
 from coordgen_rs.opening import session as opening
 from coordgen_rs.opening.costs import device_facts
 from coordgen_rs.target import onnx_runtime
@@ -71,14 +71,12 @@ def inputs_of(function, rows, size):
     }[function]
 
 
-def both_ways(monkeypatch, model, inputs):
+def both_ways(model, inputs):
     """Outputs of the kernel, and of the function."""
     set_threads(None)
     fed = {f"input_{index}": value for index, value in enumerate(inputs)}
-    kernel = cpu_session(model).run(None, fed)
-    with monkeypatch.context() as patch:
-        patch.setattr(onnx_runtime, "kernel_library", lambda: None)
-        return kernel, cpu_session(model).run(None, fed)
+    without_kernels = ort.InferenceSession(model, onnx_runtime.shared_options())
+    return cpu_session(model).run(None, fed), without_kernels.run(None, fed)
 
 
 def assert_nearly_the_same_rows(got, wanted, scales):
@@ -95,9 +93,9 @@ def assert_nearly_the_same_rows(got, wanted, scales):
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 7), (9, 64), (300, 576)])
-def test_a_kernel_computes_what_its_function_says(monkeypatch, function, rows, size):
+def test_a_kernel_computes_what_its_function_says(function, rows, size):
     inputs = inputs_of(function, rows, size)
-    kernel, expected = both_ways(monkeypatch, model_of(function), inputs)
+    kernel, expected = both_ways(model_of(function), inputs)
     for name, got, wanted in zip(FUNCTIONS[function][1], kernel, expected, strict=True):
         assert got.shape == wanted.shape
         assert got.dtype == wanted.dtype
@@ -137,7 +135,7 @@ def test_what_is_not_finite_reaches_the_scale(monkeypatch, function, value):
     inputs = inputs_of(function, 4, 40)
     inputs[0][2, 33] = value
     inputs[-1] = np.ones_like(inputs[-1]) if len(inputs) > 1 else inputs[-1]
-    for outputs in both_ways(monkeypatch, model_of(function), inputs):
+    for outputs in both_ways(model_of(function), inputs):
         assert not np.isfinite(outputs[-1][2]).all()
 
 
@@ -169,31 +167,15 @@ def bundle(tmp_path_factory):
     return exported(checkpoint, path / "out", weights="w8a8", context=256)
 
 
-def test_without_kernels_a_bundle_says_nearly_the_same_and_is_exact_too(monkeypatch, bundle):
-    ids = tokens(100, 128)
-    kernels = GraphRunner(bundle).feed_all(ids, 8)
-    monkeypatch.setattr(onnx_runtime, "kernel_library", lambda: None)
-    functions = GraphRunner(bundle).feed_all(ids, 8)
-    assert np.sqrt(np.mean((kernels - functions) ** 2) / np.mean(kernels**2)) < 1e-2
-    for width in (1, 32):
-        assert np.array_equal(GraphRunner(bundle).feed_all(ids, width), functions)
-
-
-def test_a_library_that_does_not_load_leaves_the_functions_and_is_tested_apart(
-    monkeypatch, tmp_path, bundle
-):
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    with_kernels = open_session(bundle.path)
+def test_a_library_that_does_not_load_is_told_by_name(monkeypatch, tmp_path, bundle):
     broken = tmp_path / "_core.abi3.so"
     broken.write_text("no library")
     kernel_library.cache_clear()
-    monkeypatch.setattr(onnx_runtime, "extension_file", str(broken))
-    assert kernel_library() is None
-    session = open_session(bundle.path)
-    assert session.widths == with_kernels.widths
-    assert len(list(cache.rglob("*.json"))) == 2
-    kernel_library.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx_runtime, "extension_file", str(broken))
+        with pytest.raises(ProviderError, match="kernels of this package"):
+            open_session(bundle.path)
+    assert len(open_session(bundle.path).widths) > 1
 
 
 def test_another_build_of_the_kernels_is_tested_anew_and_makes_profiles_stale(
@@ -203,14 +185,14 @@ def test_another_build_of_the_kernels_is_tested_anew_and_makes_profiles_stale(
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     other.write_bytes(b"another build")
     builds = []
-    for library in (kernel_library(), other, None):
+    for library in (kernel_library(), other):
         with monkeypatch.context() as patch:
             patch.setattr(onnx_runtime, "kernel_library", lambda library=library: library)
             builds.append(device_facts(bundle, 1)["kernels"])
     for build in (*builds, *builds):
         monkeypatch.setattr(opening, "kernel_build", lambda build=build: build)
         assert len(open_session(bundle.path).widths) > 1
-    assert len(set(builds)) == len(list(cache.rglob("*.json"))) == 3
+    assert len(set(builds)) == len(list(cache.rglob("*.json"))) == 2
 
 
 def test_weights_in_the_form_for_processors_without_vnni_give_the_same_bits(monkeypatch, bundle):

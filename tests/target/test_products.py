@@ -105,16 +105,3 @@ def test_what_does_not_fit_is_refused_by_name():
         with pytest.raises(Exception, match=r"type is unknown|out of range"):
             session_of(segments, 64, ("residual", "bias", "experts"))
     onnx.load_from_string(product_model([("Q4_0", 20)], 64))
-
-
-@pytest.mark.parametrize("weights", ["int4", "int8"])
-def test_a_bundle_whose_kernels_cannot_be_loaded_is_refused_by_name(monkeypatch, tmp_path, weights):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=1)
-    bundle = exported(checkpoint, tmp_path / "bundle", weights=weights)
-    for module in (blocks, onnx_runtime):
-        monkeypatch.setattr(module, "kernel_library", lambda: None)
-    said = r"block_00\.onnx: ONNX Runtime cannot load the kernels of this package"
-    with pytest.raises(BundleError, match=said):
-        blocks.load_graph(bundle, "block_00.onnx")
-    with pytest.raises(BlockLoadError, match=said):
-        open_session(bundle.path)

@@ -13,16 +13,11 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import BundleError
+from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.graph_shapes import check_block
 from coordgen_rs.target.kv_cache import KvCache
-from coordgen_rs.target.onnx_runtime import (
-    KERNEL_DOMAIN,
-    cpu_session,
-    give_small_memory_back,
-    kernel_library,
-)
+from coordgen_rs.target.onnx_runtime import cpu_session, give_small_memory_back
 
 GraphName = Literal["prefill", "decode"]
 """G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
@@ -199,15 +194,13 @@ def load_graph(bundle: Bundle, file: str) -> onnxruntime.InferenceSession:
     """The loaded graph of a file of the bundle.
 
     Raises:
-        BundleError: ONNX Runtime cannot load it, or not the kernels that it needs.
+        BundleError: ONNX Runtime cannot load it.
+        ProviderError: It cannot load the kernels that all graphs need.
     """
     path = bundle.file(file)
     try:
         return cpu_session(path)
+    except ProviderError:
+        raise
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
-        if kernel_library() is None and KERNEL_DOMAIN in str(error):
-            raise BundleError(
-                f"{path}: ONNX Runtime cannot load the kernels of this package, which weights in "
-                "blocks are multiplied by: export it with w8a8 or fp32"
-            ) from error
         raise BundleError(f"{path}: ONNX Runtime cannot load it: {error}") from error

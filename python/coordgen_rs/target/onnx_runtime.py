@@ -21,7 +21,7 @@ import onnxruntime
 
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs._core import byte_products_saturate
-from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors import OptionError, ProviderError, arguments
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.target.machine import usable_cores
 
@@ -122,27 +122,25 @@ def shared_options() -> onnxruntime.SessionOptions:
 
 
 @cache
-def kernel_library() -> Path | None:
+def kernel_library() -> Path:
     """The library with the kernels of graphs (`src/ort/mod.rs`): the extension itself.
 
-    None if ONNX Runtime cannot load it. Graphs with products of weights in blocks then cannot be
-    loaded; those of w8a8 hold functions in place of kernels, which take longer and round otherwise.
-    So this is a condition of what was tested and measured.
+    Raises:
+        ProviderError: ONNX Runtime cannot load it.
     """
     library = Path(extension_file)
     try:
         onnxruntime.SessionOptions().register_custom_ops_library(str(library))
-    except Exception:  # ONNX Runtime has no class of its own for what the loader says
-        return None
+    except Exception as error:  # ONNX Runtime has no class of its own for what the loader says
+        raise ProviderError(
+            f"ONNX Runtime cannot load the kernels of this package from {library}: {error}"
+        ) from error
     return library
 
 
 def kernel_build() -> str:
     """The build of the kernels: another build's may round otherwise."""
-    library = kernel_library()
-    if library is None:
-        return "functions"
-    found = library.stat()
+    found = kernel_library().stat()
     return f"kernels {found.st_size} {found.st_mtime_ns}"
 
 
@@ -167,9 +165,7 @@ def cpu_session(
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     if as_written:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    library = kernel_library()
-    if library is not None:
-        options.register_custom_ops_library(str(library))
+    options.register_custom_ops_library(str(kernel_library()))
     if byte_products_saturate():
         # Its kernels then add pairs of products in 16 bits, which int8 weights overflow.
         options.add_session_config_entry("session.x64quantprecision", "1")

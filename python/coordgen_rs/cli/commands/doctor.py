@@ -95,7 +95,7 @@ def facts() -> dict[str, Any]:
             **machine,
             "memory_bytes": memory_bytes(),
             "instructions": [it for it in _INSTRUCTIONS if it in cpu_features()],
-            "kernels": None if kernel_library() is None else kernel_processor(),
+            **_kernel_facts(),
         },
         "qnn": _qnn_facts(),
         "extras": {
@@ -107,6 +107,15 @@ def facts() -> dict[str, Any]:
             "is_writable": records is not None and _is_writable(records),
         },
     }
+
+
+def _kernel_facts() -> dict[str, str | None]:
+    """The instructions that the kernels use, and why they cannot be loaded."""
+    try:
+        kernel_library()
+    except ProviderError as error:
+        return {"kernels": None, "kernels_problem": str(error)}
+    return {"kernels": kernel_processor(), "kernels_problem": None}
 
 
 def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
@@ -141,9 +150,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     if machine["memory_bytes"]:
         yield f"memory: {machine['memory_bytes'] / 1e9:.1f} GB"
     yield f"instructions: {' '.join(machine['instructions']) or 'unknown'}"
-    yield "kernels: " + (
-        machine["kernels"] or "not loaded; w8a8 is slower, and weights in blocks cannot be opened"
-    )
+    yield f"kernels: {machine['kernels_problem'] or machine['kernels']}"
     yield "QNN: " + (qnn["problem"] or f"{qnn['version']}, {_place(qnn['is_emulator'])}")
     records = found["records"]
     kept = records["directory"] or "nowhere, for want of a home directory"
