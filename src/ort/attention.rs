@@ -129,8 +129,9 @@ impl Kernel for Attention {
             let attended = call.output::<f32>(0, num_rows, width)?;
             (attended, attended.row(0).as_mut_ptr())
         };
-        let step = Step::new(layer, inputs, &nodes, num_rows, cache, to, attention::UNITS)
-            .ok_or_else(|| call.wrong_inputs())?;
+        let step =
+            Step::new(layer, inputs, &nodes, num_rows, cache, to, attention::units(layer, &nodes))
+                .ok_or_else(|| call.wrong_inputs())?;
         let real = nodes.num_rows();
         if !layer.shares_keys {
             let per_task = (NUMBERS_PER_WRITE / layer.columns()).max(1);

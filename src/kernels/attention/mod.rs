@@ -137,9 +137,18 @@ pub struct Step<'a> {
 // SAFETY: tasks write to different places, see `write_keys` and `attend_task`.
 unsafe impl Sync for Step<'_> {}
 
-/// Heads times rows of a task, by default: their sums and a tile of keys and values fit into a
-/// processor's second cache.
-pub const UNITS: usize = 192;
+/// Most heads times rows of a task: their sums and a tile of keys and values fit into a processor's
+/// second cache.
+const MOST_UNITS: usize = 192;
+/// Fewer are not worth transposing the keys for once more.
+const LEAST_UNITS: usize = 24;
+/// Tasks that a step should have: threads that take three heads of keys each in turn would wait.
+const LEAST_TASKS: usize = 6;
+
+/// Heads times rows that a task of a step should have.
+pub fn units(layer: Layer, nodes: &Nodes) -> usize {
+    (nodes.num_rows() * layer.heads / LEAST_TASKS).clamp(LEAST_UNITS, MOST_UNITS)
+}
 
 impl<'a> Step<'a> {
     /// A step of `rows` rows, cut into tasks of at most `units` heads times rows; none where sizes do
