@@ -5,11 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from checkpoints import exported, write_checkpoint
-from coordgen_rs import open_session
 from coordgen_rs._core import weight_panels
-from coordgen_rs.errors import BlockLoadError, BundleError
-from coordgen_rs.target import blocks, onnx_runtime
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
