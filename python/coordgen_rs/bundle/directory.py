@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
+from coordgen_rs.bundle.panels import PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files.json_text import file_errors_as, read_bytes
 
@@ -76,12 +77,12 @@ class Bundle:
         """The path of the file that the manifest calls `name`."""
         return self.path / name
 
-    def embedding(self) -> NDArray[Any]:
+    def embedding(self) -> NDArray[Any] | PanelRows:
         """The embedding, `(vocab_size, hidden_size)` as it is stored, memory-mapped, read-only.
 
-        Stored are f32, f16, or bf16 as its upper bits in u16. Reading rows instead (`os.preadv`)
-        was tried: 40 us more a step of 32 rows of the embedded model, and no safer against a file
-        that is cut short, since ONNX Runtime maps the weights.
+        Stored are f32, f16, bf16 as its upper bits in u16, or weights in panels. Reading rows
+        instead (`os.preadv`) was tried: 40 us more a step of 32 rows of the embedded model, and no
+        safer against a file that is cut short, since ONNX Runtime maps the weights.
 
         Raises:
             BundleDamagedError: The file cannot be mapped.
@@ -89,6 +90,10 @@ class Bundle:
         entry, model = self.manifest.embedding, self.manifest.model
         shape = (model.vocab_size, model.hidden_size)
         try:
+            if entry.dtype not in EMBEDDING_TYPES:
+                size = num_bytes(entry.dtype, *shape)
+                content = np.memmap(self.file(entry.file), "u1", "r", entry.offset, size)
+                return PanelRows(np.asarray(content), entry.dtype, *shape, entry.scale)
             file = np.memmap(self.file(entry.file), EMBEDDING_TYPES[entry.dtype], "r", shape=shape)
         except (OSError, ValueError) as error:
             raise BundleDamagedError(

@@ -11,13 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coordgen_rs.bundle import panels
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_QNN_VERSIONS = (2, SCHEMA_VERSION)
+"""What bundles for QNN may have: theirs are no other graphs than before."""
 MANIFEST_NAME = "manifest.json"
 
 MOST_OF_A_SIZE = 1 << 24
@@ -90,11 +93,18 @@ class HeadFiles:
 
 @dataclass(frozen=True)
 class EmbeddingFile:
-    """The embedding's raw rows, `(vocab_size, hidden_size)`, little-endian, read on the host."""
+    """The embedding's raw rows, `(vocab_size, hidden_size)`, little-endian, read on the host.
+
+    Or weights in panels, perhaps those of the head.
+    """
 
     file: str
-    dtype: Literal["float32", "float16", "uint16"]
+    dtype: Literal["float32", "float16", "uint16", "Q4_0", "Q4_1", "Q8_0"]
     """uint16: encoded as the hidden states that the first block reads."""
+    offset: int = 0
+    """Where panels begin in the file."""
+    scale: float = 1.0
+    """What weights in panels are multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +270,7 @@ class Manifest:
         if not isinstance(document, dict):
             raise BundleError(f"{name} does not hold an object")
         version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if version not in (_QNN_VERSIONS if document.get("qnn") else (SCHEMA_VERSION,)):
             raise BundleError(
                 f"{name} has schema version {version!r}, "
                 f"this coordgen_rs reads {SCHEMA_VERSION}: export the checkpoint again"
@@ -383,9 +393,17 @@ def _check_files(manifest: Manifest) -> None:
         if not is_plain_name(name) or name == MANIFEST_NAME:
             raise BundleError(f"manifest.files holds {name!r}, which is not a plain file name")
     entry, model = manifest.embedding, manifest.model
-    expected = model.vocab_size * model.hidden_size * EMBEDDING_TYPES[entry.dtype].itemsize
-    if manifest.files[entry.file].num_bytes != expected:
+    held = manifest.files[entry.file].num_bytes
+    if entry.dtype in EMBEDDING_TYPES:
+        expected = model.vocab_size * model.hidden_size * EMBEDDING_TYPES[entry.dtype].itemsize
+        is_whole = held == expected
+    else:
+        expected = panels.num_bytes(entry.dtype, model.vocab_size, model.hidden_size)
+        _check_range("embedding.offset", entry.offset, 0, _MOST_BYTES)
+        _check_range("embedding.scale", abs(entry.scale), 1e-30, 1e30)
+        is_whole = held >= entry.offset + expected
+    if not is_whole:
         raise BundleError(
-            f"manifest.embedding: {entry.file} has {manifest.files[entry.file].num_bytes} bytes, "
+            f"manifest.embedding: {entry.file} has {held} bytes, "
             f"but {model.vocab_size} rows of {model.hidden_size} {entry.dtype} are {expected}"
         )

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from coordgen_rs.bundle.manifest import (
     KeptWeights,
     WeightKind,
 )
+from coordgen_rs.bundle.panels import WeightType
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.export.bundle import (
     TOKENIZER_NAME,
@@ -46,6 +48,7 @@ from coordgen_rs.tools.export.rotation import rotated
 from coordgen_rs.tools.export.stored import (
     Bits,
     Floats,
+    Panels,
     StoredLinear,
     StoredTensor,
     WeightWriter,
@@ -154,12 +157,22 @@ def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
     """What the weights take; alignment, and the last block of a row being full, not counted."""
     block_bits, head_bits = _BITS[weights]
     is_shared, is_exact = _embedding_form(source, weights)
+    in_panels = _embedding_type(source, weights) is not None
     matrices = [(it, block_bits) for name, it in source.tensors.items() if ".layers." in name]
     if not is_shared:
         matrices.append((source.output_tensor(), head_bits))
+    if in_panels and not source.config.tied_head:
+        matrices.append((source.embedding_tensor(), head_bits))
     bits = sum(math.prod(tensor.shape) * _with_scales(tensor, it) for tensor, it in matrices)
-    vocabulary = source.config.vocab_size * source.config.hidden_size
-    return int((bits + vocabulary * (32 if is_exact else 16)) / 8)
+    if not in_panels:
+        vocabulary = source.config.vocab_size * source.config.hidden_size
+        bits += vocabulary * (32 if is_exact else 16)
+    return int(bits / 8)
+
+
+def _embedding_type(source: Checkpoint, weights: WeightKind) -> str | None:
+    """The type of the embedding's panels, which are the head's where both are one."""
+    return kept_type(source.embedding_tensor()) if weights == "keep" else None
 
 
 def _embedding_form(source: Checkpoint, weights: WeightKind) -> tuple[bool, bool]:
@@ -253,7 +266,7 @@ class _Exporter:
         cuts = cut_layers(config.num_layers, options.blocks)
         calibrated = self._calibrated()
         blocks = [self._write_block(index, layers, calibrated) for index, layers in enumerate(cuts)]
-        head = self._write_head(embedding)
+        head, embedding = self._write_head(embedding)
         # A graph of any width may start at the last slot of the context.
         slots = options.context + options.widths[-1]
         parts = {
@@ -266,14 +279,33 @@ class _Exporter:
         write_manifest(self._staging, config, options, slots=slots, **parts)
         self._progress("done", config.num_layers + 2)
 
-    def _write_embedding(self) -> EmbeddingFile:
+    def _write_embedding(self) -> EmbeddingFile | None:
+        """The embedding; None where it is the head's panels."""
         self._progress("embedding", 0)
+        if _embedding_type(self._source, self._options.weights) is not None:
+            if self._source.config.tied_head:
+                return None
+            with self._staging.create("embedding.weights") as file:
+                writer = WeightWriter("embedding.weights", file)
+                return self._in_panels(writer.linear([self._source.embedding_tensor()], "keep"))
         _, is_exact = _embedding_form(self._source, self._options.weights)
         dtype = np.dtype("<f4" if is_exact else "<f2")
         with self._staging.create("embedding.bin") as file:
             for piece in self._source.first_hidden_tensor().pieces():
                 file.write(piece.astype(dtype, copy=False))
         return EmbeddingFile("embedding.bin", "float32" if is_exact else "float16")
+
+    def _in_panels(self, layer: StoredLinear) -> EmbeddingFile:
+        """Weights in one segment of panels as the embedding.
+
+        Raises:
+            TypeError: They are in another form.
+        """
+        if not isinstance(layer.weights, Panels):
+            raise TypeError("the embedding is not in panels")
+        (stored,), (weight_type,) = layer.weights.segments, layer.weights.types
+        scale = float(self._source.config.embedding_scale)
+        return EmbeddingFile(stored.file, cast("WeightType", weight_type), stored.offset, scale)
 
     def _calibrated(self) -> Iterator[Mapping[str, Tensor]] | None:
         """The matrices of one layer after the other, where a text decides how they are rounded."""
@@ -301,17 +333,19 @@ class _Exporter:
         graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 
-    def _write_head(self, embedding: EmbeddingFile) -> HeadFiles:
+    def _write_head(self, embedding: EmbeddingFile | None) -> tuple[HeadFiles, EmbeddingFile]:
+        """The head, and the embedding, which may be the head's panels."""
         self._progress("head", self._model.num_layers + 1)
         _, bits = _BITS[self._options.weights]
         is_shared, _ = _embedding_form(self._source, self._options.weights)
-        shared = self._shared_output(embedding.file) if is_shared else None
+        shared = self._shared_output(embedding.file) if embedding and is_shared else None
         with self._staging.create("head.weights") as file:
             writer = WeightWriter("head.weights", file)
             stored = write_head(self._source, writer, bits, shared)
         self._shifted |= writer.shifted
         graphs = self._write_graph("head", head_graph(self._model, stored))
-        return HeadFiles(sorted({"head.weights", *stored.output.files}), graphs)
+        files = HeadFiles(sorted({"head.weights", *stored.output.files}), graphs)
+        return files, embedding or self._in_panels(stored.output)
 
     def _kept(self) -> list[KeptWeights] | None:
         """What became of the tensors of a GGUF file, the most frequent type first."""
