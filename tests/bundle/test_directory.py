@@ -114,6 +114,17 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
         ({"model": {}}, r"manifest\.model has no field"),
         ({"embedding": {"file": "../secret", "dtype": "float16"}}, "secret"),
         ({"embedding": {"file": "embedding.bin", "dtype": "float32"}}, "16384 bytes, but 128 rows"),
+        ({"embedding": {"file": "embedding.bin", "dtype": "Q8_0"}}, "Q8_0 and panels do not go"),
+        (
+            {
+                "embedding": {
+                    "file": "embedding.bin",
+                    "dtype": "Q4_0",
+                    "panels": {"offset": 16000, "scale": 1.0},
+                }
+            },
+            "16384 bytes, but",
+        ),
         ({"embedding": {"file": "tokenizer.json", "dtype": "float16"}}, "are 16384"),
         ({"slots": 10**30}, "64 bits"),
         ({"slots": 10**18}, r"manifest\.slots is 1000000000000000000, expected 1 to"),

@@ -90,10 +90,10 @@ class Bundle:
         entry, model = self.manifest.embedding, self.manifest.model
         shape = (model.vocab_size, model.hidden_size)
         try:
-            if entry.dtype not in EMBEDDING_TYPES:
-                size = num_bytes(entry.dtype, *shape)
-                content = np.memmap(self.file(entry.file), "u1", "r", entry.offset, size)
-                return PanelRows(np.asarray(content), entry.dtype, *shape, entry.scale)
+            if entry.panels is not None:
+                size, offset = num_bytes(entry.dtype, *shape), entry.panels.offset
+                content = np.memmap(self.file(entry.file), "u1", "r", offset, size)
+                return PanelRows(np.asarray(content), entry.dtype, *shape, entry.panels.scale)
             file = np.memmap(self.file(entry.file), EMBEDDING_TYPES[entry.dtype], "r", shape=shape)
         except (OSError, ValueError) as error:
             raise BundleDamagedError(

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coordgen_rs.bundle import panels
 from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.panels import num_bytes
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
@@ -92,6 +92,14 @@ class HeadFiles:
 
 
 @dataclass(frozen=True)
+class PanelPlace:
+    """Where an embedding's panels begin in their file, and what their weights are multiplied by."""
+
+    offset: int
+    scale: float
+
+
+@dataclass(frozen=True)
 class EmbeddingFile:
     """The embedding's raw rows, `(vocab_size, hidden_size)`, little-endian, read on the host.
 
@@ -101,10 +109,7 @@ class EmbeddingFile:
     file: str
     dtype: Literal["float32", "float16", "uint16", "Q4_0", "Q4_1", "Q8_0"]
     """uint16: encoded as the hidden states that the first block reads."""
-    offset: int = 0
-    """Where panels begin in the file."""
-    scale: float = 1.0
-    """What weights in panels are multiplied by."""
+    panels: PanelPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -394,14 +399,17 @@ def _check_files(manifest: Manifest) -> None:
             raise BundleError(f"manifest.files holds {name!r}, which is not a plain file name")
     entry, model = manifest.embedding, manifest.model
     held = manifest.files[entry.file].num_bytes
-    if entry.dtype in EMBEDDING_TYPES:
+    place = entry.panels
+    if (place is None) != (entry.dtype in EMBEDDING_TYPES):
+        raise BundleError(f"manifest.embedding: {entry.dtype} and panels do not go together")
+    if place is None:
         expected = model.vocab_size * model.hidden_size * EMBEDDING_TYPES[entry.dtype].itemsize
         is_whole = held == expected
     else:
-        expected = panels.num_bytes(entry.dtype, model.vocab_size, model.hidden_size)
-        _check_range("embedding.offset", entry.offset, 0, _MOST_BYTES)
-        _check_range("embedding.scale", abs(entry.scale), 1e-30, 1e30)
-        is_whole = held >= entry.offset + expected
+        expected = num_bytes(entry.dtype, model.vocab_size, model.hidden_size)
+        _check_range("embedding.panels.offset", place.offset, 0, _MOST_BYTES)
+        _check_range("embedding.panels.scale", abs(place.scale), 1e-30, 1e30)
+        is_whole = held >= place.offset + expected
     if not is_whole:
         raise BundleError(
             f"manifest.embedding: {entry.file} has {held} bytes, "

@@ -19,6 +19,7 @@ from coordgen_rs.bundle.manifest import (
     EmbeddingFile,
     HeadFiles,
     KeptWeights,
+    PanelPlace,
     WeightKind,
 )
 from coordgen_rs.bundle.panels import WeightType
@@ -304,8 +305,8 @@ class _Exporter:
         if not isinstance(layer.weights, Panels):
             raise TypeError("the embedding is not in panels")
         (stored,), (weight_type,) = layer.weights.segments, layer.weights.types
-        scale = float(self._source.config.embedding_scale)
-        return EmbeddingFile(stored.file, cast("WeightType", weight_type), stored.offset, scale)
+        place = PanelPlace(stored.offset, float(self._source.config.embedding_scale))
+        return EmbeddingFile(stored.file, cast("WeightType", weight_type), place)
 
     def _calibrated(self) -> Iterator[Mapping[str, Tensor]] | None:
         """The matrices of one layer after the other, where a text decides how they are rounded."""
