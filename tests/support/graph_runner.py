@@ -3,6 +3,7 @@
 Keys and values are bound in place, as the session does.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
-
-HIDDEN = -1e4
 
 
 class GraphRunner:
@@ -33,14 +32,8 @@ class GraphRunner:
 
     def feed(self, token_ids: Any, width: int) -> NDArray[np.float32]:
         """Appends at most `width` tokens in one run; their logits `(tokens, vocab)`."""
-        n, past = len(token_ids), self.length
-        mask = np.full((1, 1, width, self.bundle.manifest.slots), HIDDEN, np.float32)
-        for row in range(width):
-            mask[0, 0, row, past + row] = 0
-            if row < n:
-                mask[0, 0, row, : past + row] = 0
-        logits = self.run(token_ids, np.arange(past, past + n), mask, width)
-        self.length += n
+        logits = self.run(token_ids, range(-1, len(token_ids) - 1), width)
+        self.length += len(token_ids)
         return logits
 
     def feed_all(self, token_ids: Any, width: int) -> NDArray[np.float32]:
@@ -48,21 +41,26 @@ class GraphRunner:
         pieces = [token_ids[i : i + width] for i in range(0, len(token_ids), width)]
         return np.concatenate([self.feed(piece, width) for piece in pieces])
 
-    def run(
-        self, token_ids: Any, positions: Any, mask: NDArray[np.float32], width: int
-    ) -> NDArray[np.float32]:
-        """One run at the current length with any positions and mask; the cache's length stays."""
+    def run(self, token_ids: Any, parents: Sequence[int], width: int) -> NDArray[np.float32]:
+        """One run of a tree at the current length; the cache's length stays.
+
+        A parent is the number of a node, or -1.
+        """
         manifest = self.bundle.manifest
-        n = len(token_ids)
+        n, depths = len(token_ids), list[int]()
+        for parent in parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
         hidden = np.zeros((1, width, manifest.model.hidden_size), np.float32)
         hidden[0, :n] = self.bundle.embedding()[np.asarray(token_ids, np.int64)]
         padded = np.zeros(width, np.int64)
-        padded[:n] = positions
+        padded[:n] = self.length + np.array(depths)
         tables = self.bundle.rope_tables()
         common = {
-            "mask": mask,
             **{name: table[padded][None, None] for name, table in tables.items()},
-            "write_index": np.array([self.length], np.int64),
+            "parents": np.array(parents, np.int32),
+            "sequences": np.zeros(n, np.int32),
+            "lengths": np.array([self.length], np.int32),
+            "span": np.array([0, n], np.int32),
         }
         for block in manifest.blocks:
             caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]

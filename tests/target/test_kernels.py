@@ -7,7 +7,8 @@ import pytest
 from onnx import helper
 
 from checkpoints import exported, write_checkpoint
-from coordgen_rs import ProviderError, open_session
+from coordgen_rs import open_session
+from coordgen_rs.errors import ProviderError
 from coordgen_rs.opening import session as opening
 from coordgen_rs.opening.costs import device_facts
 from coordgen_rs.target import onnx_runtime

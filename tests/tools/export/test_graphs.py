@@ -12,7 +12,7 @@ from checkpoints import LLAMA3_SCALING, ROOT, TINY_STORIES, exported, needs_shar
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.tools.export.cpu.quantize import quantize_rows
 from dequantized import dequantized, rounded_to_8_bits
-from graph_runner import HIDDEN, GraphRunner, tokens
+from graph_runner import GraphRunner, tokens
 from reference import forward, load_checkpoint
 
 # What the graphs compute
@@ -140,17 +140,21 @@ def test_the_first_path_of_a_tree_is_bit_equal_to_plain_rows(any_bundle):
     runner = GraphRunner(any_bundle)
     runner.feed_all(ids[:30], 1)
     # Rows 0 to 4 continue the text; 5 hangs off row 1, 6 off 5, 7 off the root.
-    parents = [0, 0, 1, 2, 3, 1, 5, 0]
-    mask = np.full((1, 1, 8, any_bundle.manifest.slots), HIDDEN, np.float32)
-    mask[..., :30] = 0
-    depths = []
-    for row, parent in enumerate(parents):
-        mask[0, 0, row, 30:] = mask[0, 0, parent, 30:]
-        mask[0, 0, row, 30 + row] = 0
-        depths.append(depths[parent] + 1 if row else 0)
-    tree = [*ids[30:35], 5, 6, 7]
-    rows = runner.run(tree, 30 + np.array(depths), mask, 8)
+    parents = [-1, 0, 1, 2, 3, 1, 5, 0]
+    rows = runner.run([*ids[30:35], 5, 6, 7], parents, 8)
     assert np.array_equal(rows[:5], plain[30:35])
+
+
+def test_a_side_branch_is_bit_equal_to_plain_rows(any_bundle):
+    ids = tokens(40, 128)
+    plain = GraphRunner(any_bundle).feed_all(ids, 1)
+    runner = GraphRunner(any_bundle)
+    runner.feed_all(ids[:30], 1)
+    # The text is rows 0, 2, 4, 6 and 7; others hang off it.
+    rows = runner.run(
+        [ids[30], 5, ids[31], 6, ids[32], 7, *ids[33:35]], [-1, 0, 0, 2, 2, 4, 4, 6], 8
+    )
+    assert np.array_equal(rows[[0, 2, 4, 6, 7]], plain[30:35])
 
 
 def test_padding_rows_do_not_matter(any_bundle):
