@@ -69,6 +69,7 @@ pub unsafe fn products<L: Lanes, W: Form, const R: usize>(
     const PAIRS: usize = 4;
     unsafe {
         let value_bytes = WIDTH * W::TYPE.value_bytes();
+        let block_bytes = WIDTH * W::TYPE.block_bytes();
         let (mut values, halves) = (panel, panel.add(value_bytes * blocks).cast::<u16>());
         let mut sums = [L::splat(0.0); R];
         for block in 0..blocks {
@@ -78,12 +79,15 @@ pub unsafe fn products<L: Lanes, W: Form, const R: usize>(
             }
             for pair in 0..PAIRS {
                 let (first, second) = W::load::<L>(values, pair);
-                L::prefetch(values.wrapping_add(PREFETCHED + value_bytes / PAIRS * pair));
                 for (row, sum) in integers.iter_mut().enumerate() {
                     let x = tile.integers::<R>(row).add(8 * pair);
                     *sum = L::dot(*sum, first, x);
                     *sum = L::dot(*sum, second, x.add(4));
                 }
+            }
+            let ahead = panel.wrapping_add(PREFETCHED + block * block_bytes);
+            for line in (0..block_bytes).step_by(LINE) {
+                L::prefetch(ahead.wrapping_add(line));
             }
             let scales = L::load_halves(halves.add(WIDTH * block));
             for (row, (sum, integers)) in sums.iter_mut().zip(integers).enumerate() {
@@ -103,5 +107,7 @@ pub unsafe fn products<L: Lanes, W: Form, const R: usize>(
     }
 }
 
+/// Bytes of a cache's line.
+const LINE: usize = 64;
 /// How far ahead weights are asked for, in bytes.
-const PREFETCHED: usize = 2048;
+const PREFETCHED: usize = 6144;
