@@ -5,6 +5,7 @@ import pytest
 
 from answers import tokens_of
 from coordgen_rs import DraftModel, Sampling, Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs.tools.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from scripted import ScriptedDrafter, chain
 
@@ -30,11 +31,13 @@ LOOKUPS = ("auto", "prompt-lookup", ALL_SOURCES)
 METHODS = ("sam", "token-recycling", "diaa")
 
 
-def assert_lossless(session, prompt, max_new_tokens, drafts=(*LOOKUPS, *METHODS), model=None):
+def assert_lossless(
+    session, prompt, max_new_tokens, drafts=(*LOOKUPS, *METHODS), model=None, commit="auto"
+):
     expected = tokens_of(plain(session, prompt, max_new_tokens=max_new_tokens))
     for draft in drafts:
         used = model if draft in ("auto", "blend", "edgellm") else None
-        drafter = make_drafter(session, draft, draft_model=used)
+        drafter = make_drafter(session, draft, commit, draft_model=used)
         got = tokens_of(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=drafter))
         assert got == expected, f"draft {draft} after a prompt of {len(prompt)} tokens"
     return expected
@@ -53,6 +56,44 @@ def test_embedded_model_says_the_same_with_and_without_drafts(session_of, weight
         else:
             drafts = (*LOOKUPS, *METHODS, "edgellm", "blend")
             assert len(assert_lossless(session, prompt, 40, drafts, model)) > 0
+
+
+def answered_beside(session, prompt, answer, commit):
+    """The answer, drafted behind a wrong first path in every step, and the steps that it took."""
+    text, stats = np.array([prompt[-1], *answer], np.uint32), Stats()
+    drafter = make_drafter(session, (), commit)
+    beside = SideBranchDrafter(drafter, text, session.vocab_size)
+    steps = generate(session, prompt, max_new_tokens=len(answer), drafter=beside, stats=stats)
+    return tokens_of(steps), stats.steps
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize(("weights", "task"), list(zip(WEIGHTS, TASKS, strict=True)))
+def test_both_ways_to_commit_say_the_same_as_plain_decoding(session_of, weights, task, commit):
+    session = session_of("embedded", weights)
+    assert commit in session.exact_commits
+    model = DraftModel(session_of("embedded-draft", weights))
+    prompt = Tokenizer.of(session.bundle).encode(example(task, HELD_OUT_SEEDS[500]).prompt)
+    drafts = (*LOOKUPS, *METHODS, "edgellm", "blend")
+    answer = assert_lossless(session, prompt, 40, drafts, model, commit)
+    assert answered_beside(session, prompt, answer, commit)[0] == answer
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_side_branches_are_committed_at_once_where_they_are_exact(
+    session_of, monkeypatch, is_exact
+):
+    session = session_of("embedded", "fp32")
+    monkeypatch.setattr(session, "is_exact_on_branches", is_exact)
+    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[7]).prompt)
+    answer = tokens_of(plain(session, prompt, max_new_tokens=40))
+    took = {
+        commit: answered_beside(session, prompt, answer, commit)
+        for commit in ("auto", "canonical", "compact")
+    }
+    assert [said for said, _ in took.values()] == [answer] * 3
+    assert took["compact"][1] < took["canonical"][1]
+    assert took["auto"] == took["compact" if is_exact else "canonical"]
 
 
 def penalised_greedily(session, prompt, penalty, max_new_tokens):

@@ -1,5 +1,6 @@
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import shutil
@@ -14,12 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import write_checkpoint
+from coordgen_rs import open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from json_values import JSON_VALUES
+from qnn_bundles import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +95,31 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
     (bundle / "manifest.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(BundleError, match=r"manifest\.json"):
         Bundle.open(bundle)
+
+
+def test_a_bundle_for_cpu_of_an_older_version_has_to_be_exported_again(bundle):
+    change_manifest(bundle, schema_version=2)
+    for opening in (Bundle.open, open_bundle, open_session):
+        with pytest.raises(
+            BundleError,
+            match=r"manifest\.json has schema version 2, this coordgen_rs reads 3: "
+            "export the checkpoint again",
+        ):
+            opening(bundle)
+
+
+def test_a_bundle_for_qnn_of_an_older_version_still_opens(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    export_qnn(checkpoint, tmp_path / "out", soc="8-elite", **SMALL)
+    new = Bundle.open(tmp_path / "out")
+    change_manifest(tmp_path / "out", schema_version=2)
+    old = open_bundle(tmp_path / "out")
+    old.verify()
+    assert (old.manifest.schema_version, new.manifest.schema_version) == (2, 3)
+    assert old.manifest == dataclasses.replace(new.manifest, schema_version=2)
+    change_manifest(tmp_path / "out", schema_version=1)
+    with pytest.raises(BundleError, match="schema version 1"):
+        Bundle.open(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.history.store import HistoryStore
 from coordgen_rs.model.answer import whole
+from coordgen_rs.opening import session as opening
+from coordgen_rs.opening.self_test import run_self_test
 from coordgen_rs.target.device import CpuDevice
 
 TEXT, OTHER = ((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui"))
@@ -63,6 +66,25 @@ def test_the_way_to_commit_is_told_as_the_session_chose_it(bundle, monkeypatch, 
     request = ["generate", "--model", str(bundle), "--prompt", "Hello", "--max-new-tokens", "2"]
     assert main([*request, "--commit", "compact", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["commit"] == expected
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_auto_commits_as_the_bundle_was_found_to_be_exact(
+    bundle, monkeypatch, tmp_path, capsys, is_exact
+):
+    def found(*arguments):
+        return replace(run_self_test(*arguments), exact_branches=is_exact)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(opening, "run_self_test", found)
+    expected = "compact" if is_exact else "canonical"
+    for given in ({}, {"commit": "auto"}):
+        with Model.open(bundle, **given) as model:  # the second time from the record
+            assert model.commit == expected
+    request = ["generate", "--model", str(bundle), "--prompt", "Hello", "--max-new-tokens", "2"]
+    for given in ([], ["--commit", "auto"]):
+        assert main([*request, *given, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["commit"] == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "top_p": 0.9, "seed": 4}])
