@@ -1,6 +1,6 @@
 """The papers' figures, redrawn: `python docs/concept_figures.py` writes three SVG files beside it.
 
-`tree-verification.svg`: a draft tree and its mask, both as the core fills them in.
+`tree-verification.svg`: a draft tree, and what each of its rows sees, as the core fills it in.
 `hidden-loads.svg`: CoordGen's Figure 8, four strategies as the core plans them.
 `calibration.svg`: CoordGen's Figure 9, what the model expected in a prompt, as a tree.
 
@@ -100,7 +100,7 @@ SAYS = ("stops", "at", "the", "station", ".")
 
 def tree_verification() -> str:
     """A draft tree, what each of its rows sees, and what is accepted."""
-    canvas = Canvas(900, 400, "A draft tree, the mask of its rows, and the path that is accepted")
+    canvas = Canvas(900, 400, "A draft tree, what each row sees, and the path that is accepted")
     depths = [0]
     for node in TREE[1:]:
         depths.append(depths[node.parent] + 1)
@@ -160,7 +160,7 @@ def _mask() -> np.ndarray:
 
 def _mask_drawn(canvas: Canvas, mask: np.ndarray, accepted: Sequence[int]) -> None:
     left, top, size = 640, 88, 24
-    canvas.text("left", left - 40, 34, "The mask: each row sees the text")
+    canvas.text("left", left - 40, 34, "What a row sees: the text")
     canvas.text("left", left - 40, 54, "so far, its ancestors, and itself")
     for row, sees in enumerate(mask):
         canvas.text("word", left - 16, top + size * row + 17, str(row))

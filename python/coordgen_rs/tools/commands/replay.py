@@ -16,9 +16,9 @@ from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokeni
 
 EXAMPLES = """\
 A recorded answer plays the target. With --commit compact, a step yields the accepted draft tokens
-and the target's own next token, as in the literature. With --commit canonical, the default of
-`coordgen generate`, tokens accepted on a side branch are fed again in the next step, along with new
-drafts.
+and the target's own next token, as in the literature and in `coordgen generate` where side branches
+are exact. With --commit canonical, as elsewhere, tokens accepted on a side branch are fed again in
+the next step, along with new drafts.
 
 examples:
   coordgen replay specbench.jsonl --tokenizer llama2 --template vicuna --drafter prompt-lookup

@@ -1,7 +1,8 @@
 """Replay: recorded answers play the target, so that drafters are measured without a model.
 
 A record's answer is what its model said, so a tree's node is accepted when its path is what stands
-there. Drafting costs what it costs in generation, masks included; only the target is missing.
+there. Drafting costs what it costs in generation, with masks as on an NPU; only the target is
+missing.
 """
 
 import time

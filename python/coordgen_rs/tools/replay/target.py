@@ -1,7 +1,8 @@
 """A recorded answer as a target: a `Session` that computes nothing and says what stands there.
 
 It has no logits, so its steps give out the rest of the answer, and drafters that verify against it
-(`RecordedDrafter`) read that. All else is as in generation, step inputs and masks included.
+(`RecordedDrafter`) read that. All else is as in generation, step inputs included: with masks, as
+on an NPU.
 """
 
 from collections.abc import Sequence
