@@ -13,10 +13,11 @@ use crate::verify::Verified;
 pub enum CommitPolicy {
     /// Only rows along the tree's first path are committed: their keys and values already stand
     /// where plain decoding would have put them. What was accepted on a side branch is fed again
-    /// as the first rows of the next step. Exact wherever equal slots give equal bits.
+    /// as the first rows of the next step. Exact even where a row's bits depend on the slots of
+    /// what it sees.
     Canonical,
-    /// All accepted rows are committed, and the session moves them together. Exact only where
-    /// the slots do not matter to the arithmetic.
+    /// All accepted rows are committed, and the session moves them together. Exact only where a
+    /// row's bits depend on the tokens of its path alone, and not on their slots.
     Compact,
 }
 

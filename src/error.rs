@@ -85,7 +85,7 @@ pub enum Error {
         past_len: usize,
         /// Rows of the step.
         rows: usize,
-        /// Slots that the mask covers.
+        /// Slots that a row may see.
         attended: usize,
     },
     /// `accept` was called without a tree that waits for it.

@@ -11,7 +11,7 @@
 //! ```text
 //! prompt --begin--> sources
 //! the target's logits over the prompt --prefilled--> top-k of each row --> calibration
-//! sources --propose--> draft tree --fill--> ids, positions, mask --> the target's run --> logits
+//! sources --propose--> draft tree --fill--> ids, positions, paths --> the target's run --> logits
 //! logits --verify--> accepted path, bonus token --commit--> tokens given out, rows to keep
 //! tokens given out --extend--> sources               side branch --carried--> next draft tree
 //! profile --switcher--> plan --loader--> blocks loaded and released while the prompt is read
@@ -36,14 +36,15 @@
 //! | host | an engine that runs the target itself, asks for drafts and reports what it committed |
 //! | method | a named choice of sources, tree shape and needs: ours, and those of the papers |
 //! | rows | number of tokens that a run takes, fixed by its graph; row `i` computes node `i` |
-//! | step | one run of the target over a draft tree, under the tree attention mask |
+//! | step | one run of the target over a draft tree, in which each row sees its own path alone: by the tree's parents, or under a tree attention mask |
 //! | `past_len` | tokens whose keys and values are in the cache; row `i` is written to slot `past_len + i` |
+//! | path | a node and its ancestors: behind the committed tokens, all that its row sees |
 //! | first path | nodes 0, 1, 2, .. of which each is the parent of the next; the rows whose slot is their position |
 //! | `accept_len` | draft tokens accepted for good in one step |
 //! | bonus token | the target's own token after the accepted ones |
-//! | commit | the accepted rows' keys and values join the cache, all others are dropped |
+//! | commit | the accepted rows' keys and values join the cache, all others are dropped; `Compact` moves those of a side branch into place, which is exact where a row's bits depend on its path alone; `Canonical` commits the first path alone |
 //! | forced tokens | the only ones that a request's grammar allows: drafted first |
-//! | carried tokens | accepted on a side branch, so that their rows stand in wrong slots: fed again first |
+//! | carried tokens | accepted on a side branch under a canonical commit, as their rows stand in other slots: fed again first |
 //! | worth | tokens that a draft node is expected to bring |
 //! | `least_that_pays` | what a token of a draft model costs, as a share of the target's step that it saves if right |
 //! | block | some consecutive layers of the target, with two graphs: G1 for chunks of a prompt, G2 for steps |
@@ -60,7 +61,7 @@
 //! |---|---|
 //! | [`Drafter::begin`] | each source's `extend` over the prompt |
 //! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer, with `n` the rows of steps that may pay; whatever the text is and however long, but for cache misses |
-//! | [`StepInputs::fill`] | `rows * (rows + tokens committed since the last fill)` mask entries, whatever `past_len` is |
+//! | [`StepInputs::fill`] | a parent for each node; with a mask `rows * (rows + tokens committed since the last fill)` entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, none behind the answer's end, a scan of the tree for each, each source's `extend` over the new tokens |
 //! | [`HostDrafter::rewind`](draft::host::HostDrafter::rewind) | a new request over what stays, and a proposal for each of its steps |
 //! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 129 suffix levels; `successors` O(1) |
@@ -76,7 +77,8 @@
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
-//! | [`kernels`] | two to four passes over a row of activations; the model's own products are ONNX Runtime's |
+//! | [`kernels`] | two to four passes over a row of activations |
+//! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 and `w8a8` weights are ONNX Runtime's |
 //! | [`attention`](kernels::attention) | `2 heads head_dim` multiply-adds for each token on a row's path; a head's keys are read once for 192 of its queries |
 //!
 //! What a step costs does not grow with the text before it or with the steps of the answer, but for

@@ -114,10 +114,11 @@ class StepInputs:
     """The input buffers of one decode graph, owned by the caller and filled in place.
 
     Row `i` is node `i` of a draft tree. It is written to cache slot `past_len + i`, has position
-    `past_len + depth`, and sees the committed slots, those of its ancestors and its own. Other rows
-    are padding: token 0 at position 0, which sees the committed slots and its own.
+    `past_len + depth`, and sees the committed slots, those of its ancestors and its own: by a mask,
+    or by a path, along which the graph itself finds the ancestors. Other rows are padding: token 0
+    at position 0, which under a mask sees the committed slots and its own.
 
-    A fill rewrites only the part of the mask that differs from the last fill, so nobody else may
+    A fill rewrites only the part of a mask that differs from the last fill, so nobody else may
     write to it.
 
     Args:
@@ -424,8 +425,9 @@ class Drafter:
         costs: What each step costs, in any unit: a number, or a pair: with an empty cache, and
             additionally per committed token. Wider steps and drafts are only used where they
             pay. Without costs rows are free, and the sources fill as many as they can.
-        commit: "canonical" (only the tree's first path is committed; exact wherever equal
-            slots give equal bits) or "compact" (all accepted rows are).
+        commit: "canonical" (only the tree's first path is committed; exact even where bits
+            depend on slots) or "compact" (all accepted rows are; exact where a row's bits
+            depend on its path alone).
         end_token_ids: Tokens that end an answer.
         history: Finished requests to draft from; adds the sources "history" (its index),
             "recent" (what the index does not cover yet) and, above one, "fleet" (its index).

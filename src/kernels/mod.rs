@@ -1,12 +1,14 @@
-//! Rounding of activations to 8 bits, a row at a time, with what comes before it in a decoder.
+//! What a target on CPU computes by itself: attention, products, and rounding of activations.
 //!
-//! In: rows of float32. Out: rows of uint8 around 128 and the scale of each, as in
+//! [`attention`] and [`product`] say what they take and give. The rest is here: activations are
+//! rounded to 8 bits, a row at a time, with what comes before it in a decoder. In: rows of float32.
+//! Out: rows of uint8 around 128 and the scale of each, as in
 //! `python/coordgen_rs/tools/export/cpu/w8a8.py`: `round(x * (127 / max|x|)) + 128`, and `max|x| / 127`.
 //! A fine row has a second row of what rounding left, in 254 steps to one of the first.
 //! ONNX Runtime calls them through `src/ort`.
 //!
-//! The same lines are compiled for vectors of several widths. No sum is reordered and no product
-//! fused with a sum, so all give the same bits: sums run in `LANES` lanes on any processor.
+//! The same lines are compiled for vectors of several widths. In rounding no sum is reordered and no
+//! product fused with a sum, so all give the same bits: sums run in `LANES` lanes on any processor.
 
 pub mod attention;
 mod lanes;

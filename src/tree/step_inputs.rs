@@ -20,7 +20,7 @@ pub struct StepBuffers<'a> {
     /// Additive mask, `(rows, attended) f32` of [`VISIBLE`] and [`MASKED`]; empty where there is
     /// none.
     pub mask: &'a mut [f32],
-    /// What takes the place of masks; empty where they are there.
+    /// What takes the place of a mask; empty where there is one.
     pub path: PathBuffers<'a>,
 }
 
@@ -39,15 +39,15 @@ pub struct PathBuffers<'a> {
 ///
 /// Row `i` holds node `i`, which is written to cache slot `past_len + i` and sees the committed
 /// slots `0..past_len`, the slots of its ancestors and its own. Rows without a node are padding:
-/// token 0 at position 0, which sees the committed slots and its own.
+/// token 0 at position 0.
 ///
-/// Padding rows see the committed slots although nothing reads what they compute: so the seen
-/// prefix is the same in all rows, and a row that turns from padding into a node costs nothing
+/// Under a mask padding rows see the committed slots and their own, although nothing reads what
+/// they compute: so the seen prefix is the same in all rows, and a row that turns from padding into a node costs nothing
 /// extra. A fill rewrites only the columns between the last fill's `past_len` and the end of the
 /// step: `rows * (rows + |past_len - last past_len|)` entries, whatever `past_len` is.
 ///
 /// All fills of one `StepInputs` must be given the same buffers, and nobody else may write to
-/// the masks.
+/// the mask.
 #[derive(Clone, Debug)]
 pub struct StepInputs {
     rows: usize,
@@ -73,7 +73,7 @@ impl StepInputs {
         Ok(Self { rows, attended, filled_past_len: None, num_nodes: 0, has_path: false })
     }
 
-    /// The same with paths in place of masks.
+    /// The same with paths in place of a mask.
     pub fn with_path(self) -> Self {
         Self { has_path: true, ..self }
     }
@@ -83,7 +83,7 @@ impl StepInputs {
         self.rows
     }
 
-    /// Slots that the mask covers.
+    /// Slots that a row may see: those that the mask covers, or that the cache has.
     pub fn attended(&self) -> usize {
         self.attended
     }
@@ -124,7 +124,7 @@ impl StepInputs {
     /// been read: node `i` stands in slot `past_len + i` whatever its depth, row 0 is node `first`.
     ///
     /// So a tree grows row by row, and a branch is left and taken up again without copies (EdgeLLM
-    /// III-B). Cost: all of the mask. Fails as [`fill`](Self::fill) does, for the rows and slots of
+    /// III-B). Cost: all of the mask, where there is one. Fails as [`fill`](Self::fill) does, for the rows and slots of
     /// the nodes that are to be read.
     pub fn fill_from(
         &mut self,

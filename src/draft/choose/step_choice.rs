@@ -15,7 +15,7 @@ const PRIOR_STEPS: f32 = 4.0;
 pub struct StepShape {
     /// Rows, one for each node of a draft tree.
     pub rows: usize,
-    /// Slots that the mask covers: committed tokens and rows must fit into them.
+    /// Slots that a row may see: committed tokens and rows must fit into them.
     pub attended: usize,
 }
 

@@ -34,7 +34,7 @@ impl Default for DynamicTreeOptions {
 }
 
 impl DynamicTreeOptions {
-    /// delta, alpha and tau of Figure 7; a new shape in every step, which costs less than the mask.
+    /// delta, alpha and tau of Figure 7; a new shape in every step, which costs little.
     pub const FIGURE_7: Self = Self {
         budget: None,
         depth_decay: 0.8,

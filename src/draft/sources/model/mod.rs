@@ -45,7 +45,7 @@ pub struct ReadStep<'a> {
 /// What a draft model reads and has read.
 ///
 /// Each step it reads one token, on the branch that the pacer chooses: its row stands behind all
-/// others, and a mask keeps the branches apart (the paper's branch decoder), so that nothing is
+/// others and sees its own branch alone (the paper's branch decoder), so that nothing is
 /// copied to change from one to another. When the target has spoken, rows on the path that it took
 /// are moved together, and where the model has gone on below the last of them, what it read there
 /// is kept.
