@@ -20,7 +20,7 @@ from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 3
 _QNN_VERSIONS = (2, SCHEMA_VERSION)
-"""What bundles for QNN may have: theirs are no other graphs than before."""
+"""What bundles for QNN may have: their graphs are the same in both."""
 MANIFEST_NAME = "manifest.json"
 
 MOST_OF_A_SIZE = 1 << 24

@@ -126,7 +126,7 @@ class DraftModel:
         if inputs is None or session.length + inputs.num_nodes > session.capacity:
             return False  # a step that is not read is asked for again
         logits = session.step(inputs)
-        # Rows of all branches stay in their slots: what a later row may see, its mask says.
+        # Rows of all branches stay in their slots: a later row sees those on its path.
         session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
         self.core.read(logits, inputs.num_nodes - 1)
         return True

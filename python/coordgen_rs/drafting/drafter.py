@@ -100,9 +100,9 @@ def make_drafter(
             (`_core.draft_sources`). "auto" has calibration and the look-up table where rows are
             free: elsewhere, running the head over the prompt costs more than calibration gains
             (`coordgen generate --sources` shows both: `prefill_s`, `tokens_per_step`).
-        commit: "canonical" (exact on every provider) or "compact" (exact where the arithmetic is);
-            a session that does not allow compact uses canonical. "auto" takes compact where the
-            session found it exact.
+        commit: "canonical" (exact on every provider), "compact" (exact where a row's bits depend
+            on its path alone; a session that does not allow it uses canonical), or "auto": compact
+            where it is among the session's `exact_commits`, as it usually is on CPU.
         history: Finished requests that are also drafted from.
         lookup_table: The table that the source "lookup-table" reads and updates, see `coordgen
             warm-up`; a new one by default.

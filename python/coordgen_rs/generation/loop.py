@@ -193,7 +193,7 @@ def plain(
     on_read: OnRead = None,
     stats: Stats | None = None,
 ) -> Generator[Step]:
-    """Plain decoding, one token per run of the narrowest decode graph: no drafts, no tree mask.
+    """Plain decoding, one token per run of the narrowest decode graph: no drafts, no trees.
 
     Arguments and errors are the same as in `generate`.
     """

@@ -125,8 +125,8 @@ class Model:
             context: Most tokens of prompt and answer together, but for the answer's last; None for
                 as many as the bundle was exported for.
             draft: Where drafts come from: the name of a method, the names of sources, or "plain".
-            commit: "canonical" (exact everywhere), "compact" (exact where `coordgen check` says),
-                or "auto": compact where it was found exact when the bundle was tested.
+            commit: "canonical" (exact everywhere), "compact" (exact where `coordgen check` says
+                so), or "auto": compact where side branches were exact when the bundle was tested.
             history: A directory of finished requests to draft from, and to keep these in.
             namespace: Such as task and user; requests of other namespaces are not drafted from.
                 Requests that do not name another one are of this one, "default" by default.

@@ -1,9 +1,10 @@
-"""Tests a bundle on this machine: which widths are exact, and what each costs.
+"""Tests a bundle on this machine: which widths and branches are exact, and what each width costs.
 
-Losslessness rests on one fact: a row's bits do not depend on the width of the graph that computes
-it, nor on the other rows. An arithmetic library may break this on some
-processor, so it is tested when a bundle is first opened on a machine, and a step of each width is
-timed (`session.py` keeps the result on disk).
+Losslessness rests on one fact: a row's bits depend neither on the width of the graph that computes
+it, nor on the other rows. That a compact commit is exact rests on one more: they do not depend on
+slots either. An arithmetic library may break this on some processor, so it is tested when a bundle
+is first opened on a machine, and a step of each width is timed (`session.py` keeps the result on
+disk).
 """
 
 import time
@@ -33,7 +34,8 @@ class SelfTest:
     Attributes:
         exact_widths: Widths whose rows are bit-equal to those of the narrowest graph.
         exact_prefill: Whether rows of the prefill graphs are bit-equal to them too.
-        exact_branches: Whether rows on a side branch of a draft tree are.
+        exact_branches: Whether rows on a side branch of a draft tree are, so that `commit="auto"`
+            commits them in one piece.
         step_us: Width to the shortest measured time of a step after a few tokens, microseconds.
         full_step_us: The same with a full cache.
         files: File name to its size in bytes and its modification time in ns when its SHA-256

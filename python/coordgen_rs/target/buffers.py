@@ -1,7 +1,8 @@
 """What the graphs of a target read and write in one run.
 
-The arrays are ONNX Runtime's own inputs and outputs: nothing is copied. Ids, positions, and masks
-or paths are filled by the core (`StepInputs`), the rest by whoever runs the blocks (`forward.py`).
+The arrays are ONNX Runtime's own inputs and outputs: nothing is copied. Ids, positions, and paths
+(on CPU) or a mask (on an NPU) are filled by the core (`StepInputs`), the rest by whoever runs the
+blocks (`forward.py`).
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ class Buffers:
     Attributes:
         rows: Number of tokens of a run.
         is_part: Whether it is a part of a chunk, whose rows later parts see.
-        write_index: `(1,) i64`, the slot of row 0.
+        write_index: `(1,) i64`, the slot of row 0; where there is a path, that tells it, too.
         values: What a graph may read beside hidden states and caches, by the name of its input.
     """
 
@@ -106,7 +107,7 @@ class Buffers:
 
     @cached_property
     def inputs(self) -> StepInputs:
-        """The core's view, which fills ids, positions, and masks or paths."""
+        """The core's view, which fills ids, positions, and a path or a mask."""
         ids, positions = self.input_ids, self.position_ids
         if self.path is None:
             return StepInputs(ids, positions, self.by_row["mask"])

@@ -64,9 +64,9 @@ class Device(Protocol):
 class CpuDevice:
     """A bundle on ONNX Runtime's CPU provider.
 
-    Keys and values are written in the graph to absolute slots, in place, so a row's bits depend
-    neither on its width, nor on the other rows, nor on how many slots there are (measured by
-    `coordgen check`). A run attends to hardly more slots than are in use.
+    Keys and values are written in the graph to absolute slots, in place. A row attends along its
+    path, so its bits depend on the tokens of that alone: neither on the width, nor on the other
+    rows, nor on slots (measured by `coordgen check`), and slots that are not in use cost nothing.
 
     Args:
         bundle: An opened bundle.

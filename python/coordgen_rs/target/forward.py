@@ -1,6 +1,6 @@
 """Forward passes: all blocks of a target run over buffers, each under a graph that is in memory.
 
-In: filled ids, positions and mask. Out: hidden states for the head, and keys and values in their
+In: filled step inputs. Out: hidden states for the head, and keys and values in their
 slots; nothing is committed. The switcher decides which graphs are in memory (`_core.Switcher`).
 """
 
@@ -115,7 +115,7 @@ class Forward:
         self._embed(buffers)
 
     def _embed(self, buffers: Buffers) -> None:
-        """Write the first block's input; ids, positions and mask are already filled."""
+        """Write the first block's input; the step inputs are already filled."""
         buffers.write_index[0] = self._cache.length
         if self._embedding is None:
             return

@@ -1,9 +1,9 @@
 """Keys and values of the committed tokens: fixed slots, which the host owns.
 
 Slot `s` of a layer holds the key and value of the token at position `s`. On CPU (`KvCache`) a step
-writes its rows to the slots after the committed ones; rows that are not committed are masked, and
-overwritten by the next step. On an NPU (`qnn/kv_cache.py`) a step outputs its rows, and the host
-copies them.
+writes its rows to the slots after the committed ones; rows that are not committed are on no later
+row's path, and overwritten by the next step. On an NPU (`qnn/kv_cache.py`) a step outputs its rows,
+and the host copies them.
 """
 
 from collections.abc import Sequence

@@ -55,8 +55,8 @@ class OrtSession:
         step_costs: Microseconds of a step of each; None until `select` is given them.
         is_exact_after_prefill: Whether prefill graphs and decode graphs give equal bits; True until
             a self-test says otherwise.
-        is_exact_on_branches: Whether rows on a side branch have the bits of plain decoding; False
-            until a self-test says otherwise.
+        is_exact_on_branches: Whether rows on a side branch have the bits of plain decoding, and may
+            so be moved by an exact commit; False until a self-test says otherwise.
 
     Raises:
         OptionError: The number of threads cannot be set, or the strategy is unknown.
@@ -179,7 +179,7 @@ class OrtSession:
 
     @property
     def exact_commits(self) -> Sequence[str]:
-        """Those of them that were found to change no token."""
+        """Those of them that change no token here, by the self-test."""
         return self.allowed_commits if self.is_exact_on_branches else ("canonical",)
 
     def prefill(

@@ -82,7 +82,7 @@ class Session(Protocol):
 
     @property
     def exact_commits(self) -> Sequence[str]:
-        """Those of them that were found to change no token."""
+        """Those of them that change no token here; "auto" takes compact where it is among them."""
 
     @property
     def step_inputs(self) -> Sequence[StepInputs]:

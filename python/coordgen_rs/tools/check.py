@@ -1,7 +1,8 @@
 """`coordgen check`: is a bundle exact on this machine, and under which way of committing.
 
 A prompt is run through both graphs and all widths, its drafts are accepted along the first path
-and along side branches, under both ways to commit, and everything is compared with plain decoding.
+and along side branches, under each way to commit that the device allows, and everything is compared
+with plain decoding.
 """
 
 from collections.abc import Iterator

@@ -21,9 +21,9 @@ that is what rounding the weights costs.
 Dropped: several scales for a row, of its channels sorted by size. They leave two thirds of the down
 weights' error, and each is a product of its own, which costs more than a second row.
 
-The functions are what any ONNX Runtime can compute. The crate has a kernel for each of them
-(`src/kernels`), which the session prefers where it can be loaded: with the functions, whose 1,100
-further nodes are small, a step of one row of SmolLM2 takes longer.
+The functions say what is computed, in ONNX's own operators. The crate has a kernel for each of them
+(`src/kernels`), which takes its place wherever a bundle is run: with the functions, whose 1,100
+further nodes are small, a step of one row of SmolLM2 takes longer. Tests hold the two together.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ from coordgen_rs.tools.export.checkpoints.tensor import MIDDLE_OF_8_BITS, Intege
 
 FINE_ROWS, NORM_ROWS, FINE_NORM_ROWS = "FineRows", "NormRows", "FineNormRows"
 JOIN_NORM_ROWS, FINE_GATE_ROWS, JOINED = "JoinNormRows", "FineGateRows", "Joined"
-"""The functions; the session may have one kernel for each, see `src/kernels`."""
+"""The functions; there is a kernel for each, see `src/kernels`."""
 FINE = (FINE_ROWS, FINE_NORM_ROWS, FINE_GATE_ROWS)
 """The functions that give two rows for each."""
 
