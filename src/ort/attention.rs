@@ -86,8 +86,8 @@ impl Attention {
                 let out = out.ok_or_else(|| call.wrong("an output of the cache is absent"))?;
                 if out != *at {
                     unsafe { out.copy_from(*at, key.data.len()) };
-                    *at = out;
                 }
+                *at = out;
             }
         }
         let [key, value] = pointers;

@@ -165,7 +165,11 @@ impl<'a> Call<'a> {
             }
             check((self.api.GetTensorMutableData)(value, &mut data))?;
         }
-        Ok(Some(data.cast()))
+        let data: *mut T = data.cast();
+        if !data.is_aligned() {
+            return Err(self.wrong("an output's memory is not aligned to its type"));
+        }
+        Ok(Some(data))
     }
 }
 

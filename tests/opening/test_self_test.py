@@ -20,6 +20,7 @@ from coordgen_rs.errors import (
     NonFiniteLogitsError,
     OptionError,
     ProviderError,
+    ShapeError,
 )
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.tools.export import export_checkpoint
@@ -43,6 +44,27 @@ def test_result_is_kept_and_used_again(bundle, monkeypatch):
     monkeypatch.setattr(Bundle, "verify", lambda _: pytest.fail("verified again"))
     assert open_session(bundle).step_costs == costs
     assert [cost.base for cost in costs] == list(kept["step_us"].values())
+
+
+@pytest.mark.parametrize("context", [1, 24, 31])
+def test_a_context_shorter_than_the_widest_step_is_tested_too(tmp_path, monkeypatch, context):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=1)
+    export_checkpoint(checkpoint, tmp_path / "out", weights="int8", context=context)
+    if context < 24:  # what the test itself reads does not fit
+        with pytest.raises(ShapeError):
+            open_session(tmp_path / "out")
+        return
+    session = open_session(tmp_path / "out")
+    assert len(session.widths) == len(session.step_costs) > 1
+    assert all(cost.per_token >= 0 for cost in session.step_costs)
+
+
+def test_nothing_that_the_test_wrote_can_be_committed(bundle):
+    session = open_session(bundle)
+    with pytest.raises(ShapeError):
+        session.commit(np.arange(1, dtype=np.uint32))
+    assert len(session.reusable_ids) == 0
 
 
 def test_no_step_costs_more_than_narrower_ones_that_add_up_to_as_many_rows(

@@ -49,6 +49,30 @@ def test_an_exception_in_a_step_leaves_the_session_usable(session, prompt, monke
     assert tokens_of(generate(session, prompt, max_new_tokens=20)) == expected
 
 
+def test_a_commit_that_fails_half_way_is_not_done_twice(session, prompt, monkeypatch):
+    session.rewind(0)
+    session.prefill(prompt)
+    inputs = session.step_inputs[-1]
+    inputs.fill(np.array([1, 2, 3, 4], np.uint32), np.array([0, 0, 0, 2], np.uint32), len(prompt))
+    session.step(inputs)
+
+    def fail(rows):
+        raise MemoryError
+
+    path = np.array([0, 2, 3], np.uint32)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.cache, "commit", fail)
+        with pytest.raises(MemoryError):
+            session.commit(path)
+    assert session.length == len(prompt)
+    with pytest.raises(ShapeError):
+        session.commit(path)
+    session.step(inputs)
+    session.commit(path)
+    assert session._token_ids[len(prompt) : session.length].tolist() == [1, 3, 4]
+    session.rewind(0)
+
+
 def test_nan_logits_are_a_named_error(session, prompt, monkeypatch):
     steps = generate(session, prompt, max_new_tokens=20)
     next(steps)

@@ -38,6 +38,7 @@ class SelfTest:
             commits them in one piece.
         step_us: Width to the shortest measured time of a step after a few tokens, microseconds.
         full_step_us: The same with a full cache.
+        full_tokens: How many tokens that held.
         files: File name to its size in bytes and its modification time in ns when its SHA-256
             was last verified.
     """
@@ -47,6 +48,7 @@ class SelfTest:
     exact_branches: bool
     step_us: dict[int, float]
     full_step_us: dict[int, float]
+    full_tokens: int
     files: dict[str, tuple[int, int]]
 
     def tells_of(self, widths: Sequence[int]) -> bool:
@@ -58,11 +60,11 @@ class SelfTest:
             are_times and widths[0] in self.exact_widths and set(self.exact_widths) <= set(widths)
         )
 
-    def cost(self, width: int, capacity: int) -> StepCost:
+    def cost(self, width: int) -> StepCost:
         """The cost of a step of a width: a line through the two measured times."""
         few, full = self.step_us[width], self.full_step_us[width]
-        per_token = max(full - few, 0.0) / max(capacity - _CONTEXT_TOKENS, 1)
-        return StepCost(few, per_token)
+        more_tokens = self.full_tokens - (_CONTEXT_TOKENS - _CHAIN_TOKENS)
+        return StepCost(few, max(full - few, 0.0) / more_tokens if more_tokens > 0 else 0.0)
 
 
 def run_self_test(
@@ -103,10 +105,13 @@ def run_self_test(
     )
     few_tokens = full = _step_us(session, on_progress)
     if session.device.is_host:  # elsewhere all slots are attended to, however few hold tokens
-        session.cache.length = session.capacity - session.widths[-1]
+        session.cache.length = max(session.capacity - session.widths[-1], 0)
         full = _step_us(session, on_progress)
-    session.rewind(0)
-    return SelfTest(tuple(exact), exact_prefill, exact_branches, few_tokens, full, files)
+    full_tokens = session.length
+    session.forget()
+    return SelfTest(
+        tuple(exact), exact_prefill, exact_branches, few_tokens, full, full_tokens, files
+    )
 
 
 def decode_chain(

@@ -133,7 +133,7 @@ def session_opened(options: OpeningOptions) -> OrtSession:
         widths = [w for w in widths if w <= options.width] or widths[:1]
     session.is_exact_after_prefill = result.exact_prefill
     session.is_exact_on_branches = result.exact_branches
-    session.select(widths, [result.cost(w, session.capacity) for w in widths])
+    session.select(widths, [result.cost(w) for w in widths])
     return session
 
 
@@ -166,7 +166,7 @@ def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
         *options.chosen_provider().conditions(bundle),
         str(threads),
         "" if budget is None else f"{options.switch} within {budget}",
-        kernel_build(),
+        kernel_build() if bundle.manifest.provider == "cpu" else "",
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return records / f"{name}.json"
@@ -197,6 +197,7 @@ def _load(record: Path) -> SelfTest | None:
             bool(fields["exact_branches"]),
             _by_width(fields["step_us"]),
             _by_width(fields["full_step_us"]),
+            int(fields["full_tokens"]),
             {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

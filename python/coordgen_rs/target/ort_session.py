@@ -318,14 +318,24 @@ class OrtSession:
         self._commit(rows)
 
     def _commit(self, rows: NDArray[np.uint32]) -> None:
-        """Commit written rows, and move their tokens along before that counts."""
+        """Commit written rows, and move their tokens along before that counts.
+
+        After a failure half-way no row of the run can be committed: some may have been moved.
+        """
         start, end = self.length, self.length + len(rows)
+        written, self._written = self._written, start
         self._num_canonical = min(self._num_canonical, start)
         self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
         self.cache.commit(rows)
         is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
         if (is_canonical or self.is_exact_on_branches) and self._num_canonical == start:
             self._num_canonical = end
+        self._written = max(written, end)
+
+    def forget(self) -> None:
+        """Forget all tokens, and all rows that were written."""
+        self.rewind(0)
+        self._written = self._num_canonical = 0
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens.

@@ -124,6 +124,7 @@ def without_inputs(graph):
 GRAPHS = {
     "is damaged: a node is not as it must be: 'else_branch'": without_attributes("If"),
     "is damaged: a node is not as it must be: list index": without_inputs,
+    "uses local_window_size=0": with_attributes(local_window_size=0),
     "weights in a node's attribute": weights_in_an_attribute,
     "not token ids": embeddings_as_input,
     "'past_conv.0': a state other": recurrent_state,

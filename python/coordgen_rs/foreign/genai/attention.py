@@ -88,7 +88,7 @@ class AttentionWriter:
             kv_heads=sizes.num_kv_heads,
             head_dim=sizes.head_dim,
             scale=float(options.get("scale") or sizes.head_dim**-0.5),
-            softcap=float(options.get("softcap", 0.0)),
+            softcap=max(float(options.get("softcap", 0.0)), 0.0),
             window=max(window, 0),
             interleaved=int(options.get("rotary_interleaved", 0)),
             epsilon=0.0,
@@ -111,6 +111,8 @@ class AttentionWriter:
                 refused.append(f"{name}={value!r:.30}")
         if any(node.output[3:]):
             refused.append("output 3")
+        if options.get("local_window_size") == 0:
+            refused.append("local_window_size=0")
         if refused:
             raise self._graph.error(
                 f"its attention uses {', '.join(refused)}, which is not supported"

@@ -76,4 +76,4 @@ def slow_loads(session: OrtSession, delay_s: float, core: int | None) -> None:
         memory_budget=before.memory_budget,
     )
     timed = run_self_test(session, {})
-    session.select(session.widths, [timed.cost(w, session.capacity) for w in session.widths])
+    session.select(session.widths, [timed.cost(w) for w in session.widths])
