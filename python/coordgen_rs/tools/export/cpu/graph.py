@@ -107,8 +107,8 @@ def _attention(
     norm, epsilon = layer.attention_norm, model.rms_norm_eps
     x, normed = graph.normed_for(layer.qkv, f"{name}.attention_norm", x, norm, epsilon)
     qkv = graph.scaled(graph.product(f"{name}.qkv", normed, layer.qkv))
-    has_window = model.window is not None and number in model.window_layers
-    own = "window_" if has_window and model.window_inv_freq is not None else ""
+    is_windowed = number in model.window_layers
+    own = "window_" if is_windowed and model.window_inv_freq is not None else ""
     is_rotated = number not in model.unrotated_layers
     angles = [f"{own}cos", f"{own}sin"] if is_rotated else ["", ""]
     norms = [
@@ -126,7 +126,7 @@ def _attention(
         head_dim=model.head_dim,
         scale=float(model.score_scale),
         softcap=0.0,
-        window=model.window if has_window else 0,
+        window=(model.window or 0) if is_windowed else 0,
         interleaved=0,
         epsilon=epsilon,
         shares_keys=0,
