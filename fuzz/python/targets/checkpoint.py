@@ -9,7 +9,7 @@ import math
 from contextlib import suppress
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from scratch import FOLDER, holding, without
 
 IS_JSON = True

@@ -8,7 +8,7 @@ import struct
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.export.checkpoints.checkpoint import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from scratch import FOLDER, holding
 
 _MOST_WEIGHTS = 1 << 16
