@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
     parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-0.5b")
-    parser.add_argument("--weights", choices=["fp32", "int8", "int4", "w8a8"], default="int8")
+    parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="int8")
     parser.add_argument("--blocks", type=int, default=6, metavar="N")
     parser.add_argument("--context", type=int, default=1280, metavar="N")
     parser.add_argument("--soc", metavar="NAME", help="export for this chip")

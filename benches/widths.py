@@ -1,6 +1,6 @@
 """Prints what steps of each width and a prompt cost in some bundles, the first being 1.
 
-    python benches/widths.py build/smollm2-int4 build/smollm2-w8a8
+    python benches/widths.py build/smollm2-int4 build/smollm2-int8
 
 Each number of threads has a process of its own, as ONNX Runtime creates its threads once. Ratios
 are those of medians, and of the shortest times, which should agree on a machine that does nothing

@@ -77,8 +77,7 @@
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
-//! | [`kernels`] | two to four passes over a row of activations |
-//! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 and `w8a8` weights are ONNX Runtime's |
+//! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 weights are ONNX Runtime's |
 //! | [`attention`](kernels::attention) | `2 heads head_dim` multiply-adds for each token on a row's path; a head's keys are read once for 192 of its queries |
 //!
 //! What a step costs does not grow with the text before it or with the steps of the answer, but for

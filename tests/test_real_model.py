@@ -83,7 +83,7 @@ def test_a_call_of_a_tool_follows_its_schema_with_and_without_drafts(bundle_of):
 
 
 @pytest.mark.real_full
-@pytest.mark.parametrize("weights", ["keep", "int8", "int4", "w8a8", "fp32"])
+@pytest.mark.parametrize("weights", ["keep", "int8", "int4", "fp32"])
 def test_40_answers_are_the_same_in_every_mode(bundle_of, weights):
     threads = int(os.environ["COORDGEN_THREADS"])  # one number a process, so make runs two
     session = open_session(bundle_of(weights), threads=threads)

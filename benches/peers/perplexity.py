@@ -177,9 +177,7 @@ def compare(path, bundle, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.gguf")
-    parser.add_argument(
-        "--weights", choices=["keep", "fp32", "int8", "int4", "w8a8"], default="keep"
-    )
+    parser.add_argument("--weights", choices=["keep", "fp32", "int8", "int4"], default="keep")
     parser.add_argument("--tokens", type=int, default=2 * WINDOW)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

@@ -45,7 +45,6 @@ __all__ = [
     "SwitchReport",
     "Switcher",
     "TokenOutOfRangeError",
-    "byte_products_saturate",
     "create_unfinished_directory",
     "create_unfinished_file",
     "draft_method",
@@ -690,9 +689,6 @@ def prompt_rows(
     Raises:
         OptionError: There is no decode graph.
     """
-
-def byte_products_saturate() -> bool:
-    """Whether ONNX Runtime's products of uint8 and int8 may overflow here: x86 without VNNI."""
 
 def kernel_processor() -> str:
     """What products are computed with here: "AVX-512 VNNI", "AVX2", or "portable"."""

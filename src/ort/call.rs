@@ -47,11 +47,6 @@ impl<T> Input<'_, T> {
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank]
     }
-
-    /// Rows, where there are two dimensions, else 1.
-    pub fn rows(&self) -> usize {
-        if self.rank == 2 { self.dims[0] } else { 1 }
-    }
 }
 
 impl<'a> Call<'a> {

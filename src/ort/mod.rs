@@ -1,9 +1,7 @@
 //! The crate's kernels as operators of ONNX Runtime, for `register_custom_ops_library`.
 //!
 //! In: the options of a session. Out: the operators of the domain `ai.coordgen`. What they compute
-//! is in `crate::kernels`. Operators of rows alone take the place of the functions of those names in
-//! a model; `Product` and `Attention` have no functions: without this library their models cannot be
-//! loaded.
+//! is in `crate::kernels`. Without this library models that have them cannot be loaded.
 //!
 //! # Product
 //!
@@ -60,7 +58,6 @@ mod attributes;
 mod call;
 mod operator;
 mod product;
-mod rows;
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -115,7 +112,7 @@ unsafe fn domain(api: &OrtApi) -> Result<*mut OrtCustomOpDomain, OrtStatusPtr> {
     // SAFETY: the name and the operators are static.
     unsafe {
         call::check((api.CreateCustomOpDomain)(c"ai.coordgen".as_ptr(), &mut made))?;
-        for operator in rows::OPERATORS.iter().chain([&product::OPERATOR, &attention::OPERATOR]) {
+        for operator in [&product::OPERATOR, &attention::OPERATOR] {
             call::check((api.CustomOpDomain_Add)(made, operator.table()))?;
         }
     }

@@ -8,12 +8,6 @@ use super::errors::{OptionError, ShapeError};
 use crate::kernels::Processor;
 use crate::kernels::product::{WeightType, to_panels};
 
-#[doc = stub_doc!("byte_products_saturate")]
-#[pyfunction]
-fn byte_products_saturate() -> bool {
-    crate::kernels::byte_products_saturate()
-}
-
 #[doc = stub_doc!("kernel_processor")]
 #[pyfunction]
 fn kernel_processor() -> &'static str {
@@ -53,7 +47,6 @@ fn weight_panels<'py>(
 
 /// Adds the functions to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(byte_products_saturate, module)?)?;
     module.add_function(wrap_pyfunction!(kernel_processor, module)?)?;
     module.add_function(wrap_pyfunction!(weight_panels, module)?)
 }

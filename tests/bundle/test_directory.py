@@ -108,6 +108,16 @@ def test_a_bundle_for_cpu_of_an_older_version_has_to_be_exported_again(bundle):
             opening(bundle)
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_bundle_with_weights_of_an_older_version_has_to_be_exported_with_others(bundle, version):
+    change_manifest(bundle, schema_version=version, weights="w8a8")
+    for opening in (Bundle.open, open_bundle, open_session):
+        with pytest.raises(
+            BundleError, match=r"w8a8 weights, .* gone: export it again with --weights int8$"
+        ):
+            opening(bundle)
+
+
 def test_a_bundle_for_qnn_of_an_older_version_still_opens(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     export_qnn(checkpoint, tmp_path / "out", soc="8-elite", **SMALL)

@@ -75,9 +75,9 @@ def test_an_instruct_model_is_not_led_without_its_template(path):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/own-model.md"])
-def test_the_first_export_keeps_the_files_weights_or_takes_w8a8(page):
+def test_the_first_export_keeps_the_files_weights_or_takes_int8(page):
     first = next(call for call in commands(page) if call[1] == "export")
-    assert "--weights" not in first or first[first.index("--weights") + 1] in ("w8a8", "keep")
+    assert "--weights" not in first or first[first.index("--weights") + 1] in ("int8", "keep")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -104,8 +104,8 @@ def test_the_help_begins_with_a_chat_too(text):
 
 
 @pytest.mark.parametrize("text", [main.FIRST_STEPS, export.EXAMPLES], ids=["first", "export"])
-def test_the_help_begins_with_w8a8_too(text):
-    assert "--weights w8a8" in examples_of_help(text, "export")[0]
+def test_the_help_begins_with_int8_too(text):
+    assert "--weights int8" in examples_of_help(text, "export")[0]
 
 
 @pytest.mark.parametrize("line", examples_of_help(generate.EXAMPLES + export.EXAMPLES, ""))

@@ -54,7 +54,7 @@ def test_rows_of_any_branch_are_moved_together(length, rows):
             np.testing.assert_array_equal(found, array[:, :, kept])
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "w8a8"])
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
 def test_what_stands_in_other_slots_changes_no_bit(session_of, weights):
     session = session_of("embedded", weights)
     tokens = np.random.default_rng(1).integers(session.vocab_size, size=400).astype(np.uint32)

@@ -13,7 +13,7 @@ import numpy as np
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.panels import num_bytes
-from coordgen_rs.errors import BundleError
+from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
@@ -29,10 +29,11 @@ MOST_OF_A_SIZE = 1 << 24
 MOST_ROWS = 1 << 12
 _MOST_BYTES = 1 << 50
 
-WeightKind = Literal["fp32", "int8", "int4", "w8a8", "keep", "compiled"]
-"""`w8a8`: weights and activations in 8 bits; `keep`: as a GGUF file holds them; `compiled`: in
-context binaries made by other tools, which do not tell the kind."""
-
+WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]
+"""`keep`: as a GGUF file holds them; `compiled`: in context binaries made by other tools, which do
+not tell the kind."""
+GONE_WEIGHTS = {"w8a8": "int8"}
+"""Kinds that earlier versions wrote, and for each the one that is faster and rounds less."""
 
 EMBEDDING_TYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
@@ -274,6 +275,12 @@ class Manifest:
             document = parse_json(text, name)
         if not isinstance(document, dict):
             raise BundleError(f"{name} does not hold an object")
+        weights = document.get("weights")
+        if isinstance(weights, str) and weights in GONE_WEIGHTS:
+            raise BundleError(
+                f"{name} is of a bundle with {weights} weights, which are gone: export it again "
+                f"with --weights {GONE_WEIGHTS[weights]}"
+            )
         version = document.get("schema_version")
         if version not in (_QNN_VERSIONS if document.get("qnn") else (SCHEMA_VERSION,)):
             raise BundleError(
@@ -286,6 +293,16 @@ class Manifest:
             raise BundleError(str(error)) from error
         _check(manifest)
         return manifest
+
+
+def refuse_gone(name: str, weights: str) -> None:
+    """Refuse weights that only earlier versions wrote; `name` is that of the option.
+
+    Raises:
+        OptionError: They are; the message says what to take.
+    """
+    if better := GONE_WEIGHTS.get(weights):
+        raise OptionError(f"{name} {weights} is gone: {better} is faster and rounds less")
 
 
 def _check(manifest: Manifest) -> None:

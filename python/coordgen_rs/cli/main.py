@@ -41,7 +41,7 @@ FIRST_STEPS = """\
 coordgen: faster text generation on device, with the same tokens
 
 what to type next:
-  coordgen export MODEL bundle --weights w8a8
+  coordgen export MODEL bundle --weights int8
                                    convert a model: a Hugging Face directory or hf:OWNER/NAME; for
                                    a GGUF file leave --weights out, it keeps its own (a folder of
                                    ONNX Runtime GenAI needs no conversion)

@@ -20,7 +20,6 @@ from pathlib import Path
 import onnxruntime
 
 from coordgen_rs._core import __file__ as extension_file
-from coordgen_rs._core import byte_products_saturate
 from coordgen_rs.errors import OptionError, ProviderError, arguments
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.target.machine import usable_cores
@@ -166,9 +165,6 @@ def cpu_session(
     if as_written:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     options.register_custom_ops_library(str(kernel_library()))
-    if byte_products_saturate():
-        # Its kernels then add pairs of products in 16 bits, which int8 weights overflow.
-        options.add_session_config_entry("session.x64quantprecision", "1")
     source = model if isinstance(model, bytes) else str(model)
     # Its fallback would print to stdout, and try the same provider again.
     return onnxruntime.InferenceSession(

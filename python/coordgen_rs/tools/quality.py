@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import WeightKind
+from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.target.device import CpuDevice, Device
@@ -96,8 +96,8 @@ def compare_weights(
         checkpoint: Same as in `export_checkpoint`.
         weights: The kinds; None for all that the checkpoint can have. Float is always there.
         text: What is read, in pieces of at most 256 tokens (`read_texts`). None takes the part of
-            `calibration` that is held out, or else four short English texts, which are not those
-            by which `w8a8` is equalised.
+            `calibration` that is held out, or else four short English texts, which nothing is
+            calibrated on.
         calibration: A calibration text; weights that gain from one are compared with it, too.
         most_tokens: Most tokens of the text, at least 2.
         threads: Compute threads; None for one per core.
@@ -221,13 +221,14 @@ def _variants(
     able = weight_kinds(source)
     kinds = able if weights is None else weights
     for kind in kinds:
+        refuse_gone("weights", kind)
         if kind not in able:
             raise OptionError(f"weights is {kind!r}, expected some of {', '.join(able)}")
     variants: list[tuple[WeightKind, bool]] = []
     for kind in able:
         if kind in kinds or kind == FLOAT:
             variants.append((kind, False))
-        if kind in kinds and kind in CALIBRATED and has_calibration:
+        if kind in kinds and kind == CALIBRATED and has_calibration:
             variants.append((kind, True))
     return variants
 

@@ -38,7 +38,7 @@ def test_float_is_first_and_its_perplexity_is_that_of_a_numpy_forward_pass(check
     path = tmp_path / "text.txt"
     path.write_text(TEXT)
     report = compare_weights(checkpoint, text=path)
-    assert [row.weights for row in report.rows] == ["fp32", "int8", "int4", "w8a8"]
+    assert [row.weights for row in report.rows] == ["fp32", "int8", "int4"]
     exact, *others = report.rows
     assert (exact.agreement, exact.divergence) == (1.0, 0.0)
     config, weights = load_checkpoint(checkpoint)
@@ -49,7 +49,7 @@ def test_float_is_first_and_its_perplexity_is_that_of_a_numpy_forward_pass(check
     assert report.num_tokens == len(ids)
     assert exact.perplexity == pytest.approx(np.exp(surprises.mean()), rel=1e-3)
     assert all(row.divergence > 0 and row.num_bytes < exact.num_bytes for row in others)
-    int8, int4, _ = others
+    int8, int4 = others
     assert int8.divergence < int4.divergence
     assert int8.agreement > int4.agreement
 
@@ -78,10 +78,10 @@ def test_a_text_is_cut_to_the_tokens_that_are_asked_for(checkpoint, text):
 def test_a_kind_that_the_checkpoint_cannot_have_and_a_text_of_one_token_are_refused(
     checkpoint, tmp_path
 ):
-    with pytest.raises(
-        OptionError, match="weights is 'keep', expected some of fp32, int8, int4, w8a8"
-    ):
+    with pytest.raises(OptionError, match=r"expected some of fp32, int8, int4$"):
         compare_weights(checkpoint, weights=["keep"])
+    with pytest.raises(OptionError, match="weights w8a8 is gone: int8 is faster"):
+        compare_weights(checkpoint, weights=["w8a8"])
     path = tmp_path / "one.txt"
     path.write_text("a")
     with pytest.raises(OptionError, match="too short"):
@@ -119,8 +119,8 @@ def test_bundles_of_another_model_or_with_too_short_a_context_are_refused(
     other = write_checkpoint(tmp_path / "other", ffn=32)
     with pytest.raises(OptionError, match="no bundle of this checkpoint"):
         compare_weights(other, text=text, most_tokens=20, bundles=[tmp_path / "short"])
-    with pytest.raises(OptionError, match="weights is 'w8a8', expected some of int8, int4"):
-        compare_weights(checkpoint, weights=["w8a8"], soc="8-elite", text=text)
+    with pytest.raises(OptionError, match="weights is 'keep', expected some of int8, int4"):
+        compare_weights(checkpoint, weights=["keep"], soc="8-elite", text=text)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -132,13 +132,13 @@ def test_a_full_disk_is_an_error(checkpoint, text, monkeypatch):
 
 def test_the_command_prints_a_row_for_each_kind(checkpoint, text, capsys):
     assert main(["quality", str(checkpoint), "--text", str(text)]) == 0
-    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[:6]]
-    assert rows == ["weights", "---", "fp32", "int8", "int4", "w8a8"]
+    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[:5]]
+    assert rows == ["weights", "---", "fp32", "int8", "int4"]
 
 
 def test_export_says_what_other_weights_would_take(checkpoint, tmp_path):
     sizes = export_checkpoint(checkpoint, tmp_path / "int4", weights="int4")
-    assert list(sizes) == ["fp32", "int8", "int4", "w8a8"]
+    assert list(sizes) == ["fp32", "int8", "int4"]
     for kind, num_bytes in sizes.items():
         files = exported(checkpoint, tmp_path / f"{kind}-again", weights=kind).manifest.files
         # Each tensor begins at a page of its own in a file, of which there are few here.

@@ -8,7 +8,7 @@ from checkpoints import ROOT
 
 
 def test_each_width_and_a_prompt_of_each_bundle_have_a_line(bundle_of):
-    bundles = [bundle_of("embedded", weights) for weights in ("fp32", "w8a8")]
+    bundles = [bundle_of("embedded", weights) for weights in ("fp32", "int8")]
     options = ["--threads", "1", "--prompt", "64", "--seconds", "1", "--json"]
     command = [sys.executable, ROOT / "benches" / "widths.py", *bundles, *options]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

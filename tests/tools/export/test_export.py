@@ -43,6 +43,10 @@ LLAMA_3B = {**LLAMA_1B, "hidden": 3072, "heads": 24, "head_dim": 128}
         ({"decode_rows": 8, "prefill_rows": 64}, [1, 4, 8, 64]),
         ({"decode_rows": 24, "prefill_rows": 24}, [1, 4, 8, 16, 24]),
         ({"decode_rows": 1, "prefill_rows": 1}, [1]),
+        *(
+            ({"weights": weights, "decode_rows": 48}, [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 256])
+            for weights in ("int8", "int4")
+        ),
     ],
     ids=str,
 )

@@ -49,7 +49,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(model_of, name, file
     assert result.same_greedy
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int4", "w8a8"])
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize("name", NEW_FAMILIES)
 def test_rows_are_bit_equal_at_every_width(model_of, name, weights):
     session = OrtSession(CpuDevice(model_of(name, weights=weights)[1]))

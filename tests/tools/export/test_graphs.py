@@ -6,9 +6,19 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from checkpoints import LLAMA3_SCALING, ROOT, TINY_STORIES, exported, needs_shared, write_checkpoint
+from checkpoints import (
+    LLAMA3_SCALING,
+    ROOT,
+    TINY_STORIES,
+    exported,
+    needs_shared,
+    save_weights,
+    write_checkpoint,
+)
+from coordgen_rs import open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.tools.export.cpu.quantize import quantize_rows
 from dequantized import dequantized, rounded_to_8_bits
@@ -79,7 +89,7 @@ def test_quantised_logits_are_near_a_dequantised_forward_pass(tmp_path, weights,
 # What must not change a bit
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8", "int4", "w8a8"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "int4"])
 def any_bundle(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("any")
     checkpoint = write_checkpoint(path / "checkpoint", family="qwen2", ffn=100)
@@ -128,7 +138,7 @@ def test_rows_are_bit_equal_with_one_key_for_all_heads_and_one_for_each(tmp_path
 
 
 @needs_shared
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "w8a8"])
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
 def test_trained_rows_are_bit_equal_at_every_width(tmp_path, weights):
     bundle = exported(TINY_STORIES, tmp_path / "out", weights=weights)
     assert_rows_equal_at_every_width(bundle, 2048)
@@ -167,13 +177,25 @@ def test_padding_rows_do_not_matter(any_bundle):
     assert np.array_equal(runner.feed(ids, 16), padded)
 
 
-def test_blocks_compute_what_one_block_does(tmp_path):
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_blocks_compute_what_one_block_does(tmp_path, weights):
     checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=3)
     ids = tokens(20, 128)
-    one = GraphRunner(exported(checkpoint, tmp_path / "one")).feed_all(ids, 8)
-    bundle = exported(checkpoint, tmp_path / "two", blocks=2)
+    one = GraphRunner(exported(checkpoint, tmp_path / "one", weights=weights)).feed_all(ids, 8)
+    bundle = exported(checkpoint, tmp_path / "two", weights=weights, blocks=2)
     assert [list(block.layers) for block in bundle.manifest.blocks] == [[0], [1, 2]]
     assert np.array_equal(GraphRunner(bundle).feed_all(ids, 8), one)
+
+
+def test_an_output_without_weights_and_the_smallest_model_are_exact(tmp_path):
+    sizes = {"hidden": 4, "ffn": 1, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 2}
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", **sizes)
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["model.layers.0.self_attn.o_proj.weight"][1] = 0
+    weights["model.layers.0.mlp.down_proj.weight"][:] = 0
+    save_weights(checkpoint, weights)
+    session = open_session(exported(checkpoint, tmp_path / "bundle", weights="int8").path)
+    assert session.widths == (1, 2, 4, 6, 8, 12, 16, 24, 32)
 
 
 def test_graphs_are_small_valid_and_share_their_weights(any_bundle):

@@ -25,6 +25,7 @@ from checkpoints import (
     sums,
     write_checkpoint,
 )
+from coordgen_rs.cli.main import main
 from coordgen_rs.errors import CheckpointError, ExportError, OptionError, UnsupportedModelError
 from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
@@ -280,6 +281,17 @@ def test_a_damaged_weight_header_never_raises_anything_unnamed(tmp_path_factory,
 def test_options_out_of_range_are_named(tmp_path, options):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     refuse(checkpoint, tmp_path / "out", OptionError, next(iter(options)), **options)
+
+
+def test_weights_of_earlier_versions_are_refused_with_what_to_take(tmp_path, capsys):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    message = "w8a8 is gone: int8 is faster and rounds less"
+    refuse(checkpoint, tmp_path / "out", OptionError, f"^weights {message}$", weights="w8a8")
+    for provider in ("cpu", "qnn"):
+        options = ["--provider", provider, "--weights", "w8a8"]
+        assert main(["export", str(checkpoint), str(tmp_path / "out"), *options]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith(f"error: --weights {message}")
 
 
 def test_a_step_wider_than_a_chunk_is_refused(tmp_path):

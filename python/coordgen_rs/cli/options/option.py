@@ -62,9 +62,24 @@ def word(shown: str, **keywords: Any) -> Option:
     return Option(shown, None, keywords)
 
 
-def choice(shown: str, choices: Sequence[str], **keywords: Any) -> Option:
-    """One of some words, which help lists unless the value has a name."""
-    return Option(shown, None, {"choices": choices, **keywords})
+def choice(
+    shown: str,
+    choices: Sequence[str],
+    *,
+    check: Callable[[str, str], None] | None = None,
+    **keywords: Any,
+) -> Option:
+    """One of some words, which help lists unless the value has a name.
+
+    `check` raises where there is more to say of a word than that it is none of these.
+    """
+
+    def parse(name: str, typed: str) -> str:
+        if check is not None:
+            check(name, typed)
+        return typed
+
+    return Option(shown, parse, {"choices": choices, **keywords})
 
 
 def count(shown: str, *, least: int = 1, most: int = 2**63 - 1, **keywords: Any) -> Option:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import WeightKind
+from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
@@ -24,10 +24,10 @@ from coordgen_rs.target.qnn.options import SOCS
 
 EXAMPLES = """\
 examples:
-  coordgen export Llama-3.2-1B-Instruct bundle --weights w8a8 --context 4096
+  coordgen export Llama-3.2-1B-Instruct bundle --weights int8 --context 4096
   coordgen export SmolLM2-135M-Instruct.Q4_0.gguf bundle
-  coordgen export hf:Qwen/Qwen2.5-0.5B-Instruct bundle --weights w8a8
-  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int8 --blocks 6
+  coordgen export hf:Qwen/Qwen2.5-0.5B-Instruct bundle --weights int8
+  coordgen export Qwen2.5-0.5B-Instruct bundle --weights int4 --blocks 6
   coordgen export stories260K bundle
   coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
 """
@@ -49,10 +49,9 @@ def add_arguments(parser: Parser) -> None:
         option.choice("--provider", PROVIDERS, default="cpu").help(
             "the provider that will run it; default %(default)s"
         ),
-        option.choice("--weights", ["fp32", "int8", "int4", "w8a8", "keep"]).help(
+        option.choice("--weights", ["fp32", "int8", "int4", "keep"], check=refuse_gone).help(
             "default: for cpu keep, the weights that a GGUF file holds, and fp32 for others; "
-            "for qnn int8, where activations have 16 bits; w8a8 (cpu) rounds activations to 8 "
-            "bits, for fast prompts and wide steps"
+            "for qnn int8, where activations have 16 bits"
         ),
         option.count("--blocks N", default=1).help(
             "parts to split the layers into; default %(default)s"
@@ -74,8 +73,8 @@ def add_arguments(parser: Parser) -> None:
         ),
         option.path("--calibration FILE").help(
             "text similar to what the model will read: UTF-8, or JSON lines (.jsonl), for "
-            "--weights int4, for w8a8 and for qnn; the default is four short English texts for "
-            "w8a8 and qnn, and none for int4"
+            "--weights int4 and for qnn; the default is four short English texts for qnn, and "
+            "none for int4"
         ),
     )
     parser.declare_group(

@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
             "few for more than a first look"
         ),
         option.path("--calibration FILE").help(
-            "same as in `coordgen export`; int4 and w8a8 are then listed with and without it"
+            "same as in `coordgen export`; int4 is then listed with and without it"
         ),
         option.word("--soc NAME").help(
             "compare the kinds for QNN on this chip; their graphs run on the CPU"

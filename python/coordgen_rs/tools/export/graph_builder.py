@@ -14,9 +14,9 @@ from coordgen_rs.target.onnx_runtime import KERNEL_DOMAIN
 
 _IR_VERSION = 11
 _CONTRIBUTED = "com.microsoft"
-_DOMAINS = dict.fromkeys(
-    ("MatMulIntegerToFloat", "MatMulNBits", "FusedMatMul", "QuickGelu"), _CONTRIBUTED
-) | dict.fromkeys(("Product", "Attention"), KERNEL_DOMAIN)
+_DOMAINS = dict.fromkeys(("MatMulNBits", "QuickGelu"), _CONTRIBUTED) | dict.fromkeys(
+    ("Product", "Attention"), KERNEL_DOMAIN
+)
 """Operators that are ONNX Runtime's own, and those of this package's core."""
 
 
@@ -25,7 +25,6 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
-        self._functions: dict[str, onnx.FunctionProto] = {}
         self.constants: dict[str, onnx.TensorProto] = {}
 
     def node(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
@@ -37,23 +36,7 @@ class GraphBuilder:
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
     ) -> None:
         """Adds a node with any number of outputs, named after the first of them."""
-        self._add(operator, _DOMAINS.get(operator, ""), inputs, outputs, attributes)
-
-    def call(
-        self, function: onnx.FunctionProto, inputs: Sequence[str], *outputs: str, **attributes: Any
-    ) -> None:
-        """Adds a call of a function, which becomes part of the model."""
-        self._functions[function.name] = function
-        self._add(function.name, function.domain, inputs, outputs, attributes)
-
-    def _add(
-        self,
-        operator: str,
-        domain: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        attributes: dict[str, Any],
-    ) -> None:
+        domain = _DOMAINS.get(operator, "")
         self._nodes.append(
             helper.make_node(
                 operator, inputs, outputs, name=outputs[0], domain=domain, **attributes
@@ -83,10 +66,7 @@ class GraphBuilder:
         graph = helper.make_graph(self._nodes, name, inputs, outputs, list(self.constants.values()))
         versions = {"": opset, _CONTRIBUTED: 1} | {it.domain: 1 for it in self._nodes if it.domain}
         opsets = [helper.make_opsetid(*pair) for pair in versions.items()]
-        functions = list(self._functions.values())
-        return helper.make_model(
-            graph, opset_imports=opsets, functions=functions, ir_version=_IR_VERSION
-        )
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
 
 
 def float_info(name: str, *shape: int | str) -> onnx.ValueInfoProto:

@@ -54,7 +54,7 @@ def rotated(source: Checkpoint) -> Checkpoint:
         f"{_FINAL_NORM}.weight": _ones(config.hidden_size),
         # A tied one may be stored under the name of the output layer.
         "model.embed_tokens.weight": _reading(source.embedding_tensor(), turn),
-        "lm_head.weight": _reading(source.output_tensor().scaled(columns=scale), turn),
+        "lm_head.weight": _reading(source.output_tensor().scaled(scale), turn),
     }
     config = replace(config, norm_offset=0.0, tied_head=False)
     return replace(source, config=config, tensors=tensors)
@@ -89,7 +89,7 @@ def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Te
         scale = source.norm_tensor(norms[field], config.hidden_size).load()
         for part in parts:
             name = f"{prefix}.{part}.weight"
-            changed[name] = _reading(source.tensors[name].scaled(columns=scale), turn)
+            changed[name] = _reading(source.tensors[name].scaled(scale), turn)
     for part in ("self_attn.o_proj", "mlp.down_proj"):
         name = f"{prefix}.{part}.weight"
         changed[name] = _writing(source.tensors[name], turn)

@@ -17,9 +17,8 @@ from onnx import helper
 
 from coordgen_rs._core import weight_panels
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.tools.export.calibration.rounding import ColumnIntegers
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, StoredIntegers, Tensor
+from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
 from coordgen_rs.tools.export.cpu.quantize import (
     QUANTIZED_TYPES,
     QuantizedRows,
@@ -29,12 +28,11 @@ from coordgen_rs.tools.export.cpu.quantize import (
     pack_rows,
     quantize_rows,
 )
-from coordgen_rs.tools.export.cpu.w8a8 import joined_columns, quantize_columns
 from coordgen_rs.tools.export.writer import HashedFile
 
-Bits = Literal[8, 4, "w8a8", "keep"] | None
-"""How a layer is written: integers of so many bits in blocks, 8 bits with a scale per output for
-integer products, as the checkpoint holds it, or float32."""
+Bits = Literal[8, 4, "keep"] | None
+"""How a layer is written: integers of so many bits in blocks, as the checkpoint holds it, or
+float32."""
 
 PANEL_OUTPUTS = 16
 _ALIGNMENT = 4096
@@ -89,20 +87,12 @@ class Integers:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Weights in the form of `cpu/w8a8.py`: int8, `(in, out)`, with a scale per output."""
-
-    values: StoredTensor
-    scales: StoredTensor
-
-
-@dataclass(frozen=True)
 class StoredLinear:
     """A linear layer, `out_features` rows of `in_features`; several stacked ones count as one."""
 
     in_features: int
     out_features: int
-    weights: Floats | Panels | Integers | Columns
+    weights: Floats | Panels | Integers
     bias: StoredTensor | None = None
 
     @property
@@ -172,18 +162,9 @@ class WeightWriter:
 
     def _weights(
         self, weights: Sequence[Tensor], bits: Bits, shape: tuple[int, int]
-    ) -> Floats | Panels | Integers | Columns:
+    ) -> Floats | Panels | Integers:
         """Appends the rows of all weights, `shape (out, in)`."""
         stored = [weight.integers for weight in weights if weight.integers is not None]
-        if bits == "w8a8":
-            if len(stored) == len(weights) and all(_is_by_row(it, shape[1]) for it in stored):
-                held = [
-                    it.read_rows(0, weight.shape[0])
-                    for it, weight in zip(stored, weights, strict=True)
-                ]
-                return self._columns(joined_columns(held))
-            rows = (piece for weight in weights for piece in _finite_pieces(weight))
-            return self._columns(quantize_columns(rows, shape))
         if bits == 4 or bits == 8:
             pieces = (
                 quantize_rows(it, bits, weight.name)
@@ -227,11 +208,6 @@ class WeightWriter:
         zero_points = [part.zero_points for part in parts if part.zero_points is not None]
         zeros = self._vector(zero_points) if zero_points else None
         return Integers(values, scales, zeros, form.block_size)
-
-    def _columns(self, columns: ColumnIntegers) -> Columns:
-        """Appends a layer for integer products."""
-        values = self._append([columns.values], columns.values.shape, onnx.TensorProto.INT8)
-        return Columns(values, self._vector([columns.steps]))
 
     def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
         """Appends arrays one after the other as a vector of their type."""
@@ -331,12 +307,6 @@ def _by_panels(pieces: Iterable[NDArray[np.uint8]]) -> Iterable[NDArray[np.uint8
         rest = rows[whole:]
     if rest is not None and len(rest):
         yield np.ascontiguousarray(rest)
-
-
-def _is_by_row(integers: StoredIntegers, in_features: int) -> bool:
-    """Whether the weights have 8 bits, with one step for each row."""
-    form = integers.format
-    return (form.bits, form.block_size, form.has_zero_points) == (8, in_features, False)
 
 
 def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:

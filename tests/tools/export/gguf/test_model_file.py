@@ -84,7 +84,7 @@ def test_exact_types_give_the_logits_of_their_float32_values(tmp_path, checkpoin
     assert np.abs(logits["keep"] - logits["fp32"]).mean() <= most * spread
 
 
-@pytest.mark.parametrize("weights", ["keep", "fp32", "int8", "int4", "w8a8"])
+@pytest.mark.parametrize("weights", ["keep", "fp32", "int8", "int4"])
 def test_what_weights_take_is_told_before_they_are_written(tmp_path, weights):
     wide = write_checkpoint(tmp_path / "model", hidden=512, ffn=512, heads=4, kv_heads=2)
     file, out = write_gguf(tmp_path / "model.gguf", wide, "Q4_0"), tmp_path / "bundle"

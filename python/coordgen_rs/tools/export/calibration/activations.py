@@ -7,7 +7,6 @@ It changes no weights.
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,37 +25,11 @@ from coordgen_rs.tools.export.writer import HashedFile
 
 _Array = NDArray[np.float32]
 
-_HIDDEN = np.float32(-1e4)
 _LINEAR = ("qkv", "attention_out", "gate_up", "down")
+"""The linear layers of a decoder layer."""
 
 
-@dataclass(frozen=True)
-class LinearInput:
-    """What enters one linear layer."""
-
-    rows: _Array
-    """The rows of all tokens of all texts, `(tokens, in_features)`."""
-
-    def sample(self, num_rows: int) -> _Array:
-        """At most `num_rows` rows, evenly taken."""
-        taken = np.unique(np.linspace(0, len(self.rows) - 1, num_rows).round().astype(int))
-        rows: _Array = self.rows[taken]
-        return rows
-
-
-@dataclass(frozen=True)
-class LayerInputs:
-    """The inputs of the linear layers of one decoder layer."""
-
-    qkv: LinearInput
-    attention_out: LinearInput
-    gate_up: LinearInput
-    down: LinearInput
-
-
-def watch_inputs(
-    source: Checkpoint, texts: Sequence[Sequence[int]]
-) -> Iterator[LayerInputs | LinearInput]:
+def watch_inputs(source: Checkpoint, texts: Sequence[Sequence[int]]) -> Iterator[dict[str, _Array]]:
     """Run the float model over some texts.
 
     A layer at a time lies in a temporary file. Time: one float32 forward pass of all texts.
@@ -66,7 +39,8 @@ def watch_inputs(
         texts: Token ids; at least one text, none of them empty.
 
     Yields:
-        The inputs of each decoder layer in order, and that of the output layer.
+        Of each decoder layer in order, what enters its linear layers, by their names: the rows of
+        all tokens of all texts, `(tokens, in_features)`.
 
     Raises:
         CheckpointError: A tensor is missing, misshaped or damaged, or a layer gives what is not
@@ -85,9 +59,7 @@ def watch_inputs(
             del layer  # its weights' file is written anew
             states = [hidden for hidden, _ in outputs]
             inputs = zip(*(it for _, it in outputs), strict=True)
-            yield LayerInputs(*(LinearInput(np.concatenate(rows)) for rows in inputs))
-    weight = source.final_norm_tensor(is_shared=False).load()
-    yield LinearInput(_normed(np.concatenate(states), weight, config.rms_norm_eps))
+            yield dict(zip(_LINEAR, map(np.concatenate, inputs), strict=True))
 
 
 class _FloatLayer:
@@ -147,9 +119,3 @@ def _rotations(config: ModelConfig, num_rows: int) -> dict[str, _Array]:
         for name, function in (("cos", np.cos), ("sin", np.sin)):
             tables[prefix + name] = (function(angles) * factor)[np.newaxis, np.newaxis]
     return tables
-
-
-def _normed(hidden: _Array, weight: _Array, epsilon: float) -> _Array:
-    """RMSNorm of `hidden (tokens, D)`."""
-    mean_square = np.square(hidden).mean(-1, keepdims=True)
-    return np.asarray(hidden / np.sqrt(mean_square + epsilon) * weight, np.float32)

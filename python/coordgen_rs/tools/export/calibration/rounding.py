@@ -1,8 +1,8 @@
-"""Weights as integers with a step for each output feature: what the HTP and W8A8 multiply by.
+"""Weights as integers with a step for each output feature: what the HTP multiplies by.
 
-In: a matrix, and the products of what enters it on real text. Out: integers and steps. On the HTP
-a step may be multiplied by another small integer in each block of inputs (LPBQ of Qualcomm's
-libraries), which spares most weights the step of their column's largest.
+In: a matrix, and the products of what enters it on real text. Out: integers and steps. A step may
+be multiplied by another small integer in each block of inputs (LPBQ of Qualcomm's libraries), which
+spares most weights the step of their column's largest.
 
 Columns are rounded one after the other, and the error of each is taken off those that are still to
 come (`spreading.py`): inputs that weigh most come first, since the last have nowhere to

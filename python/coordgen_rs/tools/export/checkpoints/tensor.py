@@ -131,20 +131,11 @@ class Tensor:
 
         return Tensor(self.name, self.shape, read_rows)
 
-    def scaled(
-        self,
-        rows: NDArray[np.float32] | None = None,
-        columns: NDArray[np.float32] | None = None,
-    ) -> "Tensor":
-        """Each row times its number in `rows (n,)`, each column times its in `columns`."""
-        if rows is None and columns is None:
-            return self
+    def scaled(self, columns: NDArray[np.float32]) -> "Tensor":
+        """Each column times its number in `columns`."""
 
         def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            values = self.read_rows(first, last)
-            if rows is not None:
-                values = values * rows[first:last].reshape(-1, *[1] * (values.ndim - 1))
-            return values if columns is None else values * columns
+            return self.read_rows(first, last) * columns
 
         return Tensor(self.name, self.shape, read_rows)
 

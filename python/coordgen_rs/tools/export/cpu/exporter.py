@@ -5,7 +5,7 @@ In: the path of a checkpoint and what the bundle is to be. Out: a directory for 
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from coordgen_rs.bundle.manifest import (
     KeptWeights,
     PanelPlace,
     WeightKind,
+    refuse_gone,
 )
 from coordgen_rs.bundle.panels import WeightType
 from coordgen_rs.errors import OptionError
@@ -32,20 +33,14 @@ from coordgen_rs.tools.export.bundle import (
     no_progress,
     write_manifest,
 )
-from coordgen_rs.tools.export.calibration.texts import CalibrationTexts, texts_for
+from coordgen_rs.tools.export.calibration.texts import texts_for
 from coordgen_rs.tools.export.chat import write_chat
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
-from coordgen_rs.tools.export.cpu.compensation import (
-    compensated_blocks,
-    compensated_layers,
-    compensated_rows,
-)
-from coordgen_rs.tools.export.cpu.equalisation import equalised
+from coordgen_rs.tools.export.cpu.compensation import compensated_layers
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES, QUANTIZED_TYPES
-from coordgen_rs.tools.export.rotation import rotated
 from coordgen_rs.tools.export.stored import (
     Bits,
     Floats,
@@ -67,11 +62,10 @@ _BITS: dict[WeightKind, tuple[Bits, Bits]] = {
     "fp32": (None, None),
     "int8": (8, 8),
     "int4": (4, 8),
-    "w8a8": ("w8a8", "w8a8"),
     "keep": ("keep", "keep"),
 }
 """Bits of the blocks and of the head, which is more sensitive, by kind of weights."""
-CALIBRATED = ("int4", "w8a8")
+CALIBRATED: WeightKind = "int4"
 """Weights that a text makes better."""
 
 
@@ -92,17 +86,15 @@ def export_checkpoint(
     """Write the bundle `out` from a checkpoint.
 
     `out` appears only when it is complete; after an exception or an interrupt nothing is left
-    behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer; `w8a8` holds
-    a whole matrix in 8 bits, and reads a text, for which one layer in float32 and its inputs are in
-    memory. A calibration text takes that for `int4`, too, and for both some square matrices of
-    float64 as wide as the widest input.
+    behind. Memory: some pieces of 8 MiB and, when quantising, the scales of one layer. With a
+    calibration text, one layer in float32 and its inputs, and some square matrices of float64 as
+    wide as the widest input.
 
     Args:
         checkpoint: A Hugging Face directory, a GGUF file, or a llama2.c `.bin` or its directory.
         out: A directory that does not exist yet, or is empty.
-        weights: Precision of the weights; the head of `int4` has 8 bits, `w8a8` also rounds what
-            is multiplied by them to 8 bits, and `keep` keeps those of a GGUF file. None stands for
-            `keep` where it is one, else for `fp32`.
+        weights: Precision of the weights; the head of `int4` has 8 bits, and `keep` keeps those of
+            a GGUF file. None stands for `keep` where it is one, else for `fp32`.
         blocks: Number of blocks into which the layers are cut, as equal as may be.
         prefill_rows: Rows of the widest graph, for prompts.
         decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
@@ -110,12 +102,9 @@ def export_checkpoint(
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
-        calibration: Text like that which the model is to read (`read_texts`): `int4` and `w8a8` are
-            then rounded so that their outputs on it change least (`compensation.py`), which takes
-            some minutes for a billion weights, for `w8a8` with the residual stream turned before
-            (`../rotation.py`) where the model's norms allow it. Channels of `w8a8` are also made of
-            like size by it (`equalisation.py`), where None takes four short English texts. All
-            read the text in float32.
+        calibration: Text like that which the model is to read (`read_texts`): `int4` is then
+            rounded so that its outputs on it change least (`compensation.py`), which takes some
+            minutes for a billion weights. It is read in float32.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Returns:
@@ -139,9 +128,7 @@ def export_checkpoint(
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)
         options.check(source)
         sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
-        texts = None
-        if has_text or weights == "w8a8":
-            texts = texts_for(source, None if calibration is None else Path(calibration))
+        texts = None if calibration is None else texts_for(source, Path(calibration)).calibration
         with staged_directory(Path(out)) as staging:
             staging.check_space(sizes[weights])
             report = on_progress or no_progress
@@ -190,8 +177,8 @@ def _embedding_form(source: Checkpoint, weights: WeightKind) -> tuple[bool, bool
 
 def _with_scales(tensor: Tensor, bits: Bits) -> float:
     """Bits of each value, with its part of the scale and the zero point of its block."""
-    if bits is None or bits == "w8a8":
-        return 32 if bits is None else 8
+    if bits is None:
+        return 32
     weight_type = kept_type(tensor) if bits == "keep" else QUANTIZED_TYPES[bits]
     if weight_type is not None:
         return BITS_OF_TYPES[weight_type]
@@ -206,7 +193,7 @@ class _Options(BundleOptions):
     """What the bundle is to be; see `export_checkpoint`."""
 
     has_text: bool
-    """Whether there is a calibration text, and not only some texts of our own."""
+    """Whether there is a calibration text."""
 
     def check(self, source: Checkpoint) -> None:
         """Refuse what the exporter or the model cannot do, and a text that would change nothing.
@@ -214,14 +201,16 @@ class _Options(BundleOptions):
         Raises:
             OptionError: An option is out of its limits, which the message names.
         """
+        refuse_gone("weights", self.weights)
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
         if self.weights == "keep" and not source.is_gguf:
             raise OptionError("weights is 'keep', which is for GGUF files")
         self.check_limits(source.config, MOST_ROWS)
-        if self.has_text and self.weights not in CALIBRATED:
-            able = " and ".join(CALIBRATED)
-            raise OptionError(f"calibration changes nothing in {self.weights}: it is for {able}")
+        if self.has_text and self.weights != CALIBRATED:
+            raise OptionError(
+                f"calibration changes nothing in {self.weights}: it is for {CALIBRATED}"
+            )
 
     @property
     def widths(self) -> list[int]:
@@ -240,7 +229,7 @@ class _Exporter:
         staging: Staging,
         options: _Options,
         chat_template: Path | None,
-        texts: CalibrationTexts | None,
+        texts: Sequence[Sequence[int]] | None,
         on_progress: Progress,
     ) -> None:
         self._source, self._chat_template = source, chat_template
@@ -254,18 +243,12 @@ class _Exporter:
     def run(self) -> None:
         """Writes all files, the manifest last."""
         config, options = self._source.config, self._options
-        if self._texts is not None and options.weights == "w8a8":
-            is_turned = options.has_text and not config.output_norms
-            self._source = equalised(
-                self._source, self._texts.calibration, self._on_progress, is_turned=is_turned
-            )
-            if is_turned:
-                self._source = rotated(self._source)
         self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
         chat = write_chat(self._staging, self._source, self._chat_template)
         embedding = self._write_embedding()
         cuts = cut_layers(config.num_layers, options.blocks)
-        calibrated = self._calibrated()
+        texts = self._texts
+        calibrated = None if texts is None else compensated_layers(self._source, texts)
         blocks = [self._write_block(index, layers, calibrated) for index, layers in enumerate(cuts)]
         head, embedding = self._write_head(embedding)
         # A graph of any width may start at the last slot of the context.
@@ -308,19 +291,12 @@ class _Exporter:
         place = PanelPlace(stored.offset, float(self._source.config.embedding_scale))
         return EmbeddingFile(stored.file, cast("WeightType", weight_type), place)
 
-    def _calibrated(self) -> Iterator[Mapping[str, Tensor]] | None:
-        """The matrices of one layer after the other, where a text decides how they are rounded."""
-        if self._texts is None or not self._options.has_text:
-            return None
-        is_int4 = self._options.weights == "int4"
-        rounding = compensated_blocks if is_int4 else compensated_rows
-        return compensated_layers(self._source, self._texts.calibration, rounding)
-
     def _write_block(
         self, index: int, layers: range, calibrated: Iterator[Mapping[str, Tensor]] | None
     ) -> BlockFiles:
+        """A block; `calibrated` are the matrices of each layer where a text decides on them."""
         name, stored = f"block_{index:02}", []
-        bits, _ = _BITS[self._options.weights]
+        bits: Bits = "keep" if calibrated is not None else _BITS[self._options.weights][0]
         with self._staging.create(f"{name}.weights") as file:
             writer = WeightWriter(f"{name}.weights", file)
             for number in layers:
@@ -328,8 +304,7 @@ class _Exporter:
                 source = self._source
                 if calibrated is not None:
                     source = replace(source, tensors={**source.tensors, **next(calibrated)})
-                kept: Bits = "keep" if calibrated is not None and bits == 4 else bits
-                stored.append(write_layer(source, writer, number, kept))
+                stored.append(write_layer(source, writer, number, bits))
         self._shifted |= writer.shifted
         graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)

@@ -32,16 +32,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.cpu.linear import OPSET, LayerGraph, Residual, Rows
+from coordgen_rs.tools.export.cpu.linear import LayerGraph
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.stored import (
-    Panels,
-    StoredHead,
-    StoredLayer,
-    StoredLinear,
-    StoredTensor,
-)
+from coordgen_rs.tools.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
 
+_OPSET = 24
 _ROWS, _SLOTS, _NODES = "rows", "slots", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 _ANY = -1
@@ -58,8 +53,7 @@ def block_graph(
     inputs = [float_info("hidden", 1, _ROWS, model.hidden_size)]
     outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = LayerGraph()
-    rows = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
-    x = Residual(rows)
+    stream = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
     tables = {"": model.inv_freq, "window_": model.window_inv_freq}
     for prefix, inv_freq in tables.items():
         half = len(inv_freq or [])
@@ -76,37 +70,34 @@ def block_graph(
             float_info(f"key_{number}_out", *cache),
             float_info(f"value_{number}_out", *cache),
         ]
-        x = _attention(graph, model, layer, number, x)
-        x = _feed_forward(graph, model, layer, f"layer_{number}", x)
-    rows = graph.joined(x)
-    graph.node("Reshape", [rows, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
-    return graph.model("block", inputs, outputs, OPSET)
+        stream = _attention(graph, model, layer, number, stream)
+        stream = _feed_forward(graph, model, layer, f"layer_{number}", stream)
+    graph.node("Reshape", [stream, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
+    return graph.model("block", inputs, outputs, _OPSET)
 
 
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     graph = LayerGraph()
     x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
-    epsilon = model.rms_norm_eps
-    normed = graph.fine_normed_for(head.output, "norm", x, head.norm, epsilon)
-    logits = graph.scaled(graph.product("output", normed, head.output))
+    normed = graph.norm("norm", x, head.norm, model.rms_norm_eps)
+    logits = graph.product("output", normed, head.output)
     graph.node("Reshape", [logits, graph.integers(1, _ANY, model.vocab_size)], "logits")
     return graph.model(
         "head",
         [float_info("hidden", 1, _ROWS, model.hidden_size)],
         [float_info("logits", 1, _ROWS, model.vocab_size)],
-        OPSET,
+        _OPSET,
     )
 
 
 def _attention(
-    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, x: Residual
-) -> Residual:
-    """`x` plus attention over the caches, which get the new keys and values first."""
-    name = f"layer_{number}"
-    norm, epsilon = layer.attention_norm, model.rms_norm_eps
-    x, normed = graph.normed_for(layer.qkv, f"{name}.attention_norm", x, norm, epsilon)
-    qkv = graph.scaled(graph.product(f"{name}.qkv", normed, layer.qkv))
+    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, stream: str
+) -> str:
+    """The stream plus attention over the caches, which get the new keys and values first."""
+    name, epsilon = f"layer_{number}", model.rms_norm_eps
+    normed = graph.norm(f"{name}.attention_norm", stream, layer.attention_norm, epsilon)
+    qkv = graph.product(f"{name}.qkv", normed, layer.qkv)
     is_windowed = number in model.window_layers
     own = "window_" if is_windowed and model.window_inv_freq is not None else ""
     is_rotated = number not in model.unrotated_layers
@@ -131,42 +122,36 @@ def _attention(
         epsilon=epsilon,
         shares_keys=0,
     )
-    rows = graph.rows_for(layer.attention_out, attended)
-    out, out_norm = layer.attention_out, layer.attention_out_norm
-    return _join(graph, model, out_norm, x, rows, out, f"{name}.attention_out")
+    out, norm = layer.attention_out, layer.attention_out_norm
+    return _join(graph, model, f"{name}.attention_out", attended, out, norm, stream)
 
 
 def _feed_forward(
-    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, x: Residual
-) -> Residual:
-    """`x` plus the gated feed-forward."""
-    norm, epsilon = layer.ffn_norm, model.rms_norm_eps
-    x, normed = graph.normed_for(layer.gate_up, f"{name}.ffn_norm", x, norm, epsilon)
+    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, stream: str
+) -> str:
+    """The stream plus the gated feed-forward."""
+    normed = graph.norm(f"{name}.ffn_norm", stream, layer.ffn_norm, model.rms_norm_eps)
     both = graph.product(f"{name}.gate_up", normed, layer.gate_up)
-    gated = graph.gated_for(layer.down, name, both, model)
-    return _join(graph, model, layer.ffn_out_norm, x, gated, layer.down, f"{name}.down")
+    gated = graph.gated(name, both, model)
+    return _join(graph, model, f"{name}.down", gated, layer.down, layer.ffn_out_norm, stream)
 
 
 def _join(
     graph: LayerGraph,
     model: ModelConfig,
-    norm: StoredTensor | None,
-    x: Residual,
-    rows: Rows,
-    layer: StoredLinear,
     name: str,
-) -> Residual:
-    """The residual stream `x` plus what a layer gives for some rows, normed and scaled."""
-    is_bare = norm is None and model.residual_scale == 1
-    if is_bare and isinstance(layer.weights, Panels):
-        return Residual(graph.sum(name, rows, layer, layer.weights, x.stream))
-    out = graph.product(name, rows, layer)
-    if is_bare and out.scale is not None:
-        return Residual(x.stream, out)
-    added = graph.scaled(out)
+    x: str,
+    layer: StoredLinear,
+    norm: StoredTensor | None,
+    stream: str,
+) -> str:
+    """The stream plus what a layer gives for `x`, normed and scaled."""
+    if norm is None and model.residual_scale == 1:
+        return graph.product(name, x, layer, stream)
+    added = graph.product(name, x, layer)
     if norm is not None:
         added = graph.norm(f"{name}.norm", added, norm, model.rms_norm_eps)
     if model.residual_scale != 1:
         # Not folded into weights: those of a checkpoint may be integers, which stay as they are.
         added = graph.node("Mul", [added, graph.number(model.residual_scale)], f"{name}.scaled")
-    return Residual(graph.node("Add", [x.stream, added], f"{name}.added"))
+    return graph.node("Add", [stream, added], f"{name}.added")
