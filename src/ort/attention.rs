@@ -82,8 +82,7 @@ impl Attention {
         let mut pointers = [key, value].map(|input| input.data.as_ptr().cast_mut());
         if !shares_keys {
             for (index, at) in pointers.iter_mut().enumerate() {
-                let out = unsafe { call.output_of::<f32>(1 + index, key.dims())? };
-                let out = out.ok_or_else(|| call.wrong("an output of the cache is absent"))?;
+                let out = unsafe { call.output(1 + index, key.dims())? };
                 if out != *at {
                     unsafe { out.copy_from(*at, key.data.len()) };
                 }
@@ -124,14 +123,11 @@ impl Kernel for Attention {
             sinks,
         };
         let width = layer.heads * layer.head_dim;
-        // SAFETY: as above; there is a row at least.
-        let (attended, to) = unsafe {
-            let attended = call.output::<f32>(0, num_rows, width)?;
-            (attended, attended.row(0).as_mut_ptr())
-        };
-        let step =
-            Step::new(layer, inputs, &nodes, num_rows, cache, to, attention::units(layer, &nodes))
-                .ok_or_else(|| call.wrong_inputs())?;
+        // SAFETY: as above.
+        let attended: *mut f32 = unsafe { call.output(0, &[num_rows, width])? };
+        let units = attention::units(layer, &nodes);
+        let step = Step::new(layer, inputs, &nodes, num_rows, cache, attended, units)
+            .ok_or_else(|| call.wrong_inputs())?;
         let real = nodes.num_rows();
         if !layer.shares_keys {
             let per_task = (NUMBERS_PER_WRITE / layer.columns()).max(1);
@@ -147,10 +143,8 @@ impl Kernel for Attention {
                 attention::attend_task(processor, &step, task, room);
             });
         })?;
-        for row in real..num_rows {
-            // SAFETY: the row exists, and there are no tasks any more.
-            unsafe { attended.row(row) }.fill(0.0);
-        }
+        // SAFETY: the rows exist, and there are no tasks any more; zeros are a float's.
+        unsafe { attended.add(real * width).write_bytes(0, (num_rows - real) * width) };
         Ok(())
     }
 }

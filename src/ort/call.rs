@@ -131,24 +131,12 @@ impl<'a> Call<'a> {
         check(unsafe { (self.api.KernelContext_ParallelFor)(self.context, task, tasks, 0, data) })
     }
 
-    /// Output `index` of `rows` times `columns`, to be written by row.
+    /// Output `index` of these sizes, which must be there.
     ///
     /// # Safety
     ///
     /// The operator has such an output, of type `T`.
-    pub unsafe fn output<T>(self, index: usize, rows: usize, columns: usize) -> Outcome<Output<T>> {
-        // SAFETY: by contract.
-        let data = unsafe { self.output_of(index, &[rows, columns]) }?;
-        let data = data.ok_or_else(|| self.wrong("an output is absent"))?;
-        Ok(Output { data, columns })
-    }
-
-    /// Output `index` of these sizes; `None` where it is absent.
-    ///
-    /// # Safety
-    ///
-    /// As [`output`](Self::output).
-    pub unsafe fn output_of<T>(self, index: usize, dims: &[usize]) -> Outcome<Option<*mut T>> {
+    pub unsafe fn output<T>(self, index: usize, dims: &[usize]) -> Outcome<*mut T> {
         let (mut value, mut data) = (ptr::null_mut::<OrtValue>(), ptr::null_mut());
         let dims: Vec<i64> = dims.iter().map(|size| *size as i64).collect();
         let get = self.api.KernelContext_GetOutput;
@@ -156,7 +144,7 @@ impl<'a> Call<'a> {
         unsafe {
             check(get(self.context, index, dims.as_ptr(), dims.len(), &mut value))?;
             if value.is_null() {
-                return Ok(None);
+                return Err(self.wrong("an output is absent"));
             }
             check((self.api.GetTensorMutableData)(value, &mut data))?;
         }
@@ -164,29 +152,6 @@ impl<'a> Call<'a> {
         if !data.is_aligned() {
             return Err(self.wrong("an output's memory is not aligned to its type"));
         }
-        Ok(Some(data))
-    }
-}
-
-/// An output whose rows are written by several threads, each by one.
-#[derive(Clone, Copy)]
-pub struct Output<T> {
-    data: *mut T,
-    columns: usize,
-}
-
-// SAFETY: a row is written by one thread, see `row`.
-unsafe impl<T> Send for Output<T> {}
-unsafe impl<T> Sync for Output<T> {}
-
-impl<T> Output<T> {
-    /// A row.
-    ///
-    /// # Safety
-    ///
-    /// There is such a row, and no other slice of it.
-    pub unsafe fn row<'a>(self, index: usize) -> &'a mut [T] {
-        // SAFETY: by contract.
-        unsafe { slice::from_raw_parts_mut(self.data.add(index * self.columns), self.columns) }
+        Ok(data)
     }
 }

@@ -94,7 +94,7 @@ impl Kernel for Product {
         }
         let tiling = Tiling::new(num_rows, self.columns);
         // SAFETY: as above.
-        let to = unsafe { call.output::<f32>(0, num_rows, outputs)? };
+        let to = Shared(unsafe { call.output::<f32>(0, &[num_rows, outputs]) }?);
         let parts = self.parts(call, tiling)?;
         let (residual, bias) = (residual.map(|it| it.data), bias.map(|it| it.data));
         ROUNDED.with_borrow_mut(|rounded| {
@@ -128,7 +128,7 @@ impl Kernel for Product {
                 };
                 // SAFETY: all rows are rounded; the panels' outputs are this task's alone.
                 unsafe {
-                    let to = Destination { to: to.row(0).as_mut_ptr().add(start), stride: outputs };
+                    let to = Destination { to: to.get().add(start), stride: outputs };
                     let panels = panels.clone();
                     product::multiply(
                         self.processor,
@@ -171,14 +171,14 @@ impl Product {
 
 /// Memory that several tasks write, each its own part.
 #[derive(Clone, Copy)]
-struct Shared(*mut u8);
+struct Shared<T>(*mut T);
 
 // SAFETY: see above.
-unsafe impl Send for Shared {}
-unsafe impl Sync for Shared {}
+unsafe impl<T> Send for Shared<T> {}
+unsafe impl<T> Sync for Shared<T> {}
 
-impl Shared {
-    fn get(self) -> *mut u8 {
+impl<T> Shared<T> {
+    fn get(self) -> *mut T {
         self.0
     }
 }
