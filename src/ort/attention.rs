@@ -124,7 +124,7 @@ impl Kernel for Attention {
         };
         let width = layer.heads * layer.head_dim;
         // SAFETY: as above.
-        let attended: *mut f32 = unsafe { call.output(0, &[num_rows, width])? };
+        let attended: *mut f32 = unsafe { call.output(0, &rows.dims_of(width))? };
         let units = attention::units(layer, &nodes);
         let step = Step::new(layer, inputs, &nodes, num_rows, cache, attended, units)
             .ok_or_else(|| call.wrong_inputs())?;

@@ -47,6 +47,12 @@ impl<T> Input<'_, T> {
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank]
     }
+
+    /// The same, but of the last.
+    pub fn dims_of(&self, last: usize) -> Vec<usize> {
+        let before = self.rank.saturating_sub(1);
+        self.dims[..before].iter().copied().chain([last]).collect()
+    }
 }
 
 impl<'a> Call<'a> {

@@ -5,19 +5,21 @@
 //!
 //! # Product
 //!
-//! Rows times one matrix, whose outputs are segments of different types: `(M, columns)` to
-//! `(M, sum of outputs)`. The bits of a row depend on the row alone.
+//! Rows times one matrix, whose outputs are segments of different types: `(.., M, columns)` to
+//! `(.., M, sum of outputs)`. The bits of a row depend on the row alone.
 //!
 //! | input | type and shape | |
 //! |---|---|---|
-//! | `rows` | float32 `(M, columns)` | |
-//! | `residual` | float32 `(M, outputs)`, may be absent | added to the products |
+//! | `rows` | float32 `(.., M, columns)`; `(.., M, 2 * columns)` with a gate | |
+//! | `norm` | float32 `(columns,)`, may be absent | the weight of an RMS norm that rows get first |
+//! | `residual` | float32 `(.., M, outputs)`, may be absent | added to the products |
 //! | `bias` | float32 `(outputs,)`, may be absent | added before it |
 //! | `experts` | int32 `(M, chosen)`, may be absent | which experts each row is multiplied with; must be absent today |
 //! | `weights` | uint8 `(bytes,)`, one for each segment | panels, as in `kernels/product/panels.rs` |
 //!
 //! Attributes: `columns`; `sizes`, the outputs of each segment; `types`, of each segment, joined by commas
-//! (`Q4_0,Q4_0,Q8_0`).
+//! (`Q4_0,Q4_0,Q8_0`); `epsilon` of the norm; `gate`, empty, `silu` or `gelu_tanh`: the first
+//! half of a row, activated, times its second half is what is multiplied.
 //!
 //! # Attention
 //!
@@ -26,7 +28,7 @@
 //!
 //! | input | type and shape | |
 //! |---|---|---|
-//! | `rows` | float32 `(M, (heads + 2 * kv_heads) * head_dim)` | queries, keys, values, before rotation; queries alone with `shares_keys` |
+//! | `rows` | float32 `(.., M, (heads + 2 * kv_heads) * head_dim)` | queries, keys, values, before rotation; queries alone with `shares_keys` |
 //! | `cos`, `sin` | float32 `(.., M, rotated / 2)`, may be absent | by row; what is not rotated stays |
 //! | `key`, `value` | float32 `(sequences, kv_heads, slots, head_dim)` | the cache: node `i` of a sequence is written to slot `length + i` |
 //! | `parents` | int32 `(nodes,)` | the number of each node's parent, or -1 where it follows the committed tokens |
@@ -36,7 +38,7 @@
 //! | `query_norm`, `key_norm` | float32 `(head_dim,)`, may be absent | RMS norms before rotation |
 //! | `sinks` | float32 `(heads,)`, may be absent | a score of each head that no value stands behind |
 //!
-//! Outputs: `attended`, float32 `(M, heads * head_dim)`, zero in padding; `key_out` and `value_out`,
+//! Outputs: `attended`, float32 `(.., M, heads * head_dim)`, zero in padding; `key_out` and `value_out`,
 //! the caches: bound to the same memory as `key` and `value` they are updated in place, else copied.
 //! With `shares_keys` there are no such outputs, and the caches are those of another layer, which
 //! has written this step's rows.

@@ -1,30 +1,35 @@
 //! The operator `Product`; see the parent.
 //!
 //! In: rows, and panels of weights. Out: rows of outputs, of all segments side by side. Rows are
-//! rounded once, then each task multiplies all of them with some panels.
+//! normed or gated where that is asked for, and rounded, once; then each task multiplies all of them
+//! with some panels.
 
 use std::cell::RefCell;
 
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
 use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, SOME};
-use crate::kernels::product::{self, Added, Destination, Tiling, WeightType, Weights};
+use crate::kernels::product::{
+    self, Added, Destination, Gate, Source, Tiling, WeightType, Weights,
+};
 use crate::kernels::{Processor, WIDTH};
 
 pub static OPERATOR: Operator = Operator::new(
     c"Product",
-    &[(FLOAT, ONE), (FLOAT, MAYBE), (FLOAT, MAYBE), (INTEGER, MAYBE), (BYTE, SOME)],
+    &[(FLOAT, ONE), (FLOAT, MAYBE), (FLOAT, MAYBE), (FLOAT, MAYBE), (INTEGER, MAYBE), (BYTE, SOME)],
     &[(FLOAT, ONE)],
     |node| Ok(Box::new(Product::new(node)?)),
 );
 
 /// The input of the first segment.
-const FIRST_SEGMENT: usize = 4;
+const FIRST_SEGMENT: usize = 5;
 /// What a task should take, in bytes of weights read or in products divided by
 /// [`PRODUCTS_A_BYTE`]: some microseconds.
 const WORK_PER_TASK: usize = 1 << 16;
 /// Products that a core computes while it reads a byte.
 const PRODUCTS_A_BYTE: usize = 8;
+/// Numbers that a task should round: some microseconds.
+const NUMBERS_PER_TASK: usize = 1 << 13;
 
 struct Segment {
     kind: WeightType,
@@ -35,13 +40,21 @@ struct Segment {
 struct Product {
     processor: Processor,
     columns: usize,
+    /// Of the norm, if there is one.
+    epsilon: f32,
+    /// What rows are gated by, if they are.
+    gate: Option<Gate>,
     segments: Vec<Segment>,
 }
 
 impl Product {
     fn new(node: Attributes) -> Outcome<Self> {
         let (columns, outputs) = (node.count(c"columns")?, node.counts(c"sizes")?);
-        let types = node.text(c"types")?;
+        let (types, gate) = (node.text(c"types")?, node.text(c"gate")?);
+        let known = Gate::named(&gate);
+        if known.is_none() && !gate.is_empty() {
+            return Err(node.wrong("the gate's activation is unknown"));
+        }
         let kinds: Option<Vec<WeightType>> = types.split(',').map(WeightType::named).collect();
         let kinds = kinds.ok_or_else(|| node.wrong("a segment's type is unknown"))?;
         if kinds.len() != outputs.len() {
@@ -54,7 +67,8 @@ impl Product {
         }
         let pairs = kinds.into_iter().zip(outputs);
         let segments = pairs.map(|(kind, outputs)| Segment { kind, outputs }).collect();
-        Ok(Self { processor: Processor::best(), columns, segments })
+        let (processor, epsilon) = (Processor::best(), node.float(c"epsilon")?);
+        Ok(Self { processor, columns, epsilon, gate: known, segments })
     }
 }
 
@@ -74,52 +88,49 @@ thread_local! {
 impl Kernel for Product {
     unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
-        let (rows, residual, bias, experts) = unsafe {
+        let (rows, [norm, residual, bias], experts) = unsafe {
             let rows: Input<'_, f32> = call.input(0)?;
-            let experts: Option<Input<'_, i32>> = call.optional(3)?;
-            (rows, call.optional::<f32>(1)?, call.optional::<f32>(2)?, experts)
+            let floats = |index| Ok(call.optional::<f32>(index)?.map(|input| input.data));
+            (rows, [floats(1)?, floats(2)?, floats(3)?], call.optional::<i32>(4)?)
         };
         if experts.is_some() {
             return Err(call.wrong("experts are not known to this version"));
         }
-        let num_rows = rows.data.len() / self.columns;
+        let source = match (norm, self.gate) {
+            (None, None) => Source::Plain(rows.data),
+            (None, Some(gate)) => Source::Gated(rows.data, gate),
+            (Some(weight), None) => Source::Normed { x: rows.data, weight, epsilon: self.epsilon },
+            (Some(_), Some(_)) => return Err(call.wrong("rows are normed or gated, not both")),
+        };
+        let size = if self.gate.is_some() { 2 * self.columns } else { self.columns };
+        let num_rows = rows.data.len() / size;
         let outputs: usize = self.segments.iter().map(|segment| segment.outputs).sum();
-        let fits = rows.dims().last() == Some(&self.columns)
+        let fits = rows.dims().last() == Some(&size)
             && num_rows > 0
             && call.num_inputs()? == FIRST_SEGMENT + self.segments.len()
-            && residual.is_none_or(|it| it.data.len() == num_rows * outputs)
-            && bias.is_none_or(|it| it.data.len() == outputs);
+            && norm.is_none_or(|it| it.len() == self.columns)
+            && residual.is_none_or(|it| it.len() == num_rows * outputs)
+            && bias.is_none_or(|it| it.len() == outputs);
         if !fits {
             return Err(call.wrong_inputs());
         }
         let tiling = Tiling::new(num_rows, self.columns);
         // SAFETY: as above.
-        let to = Shared(unsafe { call.output::<f32>(0, &[num_rows, outputs]) }?);
+        let to = Shared(unsafe { call.output::<f32>(0, &rows.dims_of(outputs)) }?);
         let parts = self.parts(call, tiling)?;
-        let (residual, bias) = (residual.map(|it| it.data), bias.map(|it| it.data));
         ROUNDED.with_borrow_mut(|rounded| {
             rounded.resize(tiling.num_bytes().max(rounded.len()), 0);
             let packed = Shared(rounded.as_mut_ptr());
-            let round = |tile| {
-                // SAFETY: the tile is this task's alone.
-                unsafe {
-                    product::round_tile(
-                        self.processor,
-                        rows.data,
-                        self.columns,
-                        tiling,
-                        tile,
-                        packed.get(),
-                    );
-                }
-            };
             // Few rows are rounded sooner than another thread is told of them.
-            let at_once = num_rows * self.columns < WORK_PER_TASK;
-            if at_once {
-                (0..tiling.num_tiles()).for_each(round);
-            } else {
-                call.in_parallel(tiling.num_tiles(), &round)?;
-            }
+            let per_task = (NUMBERS_PER_TASK / size).max(1);
+            call.in_parallel(num_rows.div_ceil(per_task), &|task| {
+                let rows = task * per_task..num_rows.min((task + 1) * per_task);
+                let packed = packed.get();
+                // SAFETY: the rows are this task's alone.
+                unsafe {
+                    product::round_rows(self.processor, source, self.columns, tiling, rows, packed);
+                }
+            })?;
             call.in_parallel(parts.len(), &|index| {
                 let Part { weights, start, ref panels } = parts[index];
                 let added = Added {

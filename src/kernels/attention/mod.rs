@@ -31,7 +31,7 @@
 #![allow(unsafe_code)]
 
 mod attend;
-mod exp;
+pub(in crate::kernels) mod exp;
 mod keys;
 mod nodes;
 mod rows;

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{LARGEST, Lanes};
 
 /// A processor with AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -129,6 +129,36 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn round(x: [[__m256; 2]; 2], to: *mut i8) -> (f32, i32) {
+        unsafe {
+            // The bits of NaN are above those of any number.
+            let bits = |x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX));
+            let [first, second] = x.map(|x| _mm256_max_epu32(bits(x[0]), bits(x[1])));
+            let largest = f32::from_bits(largest(_mm256_max_epu32(first, second)));
+            let factor = _mm256_set1_ps(LARGEST / largest);
+            // What does not fit into 32 bits becomes -2^31, whose lowest byte is to be 0.
+            let integer = |x| {
+                let integers = _mm256_cvtps_epi32(_mm256_mul_ps(x, factor));
+                let wrong = _mm256_cmpeq_epi32(integers, _mm256_set1_epi32(i32::MIN));
+                _mm256_andnot_si256(wrong, integers)
+            };
+            let [first, second] = x.map(|x| _mm256_packs_epi32(integer(x[0]), integer(x[1])));
+            // Halves of registers are packed apart: fours of bytes stand in the order 0, 2, 4, 6, 1, ..
+            let packed = _mm256_packs_epi16(first, second);
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let bytes = _mm256_permutevar8x32_epi32(packed, order);
+            _mm256_storeu_si256(to.cast(), bytes);
+            let sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+            let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+            let half = _mm256_extracti128_si256::<1>(sums);
+            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), half);
+            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b1110>(sums));
+            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b01>(sums));
+            (largest, _mm_cvtsi128_si32(sums))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
@@ -136,6 +166,17 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn prefetch_far(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
+}
+
+/// The largest of eight lanes.
+#[inline(always)]
+unsafe fn largest(x: __m256i) -> u32 {
+    unsafe {
+        let x = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+        let x = _mm_max_epu32(x, _mm_shuffle_epi32::<0b1110>(x));
+        let x = _mm_max_epu32(x, _mm_shuffle_epi32::<0b01>(x));
+        _mm_cvtsi128_si32(x) as u32
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{LARGEST, Lanes};
 
 /// A processor with AVX-512 F, BW, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -129,6 +129,29 @@ impl Lanes for Avx512 {
         unsafe {
             let four = _mm512_set1_epi32(x.cast::<i32>().read_unaligned());
             _mm512_dpbusd_epi32(sum, weights, four)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn round(x: [__m512; 2], to: *mut i8) -> (f32, i32) {
+        unsafe {
+            // The bits of NaN are above those of any number.
+            let bits = |x| _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX));
+            let largest = _mm512_max_epu32(bits(x[0]), bits(x[1]));
+            let largest = f32::from_bits(_mm512_reduce_max_epu32(largest));
+            let factor = _mm512_set1_ps(LARGEST / largest);
+            // What does not fit into 32 bits becomes -2^31, whose lowest byte is 0.
+            let integers = x.map(|x| _mm512_cvtps_epi32(_mm512_mul_ps(x, factor)));
+            let bytes = integers.map(|integers| _mm512_cvtepi32_epi8(integers));
+            let bytes = _mm256_set_m128i(bytes[1], bytes[0]);
+            _mm256_storeu_si256(to.cast(), bytes);
+            let ones = _mm256_set1_epi8(1);
+            let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, bytes);
+            let sums =
+                _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b1110>(sums));
+            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b01>(sums));
+            (largest, _mm_cvtsi128_si32(sums))
         }
     }
 

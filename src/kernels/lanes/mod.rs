@@ -26,6 +26,9 @@ pub use portable::Portable;
 /// Numbers of an operation.
 pub const WIDTH: usize = 16;
 
+/// The largest of rounded numbers.
+pub const LARGEST: f32 = 127.0;
+
 /// Operations over [`WIDTH`] numbers.
 ///
 /// # Safety
@@ -79,6 +82,10 @@ pub trait Lanes: Copy {
     unsafe fn load_nibbles(from: *const u8) -> (Self::Bytes, Self::Bytes);
     /// Adds to each lane the products of its four unsigned bytes with the four signed ones at `x`.
     unsafe fn dot(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
+    /// Rounds 32 numbers to 8 bits, in steps of a 127th of the largest, to `to`; ties to even. Returns
+    /// the largest, or what is no number, and the integers' sum. Where that is no number or infinite,
+    /// or too small to divide by, integers are 0.
+    unsafe fn round(x: [Self::Floats; 2], to: *mut i8) -> (f32, i32);
     /// Asks for the 64 bytes at `from` to be read soon; any address will do.
     unsafe fn prefetch(from: *const u8);
     /// As `prefetch`, but into the second cache, for which more can be under way.

@@ -1,6 +1,6 @@
 //! Plain Rust: what every other processor is compared with, and what runs where none of them is.
 
-use super::{Lanes, WIDTH};
+use super::{LARGEST, Lanes, WIDTH};
 
 /// Any processor.
 #[derive(Clone, Copy)]
@@ -109,6 +109,25 @@ impl Lanes for Portable {
             let products = (0..4).map(|at| i32::from(weights[4 * lane + at]) * i32::from(x[at]));
             sum[lane] + products.sum::<i32>()
         })
+    }
+
+    #[inline(always)]
+    unsafe fn round(x: [[f32; WIDTH]; 2], to: *mut i8) -> (f32, i32) {
+        // The bits of NaN are above those of any number.
+        let magnitudes = x.as_flattened().iter().map(|x| x.to_bits() & 0x7fff_ffff);
+        let largest = f32::from_bits(magnitudes.fold(0, u32::max));
+        let factor = LARGEST / largest;
+        // A number as large as 1.5 * 2^23 has no fraction: adding it rounds, and the lowest byte of the
+        // sum is the rounded number. Infinity and NaN, as arithmetic makes them, have none.
+        let rounded = |x: f32| match x * factor {
+            x if x.is_finite() => (x + 12_582_912.0).to_bits() as i8,
+            _ => 0,
+        };
+        let integers = x.map(|x| x.map(rounded));
+        let sum = integers.as_flattened().iter().map(|x| i32::from(*x)).sum();
+        // SAFETY: by contract.
+        unsafe { to.cast::<[[i8; WIDTH]; 2]>().write_unaligned(integers) };
+        (largest, sum)
     }
 
     #[inline(always)]

@@ -1,19 +1,17 @@
 //! Rows of activations, rounded to 8 bits with a scale for each block of 32.
 //!
-//! In: rows of float32. Out: tiles of some rows, in the order in which a product reads them: block
+//! In: rows, as `source.rs` makes them. Out: tiles of some rows, in the order in which a product reads them: block
 //! after block, in each the integers of all rows, then their scales and sums.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
 use super::BLOCK;
+use super::source::{Gate, GatedRow, NormedRow, PlainRow, Row, Source};
+use crate::kernels::lanes::{LARGEST, Lanes, WIDTH};
 
 /// Most rows of a tile: as many sums of sixteen outputs as a processor's registers hold.
 pub const MOST_ROWS: usize = 12;
-
-const LARGEST: f32 = 127.0;
-/// 1.5 * 2^23: a float32 this large has no fraction, so adding it rounds, ties to even.
-const ROUNDER: f32 = 12_582_912.0;
 
 /// Bytes of a row's block: 32 integers, the scale, minus eight times the integers' sum, and the
 /// scaled sum.
@@ -51,6 +49,13 @@ impl Tiling {
     pub fn rows(self, tile: usize) -> Range<usize> {
         let tiles = self.num_tiles();
         tile * self.rows / tiles..(tile + 1) * self.rows / tiles
+    }
+
+    /// The tile of a row.
+    fn tile_of(self, row: usize) -> usize {
+        let tiles = self.num_tiles();
+        // `rows` rounds down, so a tile begins at the first row of which this is true.
+        ((row + 1) * tiles - 1) / self.rows
     }
 
     /// Bytes of all tiles.
@@ -110,52 +115,66 @@ impl Tile {
     }
 }
 
-/// Rounds the rows of a tile, from `x (rows, columns)` to `packed`, where all tiles have their place.
+/// Rounds some rows to `packed`, where those of all tiles have their place.
 ///
 /// # Safety
 ///
-/// `packed` has `num_bytes` of the tiling, and nobody else reads or writes this tile.
+/// As [`Lanes`]; `packed` has `num_bytes` of the tiling, and nobody else reads or writes these rows.
 #[inline(always)]
-pub unsafe fn pack(x: &[f32], columns: usize, tiling: Tiling, tile: usize, packed: *mut u8) {
-    let rows = tiling.rows(tile);
-    let num_rows = rows.len();
-    // SAFETY: by contract, here and below.
-    let start = unsafe { packed.add(tiling.start(tile)) };
-    for (row, x) in x[rows.start * columns..rows.end * columns].chunks_exact(columns).enumerate() {
-        for (block, x) in x.chunks(BLOCK).enumerate() {
-            let mut padded = [0.0; BLOCK];
-            padded[..x.len()].copy_from_slice(x);
-            let (integers, scale, sum) = rounded(&padded);
-            unsafe {
-                let at = start.add(block * ROW_BYTES * num_rows);
-                at.add(row * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(integers);
-                let at = at.add(BLOCK * num_rows);
-                at.cast::<f32>().add(row).write_unaligned(scale);
-                let at = at.add(4 * num_rows);
-                at.cast::<i32>().add(row).write_unaligned(-8 * sum);
-                let at = at.add(4 * num_rows);
-                at.cast::<f32>().add(row).write_unaligned(sum as f32 * scale);
+pub unsafe fn pack<L: Lanes>(
+    source: Source<'_>,
+    columns: usize,
+    tiling: Tiling,
+    rows: Range<usize>,
+    packed: *mut u8,
+) {
+    let of = |row: usize, size: usize| row * size..(row + 1) * size;
+    for row in rows {
+        // SAFETY: by contract.
+        unsafe {
+            match source {
+                Source::Plain(x) => {
+                    let x = PlainRow(&x[of(row, columns)]);
+                    pack_row::<L, _>(x, tiling, row, packed);
+                }
+                Source::Normed { x, weight, epsilon } => {
+                    let x = NormedRow::new::<L>(&x[of(row, columns)], weight, epsilon);
+                    pack_row::<L, _>(x, tiling, row, packed);
+                }
+                Source::Gated(x, gate) => {
+                    let both = &x[of(row, 2 * columns)];
+                    match gate {
+                        Gate::Silu => {
+                            pack_row::<L, _>(GatedRow::<true>::new(both), tiling, row, packed);
+                        }
+                        Gate::Gelu => {
+                            pack_row::<L, _>(GatedRow::<false>::new(both), tiling, row, packed);
+                        }
+                    }
+                }
             }
         }
     }
 }
 
-/// A block's integers, its scale and the integers' sum. NaN and infinity reach the scale.
 #[inline(always)]
-fn rounded(x: &[f32; BLOCK]) -> ([i8; BLOCK], f32, i32) {
-    // The bits of NaN are above those of any number.
-    let mut largest = [0; 16];
-    for (at, value) in x.iter().enumerate() {
-        let magnitude = value.to_bits() & 0x7fff_ffff;
-        largest[at % 16] = magnitude.max(largest[at % 16]);
+unsafe fn pack_row<L: Lanes, R: Row>(x: R, tiling: Tiling, row: usize, packed: *mut u8) {
+    let rows = tiling.rows(tiling.tile_of(row));
+    let (place, num_rows) = (row - rows.start, rows.len());
+    for block in 0..tiling.blocks {
+        let first = block * BLOCK;
+        // SAFETY: by contract of `pack`: the block of the tile is there.
+        unsafe {
+            let at = packed.add((rows.start * tiling.blocks + block * num_rows) * ROW_BYTES);
+            let numbers = [x.numbers::<L>(first), x.numbers::<L>(first + WIDTH)];
+            let (largest, sum) = L::round(numbers, at.add(place * BLOCK).cast());
+            let scale = largest / LARGEST;
+            let at = at.add(BLOCK * num_rows);
+            at.cast::<f32>().add(place).write_unaligned(scale);
+            let at = at.add(4 * num_rows);
+            at.cast::<i32>().add(place).write_unaligned(-8 * sum);
+            let at = at.add(4 * num_rows);
+            at.cast::<f32>().add(place).write_unaligned(sum as f32 * scale);
+        }
     }
-    let largest = f32::from_bits(largest.into_iter().fold(0, u32::max));
-    let factor = LARGEST / largest;
-    let (mut integers, mut sum) = ([0; BLOCK], 0);
-    for (integer, value) in integers.iter_mut().zip(x) {
-        // The lowest byte of the sum is the rounded number.
-        *integer = (value * factor + ROUNDER).to_bits() as i8;
-        sum += i32::from(*integer);
-    }
-    (integers, largest / LARGEST, sum)
 }

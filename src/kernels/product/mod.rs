@@ -6,6 +6,7 @@
 
 mod activations;
 mod panels;
+mod source;
 mod tile;
 
 use std::ops::Range;
@@ -13,6 +14,7 @@ use std::ops::Range;
 pub use self::activations::Tiling;
 use self::activations::{Tile, pack};
 pub use self::panels::{WeightType, to_panels};
+pub use self::source::{Gate, Source};
 use self::tile::{Form, Q4_0, Q4_1, Q8_0, products};
 use crate::kernels::lanes::{Lanes, WIDTH, on_processor};
 
@@ -49,12 +51,18 @@ pub struct Destination {
 }
 
 on_processor! {
-    /// Rounds the rows of a tile, from `x (rows, columns)` to `packed`, where all tiles have a place.
+    /// Rounds some rows to `packed`, where those of all tiles have their place.
     ///
     /// # Safety
     ///
-    /// `packed` has `num_bytes` of the tiling, and nobody else reads or writes this tile.
-    round_tile = pack_on(x: &[f32], columns: usize, tiling: Tiling, tile: usize, packed: *mut u8)
+    /// `packed` has `num_bytes` of the tiling, and nobody else reads or writes these rows.
+    round_rows = pack(
+        source: Source<'_>,
+        columns: usize,
+        tiling: Tiling,
+        rows: Range<usize>,
+        packed: *mut u8,
+    )
 }
 
 on_processor! {
@@ -72,17 +80,6 @@ on_processor! {
         added: Added<'_>,
         destination: Destination,
     )
-}
-
-#[inline(always)]
-unsafe fn pack_on<L: Lanes>(
-    x: &[f32],
-    columns: usize,
-    tiling: Tiling,
-    tile: usize,
-    packed: *mut u8,
-) {
-    unsafe { pack(x, columns, tiling, tile, packed) }
 }
 
 #[inline(always)]

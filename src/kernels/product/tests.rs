@@ -65,9 +65,19 @@ impl Matrix {
         Self { kind, outputs, columns, panels, weights }
     }
 
-    /// Products of `rows`, tile by tile and range by range.
+    /// Products of rows as they stand, range by range.
     fn times(&self, processor: Processor, x: &[f32], ranges: usize) -> Vec<f32> {
-        let rows = x.len() / self.columns;
+        self.times_of(processor, Source::Plain(x), x.len() / self.columns, ranges)
+    }
+
+    /// Products of `rows` rows.
+    fn times_of(
+        &self,
+        processor: Processor,
+        source: Source<'_>,
+        rows: usize,
+        ranges: usize,
+    ) -> Vec<f32> {
         let tiling = Tiling::new(rows, self.columns);
         let mut packed = vec![0xa5; tiling.num_bytes()];
         let mut products = vec![f32::NAN; rows * self.outputs];
@@ -76,9 +86,7 @@ impl Matrix {
         let panels = self.outputs.div_ceil(WIDTH);
         // SAFETY: all have their sizes, and there is one thread.
         unsafe {
-            for tile in 0..tiling.num_tiles() {
-                round_tile(processor, x, self.columns, tiling, tile, packed.as_mut_ptr());
-            }
+            round_rows(processor, source, self.columns, tiling, 0..rows, packed.as_mut_ptr());
             for range in 0..ranges {
                 let panels = range * panels / ranges..(range + 1) * panels / ranges;
                 multiply(processor, packed.as_ptr(), tiling, weights, panels, Added::default(), to);
@@ -99,6 +107,22 @@ fn random(seed: u64) -> impl FnMut() -> u32 {
 
 fn numbers(count: usize, random: &mut impl FnMut() -> u32) -> Vec<f32> {
     (0..count).map(|_| (random() as f32 / (1u64 << 30) as f32 - 1.0) * 3.0).collect()
+}
+
+const EPSILON: f32 = 1e-5;
+
+/// Numbers of a row that is made in a way.
+fn numbers_of(way: i32, columns: usize) -> usize {
+    if way == 0 { columns } else { 2 * columns }
+}
+
+/// Rows that are made in a way.
+fn made<'a>(way: i32, x: &'a [f32], weight: &'a [f32]) -> Source<'a> {
+    match way {
+        0 => Source::Normed { x, weight, epsilon: EPSILON },
+        1 => Source::Gated(x, Gate::Silu),
+        _ => Source::Gated(x, Gate::Gelu),
+    }
 }
 
 fn bits(x: &[f32]) -> Vec<u32> {
@@ -126,6 +150,74 @@ proptest! {
         for processor in Processor::all() {
             let products = matrix.times(processor, &x, ranges);
             prop_assert_eq!(bits(&products), bits(&expected), "{}", processor.name());
+        }
+    }
+
+    #[test]
+    fn rows_that_are_made_have_the_same_bits_at_every_width_on_every_processor(
+        kind in select(&WeightType::ALL),
+        way in 0..3,
+        columns in 1usize..200,
+        rows in 1usize..=40,
+        seed: u64,
+    ) {
+        let mut random = random(seed);
+        let matrix = Matrix::new(kind, 18, columns, &mut random);
+        let x = numbers(2 * rows * columns, &mut random);
+        let weight = numbers(columns, &mut random);
+        let size = numbers_of(way, columns);
+        let expected: Vec<f32> = x[..rows * size]
+            .chunks(size)
+            .flat_map(|row| matrix.times_of(Processor::all()[0], made(way, row, &weight), 1, 1))
+            .collect();
+        for processor in Processor::all() {
+            let source = made(way, &x[..rows * size], &weight);
+            let products = matrix.times_of(processor, source, rows, 1);
+            prop_assert_eq!(bits(&products), bits(&expected), "{}", processor.name());
+        }
+    }
+
+    #[test]
+    fn rows_that_are_made_are_normed_or_gated(
+        way in 0..3,
+        columns in 1usize..200,
+        size in select(&[1e-3f32, 1.0, 40.0]),
+        seed: u64,
+    ) {
+        let mut random = random(seed);
+        let x: Vec<f32> = numbers(2 * columns, &mut random).iter().map(|x| x * size).collect();
+        let weight = numbers(columns, &mut random);
+        let x = &x[..numbers_of(way, columns)];
+        let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let wanted_rows: Vec<f32> = match way {
+            0 => {
+                let mean = wide.iter().map(|x| x * x).sum::<f64>() / columns as f64;
+                let factor = 1.0 / (mean + f64::from(EPSILON)).sqrt();
+                wide.iter().zip(&weight).map(|(x, w)| (x * factor * f64::from(*w)) as f32).collect()
+            }
+            _ => wide[..columns]
+                .iter()
+                .zip(&wide[columns..])
+                .map(|(x, by)| {
+                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                    let silu = x / (1.0 + (-x).exp());
+                    let gelu = 0.5 * x * (1.0 + inner.tanh());
+                    ((if way == 1 { silu } else { gelu }) * by) as f32
+                })
+                .collect(),
+        };
+        let matrix = Matrix::new(WeightType::Q8_0, 5, columns, &mut random);
+        let products = matrix.times_of(Processor::best(), made(way, x, &weight), 1, 1);
+        for (got, weights) in products.iter().zip(matrix.weights.chunks(columns)) {
+            let wanted: f64 = weights.iter().zip(&wanted_rows).map(|(w, x)| w * f64::from(*x)).sum();
+            // A block's numbers are rounded in steps of a 127th of the largest.
+            let most = |block: &[f32]| block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            let off: f64 = weights
+                .chunks(BLOCK)
+                .zip(wanted_rows.chunks(BLOCK))
+                .map(|(w, x)| f64::from(most(x)) * w.iter().map(|w| w.abs()).sum::<f64>())
+                .sum();
+            prop_assert!((f64::from(*got) - wanted).abs() <= off / 127.0 * 0.52 + 1e-12);
         }
     }
 

@@ -1,0 +1,162 @@
+//! What a product's rows are: numbers as they stand, normed, or gates times what they gate.
+//!
+//! In: rows of float32 as an operator gets them. Out: sixteen numbers of a row at a time, zeros behind
+//! its end. They are made where they are rounded, so no row is written in between.
+#![allow(unsafe_code)]
+
+use crate::kernels::attention::exp::{exp, sum, tanh};
+use crate::kernels::lanes::{Lanes, WIDTH};
+
+/// Rows of a product.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// `(rows, columns)`.
+    Plain(&'a [f32]),
+    /// `x (rows, columns)`, whose RMS norms times `weight (columns,)` are meant.
+    Normed {
+        /// The rows.
+        x: &'a [f32],
+        /// Of each column.
+        weight: &'a [f32],
+        /// What is added to the mean of squares.
+        epsilon: f32,
+    },
+    /// `(rows, 2 * columns)`: gates, of which the activation is meant, times what stands behind them.
+    Gated(&'a [f32], Gate),
+}
+
+/// The activation of gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `x / (1 + e^-x)`.
+    Silu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    Gelu,
+}
+
+impl Gate {
+    /// That of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "silu" => Some(Self::Silu),
+            "gelu_tanh" => Some(Self::Gelu),
+            _ => None,
+        }
+    }
+}
+
+/// One row.
+pub trait Row {
+    /// Sixteen numbers from column `first` on.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lanes`].
+    unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats;
+}
+
+/// A row as it stands.
+pub struct PlainRow<'a>(pub &'a [f32]);
+
+impl Row for PlainRow<'_> {
+    #[inline(always)]
+    unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
+        unsafe { some::<L>(self.0, first) }
+    }
+}
+
+/// A row that is normed.
+pub struct NormedRow<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    factor: f32,
+}
+
+impl<'a> NormedRow<'a> {
+    /// Squares are added in sixteen lanes by column, these by halves.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub unsafe fn new<L: Lanes>(x: &'a [f32], weight: &'a [f32], epsilon: f32) -> Self {
+        unsafe {
+            let mut squares = L::splat(0.0);
+            for first in (0..x.len()).step_by(WIDTH) {
+                let numbers = some::<L>(x, first);
+                squares = L::fused(numbers, numbers, squares);
+            }
+            let mean = sum::<L>(squares) / x.len() as f32;
+            Self { x, weight, factor: 1.0 / (mean + epsilon).sqrt() }
+        }
+    }
+}
+
+impl Row for NormedRow<'_> {
+    #[inline(always)]
+    unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
+        unsafe {
+            let x = L::multiply(some::<L>(self.x, first), L::splat(self.factor));
+            L::multiply(x, some::<L>(self.weight, first))
+        }
+    }
+}
+
+/// A row of gates and what they gate; the activation is known when it is compiled.
+pub struct GatedRow<'a, const IS_SILU: bool> {
+    gates: &'a [f32],
+    gated: &'a [f32],
+}
+
+impl<'a, const IS_SILU: bool> GatedRow<'a, IS_SILU> {
+    #[inline(always)]
+    pub fn new(both: &'a [f32]) -> Self {
+        let (gates, gated) = both.split_at(both.len() / 2);
+        Self { gates, gated }
+    }
+}
+
+impl<const IS_SILU: bool> Row for GatedRow<'_, IS_SILU> {
+    #[inline(always)]
+    unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
+        unsafe {
+            let gates = some::<L>(self.gates, first);
+            let gates = if IS_SILU { silu::<L>(gates) } else { gelu::<L>(gates) };
+            L::multiply(gates, some::<L>(self.gated, first))
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn silu<L: Lanes>(x: L::Floats) -> L::Floats {
+    unsafe {
+        // Powers are known up to that of 88.
+        let opposite = L::subtract(L::splat(0.0), L::larger(L::splat(-88.0), x));
+        L::divide(x, L::add(L::splat(1.0), exp::<L>(opposite)))
+    }
+}
+
+#[inline(always)]
+unsafe fn gelu<L: Lanes>(x: L::Floats) -> L::Floats {
+    const SQRT_2_BY_PI: f32 = 0.797_884_6;
+    unsafe {
+        let cube = L::multiply(L::multiply(x, x), x);
+        let inner = L::fused(L::splat(0.044_715), cube, x);
+        let tanh = tanh::<L>(L::multiply(L::splat(SQRT_2_BY_PI), inner));
+        L::multiply(L::multiply(L::splat(0.5), x), L::add(L::splat(1.0), tanh))
+    }
+}
+
+/// The numbers from `first` on, and zeros behind the last.
+#[inline(always)]
+unsafe fn some<L: Lanes>(from: &[f32], first: usize) -> L::Floats {
+    let from = &from[first.min(from.len())..];
+    unsafe {
+        if from.len() >= WIDTH {
+            return L::load(from.as_ptr());
+        }
+        let mut all = [0.0; WIDTH];
+        all[..from.len()].copy_from_slice(from);
+        L::load(all.as_ptr())
+    }
+}
