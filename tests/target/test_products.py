@@ -21,10 +21,11 @@ def random_rows(weight_type, outputs, blocks, seed):
     return rows
 
 
-def product_model(segments, columns, absent=()):
+def product_model(segments, columns, absent=(), gate=""):
     """A model of one product; `segments` are pairs of a type and a number of outputs."""
     infos = {
-        "rows": (TensorProto.FLOAT, ["m", columns]),
+        "rows": (TensorProto.FLOAT, ["m", "k"]),
+        "norm": (TensorProto.FLOAT, ["c"]),
         "residual": (TensorProto.FLOAT, ["m", "n"]),
         "bias": (TensorProto.FLOAT, ["n"]),
         "experts": (TensorProto.INT32, ["m", "e"]),
@@ -37,6 +38,8 @@ def product_model(segments, columns, absent=()):
         columns=columns,
         sizes=[outputs for _, outputs in segments],
         types=",".join(name for name, _ in segments),
+        epsilon=1e-5,
+        gate=gate,
     )
     graph = helper.make_graph(
         [node],
@@ -50,6 +53,10 @@ def product_model(segments, columns, absent=()):
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.coordgen", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+ALL = ("norm", "residual", "bias", "experts")
+"""Inputs that may be absent."""
 
 
 def session_of(*args):
@@ -66,11 +73,11 @@ def test_segments_bias_and_residual_make_one_row():
     bias = random.standard_normal(73, np.float32)
     residual = random.standard_normal((rows, 73), np.float32)
     fed = {f"weights_{i}": panels for i, panels in enumerate(weights)}
-    session = session_of(segments, columns, ("experts",))
+    session = session_of(segments, columns, ("norm", "experts"))
     whole = session.run(None, {"rows": x, "residual": residual, "bias": bias, **fed})[0]
     apart = np.concatenate(
         [
-            session_of([segment], columns, ("residual", "bias", "experts")).run(
+            session_of([segment], columns, ALL).run(
                 None, {"rows": x, "weights_0": panels}
             )[0]
             for segment, panels in zip(segments, weights, strict=True)
@@ -83,9 +90,63 @@ def test_segments_bias_and_residual_make_one_row():
         np.testing.assert_array_equal(session.run(None, one)[0], whole[row : row + 1])
 
 
+def made(kind, x, weight):
+    """Rows as `kind` makes them, in float64."""
+    x = x.astype(np.float64)
+    if kind == "norm":
+        return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
+    gate, up = np.split(x, 2, axis=1)
+    if kind == "silu":
+        return gate / (1 + np.exp(-gate)) * up
+    inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
+    return 0.5 * gate * (1 + np.tanh(inner)) * up
+
+
+@pytest.mark.parametrize("kind", ["norm", "silu", "gelu_tanh"])
+def test_rows_are_normed_or_gated_first(kind):
+    columns, rows, segment = 160, 40, ("Q8_0", 48)
+    random = np.random.default_rng(1)
+    size = columns if kind == "norm" else 2 * columns
+    x = random.normal(0, 2, (rows, size)).astype(np.float32)
+    weight = random.standard_normal(columns, np.float32)
+    panels = weight_panels("Q8_0", random_rows("Q8_0", 48, 5, 3))
+    fed = {"weights_0": panels} | ({"norm": weight} if kind == "norm" else {})
+    absent, gate = (ALL[1:], "") if kind == "norm" else (ALL, kind)
+    session = session_of([segment], columns, absent, gate)
+    got = session.run(None, {"rows": x, **fed})[0]
+    apart = session_of([segment], columns, ALL).run(
+        None, {"rows": made(kind, x, weight).astype(np.float32), "weights_0": panels}
+    )[0]
+    # A number on the border between two steps of the rounding may go to either side.
+    assert np.abs(got - apart).max() < 0.01 * np.abs(apart).max()
+    assert (got == apart).mean() > 0.3
+    for row in (0, 17, 39):
+        one = session.run(None, {"rows": x[row : row + 1], **fed})[0]
+        np.testing.assert_array_equal(one, got[row : row + 1])
+
+
+def test_norm_and_gate_that_do_not_fit_are_refused_by_name():
+    panels = weight_panels("Q4_0", random_rows("Q4_0", 20, 2, 0))
+    x, weight = np.zeros((3, 64), np.float32), np.ones(64, np.float32)
+    with pytest.raises(Exception, match="normed or gated, not both"):
+        session_of([("Q4_0", 20)], 64, ALL[1:], "silu").run(
+            None, {"rows": np.zeros((3, 128), np.float32), "norm": weight, "weights_0": panels}
+        )
+    for absent, gate, fed in (
+        (ALL, "silu", {"rows": x}),
+        (ALL, "", {"rows": np.zeros((3, 128), np.float32)}),
+        (ALL[1:], "", {"rows": x, "norm": weight[1:]}),
+    ):
+        session = session_of([("Q4_0", 20)], 64, absent, gate)
+        with pytest.raises(Exception, match="do not fit each other"):
+            session.run(None, {**fed, "weights_0": panels})
+    with pytest.raises(Exception, match="activation is unknown"):
+        session_of([("Q4_0", 20)], 64, ALL, "relu")
+
+
 def test_what_does_not_fit_is_refused_by_name():
     rows = weight_panels("Q4_0", random_rows("Q4_0", 20, 2, 0))
-    session = session_of([("Q4_0", 20)], 64, ("residual", "bias", "experts"))
+    session = session_of([("Q4_0", 20)], 64, ALL)
 
     x = np.zeros((3, 64), np.float32)
     for rows_in, panels, why in (
@@ -94,10 +155,10 @@ def test_what_does_not_fit_is_refused_by_name():
     ):
         with pytest.raises(Exception, match=why):  # ONNX Runtime has classes of its own
             session.run(None, {"rows": rows_in, "weights_0": panels})
-    session = session_of([("Q4_0", 20)], 64, ("residual", "bias"))
+    session = session_of([("Q4_0", 20)], 64, ALL[:3])
     with pytest.raises(Exception, match="experts are not known"):
         session.run(None, {"rows": x, "weights_0": rows, "experts": np.zeros((3, 1), np.int32)})
     for segments in ([("Q3_X", 20)], [("Q4_0", 0)]):
         with pytest.raises(Exception, match=r"type is unknown|out of range"):
-            session_of(segments, 64, ("residual", "bias", "experts"))
+            session_of(segments, 64, ALL)
     onnx.load_from_string(product_model([("Q4_0", 20)], 64))

@@ -18,9 +18,9 @@ from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 
-SCHEMA_VERSION = 3
-_QNN_VERSIONS = (2, SCHEMA_VERSION)
-"""What bundles for QNN may have: their graphs are the same in both."""
+SCHEMA_VERSION = 4
+_QNN_VERSIONS = (2, 3, SCHEMA_VERSION)
+"""What bundles for QNN may have: their graphs are the same in all."""
 MANIFEST_NAME = "manifest.json"
 
 MOST_OF_A_SIZE = 1 << 24

@@ -266,6 +266,30 @@ fn what_is_no_number_spoils_its_row_alone() {
 }
 
 #[test]
+fn any_bits_are_rounded_alike() {
+    let mut random = random(11);
+    let matrix = Matrix::new(WeightType::Q4_1, 16, BLOCK, &mut random);
+    for round in 0..4096 {
+        // Exponents of all numbers near each other, and now and then any bits.
+        let exponent = random() & 0x7f80_0000;
+        let x: Vec<f32> = (0..BLOCK)
+            .map(|_| match random() {
+                any if round % 4 == 0 => f32::from_bits(any << 1 ^ random()),
+                near => f32::from_bits(near << 8 & 0x807f_ffff | exponent),
+            })
+            .collect();
+        let of = |processor| {
+            let products = matrix.times(processor, &x, 1);
+            // NaN may have any bits.
+            products.into_iter().map(|x| if x.is_nan() { None } else { Some(x.to_bits()) })
+        };
+        for processor in Processor::all() {
+            assert!(of(processor).eq(of(Processor::all()[0])), "{x:?} on {}", processor.name());
+        }
+    }
+}
+
+#[test]
 fn zeros_and_the_least_numbers_give_zeros() {
     let mut random = random(9);
     for kind in WeightType::ALL {

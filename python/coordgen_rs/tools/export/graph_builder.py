@@ -43,6 +43,10 @@ class GraphBuilder:
             )
         )
 
+    def rename_last(self, output: str) -> None:
+        """Gives the first output of the last node another name."""
+        self._nodes[-1].output[0] = output
+
     def integers(self, *values: int) -> str:
         """A constant int64 vector."""
         name = "integers_" + "_".join(map(str, values))

@@ -118,6 +118,11 @@ class StoredLayer:
     attention_out_norm: StoredTensor | None = None
     ffn_out_norm: StoredTensor | None = None
 
+    @property
+    def linears(self) -> tuple[StoredLinear, ...]:
+        """Its linear layers."""
+        return self.qkv, self.attention_out, self.gate_up, self.down
+
 
 @dataclass(frozen=True)
 class StoredHead:

@@ -14,14 +14,14 @@ overwritten. Bound to the same memory as key_i, value_i they are updated in plac
 copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
 
 Why these operators: every row's bits must be the same at every M (measured, see the tests).
-- Attention is of this package's core, and so are products of weights in blocks, which add the
-  residual stream, too: what a row computes depends on the tokens of its path alone.
-- Gemm holds the weight as stored, `(out, in)`: nothing is transposed on export. The query, key and
-  value layers are one, as are gate and up: fewer, larger products at M = 1.
-- A small model's step takes longer the more nodes it has, so SiLU is one (QuickGelu with alpha 1;
-  Swish is taken apart when loaded). A sum of the residual stream and its norm are two:
-  SkipSimplifiedLayerNormalization rounds otherwise than the norm that begins a block, so that bits
-  would depend on where a model is cut into blocks.
+- Attention is of this package's core, and so are products of weights in blocks, with the norm or the
+  gate before them and the residual stream behind: what a row computes depends on the tokens of its
+  path alone, and a layer has five nodes. A small model's step takes longer the more it has.
+- Weights in float32 are Gemm's, which holds them as stored, `(out, in)`, and knows rows of two
+  dimensions only. Norms, SiLU (QuickGelu with alpha 1; Swish is taken apart when loaded) and sums
+  are nodes there. A sum and its norm are two: SkipSimplifiedLayerNormalization rounds otherwise than
+  the norm that begins a block, so that bits would depend on where a model is cut into blocks.
+- The query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width. Mixing both kinds was dropped: in float32 their bits differ.
 """
@@ -32,15 +32,19 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.cpu.linear import LayerGraph
+from coordgen_rs.tools.export.cpu.linear import LayerGraph, Rows
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.stored import StoredHead, StoredLayer, StoredLinear, StoredTensor
+from coordgen_rs.tools.export.stored import (
+    Floats,
+    StoredHead,
+    StoredLayer,
+    StoredLinear,
+    StoredTensor,
+)
 
 _OPSET = 24
 _ROWS, _SLOTS, _NODES = "rows", "slots", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
-_ANY = -1
-"""The dimension that a Reshape infers."""
 PATH: dict[str, int | str] = {"parents": _NODES, "sequences": _NODES, "lengths": 1, "span": 2}
 """What attention reads of a step, and how much of it."""
 
@@ -53,7 +57,8 @@ def block_graph(
     inputs = [float_info("hidden", 1, _ROWS, model.hidden_size)]
     outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = LayerGraph()
-    stream = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
+    is_flat = any(isinstance(it.weights, Floats) for layer in layers for it in layer.linears)
+    stream = graph.rows_of("hidden", model.hidden_size, is_flat)
     tables = {"": model.inv_freq, "window_": model.window_inv_freq}
     for prefix, inv_freq in tables.items():
         half = len(inv_freq or [])
@@ -72,17 +77,17 @@ def block_graph(
         ]
         stream = _attention(graph, model, layer, number, stream)
         stream = _feed_forward(graph, model, layer, f"layer_{number}", stream)
-    graph.node("Reshape", [stream, graph.integers(1, _ANY, model.hidden_size)], "hidden_out")
+    graph.give(stream, "hidden_out", model.hidden_size, is_flat)
     return graph.model("block", inputs, outputs, _OPSET)
 
 
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     graph = LayerGraph()
-    x = graph.node("Reshape", ["hidden", graph.integers(_ANY, model.hidden_size)], "rows")
-    normed = graph.norm("norm", x, head.norm, model.rms_norm_eps)
-    logits = graph.product("output", normed, head.output)
-    graph.node("Reshape", [logits, graph.integers(1, _ANY, model.vocab_size)], "logits")
+    is_flat = isinstance(head.output.weights, Floats)
+    hidden = graph.rows_of("hidden", model.hidden_size, is_flat)
+    logits = graph.product("output", Rows(hidden, head.norm, model.rms_norm_eps), head.output)
+    graph.give(logits, "logits", model.vocab_size, is_flat)
     return graph.model(
         "head",
         [float_info("hidden", 1, _ROWS, model.hidden_size)],
@@ -96,8 +101,8 @@ def _attention(
 ) -> str:
     """The stream plus attention over the caches, which get the new keys and values first."""
     name, epsilon = f"layer_{number}", model.rms_norm_eps
-    normed = graph.norm(f"{name}.attention_norm", stream, layer.attention_norm, epsilon)
-    qkv = graph.product(f"{name}.qkv", normed, layer.qkv)
+    rows = Rows(stream, layer.attention_norm, epsilon)
+    qkv = graph.product(f"{name}.qkv", rows, layer.qkv)
     is_windowed = number in model.window_layers
     own = "window_" if is_windowed and model.window_inv_freq is not None else ""
     is_rotated = number not in model.unrotated_layers
@@ -123,32 +128,31 @@ def _attention(
         shares_keys=0,
     )
     out, norm = layer.attention_out, layer.attention_out_norm
-    return _join(graph, model, f"{name}.attention_out", attended, out, norm, stream)
+    return _join(graph, model, f"{name}.attention_out", Rows(attended), out, norm, stream)
 
 
 def _feed_forward(
     graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, stream: str
 ) -> str:
     """The stream plus the gated feed-forward."""
-    normed = graph.norm(f"{name}.ffn_norm", stream, layer.ffn_norm, model.rms_norm_eps)
-    both = graph.product(f"{name}.gate_up", normed, layer.gate_up)
-    gated = graph.gated(name, both, model)
-    return _join(graph, model, f"{name}.down", gated, layer.down, layer.ffn_out_norm, stream)
+    rows = Rows(stream, layer.ffn_norm, model.rms_norm_eps)
+    both = Rows(graph.product(f"{name}.gate_up", rows, layer.gate_up), gate=model.activation)
+    return _join(graph, model, f"{name}.down", both, layer.down, layer.ffn_out_norm, stream)
 
 
 def _join(
     graph: LayerGraph,
     model: ModelConfig,
     name: str,
-    x: str,
+    rows: Rows,
     layer: StoredLinear,
     norm: StoredTensor | None,
     stream: str,
 ) -> str:
-    """The stream plus what a layer gives for `x`, normed and scaled."""
+    """The stream plus what a layer gives for rows, normed and scaled."""
     if norm is None and model.residual_scale == 1:
-        return graph.product(name, x, layer, stream)
-    added = graph.product(name, x, layer)
+        return graph.product(name, rows, layer, stream)
+    added = graph.product(name, rows, layer)
     if norm is not None:
         added = graph.norm(f"{name}.norm", added, norm, model.rms_norm_eps)
     if model.residual_scale != 1:

@@ -1,14 +1,30 @@
 """Linear layers in a graph, with norms and gates.
 
 In: the name of rows in the graph, and where weights are. Out: nodes for the kind of the weights.
-The layers of a decoder, and what lies around them, are in `graph.py`.
+With weights in panels a node does it all; with others a norm, a gate and a sum are nodes of their
+own. The layers of a decoder, and what lies around them, are in `graph.py`.
 """
+
+from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.graph_builder import GraphBuilder
 from coordgen_rs.tools.export.stored import Floats, Integers, Panels, StoredLinear, StoredTensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a linear layer reads."""
+
+    x: str
+    """`(.., M, in)`, or with a gate `(.., M, 2 * in)`."""
+    norm: StoredTensor | None = None
+    """The weight of the RMSNorm that they get first."""
+    epsilon: float = 0.0
+    """Of that norm."""
+    gate: str = ""
+    """`silu` or `gelu_tanh`: the first half, activated, times the second is read."""
 
 
 class LayerGraph(GraphBuilder):
@@ -21,33 +37,32 @@ class LayerGraph(GraphBuilder):
         self.constants[name] = tensor
         return name
 
+    def rows_of(self, x: str, size: int, is_flat: bool) -> str:
+        """An input `(1, M, size)`, or `(M, size)` where that is what nodes can read."""
+        return self.node("Reshape", [x, self.integers(-1, size)], "rows") if is_flat else x
+
+    def give(self, x: str, name: str, size: int, is_flat: bool) -> None:
+        """Make what the last node gives the output `name (1, M, size)`."""
+        if is_flat:
+            self.node("Reshape", [x, self.integers(1, -1, size)], name)
+        else:
+            self.rename_last(name)
+
     def norm(self, name: str, x: str, weight: StoredTensor, epsilon: float) -> str:
         """RMSNorm of the last dimension."""
         scale = self.weight(f"{name}.weight", weight)
         return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
 
-    def gated(self, name: str, both: str, model: ModelConfig) -> str:
-        """Activated gates times what they gate, `(M, ffn_size)`; `both (M, 2 * ffn_size)`."""
-        gate, up = f"{name}.gate", f"{name}.up"
-        sizes = self.integers(model.ffn_size, model.ffn_size)
-        self.split("Split", [both, sizes], [gate, up], axis=-1)
-        if model.activation == "silu":
-            gate = self.node("QuickGelu", [gate], f"{name}.silu", alpha=1.0)
-        else:
-            gate = self.node("Gelu", [gate], f"{name}.gelu", approximate="tanh")
-        return self.node("Mul", [gate, up], f"{name}.activated")
+    def product(self, name: str, rows: Rows, layer: StoredLinear, stream: str = "") -> str:
+        """The rows times the layer's weight, plus its bias: `(.., M, out)`.
 
-    def product(self, name: str, x: str, layer: StoredLinear, stream: str = "") -> str:
-        """`x (M, in)` times the layer's weight, plus its bias: `(M, out)`.
-
-        Plus `stream (M, out)`, where one is named.
+        Plus `stream (.., M, out)`, where one is named.
         """
         bias = self.weight(f"{name}.bias", layer.bias) if layer.bias else ""
+        if isinstance(layer.weights, Panels):
+            return self._panels(name, rows, layer, layer.weights, stream, bias)
+        x = self._read(name, rows, layer)
         match layer.weights:
-            case Panels(segments, types, sizes):
-                weights = [self.weight(f"{name}.weight_{i}", it) for i, it in enumerate(segments)]
-                how = {"columns": layer.in_features, "sizes": sizes, "types": ",".join(types)}
-                return self.node("Product", [x, stream, bias, "", *weights], name, **how)
             case Floats(values):
                 inputs = [x, self.weight(f"{name}.weight", values), bias]
                 out = self.node("Gemm", inputs[: 3 if bias else 2], name, transB=1)
@@ -60,3 +75,34 @@ class LayerGraph(GraphBuilder):
                 # Activations are rounded to 8 bits; level 0 gives one row other bits than many.
                 out = self.node("MatMulNBits", inputs, name, bits=8, accuracy_level=4, **how)
         return self.node("Add", [stream, out], f"{name}.added") if stream else out
+
+    def _panels(
+        self, name: str, rows: Rows, layer: StoredLinear, panels: Panels, stream: str, bias: str
+    ) -> str:
+        norm = self.weight(f"{name}.norm.weight", rows.norm) if rows.norm else ""
+        weights = [self.weight(f"{name}.weight_{i}", it) for i, it in enumerate(panels.segments)]
+        return self.node(
+            "Product",
+            [rows.x, norm, stream, bias, "", *weights],
+            name,
+            columns=layer.in_features,
+            sizes=panels.sizes,
+            types=",".join(panels.types),
+            epsilon=rows.epsilon,
+            gate=rows.gate,
+        )
+
+    def _read(self, name: str, rows: Rows, layer: StoredLinear) -> str:
+        """The rows as they are multiplied, by nodes of their own."""
+        if rows.norm is not None:
+            return self.norm(f"{name}.norm", rows.x, rows.norm, rows.epsilon)
+        if not rows.gate:
+            return rows.x
+        gate, up = f"{name}.gate", f"{name}.up"
+        sizes = self.integers(layer.in_features, layer.in_features)
+        self.split("Split", [rows.x, sizes], [gate, up], axis=-1)
+        if rows.gate == "silu":
+            gate = self.node("QuickGelu", [gate], f"{name}.silu", alpha=1.0)
+        else:
+            gate = self.node("Gelu", [gate], f"{name}.gelu", approximate="tanh")
+        return self.node("Mul", [gate, up], f"{name}.activated")
