@@ -88,6 +88,14 @@ pub enum Error {
         /// Slots that a row may see.
         attended: usize,
     },
+    /// Rows of a step that are to be committed do not ascend.
+    #[error("row {row} cannot be committed behind row {before}: rows must ascend")]
+    RowsNotAscending {
+        /// The row before it as given.
+        before: usize,
+        /// The offending row.
+        row: usize,
+    },
     /// `accept` was called without a tree that waits for it.
     #[error("nothing was proposed: call propose before accept")]
     NothingProposed,

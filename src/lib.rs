@@ -63,6 +63,7 @@
 //! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer, with `n` the rows of steps that may pay; whatever the text is and however long, but for cache misses |
 //! | [`StepInputs::fill`] | a parent for each node; with a mask `rows * (rows + tokens committed since the last fill)` entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, none behind the answer's end, a scan of the tree for each, each source's `extend` over the new tokens |
+//! | [`MovedRows::apply`](cache_rows::MovedRows::apply) | a copy of `head_dim` numbers for each head and row that is not in its slot |
 //! | [`HostDrafter::rewind`](draft::host::HostDrafter::rewind) | a new request over what stays, and a proposal for each of its steps |
 //! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 129 suffix levels; `successors` O(1) |
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
@@ -97,6 +98,8 @@
 //!   or [the tree's own parents](PathBuffers).
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
+//! - [`cache_rows`]: [`MovedRows`](cache_rows::MovedRows), how rows of a side branch come to their
+//!   slots.
 //! - [`draft::methods`]: the registry of sources and of named choices among them, ours and the
 //!   papers'.
 //! - [`draft::source`]: what a source is asked, [`Propose`], and told, [`Learn`]; both are a
@@ -205,6 +208,7 @@
 //! [`tree_shape`]: draft::choose::tree_shape
 //! [`within`]: draft::choose::within
 
+pub mod cache_rows;
 pub mod commit;
 pub mod constraint;
 pub mod draft;

@@ -53,6 +53,7 @@ __all__ = [
     "keep_allowed",
     "kernel_processor",
     "least_that_pays",
+    "move_rows",
     "name_bus_errors",
     "parse_json_text",
     "plan",
@@ -706,6 +707,26 @@ def weight_panels(weight_type: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8
     Raises:
         OptionError: The type is unknown.
         ShapeError: The shape is not that of the type.
+    """
+
+def move_rows(
+    caches: Sequence[NDArray[np.float32]], rows: NDArray[np.uint32], past_len: int
+) -> None:
+    """Move accepted rows of a step together, in place, to the slots after the committed tokens.
+
+    Row `r` stands in slot `past_len + r`, and `rows[i]` goes to slot `past_len + i`. Caches are not
+    looked at where all rows are in their slots.
+
+    Args:
+        caches: Keys and values of all layers, each `(1, kv_heads, slots, head_dim) f32`, all of one
+            shape and apart from each other; changed in place.
+        rows: `(tokens,) u32`, ascending.
+        past_len: Number of tokens that were committed before.
+
+    Raises:
+        OptionError: `past_len` is negative.
+        ShapeError: An array has another dtype or shape, is not C-contiguous, read-only or given
+            twice; rows do not ascend, or a row has no slot. Nothing was moved.
     """
 
 def name_bus_errors() -> None:

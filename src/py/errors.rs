@@ -72,9 +72,9 @@ impl From<Error> for PyErr {
             Error::ParentAfterChild { .. }
             | Error::WrongRoot { .. }
             | Error::TooManyNodes { .. } => InvalidDraftError::new_err(message),
-            Error::WrongLength { .. } | Error::StepOutOfRange { .. } => {
-                ShapeError::new_err(message)
-            }
+            Error::WrongLength { .. }
+            | Error::StepOutOfRange { .. }
+            | Error::RowsNotAscending { .. } => ShapeError::new_err(message),
             Error::NothingProposed
             | Error::NoRequest
             | Error::WrongBlock { .. }

@@ -5,6 +5,7 @@
 include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
 
 mod bus_error;
+mod cache_rows;
 mod constraint;
 mod convert;
 mod draft;
@@ -29,6 +30,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::let_go_where_a_lock_is_not_free();
     errors::register(module)?;
     bus_error::register(module)?;
+    cache_rows::register(module)?;
     constraint::register(module)?;
     holding::register(module)?;
     json::register(module)?;

@@ -26,7 +26,7 @@ def test_committed_tokens_stay_in_their_slots(actions):
             ((keys, values),) = cache.values
             for held in (keys.numpy(), values.numpy()):
                 assert held.shape == (1, 2, NUM_SLOTS, 3)
-            for array in (array for pair in cache._arrays for array in pair):
+            for array in cache._all:
                 array[:, :, cache.length : cache.length + amount] = np.array(new)[:, np.newaxis]
             cache.commit(np.arange(amount, dtype=np.uint32))
             expected += new
@@ -64,13 +64,13 @@ def test_what_stands_in_other_slots_changes_no_bit(session_of, weights):
             found = []
             for stale in (0.0, np.nan):
                 session.rewind(0)
-                for array in (array for pair in session.cache._arrays for array in pair):
+                for array in session.cache._all:
                     array[:] = stale
                 session.prefill(tokens[:length])
                 inputs.fill_chain(chain, session.length)
                 found.append(session.step(inputs)[: len(chain)].copy())
             assert np.isfinite(found[0]).all()
             assert np.array_equal(*found)
-    for array in (array for pair in session.cache._arrays for array in pair):
+    for array in session.cache._all:
         array[:] = 0
     session.rewind(0)

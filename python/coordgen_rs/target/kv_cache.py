@@ -13,6 +13,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from coordgen_rs._core import move_rows
+
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
@@ -61,6 +63,7 @@ class KvCache:
         self._arrays = [
             (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(num_layers)
         ]
+        self._all = [array for pair in self._arrays for array in pair]
         from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
         self.values = [tuple(from_numpy(array) for array in pair) for pair in self._arrays]
 
@@ -71,7 +74,7 @@ class KvCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
-        return sum(array.nbytes for pair in self._arrays for array in pair)
+        return sum(array.nbytes for array in self._all)
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order.
@@ -79,14 +82,8 @@ class KvCache:
         A path's rows ascend. Rows `0 .. n-1` are already in their slots; others are moved together,
         which changes no bit of what is computed from them.
         """
-        count = len(rows)
-        if count and rows[-1] != count - 1:
-            source = self.length + rows.astype(np.intp)
-            target = slice(self.length, self.length + count)
-            for pair in self._arrays:
-                for array in pair:
-                    array[:, :, target] = array[:, :, source]
-        self.length += count
+        move_rows(self._all, rows, self.length)
+        self.length += len(rows)
 
     def copied(self, length: int) -> list[Pair]:
         """Per layer copies of the keys and values of the first committed tokens."""

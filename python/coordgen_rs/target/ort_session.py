@@ -325,9 +325,10 @@ class OrtSession:
         start, end = self.length, self.length + len(rows)
         written, self._written = self._written, start
         self._num_canonical = min(self._num_canonical, start)
-        self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
-        self.cache.commit(rows)
         is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
+        if not is_canonical:
+            self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
+        self.cache.commit(rows)
         if (is_canonical or self.is_exact_on_branches) and self._num_canonical == start:
             self._num_canonical = end
         self._written = max(written, end)

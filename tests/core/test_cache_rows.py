@@ -1,0 +1,86 @@
+"""Rows of a commit that are moved: what is refused leaves every cache as it was."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordgen_rs._core import move_rows
+from coordgen_rs.errors import OptionError, ShapeError
+
+SHAPE = (1, 2, 12, 3)
+
+
+def caches(num=2):
+    return [np.random.default_rng(n).standard_normal(SHAPE, np.float32) for n in range(num)]
+
+
+def u32(*rows):
+    return np.array(rows, np.uint32)
+
+
+@given(st.integers(0, 4), st.sets(st.integers(0, 7)))
+def test_rows_go_where_a_gather_puts_them(past_len, rows):
+    moved, rows = caches(3), sorted(rows)
+    move_rows(moved, u32(*rows), past_len)
+    for found, before in zip(moved, caches(3), strict=True):
+        to = slice(past_len, past_len + len(rows))
+        before[:, :, to] = before[:, :, past_len + np.array(rows, np.intp)]
+        np.testing.assert_array_equal(found, before)
+
+
+def read_only(arrays):
+    arrays[-1].flags.writeable = False
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: read_only(caches()), "a cache cannot be written"),
+        (lambda: [*caches(1) * 2], "a cache cannot be written"),
+        (lambda: [caches()[0].astype(np.float64)], "C-contiguous float32"),
+        (lambda: [np.asfortranarray(caches()[0])], "strided"),
+        (lambda: [caches()[0][:, :, ::2]], "strided"),
+        (lambda: [*caches(), caches()[0][:, :1].copy()], "shapes"),
+        (lambda: [np.zeros((2, 2, 12, 3), np.float32)], r"\(1, kv_heads, slots, head_dim\)"),
+        (lambda: [np.zeros((1, 2, 12, 0), np.float32)], r"\(1, kv_heads, slots, head_dim\)"),
+        (lambda: [np.zeros((12, 3), np.float32)], r"\(1, kv_heads, slots, head_dim\)"),
+        (lambda: [None], "not <class 'NoneType'>"),
+    ],
+)
+def test_caches_that_cannot_be_moved_in_are_refused(make, message):
+    arrays = make()
+    before = [np.array(array) for array in arrays]
+    with pytest.raises(ShapeError, match=message):
+        move_rows(arrays, u32(0, 2), 1)
+    for array, kept in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+@pytest.mark.parametrize(
+    ("rows", "past_len", "message"),
+    [
+        (u32(0, 3, 2), 0, "row 2 cannot be committed behind row 3"),
+        (u32(1, 1), 0, "row 1 cannot be committed behind row 1"),
+        (u32(0, 8), 4, "4 committed tokens and 9 rows exceed 12"),
+        (u32(2**32 - 1), 2**63, "exceed 12"),
+        (np.array([0, 2]), 0, "rows must be a C-contiguous uint32"),
+    ],
+)
+def test_rows_that_no_step_can_have_are_refused(rows, past_len, message):
+    arrays = caches()
+    with pytest.raises(ShapeError, match=message):
+        move_rows(arrays, rows, past_len)
+    for array, kept in zip(arrays, caches(), strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+def test_a_negative_length_is_refused():
+    with pytest.raises(OptionError, match="past_len is -1"):
+        move_rows(caches(), u32(1), -1)
+
+
+@pytest.mark.parametrize("rows", [u32(), u32(0), u32(0, 1, 2)])
+def test_rows_in_their_slots_touch_no_cache(rows):
+    move_rows(read_only(caches()), rows, 9)
