@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs import Drafter, History, StepInputs
+from coordgen_rs import Drafter, History
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.tools.replay.records import read_records
+from coordgen_rs.tools.replay.target import RecordedSession
 from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokenize
 from support.script import run_script
 
@@ -43,10 +44,8 @@ def percentiles(values):
 def said(live, vocab_size, budget, shared):
     """Tokens a step, and microseconds a step, over the answers of `live`."""
     longest = max(len(record.prompt) + len(record.answer) for record in live)
-    rows, attended = budget + 1, longest + budget + 1
-    arrays = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    inputs = StepInputs(*arrays, np.zeros((1, 1, rows, attended), np.float32))
-    drafter = Drafter([inputs], vocab_size, history=shared, commit="compact")
+    inputs = RecordedSession([budget + 1], vocab_size, longest).step_inputs
+    drafter = Drafter(inputs, vocab_size, history=shared, commit="compact")
     tokens, proposing, accepting, beginning = 0, [], [], []
     for record in live:
         start = time.perf_counter()

@@ -1,4 +1,5 @@
-//! What a step costs beside the model: propose, fill and accept; and the filling alone.
+//! What a step costs beside the model: propose, fill and accept; and the filling alone, where a mask
+//! takes the place of paths, as on an NPU.
 //!
 //! `cargo bench --bench step`. A recorded text plays the target, so that drafts are accepted as
 //! often as lookups deserve.
@@ -26,21 +27,33 @@ const ATTENDED: usize = 4_352;
 /// Small, so that the argmax over the vocabulary does not hide the rest.
 const VOCAB_SIZE: usize = 4_096;
 
+/// What a step reads: a mask or a path, the other one empty.
+#[derive(Default)]
 struct Buffers {
     input_ids: Vec<i64>,
     position_ids: Vec<i64>,
     mask: Vec<f32>,
+    parents: Vec<i32>,
+    lengths: Vec<i32>,
+    span: Vec<i32>,
 }
 
 impl Buffers {
-    fn new(rows: usize, attended: usize) -> Self {
+    fn with_path(rows: usize, attended: usize) -> Self {
         let (input_ids, position_ids) = (vec![0; rows], vec![0; rows]);
-        Self { input_ids, position_ids, mask: vec![0.0; rows * attended] }
+        let (parents, lengths, span) = (vec![0; attended], vec![0], vec![0; 2]);
+        Self { input_ids, position_ids, parents, lengths, span, ..Self::default() }
+    }
+
+    fn with_mask(rows: usize, attended: usize) -> Self {
+        let (input_ids, position_ids) = (vec![0; rows], vec![0; rows]);
+        Self { input_ids, position_ids, mask: vec![0.0; rows * attended], ..Self::default() }
     }
 
     fn lend(&mut self) -> StepBuffers<'_> {
-        let Self { input_ids, position_ids, mask } = self;
-        StepBuffers { input_ids, position_ids, mask, path: PathBuffers::default() }
+        let Self { input_ids, position_ids, mask, parents, lengths, span } = self;
+        let path = PathBuffers { parents, lengths, span };
+        StepBuffers { input_ids, position_ids, mask, path }
     }
 }
 
@@ -70,8 +83,8 @@ impl Replay {
         };
         let mut drafter = Drafter::new(vec![source_named("automaton").unwrap()], options).unwrap();
         drafter.begin(&prompt, answer.len()).unwrap();
-        let inputs = StepInputs::new(ROWS, ATTENDED).unwrap();
-        let buffers = Buffers::new(ROWS, ATTENDED);
+        let inputs = StepInputs::new(ROWS, ATTENDED).unwrap().with_path();
+        let buffers = Buffers::with_path(ROWS, ATTENDED);
         let logits = vec![0.0; ROWS * VOCAB_SIZE];
         Self { prompt, drafter, inputs, buffers, answer, given_out: 0, logits }
     }
@@ -118,14 +131,14 @@ fn propose_and_accept(criterion: &mut Criterion) {
     }
 }
 
-fn fill(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("fill");
+fn fill_with_a_mask(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fill_with_a_mask");
     for attended in LENGTHS {
         let tokens = [TokenId(1); ROWS];
         let parents: [u32; ROWS] = std::array::from_fn(|node| node.saturating_sub(1) as u32 / 2);
         let tree = DraftTree::from_arrays(&tokens, &parents).unwrap();
         let mut inputs = StepInputs::new(ROWS, attended).unwrap();
-        let mut buffers = Buffers::new(ROWS, attended);
+        let mut buffers = Buffers::with_mask(ROWS, attended);
         let mut past_len = 0;
         group.bench_function(BenchmarkId::from_parameter(attended), |bencher| {
             bencher.iter(|| {
@@ -142,5 +155,5 @@ fn fill(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, propose_and_accept, fill);
+criterion_group!(benches, propose_and_accept, fill_with_a_mask);
 criterion_main!(benches);

@@ -27,6 +27,14 @@ def make_text(length, vocab_size=4_096):
 
 
 def make_inputs(rows, attended=ATTENDED):
+    """Step inputs as on a CPU, and the parents that a fill writes."""
+    parents = np.zeros(attended, np.int32)
+    path = parents, np.zeros(1, np.int32), np.zeros(2, np.int32)
+    return StepInputs(np.zeros(rows, np.int64), np.zeros(rows, np.int64), path=path), parents
+
+
+def make_masked_inputs(rows, attended):
+    """Step inputs as on an NPU."""
     mask = np.zeros((1, 1, rows, attended), np.float32)
     return StepInputs(np.zeros(rows, np.int64), np.zeros(rows, np.int64), mask)
 
@@ -44,7 +52,7 @@ class Replay:
         history = SharedHistory(vocab_size)
         if remembered:
             history.remember(text[:length])
-        self.drafter = Drafter([make_inputs(rows)], vocab_size, history=history)
+        self.drafter = Drafter([make_inputs(rows)[0]], vocab_size, history=history)
         self.drafter.begin(text[length - 100 if remembered else 0 : length], len(self.answer))
         self.logits = np.zeros((rows, vocab_size), np.float32)
         self.said = (np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -110,7 +118,7 @@ def test_accept(benchmark, length, rows, vocab_size):
 
 @pytest.mark.parametrize(("rows", "vocab_size"), [(16, 4_096), (16, 151_936)])
 def test_step_with_history(benchmark, length, rows, vocab_size):
-    """`propose` and `accept` of a recorded answer: what drafting costs a step, mask included."""
+    """`propose` and `accept` of a recorded answer: what drafting costs a step, inputs included."""
     replay = Replay(length, rows, vocab_size, remembered=True)
     accepted = []
 
@@ -128,18 +136,32 @@ def test_step_with_history(benchmark, length, rows, vocab_size):
         benchmark.extra_info["p99_us"] = float(1e6 * np.percentile(benchmark.stats.stats.data, 99))
 
 
-@pytest.mark.parametrize("attended", LENGTHS)
-def test_fill(benchmark, attended):
-    inputs, past_len = make_inputs(16, attended), 0
+def time_fill(benchmark, inputs):
+    """Times fills with a binary tree of 16 nodes; returns its parents, and where it was last."""
+    past_len = 0
     token_ids = np.arange(16, dtype=np.uint32)
     parents = (np.maximum(token_ids, 1) - 1) // 2
 
     def fill():
         nonlocal past_len
-        past_len = (past_len + 3) % (attended - 16)
+        past_len = (past_len + 3) % (inputs.attended - 16)
         inputs.fill(token_ids, parents, past_len)
 
     benchmark(fill)
+    return parents, past_len
+
+
+@pytest.mark.parametrize("attended", LENGTHS)
+def test_fill(benchmark, attended):
+    inputs, written = make_inputs(16, attended)
+    parents, _ = time_fill(benchmark, inputs)
+    np.testing.assert_array_equal(written[:16], [-1, *parents[1:]])
+
+
+@pytest.mark.parametrize("attended", LENGTHS)
+def test_fill_with_a_mask(benchmark, attended):
+    inputs = make_masked_inputs(16, attended)
+    _, past_len = time_fill(benchmark, inputs)
     path = past_len + np.array([0, 1, 3, 7, 15])
     seen = np.flatnonzero(inputs.mask[0, 0, 15] == 0)
     np.testing.assert_array_equal(seen, [*range(past_len), *path])

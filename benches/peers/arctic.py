@@ -9,7 +9,7 @@ arctic_inference/__init__.py, arctic_inference/suffix_decoding, and in that fold
 
 Its tree mode is filled: as many draft tokens as the budget holds, however unlikely. Both are told
 every answer, token by token as it is given out, and both count what one verification brings; its
-times are without a mask, ours with.
+times are without the inputs of a step, ours with.
 """
 
 import argparse

@@ -1,8 +1,7 @@
 """Replay: recorded answers play the target, so that drafters are measured without a model.
 
 A record's answer is what its model said, so a tree's node is accepted when its path is what stands
-there. Drafting costs what it costs in generation, with masks as on an NPU; only the target is
-missing.
+there. Drafting costs what it costs in generation on a CPU; only the target is missing.
 """
 
 import time
@@ -21,7 +20,7 @@ from coordgen_rs.tools.replay.target import RecordedDrafter, RecordedSession
 from coordgen_rs.tools.replay.templates import TokenizedRecord
 
 MOST_BUDGET = 4_095
-"""Draft tokens a step. The mask of a step has a column for each token of the longest record."""
+"""Draft tokens a step, many times what a target computes at once."""
 
 HISTORIES = ("none", "earlier-requests")
 

@@ -1,8 +1,7 @@
 """A recorded answer as a target: a `Session` that computes nothing and says what stands there.
 
 It has no logits, so its steps give out the rest of the answer, and drafters that verify against it
-(`RecordedDrafter`) read that. All else is as in generation, step inputs included: with masks, as
-on an NPU.
+(`RecordedDrafter`) read that. All else is as in generation on a CPU, step inputs included.
 """
 
 from collections.abc import Sequence
@@ -72,6 +71,6 @@ class RecordedDrafter(WrappedDrafter):
         return self.drafter.accept_recorded(logits)
 
 
-def _inputs(rows: int, attended: int) -> StepInputs:
-    mask = np.zeros((1, 1, rows, attended), np.float32)
-    return StepInputs(np.zeros(rows, np.int64), np.zeros(rows, np.int64), mask)
+def _inputs(rows: int, slots: int) -> StepInputs:
+    path = np.zeros(slots, np.int32), np.zeros(1, np.int32), np.zeros(2, np.int32)
+    return StepInputs(np.zeros(rows, np.int64), np.zeros(rows, np.int64), path=path)
