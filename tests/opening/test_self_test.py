@@ -22,6 +22,7 @@ from coordgen_rs.errors import (
     ProviderError,
     ShapeError,
 )
+from coordgen_rs.opening import self_test
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.tools.export import export_checkpoint
 
@@ -46,18 +47,37 @@ def test_result_is_kept_and_used_again(bundle, monkeypatch):
     assert [cost.base for cost in costs] == list(kept["step_us"].values())
 
 
-@pytest.mark.parametrize("context", [1, 24, 31])
-def test_a_context_shorter_than_the_widest_step_is_tested_too(tmp_path, monkeypatch, context):
+@pytest.mark.parametrize("context", [1, 2, 3, 8, 23, 24, 31])
+def test_a_context_shorter_than_what_the_test_reads_is_tested_too(tmp_path, monkeypatch, context):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=1)
     export_checkpoint(checkpoint, tmp_path / "out", weights="int8", context=context)
-    if context < 24:  # what the test itself reads does not fit
-        with pytest.raises(ShapeError):
-            open_session(tmp_path / "out")
-        return
     session = open_session(tmp_path / "out")
     assert len(session.widths) == len(session.step_costs) > 1
-    assert all(cost.per_token >= 0 for cost in session.step_costs)
+    assert all(cost.per_token == 0 for cost in session.step_costs)
+    drafted, expected = (
+        [token for step in start(session, [3], max_new_tokens=40) for token in step.token_ids]
+        for start in (generate, plain)
+    )
+    assert drafted == expected
+    assert len(drafted) == context
+
+
+def test_steps_are_timed_behind_tokens_that_are_in_memory(bundle, monkeypatch):
+    lengths = []
+
+    def step_us(session, _):
+        for array in session.cache._all:
+            assert array[0, :, : session.length].any(axis=2).all()
+        lengths.append(session.length)
+        return dict.fromkeys(session.widths, 100.0 * len(lengths))
+
+    monkeypatch.setattr(self_test, "_step_us", step_us)
+    session = open_session(bundle)
+    few, long = lengths
+    assert (few, long) == (16, min(session.capacity - session.widths[-1], 1024))
+    assert {cost.base for cost in session.step_costs} == {100.0}
+    assert {cost.per_token for cost in session.step_costs} == {100.0 / (long - few)}
 
 
 def test_nothing_that_the_test_wrote_can_be_committed(bundle):
@@ -132,7 +152,7 @@ def test_unreadable_record_is_replaced(bundle, content):
         {"exact_widths": [4, 8]},
         {"exact_widths": [1, 2]},
         {"step_us": {}},
-        {"full_step_us": {"1": -1.0, "4": 1.0, "8": 1.0, "16": 1.0, "32": 1.0}},
+        {"long_step_us": {"1": -1.0, "4": 1.0, "8": 1.0, "16": 1.0, "32": 1.0}},
     ],
     ids=str,
 )

@@ -37,8 +37,10 @@ class OpeningOptions:
 
     def __post_init__(self) -> None:
         arguments.path("path", self.path)
-        if self.width is not None:
-            arguments.count("width", self.width)
+        for name in ("threads", "width", "context"):
+            value = getattr(self, name)
+            if value is not None:
+                arguments.count(name, value)
         arguments.text("switch", self.switch)
         if self.memory_budget is not None:
             arguments.count("memory_budget", self.memory_budget, least=0)

@@ -196,8 +196,9 @@ def _load(record: Path) -> SelfTest | None:
             bool(fields["exact_prefill"]),
             bool(fields["exact_branches"]),
             _by_width(fields["step_us"]),
-            _by_width(fields["full_step_us"]),
-            int(fields["full_tokens"]),
+            int(fields["few_tokens"]),
+            _by_width(fields["long_step_us"]),
+            int(fields["long_tokens"]),
             {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
