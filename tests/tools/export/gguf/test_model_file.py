@@ -84,10 +84,21 @@ def test_exact_types_give_the_logits_of_their_float32_values(tmp_path, checkpoin
     assert np.abs(logits["keep"] - logits["fp32"]).mean() <= most * spread
 
 
-@pytest.mark.parametrize("weights", ["keep", "fp32", "int8", "int4"])
-def test_what_weights_take_is_told_before_they_are_written(tmp_path, weights):
+_MIXED = {"attn_v": "Q5_1", "ffn_up": "Q5_0", "attn": "Q4_0", "ffn": "Q4_0"}
+_WITH_FLOATS = {"attn_k": "F32", "ffn_gate": "F16", "attn": "Q4_1", "ffn": "Q8_0"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "types"),
+    [
+        *((weights, "Q4_0") for weights in ("keep", "fp32", "int8", "int4")),
+        *(("keep", types) for types in (_MIXED, _WITH_FLOATS)),
+    ],
+    ids=str,
+)
+def test_what_weights_take_is_told_before_they_are_written(tmp_path, weights, types):
     wide = write_checkpoint(tmp_path / "model", hidden=512, ffn=512, heads=4, kv_heads=2)
-    file, out = write_gguf(tmp_path / "model.gguf", wide, "Q4_0"), tmp_path / "bundle"
+    file, out = write_gguf(tmp_path / "model.gguf", wide, types), tmp_path / "bundle"
     told = export_checkpoint(file, out, weights=weights, context=128, prefill_rows=32)[weights]
     taken = sum(
         path.stat().st_size for path in out.iterdir() if path.suffix in (".weights", ".bin")

@@ -4,8 +4,9 @@ In: the path of a checkpoint and what the bundle is to be. Out: a directory for 
 """
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -37,10 +38,14 @@ from coordgen_rs.tools.export.calibration.texts import texts_for
 from coordgen_rs.tools.export.chat import write_chat
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
 from coordgen_rs.tools.export.cpu.compensation import compensated_layers
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
-from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES, QUANTIZED_TYPES
+from coordgen_rs.tools.export.cpu.quantize import (
+    BITS_OF_TYPES,
+    QUANTIZED_TYPES,
+    common_format,
+)
 from coordgen_rs.tools.export.stored import (
     Bits,
     Floats,
@@ -58,6 +63,8 @@ _WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
 """A row more costs so little that every width counts: 24 rows take an eighth less than 32."""
 _FLOAT_WIDTHS = (1, 4, 8, 16, 32)
 _DEFAULT_CONTEXT = 4096
+_TOGETHER = re.compile(r"\b(?:([qkv])|gate|up)_proj\b")
+"""Parts of names of tensors that are written as one."""
 _BITS: dict[WeightKind, tuple[Bits, Bits]] = {
     "fp32": (None, None),
     "int8": (8, 8),
@@ -146,16 +153,38 @@ def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
     block_bits, head_bits = _BITS[weights]
     is_shared, is_exact = _embedding_form(source, weights)
     in_panels = _embedding_type(source, weights) is not None
-    matrices = [(it, block_bits) for name, it in source.tensors.items() if ".layers." in name]
+    products = [(weights, block_bits) for weights in _layer_products(source)]
     if not is_shared:
-        matrices.append((source.output_tensor(), head_bits))
+        products.append(([source.output_tensor()], head_bits))
     if in_panels and not source.config.tied_head:
-        matrices.append((source.embedding_tensor(), head_bits))
-    bits = sum(math.prod(tensor.shape) * _with_scales(tensor, it) for tensor, it in matrices)
+        products.append(([source.embedding_tensor()], head_bits))
+    bits = sum(_product_bits(weights, it) for weights, it in products)
     if not in_panels:
         vocabulary = source.config.vocab_size * source.config.hidden_size
         bits += vocabulary * (32 if is_exact else 16)
     return int(bits / 8)
+
+
+def _layer_products(source: Checkpoint) -> Iterable[list[Tensor]]:
+    """The tensors of all layers; those that are written as one stand together."""
+    products: dict[str, list[Tensor]] = {}
+    for name, tensor in source.tensors.items():
+        if ".layers." in name:
+            together = _TOGETHER.sub(lambda part: "qkv" if part[1] else "gate_up", name)
+            products.setdefault(together, []).append(tensor)
+    return products.values()
+
+
+def _product_bits(weights: Sequence[Tensor], bits: Bits) -> float:
+    """Bits of weights that are written as one, as `WeightWriter.linear` chooses their form."""
+    sizes = [math.prod(tensor.shape) for tensor in weights]
+    if bits != "keep" or all(map(kept_type, weights)):
+        pairs = zip(sizes, weights, strict=True)
+        return sum(size * _with_scales(tensor, bits) for size, tensor in pairs)
+    formats = [tensor.integers.format for tensor in weights if tensor.integers is not None]
+    if len(formats) < len(weights):
+        return 32 * sum(sizes)
+    return _of_8_bits(common_format(formats)) * sum(sizes)
 
 
 def _embedding_type(source: Checkpoint, weights: WeightKind) -> str | None:
@@ -184,7 +213,11 @@ def _with_scales(tensor: Tensor, bits: Bits) -> float:
         return BITS_OF_TYPES[weight_type]
     if tensor.integers is None:
         return 32
-    form = tensor.integers.format
+    return _of_8_bits(tensor.integers.format)
+
+
+def _of_8_bits(form: IntegerFormat) -> float:
+    """Bits of an integer of 8 bits, with its part of the scale and the zero point of its block."""
     return 8 + (32 + 8 * form.has_zero_points) / form.block_size
 
 
