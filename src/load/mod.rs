@@ -1,7 +1,7 @@
 //! Which graph of a block is in memory when: what a device costs, what to do when, doing it.
 
 pub mod block_store;
-pub mod exact;
+pub mod exhaustive;
 pub mod loader;
 pub mod plan;
 pub mod profile;

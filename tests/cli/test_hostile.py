@@ -143,8 +143,11 @@ def test_an_unknown_option_is_told_before_what_is_missing_or_stands_alone(said):
 def test_help_is_a_command_too(capsys):
     assert main(["help"]) == 0
     assert "COMMAND ..." in capsys.readouterr().out
-    assert main(["help", "generate"]) == 0
-    assert "usage: coordgen generate" in capsys.readouterr().out
+    for words in (["help", "generate"], ["help", "help", "generate"]):
+        assert main(words) == 0
+        assert "usage: coordgen generate" in capsys.readouterr().out
+    assert main(["help", "help"]) == 0
+    assert "COMMAND ..." in capsys.readouterr().out
 
 
 def test_a_request_without_a_prompt_is_told_how_to_give_one(said):

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from itertools import dropwhile
 
 from coordgen_rs.cli import mistyped
 from coordgen_rs.cli.exit_codes import DONE, EXIT_CODES, FAILED, INTERRUPTED
@@ -91,8 +92,8 @@ def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | No
     if not words:
         print(FIRST_STEPS, end="")
         return DONE
-    if words[0] == "help":  # as in `git help log`
-        words = [*words[1:], "--help"]
+    if words[0] == "help":  # as in `git help log`; help of help is that of all
+        words = [*dropwhile(lambda word: word == "help", words), "--help"]
     named = next((word for word in words if word in _COMMANDS), None)
     parser = make_parser([] if named is None else [named])
     if when_loaded is not None:

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::exp::{exp, largest, sum, tanh};
 use super::keys::{Head, Keys};
 use super::nodes::{Node, TILE};
-use super::rows::prepare;
+use super::prepare::prepare;
 use super::sums::{MOST_ROWS, Vectors, Work, add, by_size};
 use super::{Layer, Step, Task};
 use crate::kernels::lanes::{Lanes, WIDTH};

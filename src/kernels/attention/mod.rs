@@ -6,7 +6,7 @@
 //!
 //! The arithmetic, of one query, in this order:
 //!
-//! - Query and key are normed and rotated (`rows.rs`).
+//! - Query and key are normed and rotated (`prepare.rs`).
 //! - A score is the sum of products, number after number, each added with a fused multiply-add; then
 //!   it is scaled, and capped where there is a cap.
 //! - Positions are taken in tiles of 64, from position 0. A tile's largest score may raise the largest
@@ -20,7 +20,7 @@
 //! | file | |
 //! |---|---|
 //! | `nodes.rs` | the tree: positions, slots, paths |
-//! | `rows.rs` | norm and rotation of a head |
+//! | `prepare.rs` | norm and rotation of a head |
 //! | `keys.rs` | a tile of keys, transposed |
 //! | `sums.rs` | the innermost loop |
 //! | `exp.rs` | powers of e, sums of lanes |
@@ -34,7 +34,7 @@ mod attend;
 pub(in crate::kernels) mod exp;
 mod keys;
 mod nodes;
-mod rows;
+mod prepare;
 mod sums;
 
 use std::ops::Range;
@@ -42,7 +42,7 @@ use std::ops::Range;
 pub use self::attend::Room;
 use self::attend::attend;
 pub use self::nodes::{Node, Nodes, TILE, Wrong};
-use self::rows::{Rotation, prepare};
+use self::prepare::{Rotation, prepare};
 use crate::kernels::lanes::{Lanes, on_processor};
 
 /// What distinguishes a layer's attention.

@@ -14,6 +14,7 @@
 //! *Make-before-break*: the old graph stays until its last run is over, and the load may stand
 //! anywhere before that; it needs memory for both, and is used where the budget has it.
 
+mod budget;
 mod fixed;
 mod just_in_time;
 mod k_star;
@@ -30,6 +31,7 @@ pub use strategy::Strategy;
 
 use crate::error::{Error, Result};
 use crate::load::timetable::Timetable;
+use budget::within;
 use just_in_time::just_in_time;
 use problem::Costs;
 use route::{Route, lay_out};
@@ -64,7 +66,7 @@ pub fn plan(strategy: Strategy, problem: &Problem<'_>) -> Result<Plan> {
     let costs = problem.costs()?;
     match strategy {
         Strategy::Auto => quickest(&costs, problem.memory_budget),
-        _ => planned(strategy, &costs, problem.memory_budget),
+        _ => within(strategy, &costs, problem.memory_budget),
     }
 }
 
@@ -82,7 +84,7 @@ fn quickest(costs: &Costs, budget: Option<u64>) -> Result<Plan> {
     let mut best: Option<Plan> = None;
     let mut least_of_all = u64::MAX;
     for strategy in CANDIDATES {
-        match planned(strategy, costs, budget) {
+        match within(strategy, costs, budget) {
             Err(Error::BudgetTooSmall { least, .. }) => least_of_all = least_of_all.min(least),
             Err(error) => return Err(error),
             Ok(plan) => {
@@ -96,19 +98,8 @@ fn quickest(costs: &Costs, budget: Option<u64>) -> Result<Plan> {
     best.ok_or(Error::BudgetTooSmall { budget: budget.unwrap_or(0), least: least_of_all })
 }
 
-/// The plan within the budget. Where what is in memory at the start leaves no room, some blocks or,
-/// if that does not do, all of them go without their G2; `Resident` needs both, and `Single` gives
-/// up G1 anyway.
-fn planned(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Result<Plan> {
-    match (strategy, budget) {
-        (Strategy::Resident | Strategy::Single, _) | (_, None) => within(strategy, costs, budget),
-        (_, Some(bytes)) => within(strategy, &costs.trimmed(bytes), budget)
-            .or_else(|_| within(strategy, &costs.trimmed(0), budget))
-            .map(|plan| Plan { lower_bound_us: costs.lower_bound_us(), ..plan }),
-    }
-}
-
-fn within(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Result<Plan> {
+/// The plan that a strategy makes, which may take more memory than the budget has.
+fn planned(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Plan {
     let routes = match strategy {
         Strategy::Resident => fixed::resident(costs),
         Strategy::Sync => fixed::sync(costs),
@@ -117,13 +108,7 @@ fn within(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Result<Plan
         Strategy::JustInTime | Strategy::Auto => just_in_time(costs, budget),
         Strategy::Single => fixed::single(costs),
     };
-    let plan = written_out(strategy, costs, &routes);
-    match budget {
-        Some(budget) if plan.peak_bytes > budget => {
-            Err(Error::BudgetTooSmall { budget, least: plan.peak_bytes })
-        }
-        _ => Ok(plan),
-    }
+    written_out(strategy, costs, &routes)
 }
 
 fn written_out(strategy: Strategy, costs: &Costs, routes: &[Route]) -> Plan {

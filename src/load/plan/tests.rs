@@ -7,7 +7,7 @@ use proptest::strategy::Strategy as Generator;
 use super::route::Clock;
 use super::*;
 use crate::ids::Graph;
-use crate::load::exact::exact;
+use crate::load::exhaustive::optimum;
 use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::simulate::simulate;
 use crate::load::timetable::ActionKind;
@@ -98,7 +98,7 @@ fn appendix_a_is_hidden_whole_just_where_the_integers_can_be_halved() {
     ] {
         let profile = partition_instance(&integers);
         let problem = problem(&profile, 2, Held::PREFILL);
-        let optimum = exact(&problem).unwrap();
+        let optimum = optimum(&problem).unwrap();
         let total: u64 = integers.iter().sum::<u64>() * 1_000;
         let short_runs = 2 * 8 * integers.len() as u64;
         assert_eq!(optimum.makespan_us <= total + short_runs, halved, "{integers:?}");
@@ -142,7 +142,7 @@ fn just_in_time_is_near_the_optimum_on_500_random_instances() {
     for _ in 0..500 {
         let (profile, num_tokens) = random_instance(&mut random, 6);
         let problem = Problem { num_tokens, ..problem(&profile, 1, Held::PREFILL) };
-        let optimum = exact(&problem).unwrap().makespan_us;
+        let optimum = optimum(&problem).unwrap().makespan_us;
         let plan = replayed(&problem, Strategy::JustInTime);
         assert!(plan.lower_bound_us <= optimum && optimum <= plan.makespan_us);
         for other in [Strategy::Greedy, Strategy::Async, Strategy::Sync, Strategy::Single] {
@@ -164,7 +164,7 @@ fn just_in_time_is_near_the_optimum_where_blocks_are_alike() {
         {
             let profile = profile(vec![block(load, 1_000, decode, 1); 6]);
             let problem = problem(&profile, num_chunks, Held::PREFILL);
-            let optimum = exact(&problem).unwrap().makespan_us as f64;
+            let optimum = optimum(&problem).unwrap().makespan_us as f64;
             let plan = replayed(&problem, Strategy::JustInTime);
             assert!(plan.makespan_us as f64 <= 1.02 * optimum, "{num_chunks} {load} {decode}");
         }

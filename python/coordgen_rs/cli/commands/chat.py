@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from coordgen_rs.cli.options import grammar as grammar_options
+from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
@@ -52,6 +53,7 @@ def add_arguments(parser: Parser) -> None:
         )
     )
     request_options.add_arguments(parser)
+    model_options.add_arguments(parser)
     parser.declare_alternatives(*grammar_options.ALTERNATIVES)
     parser.declare(
         option.flag("--no-reuse").help(
@@ -74,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     request["grammar"] = grammar_options.chosen(options)
     request["reuse_prefix"] = not options.no_reuse
     remember = not options.no_remember
-    with warnings_told(), request_options.opened(options, remember=remember) as model:
+    with warnings_told(), model_options.opened(options, remember=remember) as model:
         model.check_chat()
         dialogue = Dialogue(model, options.system, **request)
         _Talk(dialogue, is_interactive=sys.stdin is not None and sys.stdin.isatty()).run()

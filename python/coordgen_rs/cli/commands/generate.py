@@ -9,6 +9,7 @@ from typing import Any
 from coordgen_rs._core import PLAIN
 from coordgen_rs.cli.commands.compare import compare
 from coordgen_rs.cli.options import grammar as grammar_options
+from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
@@ -60,6 +61,7 @@ def add_arguments(parser: Parser) -> None:
         )
     )
     request_options.add_arguments(parser)
+    model_options.add_arguments(parser)
     parser.declare_alternatives(*grammar_options.ALTERNATIVES)
     parser.declare(
         option.flag("--compare").help(
@@ -82,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         option.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
     prompt, request = _prompt(options), request_options.request(options)
     request["grammar"] = grammar_options.chosen(options)
-    with warnings_told(), request_options.opened(options) as model:
+    with warnings_told(), model_options.opened(options) as model:
         if not prompt:
             text.tell("coordgen: the prompt is empty, so the answer may be about anything")
         if not options.chat and sys.stderr.isatty() and _has_template(model):

@@ -3,8 +3,8 @@
 import argparse
 
 from coordgen_rs.cli.options import access as access_options
+from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.warned import warnings_told
@@ -58,7 +58,7 @@ _OPTIONS = (
 def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
     parser.declare(*_OPTIONS)
-    request_options.add_model_arguments(parser)
+    model_options.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -78,10 +78,10 @@ def run(options: argparse.Namespace) -> int:
     remember = access_options.remembers(options)
     given = options.prefix_memory
     prefix_memory = _PREFIX_MEMORY if given is None else given
-    request_options.check_opening(options)
+    model_options.check(options)
     with warnings_told():
         serve(
-            lambda: request_options.opened(
+            lambda: model_options.opened(
                 options,
                 context=options.context,
                 prefix_memory=prefix_memory if remember else 0,

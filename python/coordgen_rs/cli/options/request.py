@@ -1,30 +1,15 @@
-"""The options of commands that answer: how the model is opened, and what a request asks for.
+"""What a request asks for on the command line: its limits, and how tokens are chosen.
 
-In: a parser. Out: options; from those an open `Model`, and the keywords of its methods. `generate`
-and `chat` share them.
+In: a parser. Out: options; from those the keywords of `Model`'s methods. `generate` and `chat`
+share them.
 """
 
 import argparse
-from dataclasses import fields
-from typing import Any, TypeVar
 
-from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
-from coordgen_rs.cli.options import history as history_options
-from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import provider as provider_options
+from coordgen_rs.cli.options import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
-from coordgen_rs.errors import OptionError
-from coordgen_rs.model import Model
 from coordgen_rs.model.options import RequestOptions
-from coordgen_rs.opening.options import OpeningOptions
 
-_Record = TypeVar("_Record", OpeningOptions, DraftingOptions, MemoryOptions)
-
-_CHAT_TEMPLATE = option.path("--chat-template FILE").help(
-    "a chat template in Jinja; default: the bundle's own"
-)
 _LIMITS = (
     option.text("--system TEXT").help("in a chat: what the model is told before everything else"),
     option.count("--max-new-tokens N", default=256).help(
@@ -34,31 +19,6 @@ _LIMITS = (
         "end the answer before this text; can be given more than once"
     ),
     option.flag("--ignore-eos").help("go on behind end tokens, to the limit"),
-)
-_METHODS = (
-    option.choice(
-        "--draft", [*(method.name for method in draft_methods()), PLAIN], default="auto"
-    ).help(
-        "how to draft: auto (default), another method, or plain for no drafts; see "
-        "docs/sources-and-methods.md"
-    ),
-    option.names("--sources NAME,..").help(
-        "draft from these sources only: "
-        + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for)
-    ),
-)
-_DRAFTING = (
-    option.path("--draft-model BUNDLE").help(
-        "a smaller model with the same tokenizer that also drafts; edgellm needs it"
-    ),
-    option.path("--lookup-table FILE").help(
-        "a table written by `coordgen warm-up`, for --draft diaa and blend"
-    ),
-    option.count("--budget N").help("verify at most N draft tokens per step"),
-    option.choice("--commit", ["auto", "canonical", "compact"], default="auto").help(
-        "canonical is always exact, compact where `coordgen check` says so; auto (default) takes "
-        "compact where it is"
-    ),
 )
 _SAMPLING = (
     option.number("--temperature T", least=0, default=0).help(
@@ -81,32 +41,11 @@ _SAMPLING = (
         "the same seed gives the same tokens; default: one at random, which is told"
     ),
 )
-_OPENING = (
-    option.choice("--switch", list(strategies()), default="auto").help(
-        "when to switch from the prefill graphs to the decode graphs; default %(default)s"
-    ),
-    option.size("--memory-budget BYTES").help(
-        "most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
-        "again in every pass, while others compute"
-    ),
-    option.path("--profile FILE").help(
-        "a profile from `coordgen profile`, for --switch and --memory-budget"
-    ),
-)
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the options of a request, and of opening a model."""
+    """Declare the options of a request."""
     parser.declare(*_LIMITS, *_SAMPLING)
-    add_model_arguments(parser)
-
-
-def add_model_arguments(parser: Parser) -> None:
-    """Declare the options of opening a model: what `opened` reads."""
-    parser.declare(_CHAT_TEMPLATE)
-    parser.declare_alternatives(*_METHODS)
-    parser.declare(*_DRAFTING, *history_options.OPTIONS, *_OPENING)
-    parser.declare(*provider_options.OPTIONS, shared.THREADS)
 
 
 def request(options: argparse.Namespace) -> RequestOptions:
@@ -132,64 +71,3 @@ def request(options: argparse.Namespace) -> RequestOptions:
         "seed": options.seed,
         "ignore_eos": options.ignore_eos,
     }
-
-
-def check_opening(options: argparse.Namespace) -> None:
-    """Check what opening the model is to heed.
-
-    Raises:
-        OptionError: An option would be ignored.
-    """
-    if options.draft == PLAIN and options.budget is not None:
-        raise OptionError(f"--budget is for drafts, but --draft is {PLAIN}")
-    if options.history is None:
-        option.refuse(options, ("namespace", "history_max_tokens"), "needs --history")
-    if options.fleet_history is None:
-        option.refuse(options, ("fleet_namespace",), "needs --fleet-history")
-    if options.draft == PLAIN:
-        option.refuse(
-            options,
-            ("history", "fleet_history", "draft_model", "lookup_table"),
-            f"is for drafts, but --draft is {PLAIN}",
-        )
-
-
-def opened(
-    options: argparse.Namespace,
-    *,
-    context: int | None = None,
-    prefix_memory: int = 0,
-    remember: bool = True,
-) -> Model:
-    """The model, open.
-
-    Args:
-        options: Those of `add_model_arguments`.
-        context: Same as in `Model.open`.
-        prefix_memory: Same as in `Model.open`.
-        remember: Same as in `Model.open`.
-
-    Raises:
-        OptionError: An option would be ignored.
-    """
-    check_opening(options)
-    memory = _record(MemoryOptions, options, remember=remember, prefix_memory=prefix_memory)
-    sources = options.sources or options.draft
-    drafting = _record(DraftingOptions, options, draft=sources, memory=memory)
-    with progress() as on_progress:
-        opening = _record(
-            OpeningOptions,
-            options,
-            path=options.model,
-            width=None if options.budget is None else options.budget + 1,  # the root takes a row
-            context=context,
-            provider=provider_options.chosen(options),
-            on_progress=on_progress,
-        )
-        return Model.opened(opening, drafting)
-
-
-def _record(kind: type[_Record], options: argparse.Namespace, **given: Any) -> _Record:
-    """A record: the fields that are given, and of the others the options of their names."""
-    names = {field.name for field in fields(kind)} - given.keys()
-    return kind(**given, **{name: getattr(options, name) for name in names})

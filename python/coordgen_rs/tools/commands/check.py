@@ -5,10 +5,10 @@ import json
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import provider as provider_options
-from coordgen_rs.cli.options.opening import opened
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.opening.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.check import check
 
@@ -35,7 +35,13 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check the bundle; exit code 1 if it is not lossless here."""
     question = text.read_file(options.prompt_file) if options.prompt_file else _PROMPT
-    session = opened(options, options.bundle)
+    with progress() as on_progress:
+        session = open_session(
+            options.bundle,
+            threads=options.threads,
+            provider=provider_options.chosen(options),
+            on_progress=on_progress,
+        )
     with progress() as on_progress:
         session.bundle.verify(on_progress)
     prompt = Tokenizer.of(session.bundle).encode(question)

@@ -34,7 +34,7 @@ pub struct Optimum {
 ///
 /// Costs up to `(C + 1)^N` steps for `N` blocks and `C` chunks. Fails with `BadOption` where that
 /// is above 2^32, there is no token, or a block does not start with just its G1.
-pub fn exact(problem: &Problem<'_>) -> Result<Optimum> {
+pub fn optimum(problem: &Problem<'_>) -> Result<Optimum> {
     let profile = problem.profile;
     let (num_blocks, num_chunks) = (profile.blocks().len(), profile.num_chunks(problem.num_tokens));
     let choices = (num_chunks as u64 + 1).checked_pow(num_blocks as u32);
@@ -236,7 +236,7 @@ mod tests {
             let profile = Profile::new(blocks, 4, 2).unwrap();
             let start = vec![Held::PREFILL; num_blocks];
             let problem = Problem { profile: &profile, num_tokens, start, memory_budget: None };
-            let optimum = exact(&problem).unwrap();
+            let optimum = optimum(&problem).unwrap();
             let num_windows = profile.num_chunks(num_tokens) + 1;
             let all_blocks: Vec<_> = (0..num_blocks).collect();
             let orders = permutations(&all_blocks);
@@ -262,7 +262,7 @@ mod tests {
         let profile = profile.unwrap();
         let of = |num_tokens, held| {
             let start = vec![held; 24];
-            exact(&Problem { profile: &profile, num_tokens, start, memory_budget: None })
+            optimum(&Problem { profile: &profile, num_tokens, start, memory_budget: None })
         };
         let option =
             |what| move |error| matches!(error, Error::BadOption { what: it, .. } if it == what);
