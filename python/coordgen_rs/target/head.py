@@ -47,14 +47,13 @@ class CpuHead:
         self._blocks, self._files = blocks, bundle.manifest.head.graphs
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
         self._bound: dict[int, Bound] = {}
-        self._logits: dict[int, NDArray[np.float32]] = {}
+        widest = max(buffers.rows for buffers in steps)
+        self._logits = np.zeros((widest, bundle.manifest.model.vocab_size), np.float32)
         for buffers in steps:
             file = self._files[buffers.rows]
             if file not in self._sessions:
                 self._sessions[file] = self._session(bundle, file)
                 check_head(self._sessions[file], bundle.file(file), bundle.manifest.model)
-            shape = (buffers.rows, bundle.manifest.model.vocab_size)
-            self._logits[buffers.rows] = np.zeros(shape, np.float32)
             hidden = blocks.hidden_out(buffers)
             self._bound[buffers.rows] = self._sessions[file], self._bind(file, hidden, buffers.rows)
         self._parts: list[tuple[int, int, onnxruntime.IOBinding]] = []
@@ -72,14 +71,14 @@ class CpuHead:
     def _bind(self, file: str, hidden: NDArray[np.float32], rows: int) -> onnxruntime.IOBinding:
         binding = self._sessions[file].io_binding()
         binding.bind_ortvalue_input("hidden", ort_value(hidden))
-        binding.bind_ortvalue_output("logits", ort_value(self._logits[rows][np.newaxis]))
+        binding.bind_ortvalue_output("logits", ort_value(self._logits[np.newaxis, :rows]))
         return binding
 
     def step(self, rows: int) -> NDArray[np.float32]:
         """Logits `(rows, vocab_size) f32` after a decode step, valid until the next."""
         session, binding = self._bound[rows]
         session.run_with_iobinding(binding)
-        return self._logits[rows]
+        return self._logits[:rows]
 
     def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
         """Logits of the first rows of a chunk, in parts that are valid until the next."""
@@ -94,4 +93,4 @@ class CpuHead:
         for start, first, binding in self._parts:
             if start < num_rows:
                 self._sessions[file].run_with_iobinding(binding)
-                yield self._logits[rows][start - first : num_rows - first]
+                yield self._logits[:rows][start - first : num_rows - first]

@@ -14,13 +14,13 @@ overwritten. Bound to the same memory as key_i, value_i they are updated in plac
 copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
 
 Why these operators: every row's bits must be the same at every M (measured, see the tests).
-- Attention is of this package's core, and so are products of weights in blocks, with the norm or the
-  gate before them and the residual stream behind: what a row computes depends on the tokens of its
-  path alone, and a layer has five nodes. A small model's step takes longer the more it has.
+- Attention is of this package's core, and so are products of weights in blocks, with the norm or
+  the gate before them and the residual stream behind: what a row computes depends on the tokens of
+  its path alone, and a layer has five nodes. A small model's step takes longer the more it has.
 - Weights in float32 are Gemm's, which holds them as stored, `(out, in)`, and knows rows of two
   dimensions only. Norms, SiLU (QuickGelu with alpha 1; Swish is taken apart when loaded) and sums
-  are nodes there. A sum and its norm are two: SkipSimplifiedLayerNormalization rounds otherwise than
-  the norm that begins a block, so that bits would depend on where a model is cut into blocks.
+  are nodes there. A sum and its norm are two: SkipSimplifiedLayerNormalization rounds otherwise
+  than the norm that begins a block, so bits would depend on where a model is cut into blocks.
 - The query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width. Mixing both kinds was dropped: in float32 their bits differ.
