@@ -110,4 +110,4 @@ pub unsafe fn products<L: Lanes, W: Form, const R: usize>(
 /// Bytes of a cache's line.
 const LINE: usize = 64;
 /// How far ahead weights are asked for, in bytes.
-const PREFETCHED: usize = 6144;
+const PREFETCHED: usize = 8192;
