@@ -111,7 +111,7 @@ def fuzz(target: Target, limits: list[str]) -> bool:
     figure = {name: int(value) for name, value in re.findall(r"stat::(\w+): +(\d+)", ended.stdout)}
     coverage = re.findall(r"cov: (\d+)", ended.stdout)
     print(
-        f"{target.name:14} {figure.get('number_of_executed_units', 0):>9,} runs, "
+        f"{target.name:15} {figure.get('number_of_executed_units', 0):>9,} runs, "
         f"{coverage[-1] if coverage else 0:>5} edges, "
         f"{figure.get('peak_rss_mb', 0):>5} MiB: "
         f"{'held' if ended.returncode == 0 else 'BROKEN'}",
@@ -142,7 +142,7 @@ def merge(target: Target) -> bool:
     ended = target.run("-set_cover_merge=1", "-use_counters=0", folders=[kept, found])
     files = list(kept.iterdir())
     num_bytes = sum(path.stat().st_size for path in files)
-    print(f"{target.name:14} {before:>4} files, now {len(files):>4}, {num_bytes:>7,} bytes")
+    print(f"{target.name:15} {before:>4} files, now {len(files):>4}, {num_bytes:>7,} bytes")
     return ended.returncode == 0
 
 
