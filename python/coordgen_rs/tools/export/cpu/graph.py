@@ -32,7 +32,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.cpu.linear import LayerGraph, Rows
+from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
 from coordgen_rs.tools.export.graph_builder import float_info
 from coordgen_rs.tools.export.stored import (
     Floats,
@@ -86,7 +86,8 @@ def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     graph = LayerGraph()
     is_flat = isinstance(head.output.weights, Floats)
     hidden = graph.rows_of("hidden", model.hidden_size, is_flat)
-    logits = graph.product("output", Rows(hidden, head.norm, model.rms_norm_eps), head.output)
+    rows = Rows(hidden, Norm("norm", head.norm, model.rms_norm_eps))
+    logits = graph.product("output", rows, head.output)
     graph.give(logits, "logits", model.vocab_size, is_flat)
     return graph.model(
         "head",
@@ -101,7 +102,7 @@ def _attention(
 ) -> str:
     """The stream plus attention over the caches, which get the new keys and values first."""
     name, epsilon = f"layer_{number}", model.rms_norm_eps
-    rows = Rows(stream, layer.attention_norm, epsilon)
+    rows = Rows(stream, Norm(f"{name}.attention_norm", layer.attention_norm, epsilon))
     qkv = graph.product(f"{name}.qkv", rows, layer.qkv)
     is_windowed = number in model.window_layers
     own = "window_" if is_windowed and model.window_inv_freq is not None else ""
@@ -135,7 +136,7 @@ def _feed_forward(
     graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, stream: str
 ) -> str:
     """The stream plus the gated feed-forward."""
-    rows = Rows(stream, layer.ffn_norm, model.rms_norm_eps)
+    rows = Rows(stream, Norm(f"{name}.ffn_norm", layer.ffn_norm, model.rms_norm_eps))
     both = Rows(graph.product(f"{name}.gate_up", rows, layer.gate_up), gate=model.activation)
     return _join(graph, model, f"{name}.down", both, layer.down, layer.ffn_out_norm, stream)
 
@@ -154,7 +155,7 @@ def _join(
         return graph.product(name, rows, layer, stream)
     added = graph.product(name, rows, layer)
     if norm is not None:
-        added = graph.norm(f"{name}.norm", added, norm, model.rms_norm_eps)
+        added = graph.normed(added, Norm(f"{name}.norm", norm, model.rms_norm_eps))
     if model.residual_scale != 1:
         # Not folded into weights: those of a checkpoint may be integers, which stay as they are.
         added = graph.node("Mul", [added, graph.number(model.residual_scale)], f"{name}.scaled")

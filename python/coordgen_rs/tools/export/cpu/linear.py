@@ -14,15 +14,22 @@ from coordgen_rs.tools.export.stored import Floats, Integers, Panels, StoredLine
 
 
 @dataclass(frozen=True)
+class Norm:
+    """An RMSNorm of the last dimension."""
+
+    name: str
+    weight: StoredTensor
+    epsilon: float
+
+
+@dataclass(frozen=True)
 class Rows:
     """What a linear layer reads."""
 
     x: str
     """`(.., M, in)`, or with a gate `(.., M, 2 * in)`."""
-    norm: StoredTensor | None = None
-    """The weight of the RMSNorm that they get first."""
-    epsilon: float = 0.0
-    """Of that norm."""
+    norm: Norm | None = None
+    """What they get first."""
     gate: str = ""
     """`silu` or `gelu_tanh`: the first half, activated, times the second is read."""
 
@@ -48,10 +55,11 @@ class LayerGraph(GraphBuilder):
         else:
             self.rename_last(name)
 
-    def norm(self, name: str, x: str, weight: StoredTensor, epsilon: float) -> str:
-        """RMSNorm of the last dimension."""
-        scale = self.weight(f"{name}.weight", weight)
-        return self.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=epsilon)
+    def normed(self, x: str, norm: Norm) -> str:
+        """What a norm makes of `x`."""
+        weight = self.weight(f"{norm.name}.weight", norm.weight)
+        how = {"axis": -1, "epsilon": norm.epsilon}
+        return self.node("RMSNormalization", [x, weight], norm.name, **how)
 
     def product(self, name: str, rows: Rows, layer: StoredLinear, stream: str = "") -> str:
         """The rows times the layer's weight, plus its bias: `(.., M, out)`.
@@ -79,7 +87,7 @@ class LayerGraph(GraphBuilder):
     def _panels(
         self, name: str, rows: Rows, layer: StoredLinear, panels: Panels, stream: str, bias: str
     ) -> str:
-        norm = self.weight(f"{name}.norm.weight", rows.norm) if rows.norm else ""
+        norm = self.weight(f"{rows.norm.name}.weight", rows.norm.weight) if rows.norm else ""
         weights = [self.weight(f"{name}.weight_{i}", it) for i, it in enumerate(panels.segments)]
         return self.node(
             "Product",
@@ -88,14 +96,14 @@ class LayerGraph(GraphBuilder):
             columns=layer.in_features,
             sizes=panels.sizes,
             types=",".join(panels.types),
-            epsilon=rows.epsilon,
+            epsilon=rows.norm.epsilon if rows.norm else 0.0,
             gate=rows.gate,
         )
 
     def _read(self, name: str, rows: Rows, layer: StoredLinear) -> str:
         """The rows as they are multiplied, by nodes of their own."""
         if rows.norm is not None:
-            return self.norm(f"{name}.norm", rows.x, rows.norm, rows.epsilon)
+            return self.normed(rows.x, rows.norm)
         if not rows.gate:
             return rows.x
         gate, up = f"{name}.gate", f"{name}.up"
