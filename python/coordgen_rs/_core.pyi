@@ -692,7 +692,7 @@ def prompt_rows(
     """
 
 def kernel_processor() -> str:
-    """What products are computed with here: "AVX-512 VNNI", "AVX2", or "portable"."""
+    """What products are computed with here: "AVX-512 VNNI", "AVX-VNNI", "AVX2", or "portable"."""
 
 def weight_panels(weight_type: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The weights of a matrix in the order in which products read them.

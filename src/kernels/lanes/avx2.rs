@@ -1,12 +1,13 @@
-//! AVX2 with fused multiply-adds and float16: two registers for sixteen lanes.
+//! AVX2 with fused multiply-adds and float16, with and without integer products (AVX-VNNI): two
+//! registers for sixteen lanes.
 
 use std::arch::x86_64::*;
 
 use super::{LARGEST, Lanes};
 
-/// A processor with AVX2, FMA and F16C.
+/// A processor with AVX2, FMA and F16C, and where it is `WITH_VNNI` AVX-VNNI.
 #[derive(Clone, Copy)]
-pub struct Avx2;
+pub struct Avx2<const WITH_VNNI: bool>;
 
 /// Both halves of two operands.
 macro_rules! both {
@@ -15,7 +16,7 @@ macro_rules! both {
     };
 }
 
-impl Lanes for Avx2 {
+impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     type Floats = [__m256; 2];
     type Integers = [__m256i; 2];
     type Bytes = [__m256i; 2];
@@ -125,6 +126,9 @@ impl Lanes for Avx2 {
     unsafe fn dot(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
         let four = unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) };
         let four = [four; 2];
+        if WITH_VNNI {
+            return both!(_mm256_dpbusd_avx_epi32(sum, weights, four));
+        }
         both!(dot(sum, weights, four))
     }
 

@@ -104,6 +104,9 @@ pub enum Kind {
     /// See [`Avx2`].
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// See [`Avx2`].
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// See [`Avx512`].
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -119,6 +122,9 @@ impl Processor {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx2") && has!("fma") && has!("f16c") {
                 kinds.push(Self(Kind::Avx2));
+                if has!("avxvnni") {
+                    kinds.push(Self(Kind::AvxVnni));
+                }
             }
             if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512vnni") {
                 kinds.push(Self(Kind::Avx512));
@@ -139,6 +145,8 @@ impl Processor {
             Kind::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => "AVX-VNNI",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "AVX-512 VNNI",
         }
@@ -163,7 +171,12 @@ macro_rules! on_processor {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2($($argument: $type),*) {
-                unsafe { $generic::<lanes::Avx2>($($argument),*) }
+                unsafe { $generic::<lanes::Avx2<false>>($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+            unsafe fn avx_vnni($($argument: $type),*) {
+                unsafe { $generic::<lanes::Avx2<true>>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,fma")]
@@ -176,6 +189,8 @@ macro_rules! on_processor {
                     Kind::Portable => $generic::<lanes::Portable>($($argument),*),
                     #[cfg(target_arch = "x86_64")]
                     Kind::Avx2 => avx2($($argument),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Kind::AvxVnni => avx_vnni($($argument),*),
                     #[cfg(target_arch = "x86_64")]
                     Kind::Avx512 => avx512($($argument),*),
                 }
