@@ -28,6 +28,16 @@ pub(crate) enum Readers {
     Owner,
 }
 
+/// Whom a lock keeps out.
+#[cfg(any(feature = "python", test))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holding {
+    /// Everybody else.
+    Alone,
+    /// Whoever wants it alone; many may hold it so.
+    Shared,
+}
+
 /// What became of asking for a lock on a file or folder.
 #[derive(Debug)]
 pub(crate) enum Lock {
@@ -102,8 +112,11 @@ fn create_folder_with(
 
 /// Asks for the lock on an existing file or folder, without waiting.
 #[cfg(any(feature = "python", test))]
-pub(crate) fn lock(path: &Path) -> io::Result<Lock> {
-    lock_with(path, File::try_lock)
+pub(crate) fn lock(path: &Path, holding: Holding) -> io::Result<Lock> {
+    match holding {
+        Holding::Alone => lock_with(path, File::try_lock),
+        Holding::Shared => lock_with(path, File::try_lock_shared),
+    }
 }
 
 fn lock_with(path: &Path, try_lock: impl FnOnce(&File) -> TryLock) -> io::Result<Lock> {
@@ -304,7 +317,23 @@ mod tests {
             file.try_lock()
         };
         assert!(matches!(lock_with(&path, removed), Ok(Lock::Gone)));
-        assert!(matches!(lock(&path), Ok(Lock::Gone)));
+        assert!(matches!(lock(&path, Holding::Alone), Ok(Lock::Gone)));
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn many_share_a_lock_that_nobody_gets_alone() {
+        let path = place("shared");
+        fs::write(&path, "").unwrap();
+        let ask = |holding| lock(&path, holding).unwrap();
+        let shared = [ask(Holding::Shared), ask(Holding::Shared)];
+        assert!(shared.iter().all(|lock| matches!(lock, Lock::Held(_))), "{shared:?}");
+        assert!(matches!(ask(Holding::Alone), Lock::Anothers));
+        drop(shared);
+        let alone = ask(Holding::Alone);
+        assert!(matches!(alone, Lock::Held(_)));
+        assert!(matches!(ask(Holding::Shared), Lock::Anothers));
+        drop(alone);
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }

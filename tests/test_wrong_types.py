@@ -16,7 +16,7 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.opening.session import records_directory
+from coordgen_rs.opening.cache import cache_directory
 
 WRONG = (object(), 3.5, ["x", 3], {"a": 1}, b"x", "no such", "\udcff", -7, True)
 FITS = {
@@ -127,9 +127,9 @@ def test_a_model_shows_what_it_is(bundle):
 def test_a_relative_cache_directory_is_ignored(monkeypatch, tmp_path, chosen):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", chosen)
-    assert records_directory() == tmp_path / ".cache" / "coordgen_rs"
+    assert cache_directory() == tmp_path / ".cache" / "coordgen_rs"
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path("/elsewhere")))
-    assert records_directory() == Path("/elsewhere/coordgen_rs")
+    assert cache_directory() == Path("/elsewhere/coordgen_rs")
 
 
 def test_a_seed_is_drawn_and_told_and_repeats_the_answer(model):

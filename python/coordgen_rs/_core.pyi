@@ -315,12 +315,13 @@ class Lock:
 
     Args:
         path: What to lock.
+        shared: Whether other locks of this kind may be held at the same time.
 
     Raises:
         OSError: It cannot be opened.
     """
 
-    def __new__(cls, path: PathLike[str]) -> Lock: ...
+    def __new__(cls, path: PathLike[str], *, shared: bool = False) -> Lock: ...
     @property
     def is_mine(self) -> bool:
         """It is held, and what it is held on still has its name; or there are no locks here."""

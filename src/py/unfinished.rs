@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use crate::unfinished::{self, Readers};
+use crate::unfinished::{self, Holding, Readers};
 
 #[doc = stub_doc!("Lock")]
 #[pyclass(frozen, module = "coordgen_rs._core", name = "Lock")]
@@ -23,8 +23,10 @@ struct PyLock {
 #[pymethods]
 impl PyLock {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let lock = py.detach(|| unfinished::lock(&path));
+    #[pyo3(signature = (path, *, shared = false))]
+    fn new(py: Python<'_>, path: PathBuf, shared: bool) -> PyResult<Self> {
+        let holding = if shared { Holding::Shared } else { Holding::Alone };
+        let lock = py.detach(|| unfinished::lock(&path, holding));
         Ok(lock.map_err(|error| os_error(&error, &path))?.into())
     }
 

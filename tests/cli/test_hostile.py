@@ -119,7 +119,7 @@ def test_without_a_command_the_first_steps_are_shown(capsys):
     assert main([]) == 0
     out = capsys.readouterr().out
     words = [line.split()[1] for line in out.splitlines() if line.startswith("  coordgen ")]
-    assert words == ["export", "chat", "generate", "serve", "doctor"]
+    assert words == ["chat", "generate", "serve", "export", "doctor"]
 
 
 def test_an_unknown_command_is_told(said):

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class Bundle:
     """A file that may ask for a begin token which the tokenizer's own file does not put."""
 
     @classmethod
-    def open(cls, path: str | Path) -> "Bundle":
+    def open(cls, path: str | Path) -> Self:
         """Read the manifest and check that every file is there with its right size.
 
         Args:
@@ -168,16 +168,16 @@ def _lack(path: Path) -> str:
     configs = GENIE_CONFIG_NAME, GENAI_CONFIG_NAME
     if path.name in configs or any((path / name).exists() for name in configs):
         return "it is another tool's, which open_bundle and open_session open"
-    if path.suffix == ".gguf" or (path / "config.json").exists():
-        return f"it is a checkpoint, so export it first: coordgen export {path} bundle"
+    if (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").exists():
+        return "it is a checkpoint, which open_bundle and open_session convert"
     if path.is_file():
         return "it is a file, expected a directory"
     if path.exists():
         return f"no {MANIFEST_NAME}; coordgen export writes a bundle"
     if str(path).startswith("hf:"):
-        return f"export it first, and give what that writes: coordgen export {path} bundle"
+        return "it is a model's name, which open_bundle and open_session fetch and convert"
     if str(path).startswith(("http:/", "https:/")):
-        return "it is an address; coordgen export hf:OWNER/NAME bundle fetches a model"
+        return "it is an address; a model of the Hugging Face Hub is called hf:OWNER/NAME"
     if len(path.parts) == len(("OWNER", "NAME")) and not path.parent.exists():
-        return f"it does not exist; coordgen export hf:{path} bundle fetches a model of that name"
+        return f"it does not exist; a model of that name on the Hugging Face Hub is hf:{path}"
     return "it does not exist"

@@ -27,6 +27,8 @@ MOST_OF_A_SIZE = 1 << 24
 """No known model has a larger size of any kind; a damaged file may, and would fill the memory."""
 
 MOST_ROWS = 1 << 12
+DEFAULT_CONTEXT = 4096
+"""Most tokens of a request on CPU, where a longer context was not asked for."""
 _MOST_BYTES = 1 << 50
 
 WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]

@@ -30,6 +30,7 @@ _COMMANDS = {
         "let a model read texts, and save which tokens it expects after each token",
     ),
     "plan": ("tools", "plan when to load which graph during a prefill, by every strategy"),
+    "cache": ("cli", "list and remove what was converted when it was opened"),
     "doctor": ("cli", "what this installation and machine can do, and what is missing"),
     "completion": ("cli", "print a script that completes commands in a shell"),
 }
@@ -42,14 +43,14 @@ FIRST_STEPS = """\
 coordgen: faster text generation on device, with the same tokens
 
 what to type next:
-  coordgen export MODEL bundle --weights int8
-                                   convert a model: a Hugging Face directory or hf:OWNER/NAME; for
-                                   a GGUF file leave --weights out, it keeps its own (a folder of
-                                   ONNX Runtime GenAI needs no conversion)
-  coordgen chat bundle             talk with it
-  coordgen generate --model bundle --chat --user "..." --compare
+  coordgen chat MODEL              talk with a model: a GGUF file, a Hugging Face directory or
+                                   hf:OWNER/NAME, which is converted when it is first opened, or
+                                   a folder of ONNX Runtime GenAI
+  coordgen generate --model MODEL --chat --user "..." --compare
                                    answer one message, with and without drafts
-  coordgen serve bundle            a server for OpenAI clients, with a chat page
+  coordgen serve MODEL             a server for OpenAI clients, with a chat page
+  coordgen export MODEL bundle --weights int8
+                                   convert a model to a folder of your own, with other weights
   coordgen doctor                  what this machine can do, and what is missing
 
 coordgen --help lists all commands; coordgen COMMAND --help explains one

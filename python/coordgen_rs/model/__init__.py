@@ -115,15 +115,17 @@ class Model:
         prefix_memory: int = 0,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Self:
-        """Open a bundle. The first time on a machine it is tested, which takes a few seconds.
+        """Open a model. The first time on a machine it is tested, which takes a few seconds.
 
         Args:
             path: A directory written by `coordgen export`, or a folder of ONNX Runtime GenAI or
-                Genie.
+                Genie. Or a GGUF file, a Hugging Face directory or `hf:OWNER/NAME`, which is
+                converted into the user's cache when it is first opened (`coordgen cache`).
             threads: Compute threads of the process; None for one per core.
             width: Use only decode graphs up to this width; None uses all.
             context: Most tokens of prompt and answer together, but for the answer's last; None for
-                as many as the bundle was exported for.
+                as many as the bundle was exported for. What is converted here has room for 4,096,
+                or for more where they are asked for.
             draft: Where drafts come from: the name of a method, the names of sources, or "plain".
             commit: "canonical" (exact everywhere), "compact" (exact where `coordgen check` says
                 so), or "auto": compact where side branches were exact when the bundle was tested.
@@ -152,11 +154,12 @@ class Model:
             prefix_memory: Most bytes of prefixes of earlier requests that are kept, so that
                 dialogues which take turns are not read again; 0 keeps only the last request's.
             on_progress: Called with what is being done, how much is done, and how much there is;
-                only where a bundle is verified or tested.
+                only where something is converted, verified or tested.
 
         Raises:
             OptionError: An option is unknown or out of range, or two exclude each other.
             BundleError, BundleDamagedError: A bundle cannot be used; the message names the file.
+            CheckpointError, ExportError: The path cannot be converted, or the cache not written.
             DraftModelError: The draft model has another tokenizer or vocabulary.
             LookupTableError: The look-up table cannot be used.
             HistoryError, HistoryMismatchError: The history cannot be used.

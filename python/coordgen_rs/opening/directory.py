@@ -1,7 +1,8 @@
 """The kinds of directories that can be run: bundles of ours, and those of other tools as they are.
 
-In: a user's path. Out: a `Bundle` of the kind that lies there, and the device that runs it. What is
-known of other tools' directories (`foreign/`), and QNN, are only imported when they are used.
+In: a user's path. Out: a `Bundle` of the kind that lies there, and the device that runs it. A
+checkpoint is converted first. What is known of other tools' directories (`foreign/`), of
+conversions, and of QNN, is only imported when it is used.
 """
 
 from collections.abc import Callable
@@ -33,20 +34,36 @@ class DirectoryKind:
     is_foreign: bool = True
 
 
-def open_bundle(path: str | Path) -> Bundle:
-    """Open a bundle, or a folder of ONNX Runtime GenAI or Genie as it is.
+def open_bundle(
+    path: str | Path,
+    *,
+    context: int | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Bundle:
+    """Open a bundle, a checkpoint, or a folder of ONNX Runtime GenAI or Genie as it is.
 
     Args:
-        path: The directory, or the genai_config.json or genie_config.json in it.
+        path: The directory, or the genai_config.json or genie_config.json in it. Or a GGUF file, a
+            Hugging Face directory or `hf:OWNER/NAME`, which is converted when it is first opened.
+        context: How many tokens a conversion is to have room for; None for 4,096, or as many as the
+            model can read.
+        on_progress: Called with what is being done, how much is done, and how much there is; only
+            when a checkpoint is converted.
 
     Raises:
+        CheckpointError, ExportError: A checkpoint cannot be converted.
         BundleError: There is no such directory, or it cannot be used; the message names the file
             or what is not supported.
         BundleDamagedError: A file is missing or of another size; the message names it.
-        OptionError: `path` is no path.
+        OptionError: `path` is no path, or a package for the conversion is missing.
     """
     path = arguments.path("path", path)
     kind = next(kind for kind in KINDS.values() if kind.is_at(path))
+    if not kind.is_foreign and not (path / MANIFEST_NAME).exists():
+        from coordgen_rs.opening.conversion import is_checkpoint, open_converted
+
+        if is_checkpoint(path):
+            return open_converted(path, context=context, on_progress=on_progress)
     return kind.open(path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError, arguments
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.opening.cache import cache_directory
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
@@ -43,7 +43,8 @@ def open_session(
     """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
 
     Args:
-        path: The bundle's directory, or a folder of ONNX Runtime GenAI or Genie.
+        path: The bundle's directory, a checkpoint or another tool's folder; same as in
+            `open_bundle`.
         threads: Compute threads of the process; None for one per core.
         width: Use only decode graphs up to this width; None uses all.
         switch: When to switch from prefill graphs to decode graphs: "auto" or another of
@@ -53,7 +54,7 @@ def open_session(
         profile: What its blocks cost, for plans; None estimates them from their sizes.
         provider: What runs it; None leaves the choice to the bundle.
         on_progress: Called with what is being done, how much is done, and how much there is; only
-            when a bundle is verified or tested.
+            when something is converted, verified or tested.
 
     Returns:
         A session that uses only exact widths, and knows the cost of each.
@@ -62,6 +63,7 @@ def open_session(
         BundleError, BundleDamagedError: The bundle is incomplete, altered or of another version;
             the message names the file. SHA-256 sums are computed on the first opening and
             whenever a file's size or modification time differs from the record.
+        CheckpointError, ExportError: A checkpoint cannot be converted.
         BlockLoadError: A block's graph cannot be loaded; the message names block and file.
         OptionError: `threads` cannot be set, the strategy is unknown, or a number is out of range.
         MemoryBudgetError: The budget is too small; the message says how much is needed. Or the
@@ -92,7 +94,8 @@ def session_opened(options: OpeningOptions) -> OrtSession:
         MemoryBudgetError: The machine's memory is too small; other errors are those of
             `open_session`, and of `Profile.find`.
     """
-    profile, bundle = options.found_profile(), open_bundle(options.path)
+    profile = options.found_profile()
+    bundle = open_bundle(options.path, context=options.context, on_progress=options.on_progress)
     record = _record_path(bundle, options)
     result = None if record is None else _load(record)
     files = _stamps(bundle)
@@ -155,7 +158,7 @@ def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
     None for a user without a home directory: each opening then tests the bundle again.
     """
     threads, budget = set_threads(options.threads), options.memory_budget
-    records = records_directory()
+    records = cache_directory()
     if records is None:
         return None
     conditions = [
@@ -170,17 +173,6 @@ def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return records / f"{name}.json"
-
-
-def records_directory() -> Path | None:
-    """Where results of self-tests are kept; None for a user without a home directory."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        # The specification says that a relative one is to be ignored.
-        cache = chosen if chosen.is_absolute() else Path.home() / ".cache"
-    except RuntimeError:  # no HOME, and the user id has no entry in the password file
-        return None
-    return cache / "coordgen_rs"
 
 
 def _stamps(bundle: Bundle) -> dict[str, tuple[int, int]]:

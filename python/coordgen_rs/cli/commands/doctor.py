@@ -19,11 +19,13 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.opening.cache import cache_directory
 from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.opening.session import recorded_self_test, records_directory
+from coordgen_rs.opening.session import recorded_self_test
 from coordgen_rs.target.machine import cpu_features, memory_bytes
 from coordgen_rs.target.onnx_runtime import kernel_library
 
@@ -76,7 +78,9 @@ def run(options: argparse.Namespace) -> int:
     found = facts()
     try:
         if options.bundle is not None:
-            found["bundle"] = _bundle_facts(open_bundle(options.bundle))
+            with progress() as on_progress:
+                bundle = open_bundle(options.bundle, on_progress=on_progress)
+            found["bundle"] = _bundle_facts(bundle)
     finally:
         print(json.dumps(found, indent=2) if options.json else "\n".join(_lines(found)))
     return 0
@@ -84,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 def facts() -> dict[str, Any]:
     """What can be found out without a model, as JSON."""
-    records = records_directory()
+    records = cache_directory()
     machine = machine_facts()
     return {
         "versions": {

@@ -6,6 +6,7 @@ from coordgen_rs.cli.options import shared
 from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.opening.directory import open_bundle
 
 EXAMPLES = """\
@@ -21,7 +22,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what the manifest says."""
-    manifest = open_bundle(options.bundle).manifest
+    with progress() as on_progress:
+        manifest = open_bundle(options.bundle, on_progress=on_progress).manifest
     if options.json:
         print(manifest.to_json(), end="")
         return 0

@@ -2,7 +2,10 @@
 
 from coordgen_rs.cli.options import option
 
-BUNDLE_HELP = "from `coordgen export`, or a folder with genai_config.json or genie_config.json"
+BUNDLE_HELP = (
+    "from `coordgen export`, or a folder with genai_config.json or genie_config.json; a GGUF file, "
+    "a Hugging Face directory or hf:OWNER/NAME is converted when it is first opened"
+)
 
 EXPORTED_BUNDLE = option.path("bundle BUNDLE").help("from `coordgen export`")
 BUNDLE = option.path("bundle BUNDLE").help(BUNDLE_HELP)

@@ -170,11 +170,11 @@ def test_a_path_that_is_no_checkpoint_says_what_it_is(tmp_path, checkpoint):
     file = write_gguf(tmp_path / "model.gguf", checkpoint)
     with pytest.raises(CheckpointError, match=r"give the file, .*model\.gguf"):
         open_checkpoint(tmp_path)
-    with pytest.raises(BundleError, match=r"model\.gguf is not a bundle: .*export it first"):
+    with pytest.raises(BundleError, match=r"model\.gguf is not a bundle: .*open_session convert"):
         Bundle.open(file)
     with pytest.raises(BundleError, match="nowhere is not a bundle: it does not exist"):
         Bundle.open(tmp_path / "nowhere")
-    with pytest.raises(BundleError, match=r"hf:some/model is not a bundle: export it first"):
+    with pytest.raises(BundleError, match=r"hf:some/model is not a bundle: .* fetch and convert"):
         Bundle.open("hf:some/model")
 
 

@@ -36,6 +36,17 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     return replace(source, read_tokenizer=partial(_given_tokenizer, tokenizer, source))
 
 
+def fetched(path: Path) -> Path:
+    """Where a checkpoint is on this machine: the path itself, or what a name of the hub gave.
+
+    Raises:
+        CheckpointError: It cannot be fetched.
+        OptionError: The path is of the form `hf:..`, and malformed, or huggingface_hub is absent.
+    """
+    name = hub_name(path)
+    return path if name is None else fetch(name, check=read_config)
+
+
 def _given_tokenizer(path: Path, source: Checkpoint) -> str:
     """The text of a tokenizer.json that the user gives.
 
@@ -64,9 +75,7 @@ def _open(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: Something is missing or damaged.
     """
-    name = hub_name(path)
-    if name is not None:
-        path = fetch(name, check=read_config)
+    path = fetched(path)
     if (path / "config.json").is_file():
         return open_hugging_face(path)
     if path.is_file() and _is_gguf(path):

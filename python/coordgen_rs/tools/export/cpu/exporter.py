@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from coordgen_rs.bundle.manifest import (
+    DEFAULT_CONTEXT,
     MOST_ROWS,
     BlockFiles,
     EmbeddingFile,
@@ -62,7 +63,6 @@ from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken,
 _WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
 """A row more costs so little that every width counts: 24 rows take an eighth less than 32."""
 _FLOAT_WIDTHS = (1, 4, 8, 16, 32)
-_DEFAULT_CONTEXT = 4096
 _TOGETHER = re.compile(r"\b(?:([qkv])|gate|up)_proj\b")
 """Parts of names of tensors that are written as one."""
 _BITS: dict[WeightKind, tuple[Bits, Bits]] = {
@@ -129,7 +129,7 @@ def export_checkpoint(
         refuse_taken(Path(out))
         source = open_checkpoint(Path(checkpoint), None if tokenizer is None else Path(tokenizer))
         if context is None:
-            context = min(source.config.max_positions, _DEFAULT_CONTEXT)
+            context = min(source.config.max_positions, DEFAULT_CONTEXT)
         weights = weights or ("keep" if source.is_gguf else "fp32")
         has_text = calibration is not None
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)

@@ -1,0 +1,391 @@
+"""A checkpoint that is opened as it is: converted once, by what it holds, and never half."""
+
+import builtins
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gguf", reason="the gguf package is not installed")
+
+from checkpoints import write_checkpoint
+from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
+from coordgen_rs.cli.main import main as coordgen
+from coordgen_rs.errors import (
+    BundleDamagedError,
+    CheckpointError,
+    ExportError,
+    OptionError,
+    UnsupportedModelError,
+)
+from coordgen_rs.files.unfinished import held_name
+from coordgen_rs.opening import conversion
+from coordgen_rs.opening.cache import cache_directory, conversions
+from coordgen_rs.tools import export
+from coordgen_rs.tools.export import export_checkpoint
+from gguf_files import write_gguf
+from killed import names, small_disk
+
+_OPEN = """
+import sys
+from coordgen_rs import open_bundle
+bundle = open_bundle(sys.argv[1])
+print(bundle.path, flush=True)
+sys.stdin.read()
+"""
+_HALF = """
+import sys
+from coordgen_rs import open_bundle
+from coordgen_rs.tools.export.writer import Staging
+def write(staging, name, data):
+    if name == "head.onnx":
+        print("half", flush=True)
+        sys.stdin.read()
+    written(staging, name, data)
+Staging.write, written = write, Staging.write
+open_bundle(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A Hugging Face directory, and two files of other weights; none is to be changed."""
+    folder = tmp_path_factory.mktemp("models")
+    small = {"hidden": 32, "ffn": 32, "head_dim": 32, "layers": 1}
+    for seed, name in enumerate(("model", "other")):
+        write_checkpoint(folder / name, seed=seed, **small)
+        write_gguf(folder / f"{name}.gguf", folder / name, "Q4_0")
+    return folder
+
+
+@pytest.fixture
+def file(models, tmp_path, monkeypatch):
+    """A file of one's own, and a cache in which nothing is yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Path(shutil.copy(models / "model.gguf", tmp_path / "model.gguf"))
+
+
+@pytest.fixture
+def exports(monkeypatch):
+    """What was exported, in order."""
+    done = []
+
+    def counted(checkpoint, *rest, **options):
+        done.append(Path(checkpoint).name)
+        return export_checkpoint(checkpoint, *rest, **options)
+
+    monkeypatch.setattr(export, "export_checkpoint", counted)
+    return done
+
+
+def converted():
+    return cache_directory() / "converted"
+
+
+def started(code, *arguments):
+    """A process that runs until its input ends."""
+    command = [sys.executable, "-P", "-c", code, *map(str, arguments)]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, **streams)
+
+
+def test_a_file_answers_as_the_bundle_that_is_exported_from_it(file, tmp_path, exports):
+    export_checkpoint(file, tmp_path / "bundle")
+    prompt = [5, 6, 7, 5, 6]
+    answers = [
+        [token for step in generate(session, prompt, max_new_tokens=12) for token in step.token_ids]
+        for session in map(open_session, (file, tmp_path / "bundle", file))
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    assert exports == ["model.gguf"]
+    with Model.open(file, context=99) as model:
+        assert model.context == 99
+    assert exports == ["model.gguf"]
+
+
+def test_a_second_opening_reads_no_weights_of_the_file(file, exports, monkeypatch):
+    first = open_bundle(file)
+    monkeypatch.setattr(conversion, "open_regular", lambda path: pytest.fail(f"{path} was read"))
+    second = open_bundle(str(file))
+    assert (first.path, exports) == (second.path, ["model.gguf"])
+    assert second.path.name == "model"
+    assert second.manifest.weights == "keep"
+
+
+def test_files_are_told_apart_by_what_they_hold(file, models, exports):
+    first = open_bundle(file)
+    os.utime(file, (1, 1))
+    same = [open_bundle(file), open_bundle(shutil.copy(file, file.with_name("copy.gguf")))]
+    assert [bundle.path for bundle in same] == [first.path] * 2
+    assert exports == ["model.gguf"]
+    stat = file.stat()
+    other = file.with_name("other")
+    shutil.copy(models / "other.gguf", other)
+    assert other.stat().st_size == stat.st_size
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    other.replace(file)
+    changed = open_bundle(file)
+    assert exports == ["model.gguf"] * 2
+    assert changed.path != first.path
+    assert changed.manifest.files != first.manifest.files
+    assert open_bundle(models / "model.gguf").path == first.path
+
+
+def test_a_file_without_its_suffix_is_known_by_its_first_bytes(file, exports):
+    assert open_bundle(file.rename(file.with_name("blob"))).path.name == "blob"
+    assert exports == ["blob"]
+
+
+def test_a_directory_is_converted_by_all_that_an_export_reads(models, file, exports):
+    checkpoint = Path(shutil.copytree(models / "model", file.with_name("my model")))
+    first = open_bundle(checkpoint)
+    assert (first.path.name, first.manifest.weights) == ("my_model", "fp32")
+    (checkpoint / "README.md").write_text("of no matter")
+    assert open_bundle(checkpoint).path == first.path
+    (checkpoint / "chat_template.jinja").write_text("{{ messages }}")
+    assert open_bundle(checkpoint).manifest.chat is not None
+    assert exports == ["my model"] * 2
+
+
+def test_a_longer_context_than_an_export_takes_is_another_conversion(file, exports, monkeypatch):
+    monkeypatch.setattr(conversion, "DEFAULT_CONTEXT", 128)
+    contexts = [None, 99, 256, 256]
+    bundles = [open_bundle(file, context=context) for context in contexts]
+    assert [bundle.manifest.context for bundle in bundles] == [512, 512, 256, 256]
+    assert len(exports) == 2
+    with pytest.raises(OptionError, match="context is 513, expected 1 to 512"):
+        open_bundle(file, context=513)
+
+
+def test_progress_is_told_of_the_first_opening_alone(file):
+    told = []
+    open_bundle(file, on_progress=lambda what, done, total: told.append((what, done / total)))
+    words = [what for what, _ in told]
+    assert words[0] == "reading model.gguf"
+    assert {"embedding", "layer 0", "head", "done"} <= set(words)
+    assert all(0 <= done <= 1 for _, done in told)
+    told.clear()
+    open_bundle(file, on_progress=lambda *said: told.append(said))
+    assert told == []
+
+
+def test_a_conversion_that_was_killed_half_way_is_made_anew(file, exports):
+    with started(_HALF, file) as process:
+        assert process.stdout.readline() == b"half\n", process.stderr.read()
+        process.send_signal(signal.SIGKILL)
+    (entry,) = (path for path in converted().iterdir() if path.is_dir())
+    assert any(name.endswith(".unfinished") for name in names(entry))
+    assert conversions(cache_directory()) == []
+    assert open_bundle(file).path == entry / "model"
+    assert (exports, names(entry)) == (["model.gguf"], ["model", "source.json"])
+    assert names(converted()) == [entry.name]
+
+
+def test_a_bundle_without_its_record_is_none(file, exports):
+    directory = open_bundle(file).path.parent
+    (directory / "source.json").unlink()
+    (directory / "model" / "head.weights").write_bytes(b"of another time")
+    open_bundle(file).verify()
+    assert len(exports) == 2
+
+
+@pytest.mark.parametrize("record", [b"", b"[]", b"{}", b'{"source": 1, "bundle": []}'])
+def test_a_damaged_record_costs_a_conversion(file, exports, record):
+    directory = open_bundle(file).path.parent
+    for path in (directory / "source.json", *(cache_directory() / "sources").iterdir()):
+        path.write_bytes(record)
+    open_bundle(file).verify()
+    assert len(exports) == 2
+
+
+def test_a_damaged_conversion_is_replaced_unless_it_runs(file, exports):
+    running = open_bundle(file)
+    running.file("head.weights").write_bytes(b"short")
+    with pytest.raises(BundleDamagedError, match="a process still runs it"):
+        open_bundle(file)
+    del running
+    open_bundle(file).verify()
+    assert len(exports) == 2
+
+
+def test_threads_that_open_a_file_at_once_make_one_conversion(file, exports):
+    opened = []
+    threads = [threading.Thread(target=lambda: opened.append(open_bundle(file))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 4
+    assert len({bundle.path for bundle in opened}) == len(exports) == 1
+
+
+def test_processes_that_open_a_file_at_once_make_one_conversion(file):
+    processes = [started(_OPEN, file) for _ in range(3)]
+    said = [process.communicate(timeout=600) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 3, said
+    assert len({out for out, _ in said}) == 1
+    (kept,) = conversions(cache_directory())
+    Bundle.open(kept.bundle).verify()
+    assert names(converted()) == [kept.directory.name]
+
+
+def test_who_waits_says_so_and_goes_on_when_the_other_dies(file, exports, monkeypatch):
+    told = []
+    with started(_HALF, file) as process:
+        assert process.stdout.readline() == b"half\n", process.stderr.read()
+        monkeypatch.setattr(conversion, "_POLL_S", 0.01)
+
+        def tell(what, done, total):
+            told.append(what)
+            if what.startswith("waiting") and process.poll() is None:
+                process.kill()
+
+        bundle = open_bundle(file, on_progress=tell)
+    assert "waiting for another that converts model.gguf" in told
+    assert exports == ["model.gguf"]
+    bundle.verify()
+
+
+def test_who_waits_takes_what_the_other_made(file, exports, monkeypatch):
+    kept = open_bundle(file).path.parent
+    aside = kept.rename(kept.with_name("aside"))
+    monkeypatch.setattr(conversion, "_POLL_S", 0)
+    with held_name(kept):
+        made = open_bundle(file, on_progress=lambda what, *_: aside.rename(kept))
+    assert made.path == kept / "model"
+    assert exports == ["model.gguf"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(file, models, monkeypatch):
+    def change(*_):
+        shutil.copy(models / "other.gguf", file)
+
+    with pytest.raises(CheckpointError, match=r"model\.gguf was changed while it was read"):
+        open_bundle(file, on_progress=change)
+    before = open_bundle(file)
+
+    def changed_behind(checkpoint, out, **options):
+        export_checkpoint(checkpoint, out, **options)
+        os.utime(file)
+
+    monkeypatch.setattr(export, "export_checkpoint", changed_behind)
+    shutil.copy(models / "model.gguf", file)
+    with pytest.raises(CheckpointError, match="was changed while it was read"):
+        open_bundle(file)
+    monkeypatch.setattr(export, "export_checkpoint", export_checkpoint)
+    assert open_bundle(file).manifest.files != before.manifest.files
+
+
+def test_a_file_in_parts_says_how_to_join_them(file, models):
+    path = file.with_name("model-00001-of-00003.gguf")
+    write_gguf(path, models / "model", metadata={"split.count": 3})
+    with pytest.raises(UnsupportedModelError, match="one of several parts: join them"):
+        open_bundle(path)
+
+
+def test_a_package_that_is_missing_is_named_with_what_to_type(file, monkeypatch):
+    kept, imported = open_bundle(file), builtins.__import__
+
+    def without(name, *rest):
+        if name.split(".")[0] in ("gguf", "onnx"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return imported(name, *rest)
+
+    for name in [name for name in sys.modules if name.startswith("coordgen_rs.tools.export")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("coordgen_rs.tools.export")
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert open_bundle(file).path == kept.path
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(OptionError, match=r"model\.gguf is converted .* needs .*install .*export"):
+        open_bundle(file)
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(file, monkeypatch, capsys):
+    (file.parent / "taken").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file.parent / "taken"))
+    with pytest.raises(ExportError, match=r"taken/.*Not a directory; set XDG_CACHE_HOME"):
+        open_bundle(file)
+    assert coordgen(["info", str(file)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError()))
+    with pytest.raises(ExportError, match="there is no home directory; set XDG_CACHE_HOME"):
+        open_bundle(file)
+
+
+def test_a_cache_that_is_only_read_serves_what_is_in_it(file, monkeypatch):
+    kept = open_bundle(file)
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(conversion, "replacing", refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+    shutil.rmtree(cache_directory() / "sources")
+    assert open_bundle(file).path == kept.path
+
+
+def test_a_disk_without_room_is_told_of_and_nothing_stays(file, monkeypatch):
+    with small_disk(file.parent / "disk", 16 << 10) as disk:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+        with pytest.raises(ExportError, match=r"model\.gguf cannot be converted: .*set XDG_CACHE"):
+            open_bundle(file)
+        assert not any(path.is_file() for path in converted().rglob("*"))
+
+
+def test_a_write_for_which_there_is_no_room_is_told_of(file, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coordgen_rs.tools.export.writer.os.fsync", full)
+        with pytest.raises(ExportError, match="No space left on device; set XDG_CACHE_HOME"):
+            open_bundle(file)
+    assert conversions(cache_directory()) == []
+    open_bundle(file).verify()
+
+
+def test_what_another_process_runs_stays(file, capsys):
+    with started(_OPEN, file) as process:
+        path = Path(process.stdout.readline().decode().strip())
+        assert coordgen(["cache", "clear"]) == 0
+        said = capsys.readouterr().err
+        assert f"{path.parent} is in use, and stays" in said
+        assert "0 conversions removed" in said
+        Bundle.open(path).verify()
+    assert coordgen(["cache", "clear"]) == 0
+    assert "1 conversion removed" in capsys.readouterr().err
+    assert names(converted()) == []
+
+
+def test_the_cache_is_listed_and_cleared_by_source(file, models, capsys):
+    opened = [open_bundle(path) for path in (file, models / "other.gguf")]
+    os.utime(opened[0].path.parent / "source.json", (0, 0))
+    assert coordgen(["cache", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{models / 'other.gguf'}: 0.")
+    assert f", last used {time.strftime('%Y-%m-%d', time.localtime())}" in lines[0]
+    assert lines[1].startswith(f"{file}: ")
+    assert coordgen(["cache", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["source"] for entry in listed] == [str(models / "other.gguf"), str(file)]
+    assert listed[1]["bundle"] == str(opened[0].path)
+    assert listed[1]["num_bytes"] >= sum(
+        record.num_bytes for record in opened[0].manifest.files.values()
+    )
+    del opened
+    assert coordgen(["cache", "clear", str(file)]) == 0
+    assert [it.source for it in conversions(cache_directory())] == [str(models / "other.gguf")]
+    assert coordgen(["cache", "clear", str(file)]) == 2
+    assert "has no conversion" in capsys.readouterr().err
+    assert coordgen(["cache", "path"]) == 0
+    assert capsys.readouterr().out == f"{cache_directory()}\n"
