@@ -135,7 +135,10 @@ class Stats:
         """Median and 99th percentile of `propose` + `accept`, microseconds per step."""
         if not self.drafting_us:
             return {"p50": 0.0, "p99": 0.0}
-        p50, p99 = np.percentile(self.drafting_us, [50, 99])
+        # np.percentile gives the same, but loads numpy.ma, a third of NumPy.
+        ordered = np.sort(self.drafting_us)
+        last = len(ordered) - 1
+        p50, p99 = np.interp([0.50 * last, 0.99 * last], np.arange(len(ordered)), ordered)
         return {"p50": round(float(p50), 2), "p99": round(float(p99), 2)}
 
     def to_json(self) -> dict[str, Any]:

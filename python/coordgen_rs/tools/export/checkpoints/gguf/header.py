@@ -186,7 +186,7 @@ class _Reader:
         return count
 
     def _text(self, what: str, most_bytes: int) -> str:
-        length = int(self._number("Q"))
+        length = int.from_bytes(self._bytes(8, what), "little")
         if length > most_bytes:
             raise self._damaged(f"{what:.80} has {length} bytes")
         try:
