@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from chat_checkpoint import chat_checkpoint
+from chat_checkpoint import TEMPLATE, chat_checkpoint
 from checkpoints import ROOT
 from coordgen_rs.tools.export import export_checkpoint
 from documents import DOCUMENTS, Typed, mistakes, parse_error, run, simple_commands, typed
+from gguf_files import write_gguf
 from not_run import NOT_RUN, why_not
 
 SMALLER = [
@@ -62,11 +63,12 @@ def smaller(command: Typed) -> str:
 
 @pytest.fixture(scope="session")
 def instruct(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What stands in for an instruct model: a folder with a `checkpoint` and its `bundle`."""
+    """What stands in for an instruct model: its `checkpoint`, `bundle` and `model.gguf`."""
     folder = tmp_path_factory.mktemp("instruct")
-    export_checkpoint(
-        chat_checkpoint("embedded-draft", folder / "checkpoint"), folder / "bundle", weights="fp32"
-    )
+    checkpoint = chat_checkpoint("embedded-draft", folder / "checkpoint")
+    export_checkpoint(checkpoint, folder / "bundle", weights="fp32")
+    chat = {"tokenizer.chat_template": TEMPLATE}
+    write_gguf(folder / "model.gguf", checkpoint, "Q8_0", metadata=chat)
     return folder
 
 
@@ -78,6 +80,7 @@ def workplace(folder: Path, document: list[Typed], instruct: Path) -> Path:
     (folder / "path" / "to").mkdir(parents=True)
     for name in ("Qwen2.5-0.5B-Instruct", "path/to/Qwen2.5-0.5B-Instruct", "tokenizer"):
         (folder / name).symlink_to(instruct / "checkpoint")
+    (folder / "model.gguf").symlink_to(instruct / "model.gguf")
     prompts.mkdir()
     texts = ("question.txt", "mail.txt", "report.txt")
     for path in (prompts / "first.txt", *(folder / name for name in texts)):
