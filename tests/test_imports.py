@@ -53,7 +53,11 @@ def test_an_answer_on_cpu_loads_neither_bench_export_cli_nor_qnn(bundle_of, code
 def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundle_of):
     modules = loaded_by(ANSWER, bundle_of("embedded", "fp32"))
     assert not of_parts(
-        modules, ("history", "opening.profile", "drafting.draft_model", "drafting.warm_up")
+        modules,
+        (
+            *("history", "opening.profile", "opening.conversion"),
+            *("drafting.draft_model", "drafting.warm_up"),
+        ),
     )
 
 

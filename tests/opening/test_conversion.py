@@ -21,6 +21,7 @@ from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.errors import (
     BundleDamagedError,
+    BundleError,
     CheckpointError,
     ExportError,
     OptionError,
@@ -32,6 +33,7 @@ from coordgen_rs.opening.cache import cache_directory, conversions
 from coordgen_rs.tools import export
 from coordgen_rs.tools.export import export_checkpoint
 from gguf_files import write_gguf
+from hub_server import hub_of
 from killed import names, small_disk
 
 _OPEN = """
@@ -142,6 +144,11 @@ def test_files_are_told_apart_by_what_they_hold(file, models, exports):
 def test_a_file_without_its_suffix_is_known_by_its_first_bytes(file, exports):
     assert open_bundle(file.rename(file.with_name("blob"))).path.name == "blob"
     assert exports == ["blob"]
+
+
+def test_a_directory_with_a_file_in_it_names_the_file(file):
+    with pytest.raises(BundleError, match=r"manifest\.json; give the GGUF file in it, .*l\.gguf"):
+        open_bundle(file.parent)
 
 
 def test_a_directory_is_converted_by_all_that_an_export_reads(models, file, exports):
@@ -282,6 +289,38 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(file, models, monkeypa
         open_bundle(file)
     monkeypatch.setattr(export, "export_checkpoint", export_checkpoint)
     assert open_bundle(file).manifest.files != before.manifest.files
+
+
+def test_a_full_disk_at_the_very_end_leaves_nothing(file, monkeypatch):
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(conversion, "_keep_digest", lambda *_: None)
+    monkeypatch.setattr(conversion, "replacing", full)
+    with pytest.raises(ExportError, match=r"source\.json: No space left on device; set XDG_CACHE"):
+        open_bundle(file)
+    assert names(converted()) == []
+
+
+def test_a_model_by_name_is_fetched_and_converted_once(models, tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    shutil.copytree(models / "model", tmp_path / "hub" / "owner" / "name")
+    shutil.copy(models / "other.gguf", tmp_path / "hub" / "owner" / "name" / "other.gguf")
+    asked = ("hf:owner/name", "hf:owner/name/other.gguf")
+    with hub_of(tmp_path / "hub") as hub:
+        ours = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+        ours |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+        for name, value in ours.items():
+            monkeypatch.setenv(name, value)
+        opened = [started(_OPEN, name).communicate(timeout=600) for name in 2 * asked]
+    paths = [Path(out.decode().strip()) for out, _ in opened]
+    assert [path.name for path in paths] == ["name", "other"] * 2, opened
+    assert paths[:2] == paths[2:]
+    assert sorted(it.source for it in conversions(cache_directory())) == sorted(asked)
+    assert hub.fetched.count("other.gguf") == 1
+    for name in asked:
+        assert coordgen(["cache", "clear", name]) == 0
+    assert conversions(cache_directory()) == []
 
 
 def test_a_file_in_parts_says_how_to_join_them(file, models):

@@ -173,7 +173,9 @@ def _lack(path: Path) -> str:
     if path.is_file():
         return "it is a file, expected a directory"
     if path.exists():
-        return f"no {MANIFEST_NAME}; coordgen export writes a bundle"
+        files = sorted(path.glob("*.gguf"))
+        advice = f"give the GGUF file in it, {files[0]}" if files else "coordgen export writes one"
+        return f"no {MANIFEST_NAME}; {advice}"
     if str(path).startswith("hf:"):
         return "it is a model's name, which open_bundle and open_session fetch and convert"
     if str(path).startswith(("http:/", "https:/")):

@@ -284,14 +284,17 @@ def _converted(
     remove_leftovers(directory.parents[1])
     if not remove(directory):
         raise BundleDamagedError(f"{directory} is damaged, and a process still runs it: end that")
-    bundle = directory / source.name
-    with _missing_package(source.shown):
-        _export(source.shown).export_checkpoint(
-            source.path, bundle, context=context, on_progress=report
-        )
-    source.check_unchanged(state)  # without its record, the next conversion removes what is there
-    with replacing(directory / SOURCE_NAME) as stream:
-        stream.write(json.dumps({"source": source.shown, "bundle": source.name}).encode())
+    export, bundle = _export(source.shown).export_checkpoint, directory / source.name
+    try:
+        with _missing_package(source.shown):
+            export(source.path, bundle, context=context, on_progress=report)
+        source.check_unchanged(state)
+        with replacing(directory / SOURCE_NAME) as stream:
+            stream.write(json.dumps({"source": source.shown, "bundle": source.name}).encode())
+    except BaseException:
+        with suppress(OSError):
+            remove(directory)
+        raise
     return _opened(directory)
 
 

@@ -43,7 +43,7 @@ EXTRAS = {
     "genai": ("onnx", "folders of ONNX Runtime GenAI"),
     "genie": ("onnx onnxruntime_qnn", "bundles of Qualcomm AI Hub"),
     "grammar": ("llguidance", "answers that follow a schema or pattern"),
-    "hub": ("huggingface_hub", "export hf:OWNER/NAME"),
+    "hub": ("huggingface_hub", "models by name, hf:OWNER/NAME"),
     "parquet": ("pyarrow", "records and tables in Parquet"),
     "plots": ("matplotlib", "plots of benchmarks"),
     "qnn": ("onnxruntime_qnn", "Qualcomm NPUs"),
