@@ -55,7 +55,7 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
     assert not of_parts(
         modules,
         (
-            *("history", "opening.profile", "opening.conversion"),
+            *("history", "opening.profile", "opening.source"),
             *("drafting.draft_model", "drafting.warm_up"),
         ),
     )

@@ -28,7 +28,7 @@ from coordgen_rs.errors import (
     UnsupportedModelError,
 )
 from coordgen_rs.files.unfinished import held_name
-from coordgen_rs.opening import conversion
+from coordgen_rs.opening import conversion, source
 from coordgen_rs.opening.cache import cache_directory, conversions
 from coordgen_rs.tools import export
 from coordgen_rs.tools.export import export_checkpoint
@@ -115,7 +115,7 @@ def test_a_file_answers_as_the_bundle_that_is_exported_from_it(file, tmp_path, e
 
 def test_a_second_opening_reads_no_weights_of_the_file(file, exports, monkeypatch):
     first = open_bundle(file)
-    monkeypatch.setattr(conversion, "open_regular", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(source, "open_regular", lambda path: pytest.fail(f"{path} was read"))
     second = open_bundle(str(file))
     assert (first.path, exports) == (second.path, ["model.gguf"])
     assert second.path.name == "model"
@@ -295,7 +295,6 @@ def test_a_full_disk_at_the_very_end_leaves_nothing(file, monkeypatch):
     def full(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(conversion, "_keep_digest", lambda *_: None)
     monkeypatch.setattr(conversion, "replacing", full)
     with pytest.raises(ExportError, match=r"source\.json: No space left on device; set XDG_CACHE"):
         open_bundle(file)
@@ -422,7 +421,8 @@ def test_the_cache_is_listed_and_cleared_by_source(file, models, capsys):
         record.num_bytes for record in opened[0].manifest.files.values()
     )
     del opened
-    assert coordgen(["cache", "clear", str(file)]) == 0
+    (file.parent / "folder").mkdir()
+    assert coordgen(["cache", "clear", str(file.parent / "folder" / ".." / file.name)]) == 0
     assert [it.source for it in conversions(cache_directory())] == [str(models / "other.gguf")]
     assert coordgen(["cache", "clear", str(file)]) == 2
     assert "has no conversion" in capsys.readouterr().err

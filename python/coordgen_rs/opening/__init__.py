@@ -1,1 +1,1 @@
-"""From a path to a session: which directory it is, what runs it, whether it is exact here."""
+"""From a path to a session: which directory or checkpoint it is, what runs it, whether exactly."""

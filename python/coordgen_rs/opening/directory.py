@@ -60,9 +60,11 @@ def open_bundle(
     path = arguments.path("path", path)
     kind = next(kind for kind in KINDS.values() if kind.is_at(path))
     if not kind.is_foreign and not (path / MANIFEST_NAME).exists():
-        from coordgen_rs.opening.conversion import is_checkpoint, open_converted
+        from coordgen_rs.opening.source import is_checkpoint
 
         if is_checkpoint(path):
+            from coordgen_rs.opening.conversion import open_converted
+
             return open_converted(path, context=context, on_progress=on_progress)
     return kind.open(path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path)
 

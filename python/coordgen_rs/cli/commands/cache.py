@@ -13,7 +13,7 @@ from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.cache import Conversion, cache_directory, clear, conversions
-from coordgen_rs.opening.conversion import shown_source
+from coordgen_rs.opening.source import shown_source
 
 EXAMPLES = """\
 examples:
