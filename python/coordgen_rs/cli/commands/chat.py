@@ -29,7 +29,7 @@ Each line is a message; /help lists the commands. Ctrl-C stops an answer. Where 
 expected, Ctrl-D leaves, and so does Ctrl-C if it is pressed twice.
 
 examples:
-  coordgen chat bundle
+  coordgen chat SmolLM2-135M-Instruct.Q4_0.gguf
   coordgen chat bundle --system "Answer in one sentence." --temperature 0.7 --min-p 0.05
   coordgen chat bundle --json-schema answer.json
   printf 'Is a lion an animal?\\nAnd a tulip?\\n' | coordgen chat bundle
