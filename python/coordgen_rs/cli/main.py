@@ -49,7 +49,7 @@ what to type next:
   coordgen generate --model MODEL --chat --user "..." --compare
                                    answer one message, with and without drafts
   coordgen serve MODEL             a server for OpenAI clients, with a chat page
-  coordgen export MODEL bundle --weights w8a8
+  coordgen export MODEL bundle --weights int8
                                    convert a model to a folder of your own, with other weights
   coordgen doctor                  what this machine can do, and what is missing
 
