@@ -3,19 +3,16 @@
 //! In: a step and the number of a task. Out: what the task's rows attend to. Rows that see the same
 //! slots of a tile go over it together, all of their heads one after another.
 
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::exp::{exp, largest, sum, tanh};
+use super::exp::{power, sum_of_lanes, tanh};
 use super::keys::{Head, Keys};
 use super::nodes::{Node, TILE};
 use super::prepare::prepare;
 use super::sums::{MOST_ROWS, Vectors, Work, add, by_size};
 use super::{Layer, Step, Task};
 use crate::kernels::lanes::{Lanes, WIDTH};
-
-/// How many tiles ahead keys and values are asked for. One row behind 4,000 tokens takes 1.6 times as
-/// long where nothing is asked for, or into the first cache.
-const AHEAD: usize = 2;
 
 /// Memory that a thread's tasks use one after another.
 #[derive(Default)]
@@ -27,10 +24,10 @@ struct Units<'a> {
     queries: &'a mut [f32],
     /// Sums of weighted values, `(units, padded)`.
     values: &'a mut [f32],
+    /// Sums of weights in lanes, `(units, WIDTH)`.
+    weights: &'a mut [f32],
     /// The largest score of each.
     largest: &'a mut [f32],
-    /// The sum of weights of each.
-    weights: &'a mut [f32],
 }
 
 /// What a tile is read through.
@@ -59,19 +56,21 @@ pub unsafe fn attend<L: Lanes>(step: &Step<'_>, task: usize, room: &mut Room) {
         let head = |at: *mut f32| Head { at, slots: step.cache.slots, head_dim: dim };
         (head(key), head(value))
     };
-    let room = room.of(dim * TILE + num_copies + num_units * (dim + padded + 2));
+    let room = room.of(dim * TILE + num_copies + num_units * (padded + WIDTH + dim + 1));
     let (keys, room) = room.split_at_mut(dim * TILE);
     let (copies, room) = room.split_at_mut(num_copies);
-    let (queries, room) = room.split_at_mut(num_units * dim);
     let (values, room) = room.split_at_mut(num_units * padded);
-    let (largest, weights) = room.split_at_mut(num_units);
-    let mut units = Units { queries, values, largest, weights };
+    let (weights, room) = room.split_at_mut(num_units * WIDTH);
+    let (queries, largest) = room.split_at_mut(num_units * dim);
+    let mut units = Units { queries, values, weights, largest };
     let mut tile = Tile { keys: Keys::new(keys), copies, key, value, padded };
     units.begin(step, task);
     let node = |row: usize| step.nodes.of_row(rows[row] as usize);
     let ends = (0..rows.len()).map(|row| node(row).position as usize / TILE + 1);
     let starts = (0..rows.len()).map(|row| first_seen(layer, node(row)) / TILE);
-    for index in starts.min().unwrap_or(0)..ends.max().unwrap_or(0) {
+    let end = ends.max().unwrap_or(0);
+    for index in starts.min().unwrap_or(0)..end {
+        let next = if index + 1 < end { (index + 1) * TILE } else { step.cache.slots } * dim;
         tile.keys.clear();
         let mut row = 0;
         while row < rows.len() {
@@ -85,9 +84,7 @@ pub unsafe fn attend<L: Lanes>(step: &Step<'_>, task: usize, room: &mut Room) {
             step.nodes.slots(node(first), seen.clone(), &mut slots);
             let last = seen.end - 1;
             while row < rows.len() && self::seen(layer, node(row), index) == seen {
-                let mut others = [0; TILE];
-                step.nodes.slots(node(row), last..seen.end, &mut others);
-                if others[last % TILE] != slots[last % TILE] {
+                if step.nodes.last_slot(node(row), last) != slots[last % TILE] {
                     break;
                 }
                 row += 1;
@@ -95,20 +92,23 @@ pub unsafe fn attend<L: Lanes>(step: &Step<'_>, task: usize, room: &mut Room) {
             let places = seen.start % TILE..last % TILE + 1;
             // SAFETY: a node's slots are in the cache, and written.
             unsafe {
-                let rows = tile.read::<L>(&slots, places.clone());
-                units.see::<L>(first * heads..row * heads, layer, &tile, &rows, places, index);
+                let rows = tile.read::<L>(&slots, places.clone(), next);
+                let next = tile.value.at.wrapping_add(next);
+                units.see::<L>(first * heads..row * heads, layer, &tile, &rows, places, next);
             }
         }
     }
-    for (unit, values) in units.values.chunks_exact(padded).enumerate() {
+    let sums = units.values.chunks_exact(padded).zip(units.weights.as_chunks().0);
+    for (unit, (values, weights)) in sums.enumerate() {
         let (row, head) = (rows[unit / heads] as usize, task.heads.start + unit % heads);
         // SAFETY: the output has the row, by contract.
         let to = unsafe {
             let to = step.attended.add((row * layer.heads + head) * dim);
             std::slice::from_raw_parts_mut(to, dim)
         };
+        let weight = sum_of_lanes(*weights);
         for (to, value) in to.iter_mut().zip(values) {
-            *to = value / units.weights[unit];
+            *to = value / weight;
         }
     }
 }
@@ -128,12 +128,13 @@ fn seen(layer: Layer, node: Node, tile: usize) -> Range<usize> {
 }
 
 impl Room {
-    /// So many numbers, of any value.
+    /// So many numbers, of any value, the first at the start of a cache line.
     fn of(&mut self, len: usize) -> &mut [f32] {
-        if self.0.len() < len {
-            self.0.resize(len, 0.0);
+        if self.0.len() < len + WIDTH {
+            self.0.resize(len + WIDTH, 0.0);
         }
-        &mut self.0[..len]
+        let start = self.0.as_ptr().align_offset(size_of::<[f32; WIDTH]>()).min(WIDTH);
+        &mut self.0[start..start + len]
     }
 }
 
@@ -144,10 +145,13 @@ impl Tile<'_> {
         &mut self,
         slots: &[u32; TILE],
         places: Range<usize>,
+        next: usize,
     ) -> [*const f32; TILE] {
         let dim = self.value.head_dim;
         // SAFETY: by contract of the task, here and below.
-        unsafe { self.keys.hold::<L>(self.key, slots, places.clone()) };
+        unsafe {
+            self.keys.hold::<L>(self.key, slots, places.clone(), self.key.at.wrapping_add(next))
+        };
         let mut rows = [self.value.at; TILE];
         for place in places {
             let at = unsafe { self.value.at.add(slots[place] as usize * dim) };
@@ -168,17 +172,25 @@ impl Units<'_> {
     #[inline(always)]
     fn begin(&mut self, step: &Step<'_>, task: &Task) {
         let (heads, layer) = (task.heads.len(), step.layer);
+        self.values.fill(0.0);
+        self.weights.fill(0.0);
+        self.largest.fill(f32::NEG_INFINITY);
+        let bound = if layer.softcap == 0.0 { LOG2_E } else { 1.0 / layer.softcap };
+        let factor = layer.scale * bound;
         let queries = self.queries.chunks_exact_mut(layer.head_dim);
         for (unit, query) in queries.enumerate() {
             let row = step.nodes.rows()[task.rows.start + unit / heads] as usize;
             let head = task.heads.start + unit % heads;
             let norm = step.inputs.query_norm;
             prepare(step.head(row, head), norm, layer.epsilon, step.rotation(row), query);
-            let sink = step.inputs.sinks.map(|sinks| sinks[head]);
-            self.largest[unit] = sink.unwrap_or(f32::NEG_INFINITY);
-            self.weights[unit] = if sink.is_some() { 1.0 } else { 0.0 };
+            for number in query {
+                *number *= factor;
+            }
+            if let Some(sinks) = step.inputs.sinks {
+                self.largest[unit] = sinks[head] * LOG2_E;
+                self.weights[unit * WIDTH] = 1.0;
+            }
         }
-        self.values.fill(0.0);
     }
 
     /// Has some units see the places of a tile, whose values are in `rows`.
@@ -190,39 +202,39 @@ impl Units<'_> {
         tile: &Tile<'_>,
         rows: &[*const f32; TILE],
         places: Range<usize>,
-        index: usize,
+        next: *const f32,
     ) {
         let batches = units.len().div_ceil(MOST_ROWS);
-        let mut scores = [0.0; MOST_ROWS * TILE];
+        let mut scores = Table([[0.0; TILE]; MOST_ROWS]);
         let vectors = places.start / WIDTH..places.end.div_ceil(WIDTH);
-        let next = (index + AHEAD) * TILE * layer.head_dim;
+        // Scores ask for half of the next tile's values, values for the other half.
+        let half = TILE / 2 * layer.head_dim;
         for batch in 0..batches {
             let cut = |batch: usize| units.start + batch * units.len() / batches;
             let units = cut(batch)..cut(batch + 1);
-            // It asks for a later tile, so that memory works all the time.
-            let is_first = batch == 0;
+            let next = (batch == 0).then_some(next);
             for first in vectors.clone().step_by(L::VECTORS) {
                 let mut work = Scores {
                     queries: self.queries[units.start * layer.head_dim..].as_ptr(),
                     keys: tile.keys.from(first * WIDTH),
-                    scores: scores[first * WIDTH..].as_mut_ptr(),
-                    layer,
-                    next: is_first.then(|| tile.key.at.wrapping_add(next)),
+                    scores: scores.0[0][first * WIDTH..].as_mut_ptr(),
+                    head_dim: layer.head_dim,
+                    next: next.map(|next| next.wrapping_add(first * WIDTH * layer.head_dim / 2)),
                 };
                 let vectors = (vectors.end - first).min(L::VECTORS);
                 unsafe { by_size::<L, _>(&mut work, units.len(), vectors) };
             }
-            unsafe { self.weigh::<L>(units.clone(), tile.padded, &mut scores, &places) };
+            unsafe { self.weigh::<L>(units.clone(), layer, &mut scores.0, &places) };
             let vectors = tile.padded / WIDTH;
             for first in (0..vectors).step_by(L::VECTORS) {
                 let mut work = Values {
-                    weights: scores.as_ptr(),
+                    weights: scores.0.as_ptr().cast(),
                     rows,
                     column: first * WIDTH,
                     places: places.clone(),
                     sums: self.values[units.start * tile.padded + first * WIDTH..].as_mut_ptr(),
                     stride: tile.padded,
-                    next: is_first.then_some(AHEAD * TILE * layer.head_dim),
+                    next: next.map(|next| next.wrapping_add(half + first * WIDTH * TILE / 2)),
                 };
                 let vectors = (vectors - first).min(L::VECTORS);
                 unsafe { by_size::<L, _>(&mut work, units.len(), vectors) };
@@ -235,76 +247,80 @@ impl Units<'_> {
     unsafe fn weigh<L: Lanes>(
         &mut self,
         units: Range<usize>,
-        padded: usize,
-        scores: &mut [f32; MOST_ROWS * TILE],
+        layer: Layer,
+        scores: &mut [[f32; TILE]; MOST_ROWS],
         places: &Range<usize>,
     ) {
-        let all = places.start / WIDTH * WIDTH..places.end.next_multiple_of(WIDTH);
-        let (mut sums, mut lowered) = ([0.0; MOST_ROWS], [0.0; WIDTH]);
-        for (index, scores) in scores.chunks_exact_mut(TILE).take(units.len()).enumerate() {
-            scores[all.start..places.start].fill(f32::NEG_INFINITY);
-            scores[places.end..all.end].fill(f32::NEG_INFINITY);
-            let before = &mut self.largest[units.start + index];
+        let padded = layer.head_dim.next_multiple_of(WIDTH);
+        for (unit, scores) in units.zip(scores) {
+            if layer.softcap != 0.0 {
+                unsafe { cap::<L>(scores, layer.softcap) };
+            }
+            if places.len() < TILE {
+                scores[..places.start].fill(f32::NEG_INFINITY);
+                scores[places.end..].fill(f32::NEG_INFINITY);
+            }
+            let weights = self.weights[unit * WIDTH..][..WIDTH].as_mut_ptr();
             unsafe {
                 let mut most = L::splat(f32::NEG_INFINITY);
-                for vector in scores[all.clone()].chunks_exact(WIDTH) {
+                for vector in scores.chunks_exact(WIDTH) {
                     most = L::larger(L::load(vector.as_ptr()), most);
                 }
-                let most = largest::<L>(most);
-                let most = if most > *before { most } else { *before };
-                lowered[index] = *before - most;
-                *before = most;
-                let (mut total, most) = (L::splat(0.0), L::splat(most));
-                for vector in scores[all.clone()].chunks_exact_mut(WIDTH) {
-                    let weight = exp::<L>(L::subtract(L::load(vector.as_ptr()), most));
+                let (most, before) = (L::largest(most), self.largest[unit]);
+                if most > before {
+                    self.largest[unit] = most;
+                    let factor = power::<L>(L::splat(before - most));
+                    L::store(weights, L::multiply(L::load(weights), factor));
+                    for values in self.values[unit * padded..][..padded].chunks_exact_mut(WIDTH) {
+                        let scaled = L::multiply(L::load(values.as_ptr()), factor);
+                        L::store(values.as_mut_ptr(), scaled);
+                    }
+                }
+                let (mut sum, most) = (L::load(weights), L::splat(self.largest[unit]));
+                for vector in scores.chunks_exact_mut(WIDTH) {
+                    let weight = power::<L>(L::subtract(L::load(vector.as_ptr()), most));
                     L::store(vector.as_mut_ptr(), weight);
-                    total = L::add(total, weight);
+                    sum = L::add(sum, weight);
                 }
-                sums[index] = sum::<L>(total);
-            }
-        }
-        let mut factors = [0.0; WIDTH];
-        unsafe { L::store(factors.as_mut_ptr(), exp::<L>(L::load(lowered.as_ptr()))) };
-        for (index, unit) in units.enumerate() {
-            let factor = factors[index];
-            self.weights[unit] = self.weights[unit].mul_add(factor, sums[index]);
-            // A factor of 1 changes nothing.
-            if factor != 1.0 {
-                for value in &mut self.values[unit * padded..(unit + 1) * padded] {
-                    *value *= factor;
-                }
+                L::store(weights, sum);
             }
         }
     }
 }
+
+/// Keeps scores, which are divided by what they stay below, below it.
+#[inline(always)]
+unsafe fn cap<L: Lanes>(scores: &mut [f32; TILE], bound: f32) {
+    for vector in scores.chunks_exact_mut(WIDTH) {
+        unsafe {
+            let share = tanh::<L>(L::load(vector.as_ptr()));
+            L::store(vector.as_mut_ptr(), L::multiply(share, L::splat(bound * LOG2_E)));
+        }
+    }
+}
+
+/// Scores of some units with a tile, and then weights.
+#[repr(align(64))]
+struct Table([[f32; TILE]; MOST_ROWS]);
 
 /// The scores of some queries with some keys.
 struct Scores {
     queries: *const f32,
     keys: *const f32,
     scores: *mut f32,
-    layer: Layer,
-    /// The keys of a later tile, where they are to be asked for.
+    head_dim: usize,
+    /// Values of the next tile, where they are to be asked for.
     next: Option<*const f32>,
 }
 
 /// Vectors at the same distance.
 #[derive(Clone, Copy)]
-struct Transposed {
-    at: *const f32,
-    /// As [`Scores::next`].
-    next: Option<*const f32>,
-}
+struct Transposed(*const f32);
 
 impl Vectors for Transposed {
     #[inline(always)]
     unsafe fn at(self, index: usize) -> *const f32 {
-        unsafe { self.at.add(index * TILE) }
-    }
-
-    #[inline(always)]
-    fn ahead(self, index: usize, len: usize) -> Option<*const f32> {
-        self.next.map(|next| next.wrapping_add(index * len))
+        unsafe { self.0.add(index * TILE) }
     }
 }
 
@@ -313,27 +329,17 @@ impl Work for Scores {
     // As in `sums.rs`.
     #[allow(clippy::needless_range_loop)]
     unsafe fn run<L: Lanes, const R: usize, const V: usize>(&mut self) {
-        let Layer { head_dim: dim, scale, softcap, .. } = self.layer;
+        let dim = self.head_dim;
         unsafe {
             let mut queries = [self.queries; R];
             for row in 0..R {
                 queries[row] = self.queries.add(row * dim);
             }
             let none = [[L::splat(0.0); V]; R];
-            let sums = add::<L, _, R, V>(
-                none,
-                &queries,
-                Transposed { at: self.keys, next: self.next },
-                0..dim,
-            );
+            let sums = add::<L, _, R, V>(none, &queries, Transposed(self.keys), 0..dim, self.next);
             for row in 0..R {
                 for vector in 0..V {
-                    let mut score = L::multiply(sums[row][vector], L::splat(scale));
-                    if softcap != 0.0 {
-                        let share = tanh::<L>(L::multiply(score, L::splat(1.0 / softcap)));
-                        score = L::multiply(share, L::splat(softcap));
-                    }
-                    L::store(self.scores.add(row * TILE + vector * WIDTH), score);
+                    L::store(self.scores.add(row * TILE + vector * WIDTH), sums[row][vector]);
                 }
             }
         }
@@ -348,8 +354,8 @@ struct Values<'a> {
     places: Range<usize>,
     sums: *mut f32,
     stride: usize,
-    /// From a value to that of a later tile, where that is to be asked for.
-    next: Option<usize>,
+    /// As [`Scores::next`].
+    next: Option<*const f32>,
 }
 
 /// Columns of rows that stand anywhere.
@@ -357,20 +363,12 @@ struct Values<'a> {
 struct Columns<'a> {
     rows: &'a [*const f32; TILE],
     first: usize,
-    /// As [`Values::next`].
-    next: Option<usize>,
 }
 
 impl Vectors for Columns<'_> {
     #[inline(always)]
     unsafe fn at(self, index: usize) -> *const f32 {
         unsafe { self.rows.get_unchecked(index).add(self.first) }
-    }
-
-    #[inline(always)]
-    fn ahead(self, index: usize, _: usize) -> Option<*const f32> {
-        self.next
-            .map(|next| unsafe { self.rows.get_unchecked(index) }.wrapping_add(self.first + next))
     }
 }
 
@@ -387,8 +385,9 @@ impl Work for Values<'_> {
                     sums[row][vector] = L::load(self.sums.add(row * self.stride + vector * WIDTH));
                 }
             }
-            let columns = Columns { rows: self.rows, first: self.column, next: self.next };
-            let sums = add::<L, _, R, V>(sums, &weights, columns, self.places.clone());
+            let columns = Columns { rows: self.rows, first: self.column };
+            let places = self.places.clone();
+            let sums = add::<L, _, R, V>(sums, &weights, columns, places, self.next);
             for row in 0..R {
                 for vector in 0..V {
                     L::store(self.sums.add(row * self.stride + vector * WIDTH), sums[row][vector]);

@@ -51,15 +51,30 @@ impl<'a> Keys<'a> {
     ///
     /// As [`Lanes`]; the head has such slots.
     #[inline(always)]
-    pub unsafe fn hold<L: Lanes>(&mut self, head: Head, slots: &[u32; TILE], places: Range<usize>) {
+    pub unsafe fn hold<L: Lanes>(
+        &mut self,
+        head: Head,
+        slots: &[u32; TILE],
+        places: Range<usize>,
+        next: *const f32,
+    ) {
         for block in places.start / WIDTH..places.end.div_ceil(WIDTH) {
             let places = places.start.max(block * WIDTH)..places.end.min((block + 1) * WIDTH);
             if self.held[places.clone()] == slots[places.clone()] {
                 continue;
             }
             if let Some(first) = first_of_block(head, slots, places.clone()) {
-                // SAFETY: all sixteen slots exist.
-                unsafe { self.read_block::<L>(head, block * WIDTH, first) };
+                let place = block * WIDTH;
+                for (index, held) in self.held[place..place + WIDTH].iter_mut().enumerate() {
+                    *held = (first + index) as u32;
+                }
+                // SAFETY: all sixteen slots exist; the tile has sixteen numbers from there on.
+                unsafe {
+                    let (from, to) =
+                        (head.at.add(first * head.head_dim), self.numbers.as_mut_ptr());
+                    let next = next.wrapping_add(place * head.head_dim);
+                    read_block::<L>(from, to.add(place), head.head_dim, next);
+                }
                 continue;
             }
             for place in places {
@@ -74,28 +89,36 @@ impl<'a> Keys<'a> {
             }
         }
     }
+}
 
-    /// Sixteen keys of consecutive slots.
-    #[inline(always)]
-    unsafe fn read_block<L: Lanes>(&mut self, head: Head, place: usize, first: usize) {
-        let dim = head.head_dim;
-        let fours = dim / 4 * 4;
-        for (index, held) in self.held[place..place + WIDTH].iter_mut().enumerate() {
-            *held = (first + index) as u32;
+/// Transposes sixteen keys of `dim` numbers, which follow each other, to columns of a tile.
+#[inline(always)]
+unsafe fn read_block<L: Lanes>(from: *const f32, to: *mut f32, dim: usize, next: *const f32) {
+    unsafe {
+        // Distances between rows that a compiler knows are part of its instructions.
+        match dim {
+            64 => read_block_of::<L>(from, to, 64, next),
+            128 => read_block_of::<L>(from, to, 128, next),
+            _ => read_block_of::<L>(from, to, dim, next),
         }
-        // SAFETY: by contract; a column of four numbers is within its row.
-        unsafe {
-            let (from, to) = (head.at.add(first * dim), self.numbers.as_mut_ptr().add(place));
-            for number in (0..fours).step_by(4) {
-                let columns = L::columns(from.add(number), dim);
-                for (index, column) in columns.into_iter().enumerate() {
-                    L::store(to.add((number + index) * TILE), column);
-                }
+    }
+}
+
+#[inline(always)]
+unsafe fn read_block_of<L: Lanes>(from: *const f32, to: *mut f32, dim: usize, next: *const f32) {
+    let fours = dim / 4 * 4;
+    // SAFETY: by contract; a column of four numbers is within its row.
+    unsafe {
+        for number in (0..fours).step_by(4) {
+            let columns = L::columns(from.add(number), dim);
+            for (index, column) in columns.into_iter().enumerate() {
+                L::prefetch_far(next.wrapping_add((number + index) * WIDTH).cast());
+                L::store(to.add((number + index) * TILE), column);
             }
-            for number in fours..dim {
-                for index in 0..WIDTH {
-                    *to.add(number * TILE + index) = *from.add(index * dim + number);
-                }
+        }
+        for number in fours..dim {
+            for index in 0..WIDTH {
+                *to.add(number * TILE + index) = *from.add(index * dim + number);
             }
         }
     }

@@ -148,17 +148,33 @@ impl Nodes {
     /// The slots of a node's path at the positions `seen` of one tile, of which its own is not before
     /// the last: to their places in the tile.
     pub fn slots(&self, node: Node, seen: Range<usize>, slots: &mut [u32; TILE]) {
-        let tile = seen.start / TILE;
-        let mut at = Some(node);
         if seen.end <= node.straight as usize {
-            at = None;
+            for position in seen {
+                slots[position % TILE] = position as u32;
+            }
+            return;
         }
-        while let Some(later) = at.filter(|node| node.position as usize / TILE > tile) {
-            at = later.tile_before.map(|before| self.nodes[before as usize]);
-        }
+        let mut at = self.ancestor(node, seen.start / TILE);
         for position in seen.rev() {
             slots[position % TILE] = at.map_or(position as u32, |node| node.slot);
             at = at.and_then(|node| node.parent).map(|parent| self.nodes[parent as usize]);
         }
+    }
+
+    /// The slot of a node's path at the last position of a tile that the node sees.
+    pub fn last_slot(&self, node: Node, position: usize) -> u32 {
+        if position < node.straight as usize {
+            return position as u32;
+        }
+        self.ancestor(node, position / TILE).map_or(position as u32, |node| node.slot)
+    }
+
+    /// The last of a node's path in a tile, where that is no committed token.
+    fn ancestor(&self, node: Node, tile: usize) -> Option<Node> {
+        let mut at = Some(node);
+        while let Some(later) = at.filter(|node| node.position as usize / TILE > tile) {
+            at = later.tile_before.map(|before| self.nodes[before as usize]);
+        }
+        at
     }
 }

@@ -14,15 +14,14 @@ pub const MOST_ROWS: usize = 6;
 /// Sums of `V` times sixteen lanes, for `R` rows.
 pub type Sums<L, const R: usize, const V: usize> = [[<L as Lanes>::Floats; V]; R];
 
-/// Where the vectors are, and what is to be read next while they are added.
+/// Where the vectors are.
 pub trait Vectors: Copy {
     /// The first number of vector `index`.
     unsafe fn at(self, index: usize) -> *const f32;
-    /// What to ask for with vector `index`, of as many numbers as that has, if anything.
-    fn ahead(self, index: usize, len: usize) -> Option<*const f32>;
 }
 
-/// Adds the vectors of a range, times each row's factors, to `sums`.
+/// Adds the vectors of a range, times each row's factors, to `sums`. With each it asks for half as
+/// many numbers from `next` on, if there is anything to ask for.
 ///
 /// # Safety
 ///
@@ -35,13 +34,15 @@ pub unsafe fn add<L: Lanes, S: Vectors, const R: usize, const V: usize>(
     factors: &[*const f32; R],
     vectors: S,
     range: Range<usize>,
+    next: Option<*const f32>,
 ) -> Sums<L, R, V> {
     unsafe {
         for index in range {
             let at = vectors.at(index);
-            if let Some(ahead) = vectors.ahead(index, V * WIDTH) {
-                for vector in 0..V {
-                    L::prefetch_far(ahead.wrapping_add(vector * WIDTH).cast());
+            if let Some(next) = next {
+                for vector in 0..V.div_ceil(2) {
+                    let ahead = index * V * WIDTH / 2 + vector * WIDTH;
+                    L::prefetch_far(next.wrapping_add(ahead).cast());
                 }
             }
             let mut loaded = [L::splat(0.0); V];

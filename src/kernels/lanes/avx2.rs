@@ -92,13 +92,13 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn unless_below(x: [__m256; 2], by: [__m256; 2], bound: [__m256; 2]) -> [__m256; 2] {
-        both!(unless_below(x, by, bound))
+    unsafe fn largest(x: [__m256; 2]) -> f32 {
+        unsafe { largest(_mm256_max_ps(x[0], x[1])) }
     }
 
     #[inline(always)]
-    unsafe fn power_of_two(x: [__m256; 2]) -> [__m256; 2] {
-        both!(power_of_two(x))
+    unsafe fn exponents(x: [__m256; 2]) -> [__m256; 2] {
+        both!(exponents(x))
     }
 
     #[inline(always)]
@@ -184,11 +184,6 @@ unsafe fn largest(x: __m256i) -> u32 {
     }
 }
 
-#[inline(always)]
-unsafe fn unless_below(x: __m256, by: __m256, bound: __m256) -> __m256 {
-    unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(by, bound), x) }
-}
-
 /// The columns of eight rows, of which a half of a register transposes four.
 #[inline(always)]
 unsafe fn columns(from: *const f32, stride: usize) -> [__m256; 4] {
@@ -216,12 +211,19 @@ unsafe fn two_rows(from: *const f32, stride: usize) -> __m256 {
     unsafe { _mm256_loadu2_m128(from.add(4 * stride), from) }
 }
 
+/// The largest of eight lanes.
 #[inline(always)]
-unsafe fn power_of_two(x: __m256) -> __m256 {
+pub(super) unsafe fn largest(x: __m256) -> f32 {
     unsafe {
-        let exponents = _mm256_slli_epi32::<23>(_mm256_castps_si256(x));
-        _mm256_castsi256_ps(_mm256_add_epi32(exponents, _mm256_set1_epi32(0x3f80_0000)))
+        let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
     }
+}
+
+#[inline(always)]
+unsafe fn exponents(x: __m256) -> __m256 {
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x))) }
 }
 
 #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{LARGEST, Lanes};
+use super::{LARGEST, Lanes, avx2};
 
 /// A processor with AVX-512 F, BW, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -87,17 +87,16 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn unless_below(x: __m512, by: __m512, bound: __m512) -> __m512 {
-        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(by, bound), x) }
+    unsafe fn largest(x: __m512) -> f32 {
+        unsafe {
+            let upper = _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0xee>(x, x));
+            avx2::largest(_mm256_max_ps(_mm512_castps512_ps256(x), upper))
+        }
     }
 
     #[inline(always)]
-    unsafe fn power_of_two(x: __m512) -> __m512 {
-        unsafe {
-            let exponents = _mm512_slli_epi32::<23>(_mm512_castps_si512(x));
-            let one = _mm512_set1_epi32(0x3f80_0000);
-            _mm512_castsi512_ps(_mm512_add_epi32(exponents, one))
-        }
+    unsafe fn exponents(x: __m512) -> __m512 {
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(x))) }
     }
 
     #[inline(always)]

@@ -67,10 +67,10 @@ pub trait Lanes: Copy {
     unsafe fn fused(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The larger of each; `b` where one is NaN.
     unsafe fn larger(a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// `x`, but 0 where `by` is below `bound`; not so where one is NaN.
-    unsafe fn unless_below(x: Self::Floats, by: Self::Floats, bound: Self::Floats) -> Self::Floats;
-    /// Two to the power of the whole numbers that `x - ROUNDER` are, -126 to 127.
-    unsafe fn power_of_two(x: Self::Floats) -> Self::Floats;
+    /// The largest lane, of which none is NaN.
+    unsafe fn largest(x: Self::Floats) -> f32;
+    /// The numbers whose sign and exponent are the last nine bits of `x`, and whose other bits are 0.
+    unsafe fn exponents(x: Self::Floats) -> Self::Floats;
 
     /// `x` in all lanes.
     unsafe fn splat_integer(x: i32) -> Self::Integers;

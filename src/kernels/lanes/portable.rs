@@ -72,13 +72,13 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn unless_below(x: [f32; WIDTH], by: [f32; WIDTH], bound: [f32; WIDTH]) -> [f32; WIDTH] {
-        std::array::from_fn(|lane| if by[lane] < bound[lane] { 0.0 } else { x[lane] })
+    unsafe fn largest(x: [f32; WIDTH]) -> f32 {
+        x.into_iter().fold(f32::NEG_INFINITY, |most, x| if x > most { x } else { most })
     }
 
     #[inline(always)]
-    unsafe fn power_of_two(x: [f32; WIDTH]) -> [f32; WIDTH] {
-        x.map(|x| f32::from_bits((x.to_bits() << 23).wrapping_add(0x3f80_0000)))
+    unsafe fn exponents(x: [f32; WIDTH]) -> [f32; WIDTH] {
+        x.map(|x| f32::from_bits(x.to_bits() << 23))
     }
 
     #[inline(always)]

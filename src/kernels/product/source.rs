@@ -4,7 +4,7 @@
 //! its end. They are made where they are rounded, so no row is written in between.
 #![allow(unsafe_code)]
 
-use crate::kernels::attention::exp::{exp, sum, tanh};
+use crate::kernels::attention::exp::{power, sum_of_lanes, tanh};
 use crate::kernels::lanes::{Lanes, WIDTH};
 
 /// Rows of a product.
@@ -86,7 +86,9 @@ impl<'a> NormedRow<'a> {
                 let numbers = some::<L>(x, first);
                 squares = L::fused(numbers, numbers, squares);
             }
-            let mean = sum::<L>(squares) / x.len() as f32;
+            let mut lanes = [0.0; WIDTH];
+            L::store(lanes.as_mut_ptr(), squares);
+            let mean = sum_of_lanes(lanes) / x.len() as f32;
             Self { x, weight, factor: 1.0 / (mean + epsilon).sqrt() }
         }
     }
@@ -130,9 +132,10 @@ impl<const IS_SILU: bool> Row for GatedRow<'_, IS_SILU> {
 #[inline(always)]
 unsafe fn silu<L: Lanes>(x: L::Floats) -> L::Floats {
     unsafe {
-        // Powers are known up to that of 88.
-        let opposite = L::subtract(L::splat(0.0), L::larger(L::splat(-88.0), x));
-        L::divide(x, L::add(L::splat(1.0), exp::<L>(opposite)))
+        let binary = L::multiply(x, L::splat(std::f32::consts::LOG2_E));
+        // Powers are known up to that of 126.
+        let opposite = L::subtract(L::splat(0.0), L::larger(L::splat(-126.0), binary));
+        L::divide(x, L::add(L::splat(1.0), power::<L>(opposite)))
     }
 }
 
