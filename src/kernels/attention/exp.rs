@@ -4,8 +4,8 @@
 
 use crate::kernels::lanes::{Lanes, WIDTH};
 
-/// 1.5 * 2^23, as a float32 this large has no fraction, so adding it rounds, ties to even; and 127, by
-/// which exponents are stored.
+/// 1.5 * 2^23, as a float32 this large has no fraction, so adding it rounds, ties to even; and 127,
+/// by which exponents are stored.
 const ROUNDER: f32 = 12_583_039.0;
 
 /// The exponent that is stored as 0.
@@ -14,11 +14,11 @@ const LEAST: f32 = -127.0;
 /// No power is asked for beyond it.
 const LARGEST: f32 = 126.0;
 
-/// Two to the power of `x`, which is at most 126, within 2 units in the last place from -126 on; less
-/// than 2^-125 below, and 0 from -127 on.
+/// Two to the power of `x`, which is at most 126, within 2 units in the last place from -126 on;
+/// less than 2^-125 below, and 0 from -127 on down.
 ///
-/// The exponent is split from a rest of at most a half, whose power is a polynomial: of those of its
-/// degree that are 1 at 0 the one with the least error in units of the last place.
+/// The exponent is split from a rest of at most a half, whose power is a polynomial: of those of
+/// its degree that are 1 at 0 the one with the least error in units of the last place.
 #[inline(always)]
 pub unsafe fn power<L: Lanes>(x: L::Floats) -> L::Floats {
     unsafe {

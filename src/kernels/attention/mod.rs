@@ -6,14 +6,15 @@
 //!
 //! The arithmetic, of one query, in this order:
 //!
-//! - Query and key are normed and rotated (`prepare.rs`). The query is multiplied by the scale times the
-//!   logarithm of e to the base 2; or by the scale over the cap, where there is one.
-//! - A score is the sum of products, number after number, each added with a fused multiply-add. Where
-//!   there is a cap, the score becomes its hyperbolic tangent times the cap times that logarithm.
-//! - Positions are taken in tiles of 64, from position 0. A tile's largest score may raise the largest
-//!   so far, `m`; then sums are multiplied by two to the power of the difference. A weight is two to
-//!   the power of a score less `m` (`exp.rs`). Weights are added in sixteen lanes, position `p` in lane
-//!   `p` modulo 16; values position after position, fused.
+//! - Query and key are normed and rotated (`prepare.rs`). The query is multiplied by the scale times
+//!   the logarithm of e to the base 2; or by the scale over the cap, where there is one.
+//! - A score is the sum of products, number after number, each added with a fused multiply-add.
+//!   Where there is a cap, the score becomes its hyperbolic tangent times the cap times that
+//!   logarithm.
+//! - Positions are taken in tiles of 64, from position 0. A tile's largest score may raise the
+//!   largest so far, `m`; then sums are multiplied by two to the power of the difference. A weight
+//!   is two to the power of a score less `m` (`exp.rs`). Weights are added in sixteen lanes,
+//!   position `p` in lane `p` modulo 16; values position after position, fused.
 //! - Lanes are added by halves at the end, and the sum of values is divided by theirs.
 //!
 //! A position that a row does not see counts as if it were not there, whatever its slot holds.

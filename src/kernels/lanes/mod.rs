@@ -69,7 +69,7 @@ pub trait Lanes: Copy {
     unsafe fn larger(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The largest lane, of which none is NaN.
     unsafe fn largest(x: Self::Floats) -> f32;
-    /// The numbers whose sign and exponent are the last nine bits of `x`, and whose other bits are 0.
+    /// The numbers whose sign and exponent are the last nine bits of `x`, other bits being 0.
     unsafe fn exponents(x: Self::Floats) -> Self::Floats;
 
     /// `x` in all lanes.
