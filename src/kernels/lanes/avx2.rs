@@ -138,7 +138,7 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
             // The bits of NaN are above those of any number.
             let bits = |x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX));
             let [first, second] = x.map(|x| _mm256_max_epu32(bits(x[0]), bits(x[1])));
-            let largest = f32::from_bits(largest(_mm256_max_epu32(first, second)));
+            let largest = f32::from_bits(largest_bits(_mm256_max_epu32(first, second)));
             let factor = _mm256_set1_ps(LARGEST / largest);
             // What does not fit into 32 bits becomes -2^31, whose lowest byte is to be 0.
             let integer = |x| {
@@ -175,7 +175,7 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
 
 /// The largest of eight lanes.
 #[inline(always)]
-unsafe fn largest(x: __m256i) -> u32 {
+unsafe fn largest_bits(x: __m256i) -> u32 {
     unsafe {
         let x = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
         let x = _mm_max_epu32(x, _mm_shuffle_epi32::<0b1110>(x));
