@@ -63,6 +63,8 @@ __all__ = [
     "strategies",
     "top_k",
     "weight_panels",
+    "weight_rows",
+    "weight_types",
 ]
 
 _GraphName = Literal["prefill", "decode"]
@@ -699,8 +701,8 @@ def weight_panels(weight_type: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8
     """The weights of a matrix in the order in which products read them.
 
     Args:
-        weight_type: "Q4_0", "Q4_1" or "Q8_0".
-        rows: Blocks of 32 weights as a GGUF file has them, `(outputs, blocks, bytes of a block)`.
+        weight_type: One of `weight_types`.
+        rows: Blocks of weights as a GGUF file has them, `(outputs, blocks, bytes of a block)`.
 
     Returns:
         `(bytes,)`: panels of sixteen outputs, the last filled up with zeros.
@@ -708,6 +710,37 @@ def weight_panels(weight_type: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8
     Raises:
         OptionError: The type is unknown.
         ShapeError: The shape is not that of the type.
+    """
+
+def weight_rows(
+    weight_type: str,
+    panels: NDArray[np.uint8],
+    outputs: int,
+    columns: int,
+    numbers: NDArray[np.uint32],
+) -> NDArray[np.float32]:
+    """Rows of a matrix whose weights stand in panels.
+
+    Args:
+        weight_type: One of `weight_types`.
+        panels: What `weight_panels` gave for all rows, `(bytes,)`.
+        outputs: Rows of the matrix.
+        columns: Weights of a row.
+        numbers: Which rows, `(n,)`.
+
+    Returns:
+        `(n, columns)`.
+
+    Raises:
+        OptionError: The type is unknown, or a row is not there.
+        ShapeError: The panels are of a matrix of another size.
+    """
+
+def weight_types() -> dict[str, tuple[int, int]]:
+    """The types of weights that products read, by their names in GGUF files.
+
+    Returns:
+        The weights and the bytes of a block of each.
     """
 
 def move_rows(

@@ -65,6 +65,9 @@ impl Product {
         if columns == 0 || columns > MOST || outputs.iter().any(|&it| it == 0 || it > MOST) {
             return Err(node.wrong("a segment's size is out of range"));
         }
+        if !kinds.iter().all(|kind| kind.fits(columns)) {
+            return Err(node.wrong("columns are no whole blocks of a segment's type"));
+        }
         let pairs = kinds.into_iter().zip(outputs);
         let segments = pairs.map(|(kind, outputs)| Segment { kind, outputs }).collect();
         let (processor, epsilon) = (Processor::best(), node.float(c"epsilon")?);
@@ -78,7 +81,11 @@ struct Part<'a> {
     /// The segment's first output.
     start: usize,
     panels: std::ops::Range<usize>,
+    packing: Packing,
 }
+
+/// How rows are packed, and where they begin in the memory for all of them.
+type Packing = (Tiling, usize);
 
 thread_local! {
     /// Rounded rows of the call in progress: as large as the largest so far.
@@ -114,25 +121,29 @@ impl Kernel for Product {
         if !fits {
             return Err(call.wrong_inputs());
         }
-        let tiling = Tiling::new(num_rows, self.columns);
+        let packings = self.packings(num_rows);
         // SAFETY: as above.
         let to = Shared(unsafe { call.output::<f32>(0, &rows.dims_of(outputs)) }?);
-        let parts = self.parts(call, tiling)?;
+        let parts = self.parts(call, &packings)?;
         ROUNDED.with_borrow_mut(|rounded| {
-            rounded.resize(tiling.num_bytes().max(rounded.len()), 0);
+            let bytes = packings.iter().map(|(tiling, _)| tiling.num_bytes()).sum();
+            rounded.resize(rounded.len().max(bytes), 0);
             let packed = Shared(rounded.as_mut_ptr());
             // Few rows are rounded sooner than another thread is told of them.
             let per_task = (NUMBERS_PER_TASK / size).max(1);
             call.in_parallel(num_rows.div_ceil(per_task), &|task| {
                 let rows = task * per_task..num_rows.min((task + 1) * per_task);
-                let packed = packed.get();
-                // SAFETY: the rows are this task's alone.
-                unsafe {
-                    product::round_rows(self.processor, source, self.columns, tiling, rows, packed);
+                for &(tiling, start) in &packings {
+                    let (rows, columns) = (rows.clone(), self.columns);
+                    // SAFETY: the rows are this task's alone.
+                    unsafe {
+                        let packed = packed.get().add(start);
+                        product::round_rows(self.processor, source, columns, tiling, rows, packed);
+                    }
                 }
             })?;
             call.in_parallel(parts.len(), &|index| {
-                let Part { weights, start, ref panels } = parts[index];
+                let Part { weights, start, ref panels, packing: (tiling, packing) } = parts[index];
                 let added = Added {
                     bias: bias.map(|bias| &bias[start..]),
                     residual: residual.map(|residual| &residual[start..]),
@@ -143,7 +154,7 @@ impl Kernel for Product {
                     let panels = panels.clone();
                     product::multiply(
                         self.processor,
-                        packed.get(),
+                        packed.get().add(packing),
                         tiling,
                         weights,
                         panels,
@@ -157,8 +168,21 @@ impl Kernel for Product {
 }
 
 impl Product {
+    /// Rows rounded, as floats, or both, by what segments multiply them with.
+    fn packings(&self, num_rows: usize) -> Vec<Packing> {
+        let (mut packings, mut start) = (Vec::new(), 0);
+        for is_float in [false, true] {
+            if self.segments.iter().any(|segment| segment.kind.is_float() == is_float) {
+                let tiling = Tiling::new(num_rows, self.columns, is_float);
+                packings.push((tiling, start));
+                start += tiling.num_bytes();
+            }
+        }
+        packings
+    }
+
     /// All segments' panels, in parts of about equal work.
-    fn parts<'a>(&self, call: Call<'a>, tiling: Tiling) -> Outcome<Vec<Part<'a>>> {
+    fn parts<'a>(&self, call: Call<'a>, packings: &[Packing]) -> Outcome<Vec<Part<'a>>> {
         let (mut parts, mut start) = (Vec::new(), 0);
         for (index, &Segment { kind, outputs }) in self.segments.iter().enumerate() {
             // SAFETY: as in `compute`.
@@ -167,12 +191,14 @@ impl Product {
                 return Err(call.wrong("a segment's weights are not as long as its sizes say"));
             }
             let (weights, count) = (Weights { kind, outputs, panels }, kind.num_panels(outputs));
+            // Where there are two, floats come last.
+            let packing = packings[if kind.is_float() { packings.len() - 1 } else { 0 }];
             let work = (panels.len() / count)
-                .max(tiling.num_rows() * self.columns * WIDTH / PRODUCTS_A_BYTE);
+                .max(packing.0.num_rows() * self.columns * WIDTH / PRODUCTS_A_BYTE);
             let per_task = (WORK_PER_TASK / work).max(1);
             for first in (0..count).step_by(per_task) {
                 let panels = first..(first + per_task).min(count);
-                parts.push(Part { weights, start, panels });
+                parts.push(Part { weights, start, panels, packing });
             }
             start += outputs;
         }

@@ -5,10 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordgen_rs._core import OptionError, ShapeError, kernel_processor, weight_panels
+from coordgen_rs._core import (
+    OptionError,
+    ShapeError,
+    kernel_processor,
+    weight_panels,
+    weight_rows,
+    weight_types,
+)
 from dequantized import blocks_of_panels
 
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+OF_BLOCKS = "expected one of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL"
+"""The first of all."""
 
 
 def any_blocks(weight_type, outputs, blocks, seed=0):
@@ -30,9 +39,9 @@ def test_panels_hold_each_byte_and_what_fills_them_up_counts_nothing(
     assert np.array_equal(blocks_of_panels(weight_type, panels, outputs, blocks * 32), rows)
 
 
-@pytest.mark.parametrize("weight_type", ["Q4_K", "q4_0", "", "Q4_0\0", "Q4_0,Q8_0"])
+@pytest.mark.parametrize("weight_type", ["IQ2_S", "q4_0", "", "Q4_0\0", "Q4_0,Q8_0"])
 def test_unknown_types_are_named(weight_type):
-    with pytest.raises(OptionError, match=r"weight_type is .*, expected one of Q4_0, Q4_1, Q8_0"):
+    with pytest.raises(OptionError, match=f"weight_type is .*, {OF_BLOCKS}"):
         weight_panels(weight_type, any_blocks("Q4_0", 2, 2))
 
 
@@ -72,3 +81,23 @@ def test_what_is_no_array_is_named(rows):
 
 def test_the_processor_of_the_kernels_is_one_of_those_that_there_are():
     assert kernel_processor() in ("AVX-512 VNNI", "AVX2", "portable")
+
+
+def test_blocks_are_as_large_as_in_files():
+    gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
+    for name, sizes in weight_types().items():
+        assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] == sizes
+
+
+def test_rows_that_are_not_there_are_named():
+    panels = weight_panels("Q4_K", np.zeros((20, 1, 144), np.uint8))
+    numbers = np.array([0, 19, 20], np.uint32)
+    assert not weight_rows("Q4_K", panels, 20, 256, numbers[:2]).any()
+    assert weight_rows("Q4_K", panels, 20, 256, numbers[:0]).shape == (0, 256)
+    with pytest.raises(OptionError, match="numbers holds 20, expected 0 to 19"):
+        weight_rows("Q4_K", panels, 20, 256, numbers)
+    for outputs, columns in [(20, 255), (20, 0), (0, 256), (33, 256), (1 << 40, 256), (20, 512)]:
+        with pytest.raises(ShapeError, match="are no panels of Q4_K"):
+            weight_rows("Q4_K", panels, outputs, columns, numbers[:1])
+    with pytest.raises(ShapeError, match="are no panels of Q4_K"):
+        weight_rows("Q4_K", panels[1:], 20, 256, numbers[:1])

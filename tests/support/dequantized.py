@@ -1,12 +1,24 @@
 """What weights in blocks stand for, number by number; and products with them."""
 
 import numpy as np
-from gguf import GGMLQuantizationType, quants
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE, QUANTIZED_TYPES
 
 PANEL_OUTPUTS = 16
+HALVES: dict[str, dict[int, float]] = {
+    "Q4_1": {0: 1.0, 2: -7.5},
+    "Q5_1": {0: 1.0, 2: -15.5},
+    "Q4_K": {0: 1 / 32, 2: 7.5 / 32},
+    "Q5_K": {0: 1 / 32, 2: 15.5 / 32},
+    "Q2_K": {80: 1 / 8, 82: 1.5 / 8},
+    "Q3_K": {108: 1 / 16},
+    "Q6_K": {208: 1 / 64},
+    "IQ4_XS": {0: 1 / 16},
+    "MXFP4": {},
+}
+"""Where float16 numbers stand in a block, if not only at its start, and their usual size."""
 
 
 def dequantized(blocks: NDArray[np.uint8], bits: int) -> NDArray[np.float32]:
@@ -18,6 +30,29 @@ def dequantized_as(weight_type: str, blocks: NDArray[np.uint8]) -> NDArray[np.fl
     """Blocks `(n, blocks, bytes of a block)` of a type of GGUF, to `(n, blocks * 32)`."""
     rows = blocks.reshape(len(blocks), -1)
     return np.asarray(quants.dequantize(rows, GGMLQuantizationType[weight_type]), np.float32)
+
+
+def random_blocks(
+    weight_type: str, rows: int, blocks: int, seed: int, size: float = 0.01
+) -> NDArray[np.uint8]:
+    """Random blocks of a type of GGUF with usual scales, `(rows, blocks, bytes of a block)`.
+
+    Weights without a minimum are of about `size` times their integers, and with one around zero.
+    """
+    random = np.random.default_rng(seed)
+    block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[weight_type]][1]
+    if weight_type in ("F16", "BF16", "F32"):
+        numbers = random.normal(0, size, (rows, blocks)).astype(np.float32)
+        floats = quants.quantize(numbers, GGMLQuantizationType[weight_type])
+        return np.asarray(floats).view(np.uint8).reshape(rows, blocks, block_bytes)
+    stored = random.integers(0, 256, (rows, blocks, block_bytes), np.uint8)
+    for place, least in HALVES.get(weight_type, {0: 1.0}).items():
+        numbers = random.normal(least, abs(least) / 8, (rows, blocks)) * size
+        stored[..., place : place + 2] = numbers.astype("<f2")[..., None].view(np.uint8)
+    if weight_type == "MXFP4":
+        middle = round(float(np.log2(size))) + 127
+        stored[..., 0] = random.integers(middle - 2, middle + 3, (rows, blocks))
+    return stored
 
 
 def scales_of(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -5,20 +5,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from coordgen_rs._core import weight_panels
+from coordgen_rs._core import weight_panels, weight_types
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
-
-BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
-
-
-def random_rows(weight_type, outputs, blocks, seed):
-    """Blocks as a GGUF file has them."""
-    random = np.random.default_rng(seed)
-    rows = random.integers(0, 256, (outputs, blocks, BLOCK_BYTES[weight_type]), np.uint8)
-    halves = 4 if weight_type == "Q4_1" else 2
-    scales = random.normal(0, 0.01, (outputs, blocks, halves // 2)).astype(np.float16)
-    rows[:, :, :halves] = scales.view(np.uint8).reshape(outputs, blocks, halves)
-    return rows
+from dequantized import dequantized_as, random_blocks, rounded_to_8_bits
 
 
 def product_model(segments, columns, absent=(), gate=""):
@@ -32,7 +21,7 @@ def product_model(segments, columns, absent=(), gate=""):
     } | {f"weights_{i}": (TensorProto.UINT8, ["b"]) for i in range(len(segments))}
     node = helper.make_node(
         "Product",
-        ["" if name in absent else name for name in infos],
+        ["rows", "", *("" if name in absent else name for name in [*infos][1:])],  # without a norm
         ["products"],
         domain="ai.coordgen",
         columns=columns,
@@ -65,11 +54,14 @@ def session_of(*args):
 
 
 def test_segments_bias_and_residual_make_one_row():
-    segments = [("Q4_0", 50), ("Q8_0", 16), ("Q4_1", 7)]
+    segments = [("Q4_0", 50), ("F16", 16), ("Q4_1", 7)]
     columns, rows = 96, 70
     random = np.random.default_rng(0)
     x = random.standard_normal((rows, columns), np.float32)
-    weights = [weight_panels(t, random_rows(t, n, 3, i)) for i, (t, n) in enumerate(segments)]
+    weights = [
+        weight_panels(t, random_blocks(t, n, columns // weight_types()[t][0], i))
+        for i, (t, n) in enumerate(segments)
+    ]
     bias = random.standard_normal(73, np.float32)
     residual = random.standard_normal((rows, 73), np.float32)
     fed = {f"weights_{i}": panels for i, panels in enumerate(weights)}
@@ -109,7 +101,7 @@ def test_rows_are_normed_or_gated_first(kind):
     size = columns if kind == "norm" else 2 * columns
     x = random.normal(0, 2, (rows, size)).astype(np.float32)
     weight = random.standard_normal(columns, np.float32)
-    panels = weight_panels("Q8_0", random_rows("Q8_0", 48, 5, 3))
+    panels = weight_panels("Q8_0", random_blocks("Q8_0", 48, 5, 3))
     fed = {"weights_0": panels} | ({"norm": weight} if kind == "norm" else {})
     absent, gate = (ALL[1:], "") if kind == "norm" else (ALL, kind)
     session = session_of([segment], columns, absent, gate)
@@ -126,7 +118,7 @@ def test_rows_are_normed_or_gated_first(kind):
 
 
 def test_norm_and_gate_that_do_not_fit_are_refused_by_name():
-    panels = weight_panels("Q4_0", random_rows("Q4_0", 20, 2, 0))
+    panels = weight_panels("Q4_0", random_blocks("Q4_0", 20, 2, 0))
     x, weight = np.zeros((3, 64), np.float32), np.ones(64, np.float32)
     with pytest.raises(Exception, match="normed or gated, not both"):
         session_of([("Q4_0", 20)], 64, ALL[1:], "silu").run(
@@ -144,8 +136,25 @@ def test_norm_and_gate_that_do_not_fit_are_refused_by_name():
         session_of([("Q4_0", 20)], 64, ALL, "relu")
 
 
+@pytest.mark.parametrize("weight_type", weight_types())
+def test_products_are_those_of_the_files_weights(weight_type):
+    columns, outputs = 512, 37
+    blocks = random_blocks(weight_type, outputs, columns // weight_types()[weight_type][0], 3)
+    x = np.random.default_rng(4).standard_normal((19, columns), np.float32)
+    weights = dequantized_as(weight_type, blocks).astype(np.float64)
+    is_float = weight_type in ("F16", "BF16", "F32")
+    read = x if is_float else rounded_to_8_bits(x, "")
+    wanted = read.astype(np.float64) @ weights.T
+    session = session_of([(weight_type, outputs)], columns, ALL)
+    found = session.run(None, {"rows": x, "weights_0": weight_panels(weight_type, blocks)})[0]
+    size = np.abs(x) @ np.abs(weights).T
+    # An activation between two steps may be rounded to the other one.
+    assert np.abs(found - wanted).max() <= 2e-4 * size.max()
+    assert np.median(np.abs(found - wanted) / size) < 1e-6
+
+
 def test_what_does_not_fit_is_refused_by_name():
-    rows = weight_panels("Q4_0", random_rows("Q4_0", 20, 2, 0))
+    rows = weight_panels("Q4_0", random_blocks("Q4_0", 20, 2, 0))
     session = session_of([("Q4_0", 20)], 64, ALL)
 
     x = np.zeros((3, 64), np.float32)
@@ -161,4 +170,6 @@ def test_what_does_not_fit_is_refused_by_name():
     for segments in ([("Q3_X", 20)], [("Q4_0", 0)]):
         with pytest.raises(Exception, match=r"type is unknown|out of range"):
             session_of(segments, 64, ALL)
+    with pytest.raises(Exception, match="no whole blocks of a segment's type"):
+        session_of([("Q8_0", 20), ("Q6_K", 20)], 288, ALL)
     onnx.load_from_string(product_model([("Q4_0", 20)], 64))

@@ -6,7 +6,7 @@ use crate::kernels::lanes::{Lanes, WIDTH};
 
 /// 1.5 * 2^23, as a float32 this large has no fraction, so adding it rounds, ties to even; and 127,
 /// by which exponents are stored.
-const ROUNDER: f32 = 12_583_039.0;
+pub const ROUNDER: f32 = 12_583_039.0;
 
 /// The exponent that is stored as 0.
 const LEAST: f32 = -127.0;

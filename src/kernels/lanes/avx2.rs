@@ -62,6 +62,11 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn load_upper_halves(from: *const u16) -> [__m256; 2] {
+        unsafe { [upper_halves(from), upper_halves(from.add(8))] }
+    }
+
+    #[inline(always)]
     unsafe fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         both!(_mm256_add_ps(a, b))
     }
@@ -123,6 +128,44 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn shifted(x: [__m256i; 2], right: i32, mask: u8) -> [__m256i; 2] {
+        unsafe { [shifted(x[0], right, mask), shifted(x[1], right, mask)] }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        both!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn looked_up(x: [__m256i; 2], table: &[u8; 16]) -> [__m256i; 2] {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            [_mm256_shuffle_epi8(table, x[0]), _mm256_shuffle_epi8(table, x[1])]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widened(from: *const u8) -> [__m256i; 2] {
+        unsafe {
+            [
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())),
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn field(x: [__m256i; 2], from: u32, mask: i32, to: u32) -> [__m256i; 2] {
+        unsafe { [field(x[0], from, mask, to), field(x[1], from, mask, to)] }
+    }
+
+    #[inline(always)]
+    unsafe fn add_integers(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        both!(_mm256_add_epi32(a, b))
+    }
+
+    #[inline(always)]
     unsafe fn dot(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
         let four = unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) };
         let four = [four; 2];
@@ -133,7 +176,7 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn round(x: [[__m256; 2]; 2], to: *mut i8) -> (f32, i32) {
+    unsafe fn round(x: [[__m256; 2]; 2], to: *mut i8) -> (f32, [i32; 2]) {
         unsafe {
             // The bits of NaN are above those of any number.
             let bits = |x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX));
@@ -154,11 +197,11 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
             _mm256_storeu_si256(to.cast(), bytes);
             let sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
             let sums = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-            let half = _mm256_extracti128_si256::<1>(sums);
-            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), half);
-            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b1110>(sums));
-            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b01>(sums));
-            (largest, _mm_cvtsi128_si32(sums))
+            // A half of the register for each half of the numbers.
+            let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b1110>(sums));
+            let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01>(sums));
+            let second = _mm256_extracti128_si256::<1>(sums);
+            (largest, [_mm256_cvtsi256_si32(sums), _mm_cvtsi128_si32(second)])
         }
     }
 
@@ -224,6 +267,33 @@ pub(super) unsafe fn largest(x: __m256) -> f32 {
 #[inline(always)]
 unsafe fn exponents(x: __m256) -> __m256 {
     unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x))) }
+}
+
+#[inline(always)]
+unsafe fn upper_halves(from: *const u16) -> __m256 {
+    unsafe {
+        let upper = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(upper))
+    }
+}
+
+#[inline(always)]
+unsafe fn shifted(x: __m256i, right: i32, mask: u8) -> __m256i {
+    unsafe {
+        let count = _mm_cvtsi32_si128(right.abs());
+        let shifted =
+            if right < 0 { _mm256_sll_epi16(x, count) } else { _mm256_srl_epi16(x, count) };
+        _mm256_and_si256(shifted, _mm256_set1_epi8(mask as i8))
+    }
+}
+
+#[inline(always)]
+unsafe fn field(x: __m256i, from: u32, mask: i32, to: u32) -> __m256i {
+    unsafe {
+        let shifted = _mm256_srl_epi32(x, _mm_cvtsi32_si128(from as i32));
+        let field = _mm256_and_si256(shifted, _mm256_set1_epi32(mask));
+        _mm256_sll_epi32(field, _mm_cvtsi32_si128(to as i32))
+    }
 }
 
 #[inline(always)]

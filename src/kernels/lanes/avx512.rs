@@ -57,6 +57,14 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_upper_halves(from: *const u16) -> __m512 {
+        unsafe {
+            let upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(upper))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {
         unsafe { _mm512_add_ps(a, b) }
     }
@@ -124,6 +132,48 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn shifted(x: __m512i, right: i32, mask: u8) -> __m512i {
+        unsafe {
+            let count = _mm_cvtsi32_si128(right.abs());
+            let shifted =
+                if right < 0 { _mm512_sll_epi16(x, count) } else { _mm512_srl_epi16(x, count) };
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn looked_up(x: __m512i, table: &[u8; 16]) -> __m512i {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, x)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widened(from: *const u8) -> __m512i {
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn field(x: __m512i, from: u32, mask: i32, to: u32) -> __m512i {
+        unsafe {
+            let shifted = _mm512_srl_epi32(x, _mm_cvtsi32_si128(from as i32));
+            let field = _mm512_and_si512(shifted, _mm512_set1_epi32(mask));
+            _mm512_sll_epi32(field, _mm_cvtsi32_si128(to as i32))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_integers(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
     unsafe fn dot(sum: __m512i, weights: __m512i, x: *const i8) -> __m512i {
         unsafe {
             let four = _mm512_set1_epi32(x.cast::<i32>().read_unaligned());
@@ -132,7 +182,7 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn round(x: [__m512; 2], to: *mut i8) -> (f32, i32) {
+    unsafe fn round(x: [__m512; 2], to: *mut i8) -> (f32, [i32; 2]) {
         unsafe {
             // The bits of NaN are above those of any number.
             let bits = |x| _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX));
@@ -146,11 +196,11 @@ impl Lanes for Avx512 {
             _mm256_storeu_si256(to.cast(), bytes);
             let ones = _mm256_set1_epi8(1);
             let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, bytes);
-            let sums =
-                _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
-            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b1110>(sums));
-            let sums = _mm_add_epi32(sums, _mm_shuffle_epi32::<0b01>(sums));
-            (largest, _mm_cvtsi128_si32(sums))
+            // A half of the register for each half of the numbers.
+            let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b1110>(sums));
+            let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01>(sums));
+            let second = _mm256_extracti128_si256::<1>(sums);
+            (largest, [_mm256_cvtsi256_si32(sums), _mm_cvtsi128_si32(second)])
         }
     }
 

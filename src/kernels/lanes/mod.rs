@@ -55,6 +55,8 @@ pub trait Lanes: Copy {
     unsafe fn columns(from: *const f32, stride: usize) -> [Self::Floats; 4];
     /// 16 float16, as float32.
     unsafe fn load_halves(from: *const u16) -> Self::Floats;
+    /// 16 bfloat16, the upper halves of float32, as float32.
+    unsafe fn load_upper_halves(from: *const u16) -> Self::Floats;
     /// `a + b`.
     unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a - b`.
@@ -80,12 +82,25 @@ pub trait Lanes: Copy {
     unsafe fn load_bytes(from: *const u8) -> Self::Bytes;
     /// 64 bytes, the low halves of which and the high ones.
     unsafe fn load_nibbles(from: *const u8) -> (Self::Bytes, Self::Bytes);
+    /// Each byte shifted right, left where `right` is negative, of which `mask` is left; it has no bit
+    /// that a neighbour's would be shifted to.
+    unsafe fn shifted(x: Self::Bytes, right: i32, mask: u8) -> Self::Bytes;
+    /// The bits of either.
+    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// What bytes from 0 to 15 stand for.
+    unsafe fn looked_up(x: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
+    /// 16 bytes, as numbers from 0 to 255.
+    unsafe fn widened(from: *const u8) -> Self::Integers;
+    /// The bits `mask` from bit `from` on, moved to bit `to`.
+    unsafe fn field(x: Self::Integers, from: u32, mask: i32, to: u32) -> Self::Integers;
+    /// `a + b`.
+    unsafe fn add_integers(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Adds to each lane the products of its four unsigned bytes with the four signed ones at `x`.
     unsafe fn dot(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
     /// Rounds 32 numbers to 8 bits, in steps of a 127th of the largest, to `to`; ties to even. Returns
-    /// the largest, or what is no number, and the integers' sum. Where that is no number or infinite,
-    /// or too small to divide by, integers are 0.
-    unsafe fn round(x: [Self::Floats; 2], to: *mut i8) -> (f32, i32);
+    /// the largest, or what is no number, and the sums of the first and the last sixteen. Where that
+    /// largest is no number or infinite, or too small to divide by, integers are 0.
+    unsafe fn round(x: [Self::Floats; 2], to: *mut i8) -> (f32, [i32; 2]);
     /// Asks for the 64 bytes at `from` to be read soon; any address will do.
     unsafe fn prefetch(from: *const u8);
     /// As `prefetch`, but into the second cache, for which more can be under way.
@@ -158,41 +173,47 @@ impl Processor {
 }
 
 /// Compiles `$generic::<L>(..)`, unsafe and always inlined, for each processor, as the function
-/// `$name`, whose first argument says which is to run.
+/// `$name`, whose first argument says which is to run. `$generic` may have a second type, as the
+/// function then has.
 macro_rules! on_processor {
-    ($(#[$docs:meta])* $name:ident = $generic:ident($($argument:ident: $type:ty),* $(,)?)) => {
+    (
+        $(#[$docs:meta])*
+        $name:ident$(<$type:ident: $bound:ident>)? = $generic:ident(
+            $($argument:ident: $given:ty),* $(,)?
+        )
+    ) => {
         $(#[$docs])*
         #[allow(clippy::too_many_arguments)]
-        pub unsafe fn $name(
+        pub unsafe fn $name$(<$type: $bound>)?(
             processor: $crate::kernels::lanes::Processor,
-            $($argument: $type),*
+            $($argument: $given),*
         ) {
             use $crate::kernels::lanes::{self, Kind};
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn avx2($($argument: $type),*) {
-                unsafe { $generic::<lanes::Avx2<false>>($($argument),*) }
+            unsafe fn avx2$(<$type: $bound>)?($($argument: $given),*) {
+                unsafe { $generic::<lanes::Avx2<false>$(, $type)?>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-            unsafe fn avx_vnni($($argument: $type),*) {
-                unsafe { $generic::<lanes::Avx2<true>>($($argument),*) }
+            unsafe fn avx_vnni$(<$type: $bound>)?($($argument: $given),*) {
+                unsafe { $generic::<lanes::Avx2<true>$(, $type)?>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,fma")]
-            unsafe fn avx512($($argument: $type),*) {
-                unsafe { $generic::<lanes::Avx512>($($argument),*) }
+            unsafe fn avx512$(<$type: $bound>)?($($argument: $given),*) {
+                unsafe { $generic::<lanes::Avx512$(, $type)?>($($argument),*) }
             }
             // SAFETY: `Processor::all` gives only what this machine has; the rest is the caller's.
             unsafe {
                 match processor.kind() {
-                    Kind::Portable => $generic::<lanes::Portable>($($argument),*),
+                    Kind::Portable => $generic::<lanes::Portable$(, $type)?>($($argument),*),
                     #[cfg(target_arch = "x86_64")]
-                    Kind::Avx2 => avx2($($argument),*),
+                    Kind::Avx2 => avx2$(::<$type>)?($($argument),*),
                     #[cfg(target_arch = "x86_64")]
-                    Kind::AvxVnni => avx_vnni($($argument),*),
+                    Kind::AvxVnni => avx_vnni$(::<$type>)?($($argument),*),
                     #[cfg(target_arch = "x86_64")]
-                    Kind::Avx512 => avx512($($argument),*),
+                    Kind::Avx512 => avx512$(::<$type>)?($($argument),*),
                 }
             }
         }

@@ -42,6 +42,12 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_upper_halves(from: *const u16) -> [f32; WIDTH] {
+        unsafe { from.cast::<[u16; WIDTH]>().read_unaligned() }
+            .map(|upper| f32::from_bits(u32::from(upper) << 16))
+    }
+
+    #[inline(always)]
     unsafe fn add(a: [f32; WIDTH], b: [f32; WIDTH]) -> [f32; WIDTH] {
         std::array::from_fn(|lane| a[lane] + b[lane])
     }
@@ -103,6 +109,36 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn shifted(x: [u8; 4 * WIDTH], right: i32, mask: u8) -> [u8; 4 * WIDTH] {
+        x.map(|byte| if right < 0 { byte << -right } else { byte >> right } & mask)
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: [u8; 4 * WIDTH], b: [u8; 4 * WIDTH]) -> [u8; 4 * WIDTH] {
+        std::array::from_fn(|at| a[at] | b[at])
+    }
+
+    #[inline(always)]
+    unsafe fn looked_up(x: [u8; 4 * WIDTH], table: &[u8; 16]) -> [u8; 4 * WIDTH] {
+        x.map(|byte| table[usize::from(byte & 0x0f)])
+    }
+
+    #[inline(always)]
+    unsafe fn widened(from: *const u8) -> [i32; WIDTH] {
+        unsafe { from.cast::<[u8; WIDTH]>().read() }.map(i32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn field(x: [i32; WIDTH], from: u32, mask: i32, to: u32) -> [i32; WIDTH] {
+        x.map(|x| (x >> from & mask) << to)
+    }
+
+    #[inline(always)]
+    unsafe fn add_integers(a: [i32; WIDTH], b: [i32; WIDTH]) -> [i32; WIDTH] {
+        std::array::from_fn(|lane| a[lane].wrapping_add(b[lane]))
+    }
+
+    #[inline(always)]
     unsafe fn dot(sum: [i32; WIDTH], weights: [u8; 4 * WIDTH], x: *const i8) -> [i32; WIDTH] {
         let x = unsafe { x.cast::<[i8; 4]>().read() };
         std::array::from_fn(|lane| {
@@ -112,7 +148,7 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn round(x: [[f32; WIDTH]; 2], to: *mut i8) -> (f32, i32) {
+    unsafe fn round(x: [[f32; WIDTH]; 2], to: *mut i8) -> (f32, [i32; 2]) {
         // The bits of NaN are above those of any number.
         let magnitudes = x.as_flattened().iter().map(|x| x.to_bits() & 0x7fff_ffff);
         let largest = f32::from_bits(magnitudes.fold(0, u32::max));
@@ -124,10 +160,10 @@ impl Lanes for Portable {
             _ => 0,
         };
         let integers = x.map(|x| x.map(rounded));
-        let sum = integers.as_flattened().iter().map(|x| i32::from(*x)).sum();
+        let sums = integers.map(|half| half.iter().map(|x| i32::from(*x)).sum());
         // SAFETY: by contract.
         unsafe { to.cast::<[[i8; WIDTH]; 2]>().write_unaligned(integers) };
-        (largest, sum)
+        (largest, sums)
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
-//! Rows of activations, rounded to 8 bits with a scale for each block of 32.
+//! Rows of activations, rounded to 8 bits with a scale for each block of 32, or as they are.
 //!
 //! In: rows, as `source.rs` makes them. Out: tiles of some rows, in the order in which a product reads them: block
-//! after block, in each the integers of all rows, then their scales and sums.
+//! after block, in each the integers of all rows, then their scales and sums; floats column by column.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -13,21 +13,23 @@ use crate::kernels::lanes::{LARGEST, Lanes, WIDTH};
 /// Most rows of a tile: as many sums of sixteen outputs as a processor's registers hold.
 pub const MOST_ROWS: usize = 12;
 
-/// Bytes of a row's block: 32 integers, the scale, minus eight times the integers' sum, and the
-/// scaled sum.
-const ROW_BYTES: usize = BLOCK + 12;
+/// Bytes of a row's block: 32 integers, the scale, minus eight times the integers' sum, the scaled
+/// sum, and minus four times the sums of both halves.
+const ROW_BYTES: usize = BLOCK + 16;
 
 /// How rows are cut into tiles: as equal as may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
     rows: usize,
+    columns: usize,
     blocks: usize,
+    is_float: bool,
 }
 
 impl Tiling {
-    /// Of `rows` rows of `columns` numbers.
-    pub fn new(rows: usize, columns: usize) -> Self {
-        Self { rows, blocks: columns.div_ceil(BLOCK) }
+    /// Of `rows` rows of `columns` numbers, rounded or floats.
+    pub fn new(rows: usize, columns: usize, is_float: bool) -> Self {
+        Self { rows, columns, blocks: columns.div_ceil(BLOCK), is_float }
     }
 
     /// Tiles of all rows.
@@ -40,9 +42,9 @@ impl Tiling {
         self.rows
     }
 
-    /// Blocks of a row.
-    pub fn blocks(self) -> usize {
-        self.blocks
+    /// Numbers of a row.
+    pub fn columns(self) -> usize {
+        self.columns
     }
 
     /// The rows of a tile.
@@ -60,12 +62,17 @@ impl Tiling {
 
     /// Bytes of all tiles.
     pub fn num_bytes(self) -> usize {
-        self.rows * self.blocks * ROW_BYTES
+        self.rows * self.row_bytes()
+    }
+
+    /// Bytes of a row.
+    fn row_bytes(self) -> usize {
+        self.blocks * if self.is_float { BLOCK * size_of::<f32>() } else { ROW_BYTES }
     }
 
     /// Where a tile begins.
     fn start(self, tile: usize) -> usize {
-        self.rows(tile).start * self.blocks * ROW_BYTES
+        self.rows(tile).start * self.row_bytes()
     }
 }
 
@@ -108,6 +115,21 @@ impl Tile {
         unsafe { self.at.add((BLOCK + 8) * R).cast::<f32>().add(row).read_unaligned() }
     }
 
+    /// Minus four times the sum of a half's integers.
+    #[inline(always)]
+    pub unsafe fn half_shift<const R: usize>(self, row: usize, half: usize) -> i32 {
+        let shift = unsafe {
+            self.at.add((BLOCK + 12) * R).cast::<i16>().add(2 * row + half).read_unaligned()
+        };
+        i32::from(shift)
+    }
+
+    /// A number of a row of floats.
+    #[inline(always)]
+    pub unsafe fn number<const R: usize>(self, row: usize, column: usize) -> f32 {
+        unsafe { self.at.cast::<f32>().add(column * R + row).read_unaligned() }
+    }
+
     /// The next block.
     #[inline(always)]
     pub unsafe fn next<const R: usize>(self) -> Self {
@@ -115,7 +137,7 @@ impl Tile {
     }
 }
 
-/// Rounds some rows to `packed`, where those of all tiles have their place.
+/// Rounds some rows to `packed`, where those of all tiles have their place, or copies them.
 ///
 /// # Safety
 ///
@@ -161,20 +183,37 @@ pub unsafe fn pack<L: Lanes>(
 unsafe fn pack_row<L: Lanes, R: Row>(x: R, tiling: Tiling, row: usize, packed: *mut u8) {
     let rows = tiling.rows(tiling.tile_of(row));
     let (place, num_rows) = (row - rows.start, rows.len());
+    if tiling.is_float {
+        // SAFETY: by contract of `pack`: the tile is there.
+        unsafe {
+            let at = packed.add(rows.start * tiling.row_bytes()).cast::<f32>();
+            for first in (0..tiling.blocks * BLOCK).step_by(WIDTH) {
+                let mut all = [0.0; WIDTH];
+                L::store(all.as_mut_ptr(), x.numbers::<L>(first));
+                for (column, number) in all.into_iter().enumerate() {
+                    at.add((first + column) * num_rows + place).write_unaligned(number);
+                }
+            }
+        }
+        return;
+    }
     for block in 0..tiling.blocks {
         let first = block * BLOCK;
         // SAFETY: by contract of `pack`: the block of the tile is there.
         unsafe {
             let at = packed.add((rows.start * tiling.blocks + block * num_rows) * ROW_BYTES);
             let numbers = [x.numbers::<L>(first), x.numbers::<L>(first + WIDTH)];
-            let (largest, sum) = L::round(numbers, at.add(place * BLOCK).cast());
-            let scale = largest / LARGEST;
+            let (largest, sums) = L::round(numbers, at.add(place * BLOCK).cast());
+            let (scale, sum) = (largest / LARGEST, sums[0] + sums[1]);
             let at = at.add(BLOCK * num_rows);
             at.cast::<f32>().add(place).write_unaligned(scale);
             let at = at.add(4 * num_rows);
             at.cast::<i32>().add(place).write_unaligned(-8 * sum);
             let at = at.add(4 * num_rows);
             at.cast::<f32>().add(place).write_unaligned(sum as f32 * scale);
+            let at = at.add(4 * num_rows);
+            let halves = sums.map(|sum| -4 * sum as i16);
+            at.cast::<[i16; 2]>().add(place).write_unaligned(halves);
         }
     }
 }

@@ -1,22 +1,28 @@
 //! Products of rows with weights in blocks, whose bits depend on the row alone.
 //!
 //! In: rows of float32, weights in panels. Out: rows of outputs. Rows are rounded to 8 bits in blocks
-//! of 32 (`activations.rs`), as llama.cpp does, but with float32 scales.
+//! of 32 (`activations.rs`), as llama.cpp does, but with float32 scales; not for weights that are floats.
 #![allow(unsafe_code)]
 
 mod activations;
+mod floats;
 mod panels;
+mod scales;
 mod source;
+mod stored;
 mod tile;
+mod values;
+mod weight_type;
 
 use std::ops::Range;
 
 pub use self::activations::Tiling;
 use self::activations::{Tile, pack};
-pub use self::panels::{WeightType, to_panels};
+pub use self::panels::to_panels;
 pub use self::source::{Gate, Source};
-use self::tile::{Form, Q4_0, Q4_1, Q8_0, products};
-use crate::kernels::lanes::{Lanes, WIDTH, on_processor};
+use self::tile::Form;
+pub use self::weight_type::WeightType;
+use crate::kernels::lanes::{Lanes, Processor, WIDTH, on_processor};
 
 /// Numbers of a row, or weights of an output, that share a scale.
 pub const BLOCK: usize = 32;
@@ -51,7 +57,7 @@ pub struct Destination {
 }
 
 on_processor! {
-    /// Rounds some rows to `packed`, where those of all tiles have their place.
+    /// Rounds some rows to `packed`, where those of all tiles have their place, or copies them.
     ///
     /// # Safety
     ///
@@ -65,14 +71,50 @@ on_processor! {
     )
 }
 
+/// Calls a function with the form of a type of weights.
+macro_rules! by_form {
+    ($kind:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        by_form!(
+            $kind, $function, ($($argument),*),
+            tile: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4,
+            floats: F16 BF16 F32
+        )
+    };
+    ($kind:expr, $function:ident, $arguments:tt, $($module:ident: $($name:ident)*),*) => {
+        match $kind {
+            $($(WeightType::$name => by_form!(@ $function::<$module::$name>, $arguments),)*)*
+        }
+    };
+    (@ $function:path, ($($argument:expr),*)) => { $function($($argument),*) };
+}
+
+/// Multiplies all rows that were rounded to `packed` with some panels.
+///
+/// # Safety
+///
+/// All tiles are packed, as the type of weights wants them, and the destination has a row for each, which nobody else reads or writes
+/// in the panels' columns.
+pub unsafe fn multiply(
+    processor: Processor,
+    packed: *const u8,
+    tiling: Tiling,
+    weights: Weights<'_>,
+    panels: Range<usize>,
+    added: Added<'_>,
+    to: Destination,
+) {
+    unsafe {
+        by_form!(weights.kind, multiply_form(processor, packed, tiling, weights, panels, added, to))
+    }
+}
+
 on_processor! {
-    /// Multiplies all rows that were rounded to `packed` with some panels.
+    /// As [`multiply`].
     ///
     /// # Safety
     ///
-    /// All tiles are packed, and the destination has a row for each, which nobody else reads or
-    /// writes in the panels' columns.
-    multiply = multiply_on(
+    /// As of it.
+    multiply_form<W: Form> = multiply_on(
         packed: *const u8,
         tiling: Tiling,
         weights: Weights<'_>,
@@ -83,7 +125,7 @@ on_processor! {
 }
 
 #[inline(always)]
-unsafe fn multiply_on<L: Lanes>(
+unsafe fn multiply_on<L: Lanes, W: Form>(
     packed: *const u8,
     tiling: Tiling,
     weights: Weights<'_>,
@@ -91,31 +133,7 @@ unsafe fn multiply_on<L: Lanes>(
     added: Added<'_>,
     destination: Destination,
 ) {
-    unsafe {
-        match weights.kind {
-            WeightType::Q4_0 => {
-                by_form::<L, Q4_0>(packed, tiling, weights, panels, added, destination)
-            }
-            WeightType::Q4_1 => {
-                by_form::<L, Q4_1>(packed, tiling, weights, panels, added, destination)
-            }
-            WeightType::Q8_0 => {
-                by_form::<L, Q8_0>(packed, tiling, weights, panels, added, destination)
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn by_form<L: Lanes, W: Form>(
-    packed: *const u8,
-    tiling: Tiling,
-    weights: Weights<'_>,
-    panels: Range<usize>,
-    added: Added<'_>,
-    destination: Destination,
-) {
-    let (blocks, bytes) = (tiling.blocks(), weights.kind.panel_bytes(tiling.blocks()));
+    let (columns, bytes) = (tiling.columns(), weights.kind.panel_bytes(tiling.columns()));
     for index in panels {
         let panel = &weights.panels[index * bytes..(index + 1) * bytes];
         let first = index * WIDTH;
@@ -132,18 +150,18 @@ unsafe fn by_form<L: Lanes, W: Form>(
                 let tile = Tile::new(packed, tiling, tile);
                 let panel = panel.as_ptr();
                 match rows.len() {
-                    1 => write::<L, W, 1>(panel, blocks, tile, outputs, added, at),
-                    2 => write::<L, W, 2>(panel, blocks, tile, outputs, added, at),
-                    3 => write::<L, W, 3>(panel, blocks, tile, outputs, added, at),
-                    4 => write::<L, W, 4>(panel, blocks, tile, outputs, added, at),
-                    5 => write::<L, W, 5>(panel, blocks, tile, outputs, added, at),
-                    6 => write::<L, W, 6>(panel, blocks, tile, outputs, added, at),
-                    7 => write::<L, W, 7>(panel, blocks, tile, outputs, added, at),
-                    8 => write::<L, W, 8>(panel, blocks, tile, outputs, added, at),
-                    9 => write::<L, W, 9>(panel, blocks, tile, outputs, added, at),
-                    10 => write::<L, W, 10>(panel, blocks, tile, outputs, added, at),
-                    11 => write::<L, W, 11>(panel, blocks, tile, outputs, added, at),
-                    12 => write::<L, W, 12>(panel, blocks, tile, outputs, added, at),
+                    1 => write::<L, W, 1>(panel, columns, tile, outputs, added, at),
+                    2 => write::<L, W, 2>(panel, columns, tile, outputs, added, at),
+                    3 => write::<L, W, 3>(panel, columns, tile, outputs, added, at),
+                    4 => write::<L, W, 4>(panel, columns, tile, outputs, added, at),
+                    5 => write::<L, W, 5>(panel, columns, tile, outputs, added, at),
+                    6 => write::<L, W, 6>(panel, columns, tile, outputs, added, at),
+                    7 => write::<L, W, 7>(panel, columns, tile, outputs, added, at),
+                    8 => write::<L, W, 8>(panel, columns, tile, outputs, added, at),
+                    9 => write::<L, W, 9>(panel, columns, tile, outputs, added, at),
+                    10 => write::<L, W, 10>(panel, columns, tile, outputs, added, at),
+                    11 => write::<L, W, 11>(panel, columns, tile, outputs, added, at),
+                    12 => write::<L, W, 12>(panel, columns, tile, outputs, added, at),
                     _ => unreachable!("a tile has as many rows"),
                 }
             }
@@ -154,14 +172,14 @@ unsafe fn by_form<L: Lanes, W: Form>(
 #[inline(always)]
 unsafe fn write<L: Lanes, W: Form, const R: usize>(
     panel: *const u8,
-    blocks: usize,
+    columns: usize,
     tile: Tile,
     outputs: usize,
     added: Added<'_>,
     destination: Destination,
 ) {
     unsafe {
-        let sums = products::<L, W, R>(panel, blocks, tile);
+        let sums = W::products::<L, R>(panel, columns, tile);
         for (row, mut sum) in sums.into_iter().enumerate() {
             let at = row * destination.stride;
             if let Some(bias) = added.bias {
@@ -196,5 +214,45 @@ unsafe fn some<L: Lanes>(from: &[f32], count: usize) -> L::Floats {
     }
 }
 
+/// Reads rows of a matrix of `columns`, by their numbers, to `to (numbers, columns)`.
+///
+/// # Panics
+///
+/// If a number is none of a row, or sizes do not fit each other.
+pub fn read_rows(
+    processor: Processor,
+    weights: Weights<'_>,
+    columns: usize,
+    numbers: &[usize],
+    to: &mut [f32],
+) {
+    let Weights { kind, outputs, panels } = weights;
+    assert_eq!(panels.len(), kind.num_bytes(outputs, columns), "panels are of another matrix");
+    assert_eq!(to.len(), numbers.len() * columns, "the rows have another size");
+    let bytes = kind.panel_bytes(columns);
+    for (number, to) in numbers.iter().zip(to.chunks_exact_mut(columns.max(1))) {
+        assert!(*number < outputs, "there is no row {number} of {outputs}");
+        let panel = panels[number / WIDTH * bytes..][..bytes].as_ptr();
+        // SAFETY: the panel holds that many columns.
+        unsafe { by_form!(kind, read_form(processor, panel, number % WIDTH, to)) }
+    }
+}
+
+on_processor! {
+    /// Reads the row of one lane of a panel.
+    ///
+    /// # Safety
+    ///
+    /// The panel has as many columns as `to`.
+    read_form<W: Form> = read_on(panel: *const u8, lane: usize, to: &mut [f32])
+}
+
+#[inline(always)]
+unsafe fn read_on<L: Lanes, W: Form>(panel: *const u8, lane: usize, to: &mut [f32]) {
+    unsafe { W::read_row::<L>(panel, lane, to) }
+}
+
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin;

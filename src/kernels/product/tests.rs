@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::twin::{block, half};
 use super::*;
 use crate::kernels::Processor;
 
@@ -15,17 +16,6 @@ struct Matrix {
     weights: Vec<f64>,
 }
 
-/// A float16 that is neither infinite nor NaN, as float64, from any 16 bits.
-fn half(bits: u16) -> (u16, f64) {
-    let bits = if bits & 0x7c00 == 0x7c00 { bits & !0x4000 } else { bits };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff) / 1024.0);
-    let magnitude = match exponent {
-        0 => fraction * 2f64.powi(-14),
-        _ => (1.0 + fraction) * 2f64.powi(exponent - 15),
-    };
-    (bits, if bits & 0x8000 == 0 { magnitude } else { -magnitude })
-}
-
 impl Matrix {
     fn new(
         kind: WeightType,
@@ -33,30 +23,15 @@ impl Matrix {
         columns: usize,
         mut random: impl FnMut() -> u32,
     ) -> Self {
-        let blocks = columns.div_ceil(BLOCK);
+        let blocks = columns.div_ceil(kind.block_weights());
         let (mut rows, mut weights) = (Vec::new(), Vec::new());
         for _ in 0..outputs {
             let mut row = Vec::new();
             for _ in 0..blocks {
-                // Scales of about 2^-7 of either sign.
-                let mut next_half = || half(random() as u16 & 0x8fff | 0x2000);
-                let (bits, scale) = next_half();
-                rows.extend(bits.to_le_bytes());
-                let minimum = (kind == WeightType::Q4_1).then(|| {
-                    let (bits, minimum) = next_half();
-                    rows.extend(bits.to_le_bytes());
-                    minimum
-                });
-                let stored: Vec<u8> = (0..kind.value_bytes()).map(|_| random() as u8).collect();
-                rows.extend(&stored);
-                row.extend((0..BLOCK).map(|column| {
-                    let nibble = f64::from(stored[column % 16] >> (column / 16 * 4) & 0x0f);
-                    match kind {
-                        WeightType::Q8_0 => f64::from(stored[column] as i8) * scale,
-                        WeightType::Q4_0 => (nibble - 8.0) * scale,
-                        WeightType::Q4_1 => nibble * scale + minimum.expect("it has one"),
-                    }
-                }));
+                let (stored, block) = block(kind, &mut random);
+                assert_eq!(stored.len(), kind.block_bytes());
+                rows.extend(stored);
+                row.extend(block);
             }
             weights.extend(&row[..columns]);
         }
@@ -78,7 +53,7 @@ impl Matrix {
         rows: usize,
         ranges: usize,
     ) -> Vec<f32> {
-        let tiling = Tiling::new(rows, self.columns);
+        let tiling = Tiling::new(rows, self.columns, self.kind.is_float());
         let mut packed = vec![0xa5; tiling.num_bytes()];
         let mut products = vec![f32::NAN; rows * self.outputs];
         let weights = Weights { kind: self.kind, outputs: self.outputs, panels: &self.panels };
@@ -125,6 +100,11 @@ fn made<'a>(way: i32, x: &'a [f32], weight: &'a [f32]) -> Source<'a> {
     }
 }
 
+/// `columns`, or as many as such rows can have that are no fewer.
+fn fitting(kind: WeightType, columns: usize) -> usize {
+    if kind.fits(columns) { columns } else { columns.next_multiple_of(kind.block_weights()) }
+}
+
 fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
@@ -140,6 +120,7 @@ proptest! {
         ranges in 1usize..4,
         seed: u64,
     ) {
+        let columns = fitting(kind, columns);
         let mut random = random(seed);
         let matrix = Matrix::new(kind, outputs, columns, &mut random);
         let x = numbers(rows * columns, &mut random);
@@ -161,6 +142,7 @@ proptest! {
         rows in 1usize..=40,
         seed: u64,
     ) {
+        let columns = fitting(kind, columns);
         let mut random = random(seed);
         let matrix = Matrix::new(kind, 18, columns, &mut random);
         let x = numbers(2 * rows * columns, &mut random);
@@ -228,6 +210,7 @@ proptest! {
         columns in 1usize..200,
         seed: u64,
     ) {
+        let columns = fitting(kind, columns);
         let mut random = random(seed);
         let matrix = Matrix::new(kind, outputs, columns, &mut random);
         let x = numbers(columns, &mut random);
@@ -239,6 +222,10 @@ proptest! {
                 block.iter().map(move |x| (x * (127.0 / largest)).round_ties_even() as f64 * step)
             })
             .collect();
+        let rounded = match kind.is_float() {
+            true => x.iter().map(|x| f64::from(*x)).collect(),
+            false => rounded,
+        };
         let products = matrix.times(Processor::best(), &x, 1);
         for (got, weights) in products.iter().zip(matrix.weights.chunks(columns)) {
             let terms = weights.iter().zip(&rounded).map(|(w, x)| w * x);
@@ -249,13 +236,35 @@ proptest! {
 }
 
 #[test]
+fn rows_are_read_out_of_panels() {
+    let mut random = random(5);
+    for kind in WeightType::ALL {
+        let columns = fitting(kind, 77);
+        let matrix = Matrix::new(kind, 37, columns, &mut random);
+        let weights = Weights { kind, outputs: 37, panels: &matrix.panels };
+        let numbers = [36, 0, 17, 17, 5];
+        for processor in Processor::all() {
+            let mut rows = vec![f32::NAN; numbers.len() * columns];
+            read_rows(processor, weights, columns, &numbers, &mut rows);
+            for (number, row) in numbers.iter().zip(rows.chunks(columns)) {
+                let wanted = &matrix.weights[number * columns..][..columns];
+                let most = wanted.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+                let is_near = |(a, b): (&f32, &f64)| (f64::from(*a) - b).abs() <= 1e-5 * most;
+                assert!(row.iter().zip(wanted).all(is_near), "{}", kind.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_no_number_spoils_its_row_alone() {
     let mut random = random(7);
     for kind in WeightType::ALL {
-        let matrix = Matrix::new(kind, 20, 64, &mut random);
+        let columns = fitting(kind, 64);
+        let matrix = Matrix::new(kind, 20, columns, &mut random);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut x = numbers(3 * 64, &mut random);
-            x[64 + 40] = bad;
+            let mut x = numbers(3 * columns, &mut random);
+            x[columns + 40] = bad;
             for processor in Processor::all() {
                 let products = matrix.times(processor, &x, 1);
                 let is_finite: Vec<bool> = products.iter().map(|x| x.is_finite()).collect();
@@ -293,10 +302,11 @@ fn any_bits_are_rounded_alike() {
 fn zeros_and_the_least_numbers_give_zeros() {
     let mut random = random(9);
     for kind in WeightType::ALL {
-        let matrix = Matrix::new(kind, 17, 50, &mut random);
+        let columns = fitting(kind, 50);
+        let matrix = Matrix::new(kind, 17, columns, &mut random);
         for least in [0.0, -0.0, f32::from_bits(1)] {
             for processor in Processor::all() {
-                let products = matrix.times(processor, &[least; 50], 1);
+                let products = matrix.times(processor, &vec![least; columns], 1);
                 assert!(products.iter().all(|x| x.abs() < 1e-35), "{}", processor.name());
             }
         }
@@ -326,6 +336,36 @@ fn every_float16_is_read_alike() {
             x[0] = 127.0;
             let product = matrix.times(processor, &x, 1)[0];
             assert_eq!(f64::from(product), 127.0 * wanted, "{bits:#x} on {}", processor.name());
+        }
+    }
+}
+
+#[test]
+fn no_bytes_of_weights_are_refused() {
+    let mut random = random(11);
+    for kind in WeightType::ALL {
+        let columns = fitting(kind, 40);
+        let blocks = columns.div_ceil(kind.block_weights());
+        for fill in [Some(0), Some(0xff), None] {
+            let bytes = 18 * blocks * kind.block_bytes();
+            let rows: Vec<u8> = (0..bytes).map(|_| fill.unwrap_or(random() as u8)).collect();
+            let mut panels = vec![0; kind.num_bytes(18, columns)];
+            to_panels(kind, blocks, &rows, &mut panels);
+            let matrix = Matrix { kind, outputs: 18, columns, panels, weights: Vec::new() };
+            let x = numbers(3 * columns, &mut random);
+            let one = matrix.times(Processor::all()[0], &x, 1);
+            for processor in Processor::all() {
+                let products = matrix.times(processor, &x, 1);
+                // Of what is no number, processors may keep other bits.
+                let same =
+                    |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                assert!(
+                    products.iter().zip(&one).all(same),
+                    "{} {}",
+                    kind.name(),
+                    processor.name()
+                );
+            }
         }
     }
 }

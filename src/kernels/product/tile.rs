@@ -1,103 +1,152 @@
 //! The innermost loops: some rows times a panel of sixteen outputs.
 //!
 //! In: a tile of rounded rows, a panel. Out: sixteen sums for each row. An output's sum runs over its
-//! blocks in their order, with a multiply and an add fused; in a block it is of integers, and exact.
-//! So its bits are the same in every tile, on every thread and processor.
+//! blocks in their order, with a multiply and an add fused; what shares a scale is a sum of integers,
+//! and exact. So its bits are the same in every tile, on every thread and processor.
 
+use super::BLOCK;
 use super::activations::Tile;
-use super::panels::WeightType;
+use super::scales::{
+    Exponent, Half, HalfAndMinimum, Nibbles, Numbers, Scales, Signed, Sixes, SixesAndMinima,
+    SixesOfHalves,
+};
+use super::values::{Curve, Eight, Five, Float4, Four, Looked, Six, Three, Two, Values};
+use super::weight_type::WeightType;
 use crate::kernels::lanes::{Lanes, WIDTH};
 
-/// What distinguishes the types of weights in the loop.
+/// How panels of a type of weights are read.
 pub trait Form {
     const TYPE: WeightType;
-    /// What a weight's integer is less than its value, in eighths of the rows' shift.
-    const SHIFTS: i32;
 
-    /// The weights of two groups of a block: sixteen outputs, eight inputs.
-    unsafe fn load<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes);
+    /// The products of `R` rows with a panel.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lanes`]; the panel and the tile have that many columns, the tile `R` rows of the type's.
+    unsafe fn products<L: Lanes, const R: usize>(
+        panel: *const u8,
+        columns: usize,
+        tile: Tile,
+    ) -> [L::Floats; R];
+
+    /// Reads the weights of one output of a panel, as many as `to` holds: all columns.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lanes`]; the panel has that many columns.
+    unsafe fn read_row<L: Lanes>(panel: *const u8, lane: usize, to: &mut [f32]);
 }
 
-pub struct Q4_0;
-pub struct Q4_1;
-pub struct Q8_0;
-
-impl Form for Q4_0 {
-    const TYPE: WeightType = WeightType::Q4_0;
-    const SHIFTS: i32 = 1;
-
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
-        unsafe { L::load_nibbles(values.add(4 * WIDTH * pair)) }
-    }
+/// What distinguishes the types of weights in blocks.
+pub trait BlockForm: Form {
+    type Values: Values;
+    type Scales: Scales;
 }
 
-impl Form for Q4_1 {
-    const TYPE: WeightType = WeightType::Q4_1;
-    const SHIFTS: i32 = 0;
+/// A form for each type, by its name.
+macro_rules! forms {
+    ($($name:ident: $values:ty, $scales:ty;)*) => {$(
+        #[allow(non_camel_case_types)]
+        pub struct $name;
 
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
-        unsafe { L::load_nibbles(values.add(4 * WIDTH * pair)) }
-    }
-}
-
-impl Form for Q8_0 {
-    const TYPE: WeightType = WeightType::Q8_0;
-    const SHIFTS: i32 = 16;
-
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
-        unsafe {
-            let at = values.add(8 * WIDTH * pair);
-            (L::load_bytes(at), L::load_bytes(at.add(4 * WIDTH)))
+        impl BlockForm for $name {
+            type Values = $values;
+            type Scales = $scales;
         }
-    }
+
+        impl Form for $name {
+            const TYPE: WeightType = WeightType::$name;
+
+            #[inline(always)]
+            unsafe fn products<L: Lanes, const R: usize>(
+                panel: *const u8,
+                columns: usize,
+                tile: Tile,
+            ) -> [L::Floats; R] {
+                unsafe { products::<L, Self, R>(panel, columns.div_ceil(BLOCK), tile) }
+            }
+
+            #[inline(always)]
+            unsafe fn read_row<L: Lanes>(panel: *const u8, lane: usize, to: &mut [f32]) {
+                unsafe { read_row::<L, Self>(panel, lane, to) }
+            }
+        }
+    )*};
 }
 
-/// The products of `R` rows with a panel of `blocks` blocks.
+forms! {
+    Q4_0: Four<8>, Half;
+    Q4_1: Four<0>, HalfAndMinimum;
+    Q5_0: Five<16>, Half;
+    Q5_1: Five<0>, HalfAndMinimum;
+    Q8_0: Eight, Half;
+    Q2_K: Two, Nibbles;
+    Q3_K: Three, SixesOfHalves;
+    Q4_K: Four<0>, SixesAndMinima;
+    Q5_K: Five<0>, SixesAndMinima;
+    Q6_K: Six, Signed;
+    IQ4_NL: Looked<Curve>, Half;
+    IQ4_XS: Looked<Curve>, Sixes;
+    MXFP4: Looked<Float4>, Exponent;
+}
+
+/// Two groups of inputs stand together, in a block.
+const PAIRS: usize = BLOCK / 8;
+
+/// The products of `R` rows with a panel of `blocks` times 32 weights.
 ///
 /// # Safety
 ///
 /// As [`Lanes`]; the panel and the tile have that many blocks, the tile `R` rows.
 #[inline(always)]
-pub unsafe fn products<L: Lanes, W: Form, const R: usize>(
+unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
     panel: *const u8,
     blocks: usize,
     mut tile: Tile,
 ) -> [L::Floats; R] {
-    const PAIRS: usize = 4;
+    let (layout, parts) = (W::TYPE.layout(), W::Scales::PARTS);
     unsafe {
-        let value_bytes = WIDTH * W::TYPE.value_bytes();
-        let block_bytes = WIDTH * W::TYPE.block_bytes();
-        let (mut values, halves) = (panel, panel.add(value_bytes * blocks).cast::<u16>());
+        let value_bytes = WIDTH * layout.value_bytes();
+        let block_bytes = WIDTH * layout.block_bytes() * BLOCK / layout.weights;
+        let mut values = panel;
+        let numbers = numbers::<W>(panel, blocks);
         let mut sums = [L::splat(0.0); R];
         for block in 0..blocks {
-            let mut integers = [L::splat_integer(0); R];
-            for (row, sum) in integers.iter_mut().enumerate() {
-                *sum = L::splat_integer(W::SHIFTS * tile.shift::<R>(row));
-            }
-            for pair in 0..PAIRS {
-                let (first, second) = W::load::<L>(values, pair);
-                for (row, sum) in integers.iter_mut().enumerate() {
-                    let x = tile.integers::<R>(row).add(8 * pair);
-                    *sum = L::dot(*sum, first, x);
-                    *sum = L::dot(*sum, second, x.add(4));
-                }
-            }
             let ahead = panel.wrapping_add(PREFETCHED + block * block_bytes);
             for line in (0..block_bytes).step_by(LINE) {
                 L::prefetch(ahead.wrapping_add(line));
             }
-            let scales = L::load_halves(halves.add(WIDTH * block));
-            for (row, (sum, integers)) in sums.iter_mut().zip(integers).enumerate() {
-                let scale = L::multiply(scales, L::splat(tile.scale::<R>(row)));
-                *sum = L::fused(L::to_floats(integers), scale, *sum);
-            }
-            if W::TYPE.num_halves() == 2 {
-                let minima = L::load_halves(halves.add(WIDTH * (blocks + block)));
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    *sum = L::fused(minima, L::splat(tile.sum::<R>(row)), *sum);
+            let scales = W::Scales::read::<L>(layout, numbers, block);
+            for (part, scale) in scales[..parts].iter().enumerate() {
+                let mut integers = [L::splat_integer(0); R];
+                for (row, sum) in integers.iter_mut().enumerate() {
+                    let shift = if parts == 1 {
+                        W::Values::ZERO / 8 * tile.shift::<R>(row)
+                    } else {
+                        W::Values::ZERO / 4 * tile.half_shift::<R>(row, part)
+                    };
+                    *sum = L::splat_integer(shift);
+                }
+                for pair in part * PAIRS / parts..(part + 1) * PAIRS / parts {
+                    let (first, second) = W::Values::pair::<L>(values, pair);
+                    for (row, sum) in integers.iter_mut().enumerate() {
+                        let x = tile.integers::<R>(row).add(8 * pair);
+                        *sum = L::dot(*sum, first, x);
+                        *sum = L::dot(*sum, second, x.add(4));
+                    }
+                }
+                for (row, (sum, integers)) in sums.iter_mut().zip(integers).enumerate() {
+                    let step = tile.scale::<R>(row);
+                    let factor = L::multiply(scale.factor, L::splat(step));
+                    *sum = L::fused(L::to_floats(integers), factor, *sum);
+                    if W::Scales::HAS_MINIMA {
+                        let x = if parts == 1 {
+                            tile.sum::<R>(row)
+                        } else {
+                            tile.half_shift::<R>(row, part) as f32 * -0.25 * step
+                        };
+                        *sum = L::fused(scale.minimum, L::splat(x), *sum);
+                    }
                 }
             }
             values = values.add(value_bytes);
@@ -107,7 +156,54 @@ pub unsafe fn products<L: Lanes, W: Form, const R: usize>(
     }
 }
 
+/// As [`Form::read_row`].
+///
+/// # Safety
+///
+/// As of it.
+#[inline(always)]
+unsafe fn read_row<L: Lanes, W: BlockForm>(panel: *const u8, lane: usize, to: &mut [f32]) {
+    let blocks = to.len().div_ceil(BLOCK);
+    let (layout, parts) = (W::TYPE.layout(), W::Scales::PARTS);
+    unsafe {
+        let numbers = numbers::<W>(panel, blocks);
+        for (block, to) in to.chunks_mut(BLOCK).enumerate() {
+            let values = panel.add(WIDTH * layout.value_bytes() * block);
+            let scales = W::Scales::read::<L>(layout, numbers, block);
+            for (column, to) in to.iter_mut().enumerate() {
+                let (first, second) = W::Values::pair::<L>(values, column / 8);
+                let values = if column % 8 < 4 { first } else { second };
+                // One input's weights are the product with a row that is 1 there.
+                let mut row = [0i8; 4];
+                row[column % 4] = 1;
+                let zeros = L::splat_integer(-W::Values::ZERO);
+                let integers = L::to_floats(L::dot(zeros, values, row.as_ptr()));
+                let scale = scales[column / 8 * parts / PAIRS];
+                let mut weights = L::multiply(integers, scale.factor);
+                if W::Scales::HAS_MINIMA {
+                    weights = L::add(weights, scale.minimum);
+                }
+                let mut all = [0.0; WIDTH];
+                L::store(all.as_mut_ptr(), weights);
+                *to = all[lane];
+            }
+        }
+    }
+}
+
+/// Where a panel of `blocks` times 32 weights says something of scales.
+///
+/// # Safety
+///
+/// The panel is that long.
+#[inline(always)]
+unsafe fn numbers<W: BlockForm>(panel: *const u8, blocks: usize) -> Numbers {
+    let layout = W::TYPE.layout();
+    let at = unsafe { panel.add(WIDTH * layout.value_bytes() * blocks) };
+    Numbers { at, blocks: blocks * BLOCK / layout.weights }
+}
+
 /// Bytes of a cache's line.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 /// How far ahead weights are asked for, in bytes.
-const PREFETCHED: usize = 8192;
+pub const PREFETCHED: usize = 8192;
