@@ -176,20 +176,22 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn dot_small(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+        let four = unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) };
+        let four = [four; 2];
+        both!(dot_small(sum, weights, four))
+    }
+
+    #[inline(always)]
     unsafe fn round(x: [[__m256; 2]; 2], to: *mut i8) -> (f32, [i32; 2]) {
         unsafe {
-            // The bits of NaN are above those of any number.
-            let bits = |x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX));
-            let [first, second] = x.map(|x| _mm256_max_epu32(bits(x[0]), bits(x[1])));
+            // A closure would not be compiled with this processor's instructions.
+            let first = _mm256_max_epu32(magnitudes(x[0][0]), magnitudes(x[0][1]));
+            let second = _mm256_max_epu32(magnitudes(x[1][0]), magnitudes(x[1][1]));
             let largest = f32::from_bits(largest_bits(_mm256_max_epu32(first, second)));
             let factor = _mm256_set1_ps(LARGEST / largest);
-            // What does not fit into 32 bits becomes -2^31, whose lowest byte is to be 0.
-            let integer = |x| {
-                let integers = _mm256_cvtps_epi32(_mm256_mul_ps(x, factor));
-                let wrong = _mm256_cmpeq_epi32(integers, _mm256_set1_epi32(i32::MIN));
-                _mm256_andnot_si256(wrong, integers)
-            };
-            let [first, second] = x.map(|x| _mm256_packs_epi32(integer(x[0]), integer(x[1])));
+            let first = _mm256_packs_epi32(integers(x[0][0], factor), integers(x[0][1], factor));
+            let second = _mm256_packs_epi32(integers(x[1][0], factor), integers(x[1][1], factor));
             // Halves of registers are packed apart: fours of bytes stand in the order 0, 2, 4, 6, 1, ..
             let packed = _mm256_packs_epi16(first, second);
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -213,6 +215,23 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     #[inline(always)]
     unsafe fn prefetch_far(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
+}
+
+/// The bits of numbers without their signs; those of NaN are above those of any number.
+#[inline(always)]
+unsafe fn magnitudes(x: __m256) -> __m256i {
+    unsafe { _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX)) }
+}
+
+/// Numbers times a factor, rounded. What does not fit into 32 bits becomes 0.
+#[inline(always)]
+unsafe fn integers(x: __m256, factor: __m256) -> __m256i {
+    unsafe {
+        // The processor makes it -2^31.
+        let integers = _mm256_cvtps_epi32(_mm256_mul_ps(x, factor));
+        let wrong = _mm256_cmpeq_epi32(integers, _mm256_set1_epi32(i32::MIN));
+        _mm256_andnot_si256(wrong, integers)
     }
 }
 
@@ -318,5 +337,14 @@ unsafe fn dot(sum: __m256i, weights: __m256i, four: __m256i) -> __m256i {
         let lower = _mm256_madd_epi16(lower, ones);
         let higher = _mm256_madd_epi16(higher, sixteen);
         _mm256_add_epi32(sum, _mm256_add_epi32(lower, higher))
+    }
+}
+
+/// Pairs of products of a byte of up to 127 do.
+#[inline(always)]
+unsafe fn dot_small(sum: __m256i, weights: __m256i, four: __m256i) -> __m256i {
+    unsafe {
+        let pairs = _mm256_maddubs_epi16(weights, four);
+        _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
     }
 }

@@ -97,6 +97,11 @@ pub trait Lanes: Copy {
     unsafe fn add_integers(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Adds to each lane the products of its four unsigned bytes with the four signed ones at `x`.
     unsafe fn dot(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
+    /// The same, of unsigned bytes up to 127.
+    #[inline(always)]
+    unsafe fn dot_small(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers {
+        unsafe { Self::dot(sum, weights, x) }
+    }
     /// Rounds 32 numbers to 8 bits, in steps of a 127th of the largest, to `to`; ties to even. Returns
     /// the largest, or what is no number, and the sums of the first and the last sixteen. Where that
     /// largest is no number or infinite, or too small to divide by, integers are 0.

@@ -131,8 +131,13 @@ unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
                     let (first, second) = W::Values::pair::<L>(values, pair);
                     for (row, sum) in integers.iter_mut().enumerate() {
                         let x = tile.integers::<R>(row).add(8 * pair);
-                        *sum = L::dot(*sum, first, x);
-                        *sum = L::dot(*sum, second, x.add(4));
+                        if W::Values::IS_SMALL {
+                            *sum = L::dot_small(*sum, first, x);
+                            *sum = L::dot_small(*sum, second, x.add(4));
+                        } else {
+                            *sum = L::dot(*sum, first, x);
+                            *sum = L::dot(*sum, second, x.add(4));
+                        }
                     }
                 }
                 for (row, (sum, integers)) in sums.iter_mut().zip(integers).enumerate() {

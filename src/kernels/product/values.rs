@@ -11,6 +11,8 @@ const VECTOR: usize = 4 * WIDTH;
 pub trait Values {
     /// What a value is more than the weight's integer.
     const ZERO: i32;
+    /// Whether no value is above 127.
+    const IS_SMALL: bool = true;
 
     /// The values of two groups, as unsigned bytes: sixteen outputs, eight inputs.
     ///
@@ -91,6 +93,7 @@ impl<const ZERO: i32> Values for Five<ZERO> {
 
 impl Values for Eight {
     const ZERO: i32 = 128;
+    const IS_SMALL: bool = false;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
@@ -130,6 +133,7 @@ impl Values for Three {
 
 impl<T: Table> Values for Looked<T> {
     const ZERO: i32 = T::ZERO;
+    const IS_SMALL: bool = T::ZERO < 64;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
