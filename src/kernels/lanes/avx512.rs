@@ -184,15 +184,11 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn round(x: [__m512; 2], to: *mut i8) -> (f32, [i32; 2]) {
         unsafe {
-            // The bits of NaN are above those of any number.
-            let bits = |x| _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX));
-            let largest = _mm512_max_epu32(bits(x[0]), bits(x[1]));
+            // A closure would not be compiled with this processor's instructions.
+            let largest = _mm512_max_epu32(magnitudes(x[0]), magnitudes(x[1]));
             let largest = f32::from_bits(_mm512_reduce_max_epu32(largest));
             let factor = _mm512_set1_ps(LARGEST / largest);
-            // What does not fit into 32 bits becomes -2^31, whose lowest byte is 0.
-            let integers = x.map(|x| _mm512_cvtps_epi32(_mm512_mul_ps(x, factor)));
-            let bytes = integers.map(|integers| _mm512_cvtepi32_epi8(integers));
-            let bytes = _mm256_set_m128i(bytes[1], bytes[0]);
+            let bytes = _mm256_set_m128i(bytes(x[1], factor), bytes(x[0], factor));
             _mm256_storeu_si256(to.cast(), bytes);
             let ones = _mm256_set1_epi8(1);
             let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, bytes);
@@ -224,4 +220,17 @@ unsafe fn four_rows(from: *const f32, stride: usize) -> __m512 {
         let rows = _mm512_insertf32x4::<2>(rows, _mm_loadu_ps(from.add(8 * stride)));
         _mm512_insertf32x4::<3>(rows, _mm_loadu_ps(from.add(12 * stride)))
     }
+}
+
+/// The bits of numbers without their signs; those of NaN are above those of any number.
+#[inline(always)]
+unsafe fn magnitudes(x: __m512) -> __m512i {
+    unsafe { _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX)) }
+}
+
+/// Numbers times a factor, rounded. What does not fit into 32 bits becomes -2^31, whose lowest byte is
+/// 0.
+#[inline(always)]
+unsafe fn bytes(x: __m512, factor: __m512) -> __m128i {
+    unsafe { _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x, factor))) }
 }
