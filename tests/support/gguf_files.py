@@ -6,11 +6,12 @@ tokenizer.json.
 """
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quants
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -18,6 +19,7 @@ from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     architecture_named,
     hugging_face_names,
 )
+from dequantized import random_blocks
 
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
@@ -30,6 +32,9 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3",
 }
 _NORMAL, _CONTROL, _BYTE = 1, 3, 6
+STEPS = {"Q2_K": 1.2, "Q3_K": 2.5, "Q4_K": 5.0, "Q5_K": 10.0, "Q6_K": 20.0}
+STEPS |= {"IQ4_NL": 70.0, "IQ4_XS": 70.0, "IQ3_S": 8.0, "NVFP4": 1e3}
+"""About how many steps of `random_blocks` a type's weights are wide."""
 
 
 def write_gguf(
@@ -189,4 +194,16 @@ def _add_tensor(
             found = next((type_ for part, type_ in types.items() if part in name), None)
         kind = found or "F32"
     number = GGMLQuantizationType[kind]
-    writer.add_tensor(name, quants.quantize(values, number), raw_dtype=number)
+    writer.add_tensor(name, _stored(kind, name, values), raw_dtype=number)
+
+
+def _stored(kind: str, name: str, values: NDArray[np.float32]) -> NDArray[Any]:
+    """The values in a type; random ones of about their size where gguf cannot quantise to it."""
+    try:
+        return quants.quantize(values, GGMLQuantizationType[kind])
+    except NotImplementedError:
+        weights, _ = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+        blocks = values.shape[1] // weights
+        size = float(values.std()) / STEPS[kind]
+        seed = zlib.crc32(name.encode())
+        return random_blocks(kind, len(values), blocks, seed, size).reshape(len(values), -1)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.panels import num_bytes
+from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
@@ -110,7 +110,7 @@ class EmbeddingFile:
     """
 
     file: str
-    dtype: Literal["float32", "float16", "uint16", "Q4_0", "Q4_1", "Q8_0"]
+    dtype: Literal["float32", "float16", "uint16", WeightType]
     """uint16: encoded as the hidden states that the first block reads."""
     panels: PanelPlace | None = None
 

@@ -95,7 +95,8 @@ def segments_of(bundle):
             given = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}
             segments = []
             kinds = given["types"].decode().split(",")
-            for name, kind, outputs in zip(node.input[5:], kinds, given["sizes"], strict=True):
+            weights = node.input[-len(kinds) :]
+            for name, kind, outputs in zip(weights, kinds, given["sizes"], strict=True):
                 place = places[name]
                 panels = np.fromfile(
                     bundle.file(place["location"]),

@@ -61,7 +61,7 @@ class StoredIntegers:
 
 @dataclass(frozen=True)
 class StoredBlocks:
-    """A matrix that a checkpoint holds in a form that products read: blocks of 32 weights."""
+    """A matrix that a checkpoint holds in a form that products read, in blocks."""
 
     weight_type: str
     """As in `_core.weight_panels`."""

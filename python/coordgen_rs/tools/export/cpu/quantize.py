@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs._core import weight_types
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.checkpoints.tensor import (
     MIDDLE_OF_8_BITS,
@@ -30,7 +31,7 @@ from coordgen_rs.tools.export.cpu.int4 import as_half, inverse, search_grids
 BLOCK_SIZE = 32
 QUANTIZED_TYPES = {4: "Q4_1", 8: "Q8_0"}
 """What integers of so many bits are written as, those of 4 with zero points."""
-BITS_OF_TYPES = {"Q4_0": 4.5, "Q4_1": 5.0, "Q8_0": 8.5}
+BITS_OF_TYPES = {name: 8 * size / weights for name, (weights, size) in weight_types().items()}
 """Bits of a weight, with its part of the scale and the minimum."""
 TOO_LARGE = "{} holds weights too large for {} bits in blocks, whose scales are float16"
 _AT_A_TIME = 4096

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs._core import weight_types
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.block_types import (
     FLOATS,
@@ -29,9 +30,13 @@ from coordgen_rs.tools.export.checkpoints.tensor import (
     Tensor,
 )
 
-_HALVES = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}
-"""Types that products read as they are, with how many float16 begin a block: its scale, and its
-minimum."""
+_HALVES: dict[str, tuple[int, ...]]
+_HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
+_HALVES |= {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": (), "BF16": ()}
+"""Where numbers in float16 stand in a block of a type that products read as it is, if not only at
+its start."""
+_MOST_EXPONENT = 251
+"""Of MXFP4: with a larger one some weight is no float32."""
 _ROTATED = re.compile(r"\.([qk])_proj\.")
 
 
@@ -72,10 +77,15 @@ class _Rows:
             CheckpointError: The file ends early, or holds what is no number.
         """
         raw, order = self._raw(start, stop)
-        num_blocks = self.stored.shape[1] // 32
-        blocks = raw[order].reshape(stop - start, num_blocks, -1)
-        halves = np.ascontiguousarray(blocks[..., : 2 * _HALVES[self.stored.type.name]])
-        self._check(halves.view("<f2"))
+        name = self.stored.type.name
+        _, block_bytes = weight_types()[name]
+        blocks = raw[order].reshape(stop - start, -1, block_bytes)
+        for place in _HALVES.get(name, (0,)):
+            self._check(np.ascontiguousarray(blocks[..., place : place + 2]).view("<f2"))
+        if name == "MXFP4":
+            self._check(np.where(blocks[..., 0] > _MOST_EXPONENT, np.inf, 0))
+        if name == "BF16":
+            self._weights(raw)
         return blocks
 
     def _check(self, values: NDArray[Any]) -> None:
@@ -175,7 +185,7 @@ def _tensor(path: Path, name: str, stored: GgufTensor, head_dim: int | None) -> 
     if not is_float:
         integers = StoredIntegers(integer_format(stored.type), rows.integers, is_exact(stored.type))
     blocks = None
-    if stored.type.name in _HALVES:
+    if len(stored.shape) == 2 and stored.type.name in weight_types().keys() - {"F32"}:
         blocks = StoredBlocks(stored.type.name, rows.blocks)
     return Tensor(name, stored.shape, rows.floats, integers, blocks, stored.type.name)
 
