@@ -12,11 +12,13 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 from gguf.constants import GGML_QUANT_SIZES
 
 from checkpoints import write_checkpoint
+from coordgen_rs._core import weight_types
 from coordgen_rs.errors import CheckpointError, CoordgenError
 from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.checkpoints.gguf.header import read_header
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from damages import damaged
+from dequantized import HALVES
 from gguf_files import write_gguf
 
 STRING, ARRAY, UINT32, FLOAT32 = 8, 9, 4, 6
@@ -167,16 +169,26 @@ def test_values_that_are_no_numbers_are_refused(tmp_path, original, tensor):
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(("name", "place"), [("Q4_0", 0), ("Q4_1", 0), ("Q4_1", 2), ("Q8_0", 0)])
-def test_scales_and_minima_that_are_no_numbers_are_refused(tmp_path, name, place, value):
-    checkpoint = write_checkpoint(tmp_path / "model", hidden=32, ffn=32, layers=1, vocab=100)
+def places():
+    """Types that products read, and where float16 or other numbers stand in their blocks."""
+    for name in sorted(weight_types().keys() - {"F16", "BF16", "F32", "MXFP4"}):
+        for place in HALVES.get(name, {0: 1.0}):
+            for value in (np.nan, np.inf, -np.inf):
+                yield name, place, np.array([value], "<f2").tobytes()
+    yield "F16", 0, np.array([np.nan], "<f2").tobytes()
+    yield "BF16", 0, bytes([0x80, 0x7F])
+    yield "MXFP4", 0, bytes([253, 0x77])  # 12 times the power of 125
+
+
+@pytest.mark.parametrize(("name", "place", "content"), places())
+def test_scales_and_minima_that_are_no_numbers_are_refused(tmp_path, name, place, content):
+    checkpoint = write_checkpoint(tmp_path / "model", hidden=32, ffn=256, layers=1, vocab=100)
     path = write_gguf(tmp_path / "model.gguf", checkpoint, {"ffn_down": name})
     stored = read_header(path).tensors["blk.0.ffn_down.weight"]
-    content = bytearray(path.read_bytes())
+    file = bytearray(path.read_bytes())
     place += stored.offset + stored.num_bytes - GGML_QUANT_SIZES[stored.type][1]  # the last block
-    content[place : place + 2] = np.array([value], "<f2").tobytes()
-    path.write_bytes(content)
+    file[place : place + len(content)] = content
+    path.write_bytes(file)
     for weights in ("keep", "fp32"):
         with pytest.raises(CheckpointError, match=r"ffn_down.* holds NaN or infinite values"):
             export_checkpoint(path, tmp_path / "bundle", weights=weights)

@@ -35,7 +35,7 @@ _HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
 _HALVES |= {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": (), "BF16": ()}
 """Where numbers in float16 stand in a block of a type that products read as it is, if not only at
 its start."""
-_MOST_EXPONENT = 251
+_MOST_EXPONENT = 252
 """Of MXFP4: with a larger one some weight is no float32."""
 _ROTATED = re.compile(r"\.([qk])_proj\.")
 
