@@ -7,7 +7,7 @@
 use super::BLOCK;
 use super::activations::Tile;
 use super::scales::{
-    Exponent, Half, HalfAndMinimum, Nibbles, Numbers, Scales, Signed, Sixes, SixesAndMinima,
+    Exponent, Half, HalfAndMinimum, Nibbles, Numbers, Scale, Scales, Signed, Sixes, SixesAndMinima,
     SixesOfHalves,
 };
 use super::values::{Curve, Eight, Five, Float4, Four, Looked, Six, Three, Two, Values};
@@ -175,24 +175,38 @@ unsafe fn read_row<L: Lanes, W: BlockForm>(panel: *const u8, lane: usize, to: &m
         for (block, to) in to.chunks_mut(BLOCK).enumerate() {
             let values = panel.add(WIDTH * layout.value_bytes() * block);
             let scales = W::Scales::read::<L>(layout, numbers, block);
-            for (column, to) in to.iter_mut().enumerate() {
-                let (first, second) = W::Values::pair::<L>(values, column / 8);
-                let values = if column % 8 < 4 { first } else { second };
-                // One input's weights are the product with a row that is 1 there.
-                let mut row = [0i8; 4];
-                row[column % 4] = 1;
-                let zeros = L::splat_integer(-W::Values::ZERO);
-                let integers = L::to_floats(L::dot(zeros, values, row.as_ptr()));
-                let scale = scales[column / 8 * parts / PAIRS];
-                let mut weights = L::multiply(integers, scale.factor);
-                if W::Scales::HAS_MINIMA {
-                    weights = L::add(weights, scale.minimum);
+            let mut all = [[0.0; WIDTH]; BLOCK];
+            for (pair, all) in all.chunks_exact_mut(8).enumerate() {
+                let (first, second) = W::Values::pair::<L>(values, pair);
+                let scale = scales[pair * parts / PAIRS];
+                for (input, one) in ONES.iter().enumerate() {
+                    let weights = column::<L, W>(first, one, scale);
+                    L::store(all[input].as_mut_ptr(), weights);
+                    let weights = column::<L, W>(second, one, scale);
+                    L::store(all[input + 4].as_mut_ptr(), weights);
                 }
-                let mut all = [0.0; WIDTH];
-                L::store(all.as_mut_ptr(), weights);
-                *to = all[lane];
+            }
+            for (to, column) in to.iter_mut().zip(all) {
+                *to = column[lane];
             }
         }
+    }
+}
+
+/// Rows of four numbers with which products are the weights of one input.
+const ONES: [[i8; 4]; 4] = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]];
+
+/// The weights of sixteen outputs for the input of a group at which `one` is 1.
+#[inline(always)]
+unsafe fn column<L: Lanes, W: BlockForm>(
+    values: L::Bytes,
+    one: &[i8; 4],
+    scale: Scale<L>,
+) -> L::Floats {
+    unsafe {
+        let integers = L::dot(L::splat_integer(-W::Values::ZERO), values, one.as_ptr());
+        let weights = L::multiply(L::to_floats(integers), scale.factor);
+        if W::Scales::HAS_MINIMA { L::add(weights, scale.minimum) } else { weights }
     }
 }
 
