@@ -110,6 +110,9 @@ impl Kernel for Attention {
         };
         let num_rows = rows.data.len() / layer.columns();
         let &[first, real] = span else { return Err(call.wrong_inputs()) };
+        if rows.dims().last() != Some(&layer.columns()) {
+            return Err(call.wrong_inputs());
+        }
         // SAFETY: as above.
         let cache = unsafe { self.cache(call, lengths.len())? };
         let nodes = Nodes::new(parents, sequences, lengths, [first, real], num_rows, cache.slots)

@@ -183,3 +183,12 @@ def test_what_does_not_fit_is_refused_by_name(changed, why):
 def test_heads_that_cannot_be_are_refused(wrong):
     with pytest.raises(Exception, match="out of range"):
         session_of(**wrong)
+
+
+def test_rows_of_another_size_are_refused_before_anything_is_written():
+    fed = {name: array for name, array in inputs().items() if name not in MAYBE}
+    wide = fed["rows"][:2].reshape(1, -1)
+    fed |= {"rows": wide, "parents": np.array([-1, 0], np.int32)}
+    fed |= {"sequences": np.zeros(2, np.int32), "span": np.array([0, 2], np.int32)}
+    with pytest.raises(Exception, match="do not fit each other"):
+        session_of().run(None, fed)

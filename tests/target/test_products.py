@@ -21,7 +21,7 @@ def product_model(segments, columns, absent=(), gate=""):
     } | {f"weights_{i}": (TensorProto.UINT8, ["b"]) for i in range(len(segments))}
     node = helper.make_node(
         "Product",
-        ["rows", "", *("" if name in absent else name for name in [*infos][1:])],  # without a norm
+        ["" if name in absent else name for name in infos],
         ["products"],
         domain="ai.coordgen",
         columns=columns,
@@ -69,9 +69,7 @@ def test_segments_bias_and_residual_make_one_row():
     whole = session.run(None, {"rows": x, "residual": residual, "bias": bias, **fed})[0]
     apart = np.concatenate(
         [
-            session_of([segment], columns, ALL).run(
-                None, {"rows": x, "weights_0": panels}
-            )[0]
+            session_of([segment], columns, ALL).run(None, {"rows": x, "weights_0": panels})[0]
             for segment, panels in zip(segments, weights, strict=True)
         ],
         axis=1,

@@ -132,9 +132,9 @@ impl<const IS_SILU: bool> Row for GatedRow<'_, IS_SILU> {
 #[inline(always)]
 unsafe fn silu<L: Lanes>(x: L::Floats) -> L::Floats {
     unsafe {
-        let binary = L::multiply(x, L::splat(std::f32::consts::LOG2_E));
-        // Powers are known up to that of 126.
-        let opposite = L::subtract(L::splat(0.0), L::larger(L::splat(-126.0), binary));
+        // Powers of two are known up to that of 126; of what is further below, less than 2^-119 is left.
+        let x = L::larger(L::splat(-87.0), x);
+        let opposite = L::multiply(x, L::splat(-std::f32::consts::LOG2_E));
         L::divide(x, L::add(L::splat(1.0), power::<L>(opposite)))
     }
 }
