@@ -21,6 +21,7 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     type Integers = [__m256i; 2];
     type Bytes = [__m256i; 2];
     const VECTORS: usize = 1;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [__m256; 2] {

@@ -13,6 +13,7 @@ impl Lanes for Avx512 {
     type Integers = __m512i;
     type Bytes = __m512i;
     const VECTORS: usize = 4;
+    const ROWS: usize = 12;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {

@@ -44,6 +44,8 @@ pub trait Lanes: Copy {
     type Bytes: Copy;
     /// How many of a row's `Floats` registers hold for six rows, with what is added to them.
     const VECTORS: usize;
+    /// For how many rows registers hold `Floats`, with what is multiplied by them.
+    const ROWS: usize;
 
     /// `x` in all lanes.
     unsafe fn splat(x: f32) -> Self::Floats;

@@ -11,6 +11,7 @@ impl Lanes for Portable {
     type Integers = [i32; WIDTH];
     type Bytes = [u8; 4 * WIDTH];
     const VECTORS: usize = 1;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; WIDTH] {

@@ -25,13 +25,16 @@ macro_rules! forms {
                 let bytes = WIDTH * Self::TYPE.block_bytes();
                 unsafe {
                     let mut sums = [L::splat(0.0); R];
-                    for column in 0..columns {
-                        let at = panel.add(column * bytes);
-                        L::prefetch(at.wrapping_add(PREFETCHED));
-                        let weights = L::$load(at.cast());
-                        for (row, sum) in sums.iter_mut().enumerate() {
-                            let x = L::splat(tile.number::<R>(row, column));
-                            *sum = L::fused(weights, x, *sum);
+                    for (index, sums) in sums.chunks_mut(L::ROWS).enumerate() {
+                        for column in 0..columns {
+                            let at = panel.add(column * bytes);
+                            L::prefetch(at.wrapping_add(PREFETCHED));
+                            let weights = L::$load(at.cast());
+                            for (row, sum) in sums.iter_mut().enumerate() {
+                                let row = index * L::ROWS + row;
+                                let x = L::splat(tile.number::<R>(row, column));
+                                *sum = L::fused(weights, x, *sum);
+                            }
                         }
                     }
                     sums
