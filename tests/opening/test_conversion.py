@@ -147,6 +147,7 @@ def test_a_file_without_its_suffix_is_known_by_its_first_bytes(file, exports):
 
 
 def test_a_directory_with_a_file_in_it_names_the_file(file):
+    (file.parent / "a directory.gguf").mkdir()
     with pytest.raises(BundleError, match=r"manifest\.json; give the GGUF file in it, .*l\.gguf"):
         open_bundle(file.parent)
 

@@ -173,7 +173,7 @@ def _lack(path: Path) -> str:
     if path.is_file():
         return "it is a file, expected a directory"
     if path.exists():
-        files = sorted(path.glob("*.gguf"))
+        files = sorted(file for file in path.glob("*.gguf") if file.is_file())
         advice = f"give the GGUF file in it, {files[0]}" if files else "coordgen export writes one"
         return f"no {MANIFEST_NAME}; {advice}"
     if str(path).startswith("hf:"):
