@@ -87,12 +87,21 @@ assert len(hints) > len(names), "functions and methods whose annotations were ev
     assert "coordgen_rs.model" in loaded_by(code)
 
 
-def test_onnx_runtime_neither_reports_its_use_nor_writes_into_the_home(tmp_path, bundle_of):
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [(ANSWER, ["coordgen_rs"]), ("import coordgen_rs.opening.provider", [])],
+    ids=["answer", "first import"],
+)
+def test_onnx_runtime_neither_reports_its_use_nor_writes_into_the_home(
+    tmp_path, bundle_of, code, written
+):
+    cache = tmp_path / "cache"
+    cache.mkdir()
     bundle = bundle_of("embedded-draft", "fp32")
     silencers = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "ORT_DISABLE_TELEMETRY")
     environment = {name: value for name, value in os.environ.items() if name not in silencers}
-    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", f"import sys\n{ANSWER}", str(bundle)]
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-c", f"import sys\n{code}", str(bundle)]
     subprocess.run(command, env=environment, timeout=600, check=True)
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["coordgen_rs"]
+    assert [path.name for path in cache.iterdir()] == written
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]

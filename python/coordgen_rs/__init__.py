@@ -14,10 +14,16 @@ lower level works with tokens: `open_session`, `generate`, and the baseline `pla
 the same tokens. `coordgen export` makes bundles.
 
 Names are loaded on first use: what a program does not use costs it nothing.
+
+ONNX Runtime's own builds report to Microsoft how they are used, from 1.29 on also on Linux. Here
+they do not, unless the process has set `ORT_DISABLE_TELEMETRY` or imported ONNX Runtime before.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from coordgen_rs._core import (
