@@ -180,6 +180,7 @@ def _lack(path: Path) -> str:
         return "it is a model's name, which open_bundle and open_session fetch and convert"
     if str(path).startswith(("http:/", "https:/")):
         return "it is an address; a model of the Hugging Face Hub is called hf:OWNER/NAME"
-    if len(path.parts) == len(("OWNER", "NAME")) and not path.parent.exists():
+    is_like_a_name = len(path.parts) == len(("OWNER", "NAME")) and path.suffix != ".gguf"
+    if is_like_a_name and path.parts[0] != "~" and not path.parent.exists():
         return f"it does not exist; a model of that name on the Hugging Face Hub is hf:{path}"
     return "it does not exist"
