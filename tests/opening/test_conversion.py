@@ -152,6 +152,12 @@ def test_a_directory_with_a_file_in_it_names_the_file(file):
         open_bundle(file.parent)
 
 
+@pytest.mark.parametrize("path", ["absent/model.gguf", "~/model"])
+def test_a_mistyped_path_is_not_taken_for_a_name_of_the_hub(path):
+    with pytest.raises(BundleError, match=r"it does not exist$"):
+        open_bundle(path)
+
+
 def test_a_directory_is_converted_by_all_that_an_export_reads(models, file, exports):
     checkpoint = Path(shutil.copytree(models / "model", file.with_name("my model")))
     first = open_bundle(checkpoint)
@@ -205,7 +211,10 @@ def test_a_bundle_without_its_record_is_none(file, exports):
     assert len(exports) == 2
 
 
-@pytest.mark.parametrize("record", [b"", b"[]", b"{}", b'{"source": 1, "bundle": []}'])
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"[]", b"{}", b'{"source": 1, "bundle": []}', b'{"source": "", "bundle": "a\\u0000b"}'],
+)
 def test_a_damaged_record_costs_a_conversion(file, exports, record):
     directory = open_bundle(file).path.parent
     for path in (directory / "source.json", *(cache_directory() / "sources").iterdir()):
@@ -222,6 +231,18 @@ def test_a_damaged_conversion_is_replaced_unless_it_runs(file, exports):
     del running
     open_bundle(file).verify()
     assert len(exports) == 2
+
+
+def test_a_conversion_with_other_content_says_how_to_have_it_made_again(file, exports):
+    weights = open_bundle(file).path / "head.weights"
+    content = bytearray(weights.read_bytes())
+    content[0] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(BundleDamagedError, match=r"SHA-256 differs; coordgen cache clear"):
+        open_session(file)
+    assert coordgen(["cache", "clear", str(file)]) == 0
+    open_session(file).close()
+    assert exports == ["model.gguf"] * 2
 
 
 def test_threads_that_open_a_file_at_once_make_one_conversion(file, exports):

@@ -52,9 +52,10 @@ class Conversion:
         record = directory / SOURCE_NAME
         try:
             fields = read_object(record, most_bytes=_MOST_RECORD_BYTES)
-            source, bundle = str(fields["source"]), directory / str(fields["bundle"])
+            source = str(fields["source"])
+            bundle = next(path for path in directory.iterdir() if path.name == fields["bundle"])
             return cls(directory, source, bundle, record.stat().st_mtime)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, StopIteration):
             return None
 
     def touch(self) -> None:

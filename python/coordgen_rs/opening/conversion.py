@@ -44,6 +44,18 @@ class ConvertedBundle(Bundle):
 
     lock: Lock | None = field(default=None, repr=False, compare=False)
 
+    def verify(self, on_progress: Progress | None = None) -> None:
+        """Same as that of any bundle; an error says how to have it made again.
+
+        Raises:
+            BundleDamagedError: A file has been altered; the message names it.
+        """
+        try:
+            super().verify(on_progress)
+        except BundleDamagedError as error:
+            advice = "coordgen cache clear removes it, and the next opening makes it again"
+            raise BundleDamagedError(f"{error}; {advice}") from error
+
 
 def open_converted(
     path: Path, *, context: int | None = None, on_progress: Progress | None = None
