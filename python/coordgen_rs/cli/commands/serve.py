@@ -35,7 +35,7 @@ _OPTIONS = (
         "default %(default)s; 0 takes a free one"
     ),
     option.text("--name NAME", may_be_empty=False).help(
-        "the model's name for clients; default: the name of its directory"
+        "the model's name for clients; default: that of its file or directory"
     ),
     option.count("--max-queue N", least=0, default=8).help(
         "most requests of each client that wait; more get status 429; default %(default)s"
