@@ -210,6 +210,13 @@ def test_wrong_paths_and_files_are_named(bundle, tmp_path):
 def test_a_prompt_longer_than_the_cache_is_named(bundle):
     line = refused("generate", "--model", bundle, "--prompt", "word " * 5000)
     assert "the cache holds" in line
+    assert "--context" in line
+
+
+def test_fewer_tokens_of_context_are_held_if_that_is_asked_for(bundle):
+    line = refused("generate", "--model", bundle, "--context", "16", "--prompt", "word " * 50)
+    assert "the cache holds 16: " in line
+    assert "made for" in refused("generate", "--model", bundle, "--context", 10**6, "--prompt", "x")
 
 
 def test_options_out_of_range_are_named(bundle):

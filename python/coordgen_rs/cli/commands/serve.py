@@ -40,9 +40,6 @@ _OPTIONS = (
     option.count("--max-queue N", least=0, default=8).help(
         "most requests of each client that wait; more get status 429; default %(default)s"
     ),
-    option.count("--context N").help(
-        "most tokens of prompt and answer together; default and most: what the bundle was made for"
-    ),
     option.number("--grace SECONDS", least=0, most=3600, default=10).help(
         "what running answers get when the server is told to end; default %(default)s"
     ),
@@ -83,7 +80,6 @@ def run(options: argparse.Namespace) -> int:
         serve(
             lambda: model_options.opened(
                 options,
-                context=options.context,
                 prefix_memory=prefix_memory if remember else 0,
                 remember=remember,
             ),

@@ -49,6 +49,10 @@ _DRAFTING = (
     ),
 )
 _OPENING = (
+    option.count("--context N").help(
+        "most tokens of prompt and answer together; default: what the bundle was made for, and of a "
+        "checkpoint 4096; more is for checkpoints, which are converted once more for it"
+    ),
     option.choice("--switch", list(strategies()), default="auto").help(
         "when to switch from the prefill graphs to the decode graphs; default %(default)s"
     ),
@@ -93,7 +97,6 @@ def check(options: argparse.Namespace) -> None:
 def opened(
     options: argparse.Namespace,
     *,
-    context: int | None = None,
     prefix_memory: int = 0,
     remember: bool = True,
 ) -> Model:
@@ -101,7 +104,6 @@ def opened(
 
     Args:
         options: Those of `add_arguments`.
-        context: Same as in `Model.open`.
         prefix_memory: Same as in `Model.open`.
         remember: Same as in `Model.open`.
 
@@ -118,7 +120,6 @@ def opened(
             options,
             path=options.model,
             width=None if options.budget is None else options.budget + 1,  # the root takes a row
-            context=context,
             provider=provider_options.chosen(options),
             on_progress=on_progress,
         )
