@@ -34,3 +34,20 @@ def test_what_is_done_is_shown_on_a_terminal_alone(capsys, monkeypatch):
         told("reading", 1, 2)
         told("writing", 2, 2)
     assert "writing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["model[/INST].gguf", "model[red].gguf", "model\\"])
+def test_a_name_is_shown_as_it_is_written(capsys, monkeypatch, name):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress() as told:
+        told(f"reading {name} now", 2, 2)
+    assert f"reading {name} now" in capsys.readouterr().err
+
+
+def test_what_controls_a_terminal_is_shown_escaped(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress() as told:
+        told("reading a\x1b]0;title\x07\nb", 2, 2)
+    assert r"reading a\x1b]0;title\x07\nb" in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from coordgen_rs.cli.terminal.printable import printable
+
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
@@ -28,6 +30,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 def _bar() -> Iterator[Callable[[str, int, int], None]]:
     try:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress
     except ModuleNotFoundError:
         console = None
@@ -39,5 +42,5 @@ def _bar() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
+            task, description=escape(printable(what)), completed=done, total=total
         )
