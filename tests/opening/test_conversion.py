@@ -179,6 +179,42 @@ def test_a_longer_context_than_an_export_takes_is_another_conversion(file, expor
         open_bundle(file, context=513)
 
 
+@pytest.mark.parametrize("name", ["source.json.gguf", "Source.JSON._.gguf", ".json.gguf"])
+def test_a_file_may_be_called_as_a_record_of_the_cache(file, exports, name):
+    opened = [open_bundle(path) for path in 2 * [file.rename(file.with_name(name))]]
+    assert opened[0].path == opened[1].path
+    assert exports == [name]
+
+
+def test_a_revision_is_no_name(tmp_path):
+    called = source.Source("hf:owner/a.name@refs/pr/1", tmp_path)
+    assert called.name == "a.name"
+    assert source.Source(str(tmp_path / "b@c"), tmp_path).name == "b_c"
+
+
+def test_what_is_no_file_in_a_directory_is_passed_over(models, file):
+    checkpoint = Path(shutil.copytree(models / "model", file.with_name("source.json")))
+    first = open_bundle(checkpoint)
+    (checkpoint / ".#config.json").symlink_to("user@host.1234:5678")
+    (checkpoint / "folder.json").mkdir()
+    os.mkfifo(checkpoint / "pipe.json")
+    assert open_bundle(checkpoint).path == first.path
+
+
+def test_weights_count_whatever_the_index_calls_them(models, file, exports):
+    checkpoint = Path(shutil.copytree(models / "model", file.with_name("model")))
+    weights = (checkpoint / "model.safetensors").rename(checkpoint / "weights.bin")
+    header = weights.read_bytes()[8 : 8 + int.from_bytes(weights.read_bytes()[:8], "little")]
+    tensors = [name for name in json.loads(header) if name != "__metadata__"]
+    index = {"weight_map": dict.fromkeys(tensors, weights.name)}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    first = open_bundle(checkpoint)
+    shutil.copy(models / "other" / "model.safetensors", weights)
+    changed = open_bundle(checkpoint)
+    assert len(exports) == 2
+    assert changed.manifest.files != first.manifest.files
+
+
 def test_progress_is_told_of_the_first_opening_alone(file):
     told = []
     open_bundle(file, on_progress=lambda what, done, total: told.append((what, done / total)))

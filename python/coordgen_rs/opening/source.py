@@ -18,17 +18,20 @@ from typing import Any
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
-from coordgen_rs.files.json_text import JsonTextError, file_errors_as, open_regular
+from coordgen_rs.files.file_names import is_plain_name
+from coordgen_rs.files.json_text import JsonTextError, file_errors_as, open_regular, read_object
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
 State = dict[str, list[int]]
-"""Name to size, times of changes in ns, and inode of a file: other content has another state."""
+"""Name to size, times of changes in ns, inode and device of a file: other content has another state."""
 
 _EXPORT = "coordgen_rs.tools.export"
 _FROM_HUB = "hf:"
 _READ = ("*.json", "*.jinja", "additional_chat_templates/*.jinja", "*.safetensors")
-"""What an export may read in a directory."""
+"""What an export may read in a directory, besides the shards that an index names."""
+_INDEX_NAME = "model.safetensors.index.json"
+_MOST_INDEX_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 
 
@@ -81,9 +84,15 @@ class Source:
 
     @property
     def name(self) -> str:
-        """A short name of plain characters, for its bundle."""
-        stem = self.path.stem if self.path.is_file() else Path(self.shown).name
-        return re.sub(r"[^\w.-]+", "_", stem, flags=re.ASCII).strip("._")[:80] or "bundle"
+        """A short name of plain characters, for its bundle; a record beside it ends with .json."""
+        if self.path.is_file():
+            stem = self.path.stem
+        elif self.shown.startswith(_FROM_HUB):
+            stem = Path(self.shown.partition("@")[0]).name
+        else:
+            stem = Path(self.shown).name
+        plain = re.sub(r"[^\w.-]+", "_", stem, flags=re.ASCII)[:80].lstrip("._")
+        return re.sub(r"(\.json|[._])+$", "", plain, flags=re.IGNORECASE) or "bundle"
 
     def state(self) -> State:
         """The state of its files, which are not read.
@@ -94,7 +103,7 @@ class Source:
         with file_errors_as(CheckpointError, self.path):
             stats = {name: file.stat() for name, file in self._files().items()}
         return {
-            name: [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+            name: [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
             for name, stat in stats.items()
         }
 
@@ -134,8 +143,18 @@ class Source:
         """All that an export may read, by name; a file alone has none, and may be renamed."""
         if not self.path.is_dir():
             return {"": self.path}
-        found = (file for pattern in _READ for file in self.path.glob(pattern))
-        return {file.relative_to(self.path).as_posix(): file for file in sorted(found)}
+        found = {file for pattern in _READ for file in self.path.glob(pattern)}
+        found |= {self.path / name for name in self._shard_names()}
+        files = sorted(file for file in found if file.is_file())  # editors leave dangling links
+        return {file.relative_to(self.path).as_posix(): file for file in files}
+
+    def _shard_names(self) -> set[str]:
+        """The files that an index says to hold weights, whatever they are called."""
+        try:
+            index = read_object(self.path / _INDEX_NAME, most_bytes=_MOST_INDEX_BYTES)
+            return {name for name in index["weight_map"].values() if is_plain_name(name)}
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return set()  # there is none; or the export says what is wrong with it
 
 
 @contextmanager
