@@ -29,12 +29,12 @@ pub(crate) enum Readers {
 }
 
 /// Whom a lock keeps out.
-#[cfg(any(feature = "python", test))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holding {
     /// Everybody else.
     Alone,
     /// Whoever wants it alone; many may hold it so.
+    #[cfg(any(feature = "python", test))]
     Shared,
 }
 
@@ -99,7 +99,7 @@ fn create_folder_with(
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             created => created?,
         }
-        match lock_with(&unfinished, &try_lock) {
+        match lock_with(&unfinished, Holding::Alone, &try_lock) {
             Ok(Lock::Anothers | Lock::Gone) => {} // somebody who cleans up was quicker
             Ok(lock) => return Ok((unfinished, lock)),
             Err(error) => {
@@ -114,16 +114,26 @@ fn create_folder_with(
 #[cfg(any(feature = "python", test))]
 pub(crate) fn lock(path: &Path, holding: Holding) -> io::Result<Lock> {
     match holding {
-        Holding::Alone => lock_with(path, File::try_lock),
-        Holding::Shared => lock_with(path, File::try_lock_shared),
+        Holding::Alone => lock_with(path, holding, File::try_lock),
+        Holding::Shared => lock_with(path, holding, File::try_lock_shared),
     }
 }
 
-fn lock_with(path: &Path, try_lock: impl FnOnce(&File) -> TryLock) -> io::Result<Lock> {
+fn lock_with(
+    path: &Path,
+    holding: Holding,
+    try_lock: impl FnOnce(&File) -> TryLock,
+) -> io::Result<Lock> {
     if cfg!(windows) && path.is_dir() {
         return Ok(Lock::Unknown); // it cannot be opened there
     }
-    let file = match open(path) {
+    // Network file systems give a lock for oneself alone only to who may write.
+    let opened = match holding {
+        Holding::Alone => open(path, true).or_else(|_| open(path, false)),
+        #[cfg(any(feature = "python", test))]
+        Holding::Shared => open(path, false),
+    };
+    let file = match opened {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lock::Gone),
         opened => opened?,
     };
@@ -156,7 +166,7 @@ fn remove_abandoned_with(path: &Path, try_lock: impl Fn(&File) -> TryLock) -> Ve
             continue;
         }
         // The lock is held until the file is gone.
-        if let Ok(Lock::Held(_file)) = lock_with(&found, &try_lock) {
+        if let Ok(Lock::Held(_file)) = lock_with(&found, Holding::Alone, &try_lock) {
             removed.extend(remove(found));
         }
     }
@@ -220,9 +230,9 @@ mod system {
     }
 
     /// Follows no link and waits for no pipe.
-    pub fn open(path: &Path) -> io::Result<File> {
+    pub fn open(path: &Path, for_writing: bool) -> io::Result<File> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        OpenOptions::new().read(true).custom_flags(flags).open(path)
+        OpenOptions::new().read(true).write(for_writing).custom_flags(flags).open(path)
     }
 
     pub fn has_name(file: &File, path: &Path) -> bool {
@@ -248,8 +258,8 @@ mod system {
         OpenOptions::new().write(true).create_new(true).open(path)
     }
 
-    pub fn open(path: &Path) -> io::Result<File> {
-        File::open(path)
+    pub fn open(path: &Path, for_writing: bool) -> io::Result<File> {
+        OpenOptions::new().read(true).write(for_writing).open(path)
     }
 
     pub fn has_name(_: &File, path: &Path) -> bool {
@@ -266,6 +276,7 @@ use system::{has_name, is_own, open, open_new};
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     fn place(name: &str) -> PathBuf {
         let folder = format!("coordgen-unfinished-{}-{name}", std::process::id());
@@ -281,7 +292,7 @@ mod tests {
         fs::write(&left, "half").unwrap();
         let no_locks =
             |_: &File| -> TryLock { Err(TryLockError::Error(ErrorKind::Unsupported.into())) };
-        assert!(matches!(lock_with(&left, no_locks), Ok(Lock::Unknown)));
+        assert!(matches!(lock_with(&left, Holding::Alone, no_locks), Ok(Lock::Unknown)));
         let (file, _open) = create_file_with(&path, Readers::AsUsual, no_locks).unwrap();
         let (folder, lock) = create_folder_with(&path, no_locks).unwrap();
         assert!(file.is_file() && folder.is_dir() && matches!(lock, Lock::Unknown));
@@ -316,9 +327,28 @@ mod tests {
             fs::remove_file(&path).unwrap();
             file.try_lock()
         };
-        assert!(matches!(lock_with(&path, removed), Ok(Lock::Gone)));
+        assert!(matches!(lock_with(&path, Holding::Alone, removed), Ok(Lock::Gone)));
         assert!(matches!(lock(&path, Holding::Alone), Ok(Lock::Gone)));
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_file_system_that_locks_only_what_may_be_written_has_locks() {
+        let path = place("writable");
+        fs::write(&path, "kept").unwrap();
+        let if_writable = |file: &File| -> TryLock {
+            (&*file).write(b"").map_err(TryLockError::Error)?; // what is only read says EBADF
+            file.try_lock()
+        };
+        assert!(matches!(lock_with(&path, Holding::Alone, if_writable), Ok(Lock::Held(_))));
+        let folder = path.parent().unwrap();
+        assert!(matches!(lock_with(folder, Holding::Alone, if_writable), Ok(Lock::Unknown)));
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
+        let mut only_read = fs::metadata(&path).unwrap().permissions();
+        only_read.set_readonly(true);
+        fs::set_permissions(&path, only_read).unwrap();
+        assert!(matches!(lock(&path, Holding::Alone), Ok(Lock::Held(_))));
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

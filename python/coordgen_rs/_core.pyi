@@ -329,6 +329,10 @@ class Lock:
         """It is held, and what it is held on still has its name; or there are no locks here."""
 
     @property
+    def is_held(self) -> bool:
+        """It is held, and what it is held on still has its name; False where there are no locks."""
+
+    @property
     def is_anothers(self) -> bool:
         """Another process, or another lock of this one, holds it."""
 

@@ -15,6 +15,9 @@ struct PyLock {
     #[doc = stub_doc!("Lock.is_mine")]
     #[pyo3(get)]
     is_mine: bool,
+    #[doc = stub_doc!("Lock.is_held")]
+    #[pyo3(get)]
+    is_held: bool,
     #[doc = stub_doc!("Lock.is_anothers")]
     #[pyo3(get)]
     is_anothers: bool,
@@ -41,8 +44,9 @@ impl From<unfinished::Lock> for PyLock {
     fn from(lock: unfinished::Lock) -> Self {
         use unfinished::Lock::{Anothers, Held, Unknown};
         let is_mine = matches!(lock, Held(_) | Unknown);
+        let is_held = matches!(lock, Held(_));
         let is_anothers = matches!(lock, Anothers);
-        Self { lock: Some(lock).into(), is_mine, is_anothers }
+        Self { lock: Some(lock).into(), is_mine, is_held, is_anothers }
     }
 }
 
