@@ -18,6 +18,7 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
+from coordgen_rs._core import Lock
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.errors import (
     BundleDamagedError,
@@ -232,11 +233,13 @@ def test_a_conversion_that_was_killed_half_way_is_made_anew(file, exports):
         assert process.stdout.readline() == b"half\n", process.stderr.read()
         process.send_signal(signal.SIGKILL)
     (entry,) = (path for path in converted().iterdir() if path.is_dir())
-    assert any(name.endswith(".unfinished") for name in names(entry))
+    assert entry.name.endswith(".unfinished")
+    assert names(converted()) == sorted([entry.name, f".{entry.name[1:33]}.lock"])
     assert conversions(cache_directory()) == []
-    assert open_bundle(file).path == entry / "model"
-    assert (exports, names(entry)) == (["model.gguf"], ["model", "source.json"])
-    assert names(converted()) == [entry.name]
+    made = open_bundle(file).path
+    assert made == converted() / entry.name[1:33] / "model"
+    assert (exports, names(made.parent)) == (["model.gguf"], ["model", "source.json"])
+    assert names(converted()) == [made.parent.name]
 
 
 def test_a_bundle_without_its_record_is_none(file, exports):
@@ -317,6 +320,89 @@ def test_who_waits_says_so_and_goes_on_when_the_other_dies(file, exports, monkey
     assert "waiting for another that converts model.gguf" in told
     assert exports == ["model.gguf"]
     bundle.verify()
+
+
+def test_who_only_looks_at_what_is_damaged_holds_up_nobody(file, exports, monkeypatch):
+    kept = open_bundle(file).path
+    (kept / "head.weights").write_bytes(b"short")
+    looking = Lock(kept.parent / "source.json", shared=True)
+    threading.Timer(0.1, looking.release).start()
+    open_bundle(file).verify()
+    assert len(exports) == 2
+
+
+def test_processes_that_open_what_a_killed_one_left_make_one_conversion(file):
+    for _ in range(3):
+        with started(_HALF, file) as process:
+            assert process.stdout.readline() == b"half\n", process.stderr.read()
+            process.kill()
+        processes = [started(_OPEN, file) for _ in range(4)]
+        said = [process.communicate(timeout=600) for process in processes]
+        assert [process.returncode for process in processes] == [0] * 4, said
+        (kept,) = conversions(cache_directory())
+        (kept.bundle / "head.weights").write_bytes(b"short")
+        processes = [started(_OPEN, file) for _ in range(4)]
+        said = [process.communicate(timeout=600) for process in processes]
+        assert [process.returncode for process in processes] == [0] * 4, said
+        shutil.rmtree(converted())
+
+
+def test_what_cannot_be_opened_when_it_is_made_is_told_of(file, monkeypatch):
+    def damaged(checkpoint, out, **options):
+        export_checkpoint(checkpoint, out, **options)
+        (out / "head.weights").write_bytes(b"short")
+        done.append(out)
+
+    done = []
+    monkeypatch.setattr(export, "export_checkpoint", damaged)
+    with pytest.raises(BundleDamagedError, match=r"head\.weights is damaged: 5 bytes"):
+        open_bundle(file)
+    assert len(done) == 1
+
+
+class NoLocks:
+    """What `Lock` is where the file system has none."""
+
+    is_mine, is_held, is_anothers = True, False, False
+
+    def __init__(self, path, *, shared=False):
+        pass
+
+    def release(self):
+        pass
+
+
+@pytest.fixture
+def no_locks(monkeypatch):
+    for module in ("opening.conversion", "opening.cache", "files.unfinished"):
+        monkeypatch.setattr(f"coordgen_rs.{module}.Lock", NoLocks)
+
+
+def test_without_locks_two_makers_leave_each_others_work(file, no_locks, monkeypatch):
+    others = []
+
+    def twice(checkpoint, out, **options):
+        export_checkpoint(checkpoint, out, **options)
+        if not others:
+            others.append(None)
+            others[0] = open_bundle(file)
+
+    monkeypatch.setattr(export, "export_checkpoint", twice)
+    assert open_bundle(file).path == others[0].path
+    others[0].verify()
+    assert [path for path in names(converted()) if path.endswith(".unfinished")] == []
+
+
+def test_without_locks_nothing_complete_is_removed(file, no_locks, capsys):
+    kept = open_bundle(file)
+    assert coordgen(["cache", "clear"]) == 0
+    assert f"{kept.path.parent} is in use, or its disk has no locks" in capsys.readouterr().err
+    kept.verify()
+    kept.file("head.weights").write_bytes(b"short")
+    with pytest.raises(BundleDamagedError, match="has no locks: remove the directory"):
+        open_bundle(file)
+    shutil.rmtree(kept.path.parent)
+    open_bundle(file).verify()
 
 
 def test_who_waits_takes_what_the_other_made(file, exports, monkeypatch):
@@ -455,7 +541,7 @@ def test_what_another_process_runs_stays(file, capsys):
         path = Path(process.stdout.readline().decode().strip())
         assert coordgen(["cache", "clear"]) == 0
         said = capsys.readouterr().err
-        assert f"{path.parent} is in use, and stays" in said
+        assert f"{path.parent} is in use, or its disk has no locks: it stays" in said
         assert "0 conversions removed" in said
         Bundle.open(path).verify()
     assert coordgen(["cache", "clear"]) == 0

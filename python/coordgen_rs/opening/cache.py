@@ -6,22 +6,32 @@ In: the environment. Out: places in `coordgen_rs` below `$XDG_CACHE_HOME` or `~/
     sources/*.json          what a checkpoint held when it was last read
     converted/KEY/          a conversion: its bundle, and `source.json`, without which it is none
 
-Who runs a bundle of a conversion holds KEY, shared with others; who removes one holds it alone.
+A conversion is made under a name of its maker's own, and becomes KEY when it is complete. Who runs
+its bundle holds `source.json`, shared with others; who removes it holds that alone. It is a file,
+and not KEY, since network file systems lock no directories. Where there are no locks at all, no
+complete conversion is ever removed.
 What goes into a conversion, and when one is made, is in `conversion.py`.
 """
 
 import os
+import re
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordgen_rs._core import Lock
 from coordgen_rs.files.json_text import read_object
-from coordgen_rs.files.unfinished import held, held_name, remove_abandoned, unfinished_directory
+from coordgen_rs.files.unfinished import held_name, remove_abandoned, unfinished_directory
 
 SOURCE_NAME = "source.json"
 _MOST_RECORD_BYTES = 1 << 20
+_POLL_S = 0.02
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{12}\.unfinished")
+_NAME_LOCK = re.compile(r"\.(.+)\.lock")
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,12 @@ class Conversion:
     @property
     def num_bytes(self) -> int:
         """The size of its files."""
-        files = (path for path in self.directory.rglob("*") if path.is_file())
-        return sum(path.stat().st_size for path in files)
+        total = 0
+        for folder, _, names in os.walk(self.directory):  # skips folders that are gone
+            for name in names:
+                with suppress(FileNotFoundError):
+                    total += (Path(folder) / name).lstat().st_size
+        return total
 
     @classmethod
     def at(cls, directory: Path) -> "Conversion | None":
@@ -99,7 +113,7 @@ def clear(cache: Path, chosen: list[Conversion] | None = None) -> list[Path]:
         chosen: What to remove; None for all, also what is not complete.
 
     Returns:
-        The directories of those that stay.
+        The directories of those that stay: they are in use, or there are no locks to tell.
 
     Raises:
         OSError: One cannot be removed.
@@ -118,31 +132,54 @@ def clear(cache: Path, chosen: list[Conversion] | None = None) -> list[Path]:
     return stay
 
 
-def remove(directory: Path) -> bool:
+def remove(directory: Path, *, wait_s: float = 0) -> bool:
     """Remove a conversion at once, unless a process runs it; its name must be held.
 
+    Args:
+        directory: Where it is.
+        wait_s: How long to wait for those that hold it: who only looks soon lets go of it.
+
     Returns:
-        Whether it is gone.
+        Whether it is gone. Without locks, what is complete stays.
 
     Raises:
         OSError: It cannot be removed.
     """
-    if not directory.exists():
-        return True
-    with held(directory) as is_mine:
-        if is_mine:
-            with unfinished_directory(directory) as unfinished:
-                directory.rename(unfinished / directory.name)
-    return is_mine
+    until = time.monotonic() + wait_s
+    while directory.exists():
+        lock = Lock(directory / SOURCE_NAME)
+        try:
+            if lock.is_held or not (directory / SOURCE_NAME).exists():
+                _remove_now(directory, lock)
+                return True
+            if not lock.is_anothers or time.monotonic() >= until:
+                return False
+        finally:
+            lock.release()
+        time.sleep(_POLL_S)
+    return True
+
+
+def _remove_now(directory: Path, lock: Lock) -> None:
+    if sys.platform == "win32":
+        lock.release()  # a directory with an open file is not renamed there, whoever opened it
+    with suppress(FileNotFoundError), unfinished_directory(directory) as unfinished:
+        directory.rename(unfinished / directory.name)
 
 
 def remove_leftovers(cache: Path) -> None:
     """Remove what killed processes left half made, or half removed."""
     converted = converted_directory(cache)
-    for pattern in (".*.unfinished", "*/.*.unfinished"):
-        for found in converted.glob(pattern):
-            name, _, _ = found.name.removeprefix(".").rsplit(".", 2)
-            remove_abandoned(found.with_name(name))
+    try:
+        found = sorted(os.listdir(converted))  # noqa: PTH208 (names alone)
+    except FileNotFoundError:
+        return
+    for name in found:
+        if unfinished := _UNFINISHED.fullmatch(name):
+            remove_abandoned(converted / unfinished[1])
+        elif locked := _NAME_LOCK.fullmatch(name):
+            with suppress(OSError), held_name(converted / locked[1]):
+                pass  # its end removes the file, unless another holds it
 
 
 def _directories(cache: Path) -> Iterator[Path]:

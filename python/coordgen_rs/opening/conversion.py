@@ -21,7 +21,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import DEFAULT_CONTEXT, SCHEMA_VERSION
 from coordgen_rs.errors import BundleDamagedError, BundleError, ExportError
 from coordgen_rs.files.json_text import read_object
-from coordgen_rs.files.unfinished import held_name, replacing
+from coordgen_rs.files.unfinished import held_name, replacing, unfinished_directory
 from coordgen_rs.opening.cache import (
     SOURCE_NAME,
     Conversion,
@@ -35,6 +35,8 @@ from coordgen_rs.opening.source import Progress, Source, State, export_tool
 
 _MOST_RECORD_BYTES = 16 << 20
 _POLL_S = 0.1
+_LOOK_S = 1.0
+"""How long somebody may hold a conversion who only looks whether it can be run."""
 _ADVICE = "set XDG_CACHE_HOME to a directory with room that can be written"
 
 
@@ -119,14 +121,24 @@ def _opened(directory: Path) -> Bundle | None:
     Raises:
         OSError: It cannot be looked at.
     """
-    lock = Lock(directory, shared=True)
+    try:
+        return _found(directory)
+    except BundleError:
+        return None
+
+
+def _found(directory: Path) -> Bundle | None:
+    """The bundle of a conversion; None where there is none.
+
+    Raises:
+        BundleError: It is damaged.
+        OSError: It cannot be looked at.
+    """
+    lock = Lock(directory / SOURCE_NAME, shared=True)
     conversion = Conversion.at(directory) if lock.is_mine else None
     if conversion is None:
         return None
-    try:
-        bundle = ConvertedBundle.open(conversion.bundle)
-    except BundleError:
-        return None
+    bundle = ConvertedBundle.open(conversion.bundle)
     conversion.touch()
     return replace(bundle, lock=lock)
 
@@ -163,31 +175,43 @@ class _Making:
         time.sleep(_POLL_S)
         return _opened(self.directory)
 
-    def _exported(self) -> Bundle | None:
+    def _exported(self) -> Bundle:
         """Make it, whose name is held; after an exception nothing is left.
 
         Raises:
-            BundleDamagedError: What was there is damaged, but a process runs it.
+            BundleError: What was made cannot be opened.
+            BundleDamagedError: The same; or what was there is damaged, but a process runs it.
+            ExportError: It was removed as soon as it was made.
         """
         remove_leftovers(self.directory.parents[1])
-        if not remove(self.directory):
+        if not remove(self.directory, wait_s=_LOOK_S):
             raise BundleDamagedError(
-                f"{self.directory} is damaged, and a process still runs it: end that"
+                f"{self.directory} is damaged, and a process still runs it: end that "
+                "(if none does, its disk has no locks: remove the directory)"
             )
-        source, bundle = self.source, self.directory / self.source.name
-        try:
-            with export_tool(source.shown) as export:
-                export.export_checkpoint(
-                    source.path, bundle, context=self.context, on_progress=self.report
-                )
-            source.check_unchanged(self.state)
-            with replacing(self.directory / SOURCE_NAME) as stream:
-                stream.write(json.dumps({"source": source.shown, "bundle": bundle.name}).encode())
-        except BaseException:
-            with suppress(OSError):
-                remove(self.directory)
-            raise
-        return _opened(self.directory)
+        with unfinished_directory(self.directory) as unfinished:
+            self._export_to(unfinished)
+            try:
+                unfinished.rename(self.directory)
+            except OSError:
+                if Conversion.at(self.directory) is None:
+                    raise
+                # Where there are no locks, another may have made it meanwhile.
+        bundle = _found(self.directory)
+        if bundle is None:
+            raise ExportError(f"{self.directory} was removed as soon as it was made")
+        return bundle
+
+    def _export_to(self, directory: Path) -> None:
+        """Write the bundle and, when it is complete, the record of where it is from."""
+        source, bundle = self.source, directory / self.source.name
+        with export_tool(source.shown) as export:
+            export.export_checkpoint(
+                source.path, bundle, context=self.context, on_progress=self.report
+            )
+        source.check_unchanged(self.state)
+        with replacing(directory / SOURCE_NAME) as stream:
+            stream.write(json.dumps({"source": source.shown, "bundle": bundle.name}).encode())
 
 
 @contextmanager

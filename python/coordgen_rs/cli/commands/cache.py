@@ -84,7 +84,7 @@ def _clear(options: argparse.Namespace, cache: Path) -> int:
     num_bytes = {it.directory: it.num_bytes for it in (found if chosen is None else chosen)}
     stay = clear(cache, chosen)
     for directory in stay:
-        tell(f"coordgen: {directory} is in use, and stays")
+        tell(f"coordgen: {directory} is in use, or its disk has no locks: it stays")
     removed = num_bytes.keys() - set(stay)
     freed = show_bytes(sum(num_bytes[directory] for directory in removed))
     tell(f"{cache}: {counted(len(removed), 'conversion')} removed, {freed}")
