@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,47 @@ def test_a_second_opening_reads_no_weights_of_the_file(file, exports, monkeypatc
     assert (first.path, exports) == (second.path, ["model.gguf"])
     assert second.path.name == "model"
     assert second.manifest.weights == "keep"
+
+
+def test_code_that_converts_otherwise_makes_its_own(file, exports, monkeypatch, tmp_path):
+    shutil.copytree(conversion._EXPORT_SOURCES, tmp_path / "export")
+    monkeypatch.setattr(conversion, "_EXPORT_SOURCES", tmp_path / "export")
+
+    def change():
+        (tmp_path / "export" / "stages.py").open("a").write("# changed")
+        conversion._code.cache_clear()
+
+    first = open_bundle(file)
+    change()
+    second = open_bundle(file)
+    assert len({it.bundle for it in conversions(cache_directory())}) == 2  # the first one runs
+    del first
+    change()
+    third = open_bundle(file)
+    kept = {it.bundle for it in conversions(cache_directory())}
+    assert kept == {second.path, third.path}
+    assert len(exports) == 3
+    conversion._code.cache_clear()
+
+
+def test_a_package_that_is_not_installed_converts(file, monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    conversion._code.cache_clear()
+    assert open_bundle(file).manifest.tool == "coordgen-rs unknown"
+    conversion._code.cache_clear()
+
+
+def test_a_second_name_of_the_same_content_clears_it(file, exports, capsys):
+    second = Path(shutil.copy(file, file.with_name("second.gguf")))
+    for path in (file, second):
+        open_bundle(path)
+    second.unlink()
+    assert coordgen(["cache", "clear", str(second)]) == 0
+    assert "1 conversion removed" in capsys.readouterr().err
+    assert (exports, conversions(cache_directory())) == (["model.gguf"], [])
 
 
 def test_files_are_told_apart_by_what_they_hold(file, models, exports):

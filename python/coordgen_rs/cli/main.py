@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from itertools import dropwhile
 
 from coordgen_rs.cli import mistyped
@@ -11,6 +10,7 @@ from coordgen_rs.cli.exit_codes import DONE, EXIT_CODES, FAILED, INTERRUPTED
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import streams, text
 from coordgen_rs.errors import CoordgenError
+from coordgen_rs.files.version import package_version
 
 _COMMANDS = {
     "generate": ("cli", "answer a prompt, printing text as it comes"),
@@ -132,7 +132,7 @@ def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
         description="Faster text generation on device, without changing a single token.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument("--version", action="version", version=f"coordgen {_version()}")
+    parser.add_argument("--version", action="version", version=f"coordgen {package_version()}")
     parser.add_commands({name: about for name, (_, about) in _COMMANDS.items()})
     for name in loaded:
         kind, _ = _COMMANDS[name]
@@ -142,10 +142,3 @@ def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
         command.set_defaults(run=module.run, fail=command.error)
         module.add_arguments(command)
     return parser
-
-
-def _version() -> str:
-    try:
-        return version("coordgen-rs")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "unknown"

@@ -13,6 +13,7 @@ complete conversion is ever removed.
 What goes into a conversion, and when one is made, is in `conversion.py`.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ from coordgen_rs.files.json_text import read_object
 from coordgen_rs.files.unfinished import held_name, remove_abandoned, unfinished_directory
 
 SOURCE_NAME = "source.json"
-_MOST_RECORD_BYTES = 1 << 20
+MOST_RECORD_BYTES = 16 << 20
 _POLL_S = 0.02
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{12}\.unfinished")
 _NAME_LOCK = re.compile(r"\.(.+)\.lock")
@@ -40,14 +41,18 @@ class Conversion:
 
     Attributes:
         directory: Where it is.
-        source: The path or name that was opened.
+        source: The path or name that was opened first.
         bundle: The bundle.
+        digest: The hash of what the checkpoint held; others with the same content use it, too.
+        code: The hash of what converted it.
         used_at: When it was last opened, in seconds since 1970.
     """
 
     directory: Path
     source: str
     bundle: Path
+    digest: str
+    code: str
     used_at: float
 
     @property
@@ -65,10 +70,10 @@ class Conversion:
         """What a directory holds; None where there is none, or it is not complete."""
         record = directory / SOURCE_NAME
         try:
-            fields = read_object(record, most_bytes=_MOST_RECORD_BYTES)
-            source = str(fields["source"])
+            fields = read_object(record, most_bytes=MOST_RECORD_BYTES)
+            source, digest, code = (str(fields[name]) for name in ("source", "sha256", "code"))
             bundle = next(path for path in directory.iterdir() if path.name == fields["bundle"])
-            return cls(directory, source, bundle, record.stat().st_mtime)
+            return cls(directory, source, bundle, digest, code, record.stat().st_mtime)
         except (OSError, ValueError, KeyError, StopIteration):
             return None
 
@@ -97,6 +102,26 @@ def converted_directory(cache: Path) -> Path:
 def sources_directory(cache: Path) -> Path:
     """Where it is kept what checkpoints held."""
     return cache / "sources"
+
+
+def source_record(cache: Path, path: Path) -> Path:
+    """Where it is kept what a checkpoint held."""
+    name = hashlib.sha256(os.fsencode(os.path.normpath(path.absolute()))).hexdigest()[:32]
+    return sources_directory(cache) / f"{name}.json"
+
+
+def made_of(cache: Path, path: Path, source: str) -> list[Conversion]:
+    """The conversions of a checkpoint, also those that were made of another with its content.
+
+    Args:
+        cache: The cache's directory.
+        path: Where it is, or was.
+        source: What lists of conversions call it.
+    """
+    digest = None
+    with suppress(OSError, ValueError, KeyError):  # it was never opened
+        digest = read_object(source_record(cache, path), most_bytes=MOST_RECORD_BYTES)["sha256"]
+    return [it for it in conversions(cache) if source == it.source or digest == it.digest]
 
 
 def conversions(cache: Path) -> list[Conversion]:

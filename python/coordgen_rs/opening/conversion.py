@@ -8,32 +8,35 @@ what is removed when, is in `cache.py`.
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from importlib import metadata
+from functools import cache as once
 from pathlib import Path
 
 from coordgen_rs._core import Lock
+from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import DEFAULT_CONTEXT, SCHEMA_VERSION
 from coordgen_rs.errors import BundleDamagedError, BundleError, ExportError
 from coordgen_rs.files.json_text import read_object
 from coordgen_rs.files.unfinished import held_name, replacing, unfinished_directory
+from coordgen_rs.files.version import package_version
 from coordgen_rs.opening.cache import (
+    MOST_RECORD_BYTES,
     SOURCE_NAME,
     Conversion,
     cache_directory,
+    conversions,
     converted_directory,
     remove,
     remove_leftovers,
-    sources_directory,
+    source_record,
 )
 from coordgen_rs.opening.source import Progress, Source, State, export_tool
 
-_MOST_RECORD_BYTES = 16 << 20
+_EXPORT_SOURCES = Path(__file__).parents[1] / "tools" / "export"
 _POLL_S = 0.1
 _LOOK_S = 1.0
 """How long somebody may hold a conversion who only looks whether it can be run."""
@@ -84,8 +87,9 @@ def open_converted(
     state = source.state()
     if context is not None and context <= DEFAULT_CONTEXT:
         context = None
-    key = _key(_digest(source, state, cache, report), context)
-    making = _Making(converted_directory(cache) / key, source, state, context, report)
+    digest = _digest(source, state, cache, report)
+    key = hashlib.sha256(f"{digest}\n{context}\n{_code()}".encode()).hexdigest()[:32]
+    making = _Making(converted_directory(cache) / key, source, state, digest, context, report)
     with _errors(source, cache):
         bundle = _opened(making.directory)
         while bundle is None:
@@ -95,10 +99,9 @@ def open_converted(
 
 def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
     """The hash of what a source holds; it is only read if its state is another than before."""
-    name = hashlib.sha256(os.fsencode(source.path.absolute())).hexdigest()[:32]
-    record = sources_directory(cache) / f"{name}.json"
+    record = source_record(cache, source.path)
     with suppress(OSError, ValueError, KeyError):  # missing or unreadable: it is read again
-        known = read_object(record, most_bytes=_MOST_RECORD_BYTES)
+        known = read_object(record, most_bytes=MOST_RECORD_BYTES)
         if known["files"] == state:
             return str(known["sha256"])
     digest = source.digest(state, report)
@@ -109,10 +112,17 @@ def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
     return digest
 
 
-def _key(digest: str, context: int | None) -> str:
-    """What a conversion depends on: what its source holds, options and versions."""
-    conditions = (digest, str(context), str(SCHEMA_VERSION), metadata.version("coordgen-rs"))
-    return hashlib.sha256("\n".join(conditions).encode()).hexdigest()[:32]
+@once
+def _code() -> str:
+    """A hash of what converts: the version, the core, and the sources of the export.
+
+    The version alone stays the same while the package is worked on. Times of files do not count:
+    two environments with one version have one cache.
+    """
+    whole = hashlib.sha256(f"{SCHEMA_VERSION}\n{package_version()}".encode())
+    for file in (Path(extension_file), *sorted(_EXPORT_SOURCES.rglob("*.py"))):
+        whole.update(hashlib.sha256(file.read_bytes()).digest())
+    return whole.hexdigest()[:32]
 
 
 def _opened(directory: Path) -> Bundle | None:
@@ -151,6 +161,7 @@ class _Making:
         directory: Where it is to be.
         source: What it is made of.
         state: The state in which that was read.
+        digest: What it held then.
         context: Same as in `open_converted`.
         report: Is told what is being done.
     """
@@ -158,6 +169,7 @@ class _Making:
     directory: Path
     source: Source
     state: State
+    digest: str
     context: int | None
     report: Progress
 
@@ -182,6 +194,7 @@ class _Making:
             BundleError: What was made cannot be opened.
             BundleDamagedError: The same; or what was there is damaged, but a process runs it.
             ExportError: It was removed as soon as it was made.
+            OSError: The cache cannot be written.
         """
         remove_leftovers(self.directory.parents[1])
         if not remove(self.directory, wait_s=_LOOK_S):
@@ -200,7 +213,16 @@ class _Making:
         bundle = _found(self.directory)
         if bundle is None:
             raise ExportError(f"{self.directory} was removed as soon as it was made")
+        self._remove_older()
         return bundle
+
+    def _remove_older(self) -> None:
+        """Remove what other code has made of the same source, unless it is in use."""
+        for other in conversions(self.directory.parents[1]):
+            if other.source == self.source.shown and other.code != _code():
+                with suppress(OSError), held_name(other.directory) as is_mine:
+                    if is_mine:
+                        remove(other.directory)
 
     def _export_to(self, directory: Path) -> None:
         """Write the bundle and, when it is complete, the record of where it is from."""
@@ -210,8 +232,10 @@ class _Making:
                 source.path, bundle, context=self.context, on_progress=self.report
             )
         source.check_unchanged(self.state)
+        record = {"source": source.shown, "bundle": bundle.name}
+        record |= {"sha256": self.digest, "code": _code()}
         with replacing(directory / SOURCE_NAME) as stream:
-            stream.write(json.dumps({"source": source.shown, "bundle": bundle.name}).encode())
+            stream.write(json.dumps(record).encode())
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from coordgen_rs.files.json_text import JsonTextError, file_errors_as, open_regu
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
 State = dict[str, list[int]]
-"""Name to size, times of changes in ns, inode and device of a file: other content has another state."""
+"""Name to size, times of changes in ns, inode and device: other content has another state."""
 
 _EXPORT = "coordgen_rs.tools.export"
 _FROM_HUB = "hf:"

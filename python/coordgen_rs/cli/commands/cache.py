@@ -12,7 +12,7 @@ from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import OptionError
-from coordgen_rs.opening.cache import Conversion, cache_directory, clear, conversions
+from coordgen_rs.opening.cache import Conversion, cache_directory, clear, conversions, made_of
 from coordgen_rs.opening.source import shown_source
 
 EXAMPLES = """\
@@ -78,7 +78,7 @@ def _clear(options: argparse.Namespace, cache: Path) -> int:
     chosen = None
     if options.model is not None:
         source = shown_source(options.model)
-        chosen = [conversion for conversion in found if conversion.source == source]
+        chosen = made_of(cache, options.model, source)
         if not chosen:
             raise OptionError(f"{source} has no conversion; see coordgen cache list")
     num_bytes = {it.directory: it.num_bytes for it in (found if chosen is None else chosen)}

@@ -6,7 +6,6 @@ manifest, which is written last.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from importlib import metadata
 from typing import Any
 
 from coordgen_rs.bundle.manifest import (
@@ -17,6 +16,7 @@ from coordgen_rs.bundle.manifest import (
     WeightKind,
 )
 from coordgen_rs.errors import OptionError
+from coordgen_rs.files.version import package_version
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.writer import Staging
 
@@ -83,7 +83,7 @@ def write_manifest(
     """
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
-        tool=f"coordgen-rs {metadata.version('coordgen-rs')}",
+        tool=f"coordgen-rs {package_version()}",
         model=model_shape(config),
         weights=options.weights,
         context=options.context,

@@ -12,7 +12,6 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import ExportError
+from coordgen_rs.files.version import package_version
 from coordgen_rs.tools.export.calibration.rounding import (
     ColumnIntegers,
     bits_taken,
@@ -236,7 +236,7 @@ def work_key(source: Checkpoint, texts: Sequence[Sequence[int]], *options: objec
     Raises:
         CheckpointError: A tensor is damaged.
     """
-    facts = (metadata.version("coordgen-rs"), source.config, options, list(map(list, texts)))
+    facts = (package_version(), source.config, options, list(map(list, texts)))
     digest = hashlib.sha256(repr(facts).encode())
     for file in sorted(_CODE.rglob("*.py")):
         digest.update(file.read_bytes())
