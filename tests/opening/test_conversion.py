@@ -314,16 +314,57 @@ def test_a_damaged_conversion_is_replaced_unless_it_runs(file, exports):
     assert len(exports) == 2
 
 
-def test_a_conversion_with_other_content_says_how_to_have_it_made_again(file, exports):
-    weights = open_bundle(file).path / "head.weights"
-    content = bytearray(weights.read_bytes())
-    content[0] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(BundleDamagedError, match=r"SHA-256 differs; coordgen cache clear"):
-        open_session(file)
-    assert coordgen(["cache", "clear", str(file)]) == 0
+def rot(bundle):
+    weights = bundle.file("head.weights")
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+
+
+def test_a_conversion_that_rots_is_made_anew(file, exports):
     open_session(file).close()
+    rot(open_bundle(file))
+    with Model.open(file):
+        open_bundle(file).verify()
     assert exports == ["model.gguf"] * 2
+
+
+def test_a_conversion_that_rots_while_it_runs_says_what_to_do(file):
+    running = open_bundle(file)
+    rot(running)
+    with pytest.raises(BundleDamagedError, match=r"SHA-256 differs; .*, then coordgen cache clear"):
+        open_session(file)
+    assert open_bundle(file).path == running.path
+
+
+def test_what_is_exported_rotten_is_not_exported_without_end(file, exports, monkeypatch):
+    exported = export.export_checkpoint
+
+    def rotten(checkpoint, out, **options):
+        exported(checkpoint, out, **options)
+        rot(Bundle.open(out))
+
+    monkeypatch.setattr(export, "export_checkpoint", rotten)
+    with pytest.raises(BundleDamagedError, match="SHA-256 differs"):
+        open_session(file)
+    assert len(exports) == 2
+
+
+def test_a_closed_model_is_not_in_use(file, capsys):
+    model = Model.open(file)
+    assert coordgen(["cache", "clear"]) == 0
+    assert "0 conversions removed" in capsys.readouterr().err
+    model.close()
+    assert coordgen(["cache", "clear"]) == 0
+    assert "1 conversion removed" in capsys.readouterr().err
+
+
+def test_what_killed_processes_held_goes_with_the_next_conversion(file):
+    converted().mkdir(parents=True)
+    (converted() / ".of-a-killed-process.lock").touch()
+    with held_name(converted() / "of-a-live-one"):
+        kept = open_bundle(file).path.parent
+        assert names(converted()) == [".of-a-live-one.lock", kept.name]
 
 
 def test_threads_that_open_a_file_at_once_make_one_conversion(file, exports):

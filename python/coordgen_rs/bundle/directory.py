@@ -69,6 +69,13 @@ class Bundle:
         bundle._check_sizes()
         return bundle
 
+    def release(self) -> None:
+        """Let go of what keeps it from being removed, if anything does."""
+
+    def discard(self) -> bool:
+        """Remove what is damaged, if `open_bundle` makes it anew; whether that is done."""
+        return False
+
     def identity(self) -> bytes:
         """The manifest's text, which tells apart bundles that were at the same path."""
         return self.file(MANIFEST_NAME).read_bytes()

@@ -84,6 +84,7 @@ class Model:
         self._remember, self._namespace = remember, namespace
         self._prefixes = PrefixPool(prefix_memory, namespace) if prefix_memory else None
         closing = ExitStack()
+        closing.callback(session.bundle.release)
         closing.callback(session.close)
         if drafters is not None:
             closing.callback(drafters.close)

@@ -49,17 +49,30 @@ class ConvertedBundle(Bundle):
 
     lock: Lock | None = field(default=None, repr=False, compare=False)
 
+    def release(self) -> None:
+        """Let others remove it."""
+        if self.lock is not None:
+            self.lock.release()
+
+    def discard(self) -> bool:
+        """Remove the conversion, unless it is in use or cannot be removed; whether it is gone."""
+        self.release()
+        with suppress(OSError), held_name(self.path.parent) as is_mine:
+            return is_mine and remove(self.path.parent, wait_s=_LOOK_S)
+        return False
+
     def verify(self, on_progress: Progress | None = None) -> None:
-        """Same as that of any bundle; an error says how to have it made again.
+        """Same as in `Bundle`.
 
         Raises:
-            BundleDamagedError: A file has been altered; the message names it.
+            BundleDamagedError: A file differs; the message says what to do, too.
         """
         try:
             super().verify(on_progress)
         except BundleDamagedError as error:
-            advice = "coordgen cache clear removes it, and the next opening makes it again"
-            raise BundleDamagedError(f"{error}; {advice}") from error
+            raise BundleDamagedError(
+                f"{error}; end what runs it, then coordgen cache clear"
+            ) from error
 
 
 def open_converted(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import MemoryBudgetError, arguments
+from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, arguments
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
 from coordgen_rs.opening.cache import cache_directory
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from coordgen_rs.opening.profile import Profile
 
 _MOST_RECORD_BYTES = 16 << 20
+_Stamps = dict[str, tuple[int, int]]
+"""Size and time of the last change, in ns, of each file."""
 
 
 def open_session(
@@ -95,13 +97,7 @@ def session_opened(options: OpeningOptions) -> OrtSession:
             `open_session`, and of `Profile.find`.
     """
     profile = options.found_profile()
-    bundle = open_bundle(options.path, context=options.context, on_progress=options.on_progress)
-    record = _record_path(bundle, options)
-    result = None if record is None else _load(record)
-    files = _stamps(bundle)
-    fresh = result is None or result.files != files
-    if fresh:
-        bundle.verify(options.on_progress)
+    bundle, files, result = _whole_bundle(options)
     costs = None
     if profile is not None:
         from coordgen_rs.opening.costs import fitting_costs
@@ -120,8 +116,9 @@ def session_opened(options: OpeningOptions) -> OrtSession:
             f"{bundle.path}: its graphs, and caches for {bundle.manifest.context} tokens, do not "
             "fit into memory; export it with a smaller context"
         ) from error
-    if result is None or fresh or not result.tells_of(session.widths):
+    if result is None or not result.tells_of(session.widths):
         result = run_self_test(session, files, options.on_progress)
+        record = _record_path(bundle, options)
         if record is not None:
             _keep(record, result)
     widths = [w for w in session.widths if w in result.exact_widths]
@@ -147,9 +144,38 @@ def recorded_self_test(bundle: Bundle) -> SelfTest | None:
         OptionError: Same as in `open_session`.
         ProviderError: The bundle is for QNN, which is not installed or cannot run here.
     """
-    record = _record_path(bundle, OpeningOptions(bundle.path))
-    found = None if record is None else _load(record)
-    return found if found is not None and found.files == _stamps(bundle) else None
+    return _recorded(_record_path(bundle, OpeningOptions(bundle.path)), _stamps(bundle))
+
+
+def _whole_bundle(options: OpeningOptions) -> tuple[Bundle, _Stamps, SelfTest | None]:
+    """The bundle, verified where that was not done yet; a damaged conversion is made once more.
+
+    Returns:
+        The bundle, the stamps that its files had before, and what was found when it was tested.
+
+    Raises:
+        BundleDamagedError: It is damaged, and cannot be made anew; other errors are those of
+            `open_bundle`.
+    """
+    bundle = _bundle(options)
+    try:
+        return _verified(bundle, options)
+    except BundleDamagedError:
+        if not bundle.discard():
+            raise
+    return _verified(_bundle(options), options)
+
+
+def _bundle(options: OpeningOptions) -> Bundle:
+    return open_bundle(options.path, context=options.context, on_progress=options.on_progress)
+
+
+def _verified(bundle: Bundle, options: OpeningOptions) -> tuple[Bundle, _Stamps, SelfTest | None]:
+    files = _stamps(bundle)
+    result = _recorded(_record_path(bundle, options), files)
+    if result is None:
+        bundle.verify(options.on_progress)
+    return bundle, files, result
 
 
 def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
@@ -175,9 +201,15 @@ def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
     return records / f"{name}.json"
 
 
-def _stamps(bundle: Bundle) -> dict[str, tuple[int, int]]:
+def _stamps(bundle: Bundle) -> _Stamps:
     stats = {name: bundle.file(name).stat() for name in bundle.manifest.files}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def _recorded(record: Path | None, files: _Stamps) -> SelfTest | None:
+    """What was found when these files were tested; None if nothing is kept."""
+    found = None if record is None else _load(record)
+    return found if found is not None and found.files == files else None
 
 
 def _load(record: Path) -> SelfTest | None:
