@@ -359,6 +359,17 @@ def test_a_closed_model_is_not_in_use(file, capsys):
     assert "1 conversion removed" in capsys.readouterr().err
 
 
+def test_the_cache_is_the_users_alone(file):
+    open_bundle(file)
+    folders = (cache_directory(), converted(), cache_directory() / "sources")
+    assert [folder.stat().st_mode & 0o077 for folder in folders] == [0] * 3
+
+
+def test_a_context_that_the_model_cannot_read_is_called_that(file):
+    with pytest.raises(OptionError, match=r"context is 600, but .*model\.gguf reads at most 512"):
+        Model.open(file, context=600)
+
+
 def test_what_killed_processes_held_goes_with_the_next_conversion(file):
     converted().mkdir(parents=True)
     (converted() / ".of-a-killed-process.lock").touch()

@@ -94,6 +94,17 @@ def cache_directory() -> Path | None:
     return cache / "coordgen_rs"
 
 
+def make_private(directory: Path) -> None:
+    """Make the cache or a directory in it, which nobody else may read: requests may be private.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def converted_directory(cache: Path) -> Path:
     """Where conversions are."""
     return cache / "converted"

@@ -19,7 +19,7 @@ from coordgen_rs._core import Lock
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import DEFAULT_CONTEXT, SCHEMA_VERSION
-from coordgen_rs.errors import BundleDamagedError, BundleError, ExportError
+from coordgen_rs.errors import BundleDamagedError, BundleError, ExportError, OptionError
 from coordgen_rs.files.json_text import read_object
 from coordgen_rs.files.unfinished import held_name, replacing, unfinished_directory
 from coordgen_rs.files.version import package_version
@@ -30,6 +30,7 @@ from coordgen_rs.opening.cache import (
     cache_directory,
     conversions,
     converted_directory,
+    make_private,
     remove,
     remove_leftovers,
     source_record,
@@ -98,6 +99,7 @@ def open_converted(
         raise ExportError(f"{path} cannot be converted: there is no home directory; {_ADVICE}")
     source, report = Source.at(path), on_progress or _no_progress
     state = source.state()
+    asked = context
     if context is not None and context <= DEFAULT_CONTEXT:
         context = None
     digest = _digest(source, state, cache, report)
@@ -107,6 +109,11 @@ def open_converted(
         bundle = _opened(making.directory)
         while bundle is None:
             bundle = making.made()
+    most = bundle.manifest.context
+    if asked is not None and asked > most:
+        raise OptionError(
+            f"context is {asked}, but the model of {source.shown} reads at most {most}"
+        )
     return bundle
 
 
@@ -119,7 +126,7 @@ def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
             return str(known["sha256"])
     digest = source.digest(state, report)
     with suppress(OSError):  # a full or read-only disk costs reading it each time
-        record.parent.mkdir(parents=True, exist_ok=True)
+        make_private(record.parent)
         with replacing(record) as stream:
             stream.write(json.dumps({"sha256": digest, "files": state}).encode())
     return digest
@@ -192,7 +199,7 @@ class _Making:
         Raises:
             OSError: The cache cannot be written; other errors are those of `open_converted`.
         """
-        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.directory.parent)
         with held_name(self.directory) as is_mine:
             if is_mine:
                 return _opened(self.directory) or self._exported()

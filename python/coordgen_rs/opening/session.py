@@ -14,7 +14,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, arguments
 from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
-from coordgen_rs.opening.cache import cache_directory
+from coordgen_rs.opening.cache import cache_directory, make_private
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
@@ -235,6 +235,6 @@ def _by_width(field: dict[str, float]) -> dict[int, float]:
 
 def _keep(record: Path, result: SelfTest) -> None:
     with suppress(OSError):  # a full or read-only disk costs a test at the next opening
-        record.parent.mkdir(parents=True, exist_ok=True)
+        make_private(record.parent)
         with replacing(record) as stream:
             stream.write(json.dumps(asdict(result)).encode())
