@@ -284,6 +284,18 @@ def test_a_conversion_that_was_killed_half_way_is_made_anew(file, exports):
     assert names(converted()) == [made.parent.name]
 
 
+def test_what_a_killed_process_left_goes_where_directories_have_no_locks(file, monkeypatch):
+    monkeypatch.setattr("coordgen_rs.opening.cache.remove_abandoned", lambda path: [])
+    with started(_HALF, file) as process:
+        assert process.stdout.readline() == b"half\n", process.stderr.read()
+        before = names(converted())
+        assert coordgen(["cache", "clear"]) == 0
+        assert names(converted()) == before  # it is at it
+        process.kill()
+    assert coordgen(["cache", "clear"]) == 0
+    assert names(converted()) == []
+
+
 def test_a_bundle_without_its_record_is_none(file, exports):
     directory = open_bundle(file).path.parent
     (directory / "source.json").unlink()

@@ -160,7 +160,7 @@ def held(directory: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def held_name(path: Path) -> Iterator[bool]:
+def held_name(path: Path, *, surely: bool = False) -> Iterator[bool]:
     """Hold the name of a file that is replaced again and again, or is not there yet, for the block.
 
     A hidden empty file beside it, `.NAME.lock`, is what is locked. It is removed at the end; one
@@ -168,9 +168,10 @@ def held_name(path: Path) -> Iterator[bool]:
 
     Args:
         path: What to hold; other names of the same file hold it, too.
+        surely: Whether it counts as another's where there are no locks.
 
     Yields:
-        Whether it is held: False where another process holds it. Without locks, always True.
+        Whether it is held: False where another process holds it. Without locks, `not surely`.
 
     Raises:
         OSError: The file beside it cannot be created.
@@ -184,7 +185,7 @@ def held_name(path: Path) -> Iterator[bool]:
             break
         lock.release()  # it was removed by who held it until now
     try:
-        yield lock.is_mine
+        yield lock.is_held if surely else lock.is_mine
     finally:
         if lock.is_mine:
             name.unlink(missing_ok=True)

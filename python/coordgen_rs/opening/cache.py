@@ -213,6 +213,10 @@ def remove_leftovers(cache: Path) -> None:
     for name in found:
         if unfinished := _UNFINISHED.fullmatch(name):
             remove_abandoned(converted / unfinished[1])
+            # Network file systems lock no directories; whoever makes one holds the name, too.
+            with suppress(OSError), held_name(converted / unfinished[1], surely=True) as is_mine:
+                if is_mine:
+                    shutil.rmtree(converted / name, ignore_errors=True)
         elif locked := _NAME_LOCK.fullmatch(name):
             with suppress(OSError), held_name(converted / locked[1]):
                 pass  # its end removes the file, unless another holds it
