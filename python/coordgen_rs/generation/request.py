@@ -63,8 +63,8 @@ def admit(session: Bounds, prompt_ids: ArrayLike, max_new_tokens: int) -> Reques
         raise EmptyPromptError("the prompt is empty: there is no token to continue from")
     if len(prompt) > session.capacity:
         raise PromptTooLongError(
-            f"the prompt has {len(prompt)} tokens, the cache holds {session.capacity}: give less, or "
-            "open the model with a larger context (--context N)"
+            f"the prompt has {len(prompt)} tokens, the cache holds {session.capacity}: give less, "
+            "or open the model with a larger context (--context N)"
         )
     # The last new token needs no slot, and the last prompt token takes one in the first step.
     room = session.capacity - len(prompt) + 1
