@@ -12,6 +12,8 @@ SECONDS ?= 60
 TESTS ?= tests
 REQUESTS ?= 2000
 ROUNDS ?= 5
+# With AVX2, and without: neither has AVX-512, nor the second fused multiply-adds.
+PROCESSORS ?= Haswell Nehalem
 # The source distribution holds all of llama.cpp, and its .git, from which a build knows its commit.
 LLAMA_CPP := build/peers/llama.cpp
 LLAMA_CPP_SOURCE := llama-cpp-python==0.3.36 --hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
@@ -22,7 +24,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -97,6 +99,12 @@ fuzz: build/.fuzz ## all fuzz targets, two at a time (SECONDS=60 of each, TARGET
 
 fuzz-again: build/.fuzz ## all fuzz targets on the kept inputs and on 3,000 that are always the same
 	$(BIN)/python fuzz/run.py --runs 3000 --seed 1 $(TARGETS)
+
+emulated: ## bits of the kernels on processors that this one is not (needs qemu-user; PROCESSORS="Haswell Nehalem")
+	for processor in $(PROCESSORS); do \
+		CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="qemu-x86_64 -cpu $$processor" \
+			cargo test --quiet --lib -- bits_are largest_sums every_float16 any_bits || exit 1; \
+	done
 
 sanitize: ## tests of the crate's threads under ThreadSanitizer (once: rustup component add rust-src)
 	@test -d "$$(rustc --print sysroot)/lib/rustlib/src/rust/library" || { \

@@ -11,18 +11,18 @@ use crate::ids::NodeId;
 ///
 /// A step writes row `r` to slot `past_len + r`. The `i`-th accepted row belongs in slot
 /// `past_len + i`, which is never behind it: as rows ascend, none is overwritten before it has been
-/// moved. Making one costs a pass over the rows; [`apply`](Self::apply) copies `head_dim` numbers of
-/// each head for each row that is not in its slot yet.
+/// moved. Making one costs a pass over the rows; [`apply`](Self::apply) copies the bytes of each head for
+/// each row that is not in its slot yet.
 ///
 /// ```
 /// use coordgen_rs::cache_rows::MovedRows;
 /// use coordgen_rs::ids::NodeId;
 ///
-/// // One head of two numbers in five slots; slot 0 is committed, rows 0 and 2 were accepted.
-/// let mut keys = [9., 9., 10., 10., 11., 11., 12., 12., 0., 0.];
+/// // One head of two bytes in five slots; slot 0 is committed, rows 0 and 2 were accepted.
+/// let mut keys = [9, 9, 10, 10, 11, 11, 12, 12, 0, 0];
 /// let rows = [0, 2].map(NodeId);
 /// MovedRows::new(&rows, 1, 5)?.apply(&mut keys, 2);
-/// assert_eq!(keys[..6], [9., 9., 10., 10., 12., 12.]);
+/// assert_eq!(keys[..6], [9, 9, 10, 10, 12, 12]);
 /// # Ok::<(), coordgen_rs::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -61,17 +61,17 @@ impl<'a> MovedRows<'a> {
         self.rows.is_empty()
     }
 
-    /// Moves the rows of `cache (heads, num_slots, head_dim)`.
+    /// Moves the rows of `cache (heads, num_slots, row_bytes)`.
     ///
     /// # Panics
     ///
-    /// If `head_dim` is 0, or there is no slot.
-    pub fn apply(&self, cache: &mut [f32], head_dim: usize) {
-        let heads = cache.chunks_exact_mut(self.num_slots * head_dim);
+    /// If `row_bytes` is 0, or there is no slot.
+    pub fn apply(&self, cache: &mut [u8], row_bytes: usize) {
+        let heads = cache.chunks_exact_mut(self.num_slots * row_bytes);
         for head in heads {
             for (slot, row) in (self.target..).zip(self.rows) {
-                let from = (self.past_len + row.index()) * head_dim;
-                head.copy_within(from..from + head_dim, slot * head_dim);
+                let from = (self.past_len + row.index()) * row_bytes;
+                head.copy_within(from..from + row_bytes, slot * row_bytes);
             }
         }
     }
@@ -84,18 +84,18 @@ mod tests {
 
     /// The same into a new array: a gather of slots, head by head.
     fn gathered(
-        cache: &[f32],
+        cache: &[u8],
         num_slots: usize,
-        head_dim: usize,
+        row_bytes: usize,
         past_len: usize,
         rows: &[NodeId],
-    ) -> Vec<f32> {
+    ) -> Vec<u8> {
         let mut to = cache.to_vec();
-        for (index, number) in to.iter_mut().enumerate() {
-            let (head, slot) = (index / (num_slots * head_dim), index / head_dim % num_slots);
+        for (index, byte) in to.iter_mut().enumerate() {
+            let (head, slot) = (index / (num_slots * row_bytes), index / row_bytes % num_slots);
             if let Some(row) = slot.checked_sub(past_len).and_then(|at| rows.get(at)) {
                 let from = head * num_slots + past_len + row.index();
-                *number = cache[from * head_dim + index % head_dim];
+                *byte = cache[from * row_bytes + index % row_bytes];
             }
         }
         to
@@ -105,19 +105,19 @@ mod tests {
         #[test]
         fn rows_are_moved_as_a_gather_would(
             heads in 1usize..4,
-            head_dim in 1usize..4,
+            row_bytes in 1usize..4,
             past_len in 0usize..6,
             kept in prop::collection::vec(any::<bool>(), 0..9),
             spare in 0usize..3,
         ) {
             let num_slots = (past_len + kept.len() + spare).max(1);
-            let cache: Vec<f32> = (0..heads * num_slots * head_dim).map(|at| at as f32).collect();
+            let cache: Vec<u8> = (0..heads * num_slots * row_bytes).map(|at| at as u8).collect();
             let nodes = kept.iter().zip(0..).filter(|&(&kept, _)| kept);
             let rows: Vec<NodeId> = nodes.map(|(_, row)| NodeId(row)).collect();
             let moved = MovedRows::new(&rows, past_len, num_slots).unwrap();
             let mut found = cache.clone();
-            moved.apply(&mut found, head_dim);
-            prop_assert_eq!(&found, &gathered(&cache, num_slots, head_dim, past_len, &rows));
+            moved.apply(&mut found, row_bytes);
+            prop_assert_eq!(&found, &gathered(&cache, num_slots, row_bytes, past_len, &rows));
             prop_assert_eq!(moved.is_empty(), found == cache);
         }
 
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn rows_that_overlap_their_new_slots_are_moved_whole() {
-        let mut values: Vec<f32> = (0..7).map(|slot| slot as f32).collect();
+        let mut values = [0, 1, 2, 3, 4, 5, 6];
         let rows = [1, 2, 3, 5].map(NodeId);
         MovedRows::new(&rows, 1, 7).unwrap().apply(&mut values, 1);
-        assert_eq!(values, [0., 2., 3., 4., 6., 5., 6.]);
+        assert_eq!(values, [0, 2, 3, 4, 6, 5, 6]);
     }
 }

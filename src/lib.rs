@@ -63,7 +63,7 @@
 //! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer, with `n` the rows of steps that may pay; whatever the text is and however long, but for cache misses |
 //! | [`StepInputs::fill`] | a parent for each node; with a mask `rows * (rows + tokens committed since the last fill)` entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, none behind the answer's end, a scan of the tree for each, each source's `extend` over the new tokens |
-//! | [`MovedRows::apply`](cache_rows::MovedRows::apply) | a copy of `head_dim` numbers for each head and row that is not in its slot |
+//! | [`MovedRows::apply`](cache_rows::MovedRows::apply) | a copy of a head's bytes for each head and row that is not in its slot |
 //! | [`HostDrafter::rewind`](draft::host::HostDrafter::rewind) | a new request over what stays, and a proposal for each of its steps |
 //! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 129 suffix levels; `successors` O(1) |
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |

@@ -89,9 +89,9 @@ def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
 
 @pytest.fixture(scope="session")
-def session_of(bundle_of: Callable[[str, str], Path]) -> Callable[[str, str], OrtSession]:
-    """A function from a checkpoint's name and its weights to an open session."""
-    return cache(lambda name, weights: open_session(bundle_of(name, weights)))
+def session_of(bundle_of: Callable[[str, str], Path]) -> Callable[..., OrtSession]:
+    """A function from a checkpoint's name, its weights and options to an open session."""
+    return cache(lambda name, weights, **options: open_session(bundle_of(name, weights), **options))
 
 
 @pytest.fixture

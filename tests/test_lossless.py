@@ -79,6 +79,36 @@ def test_both_ways_to_commit_say_the_same_as_plain_decoding(session_of, weights,
     assert answered_beside(session, prompt, answer, commit)[0] == answer
 
 
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("form", ["f16", "q8"])
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_keys_and_values_in_fewer_bits_say_the_same_with_and_without_drafts(
+    session_of, weights, form, commit
+):
+    session = session_of("embedded", weights, kv_cache=form)
+    assert commit in session.exact_commits
+    assert session.is_exact_after_prefill
+    model = DraftModel(session_of("embedded-draft", weights, kv_cache=form))
+    drafts = (*LOOKUPS, *METHODS, "edgellm", "blend")
+    for index in range(12):
+        made = example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[600 + index])
+        prompt = Tokenizer.of(session.bundle).encode(made.prompt)
+        answer = assert_lossless(session, prompt, 40, drafts, model, commit)
+        assert answered_beside(session, prompt, answer, commit)[0] == answer
+
+
+def test_fewer_bits_are_near_to_float32_and_not_the_same(session_of):
+    prompt = np.random.default_rng(5).integers(400, size=300).astype(np.uint32)
+    logits = {}
+    for form in ("f32", "f16", "q8"):
+        session, rows = session_of("embedded", "fp32", kv_cache=form), []
+        session.rewind(0)
+        session.prefill(prompt, on_logits=lambda found, rows=rows: rows.append(found.copy()))
+        logits[form] = np.concatenate(rows)
+    far = {form: np.abs(logits[form] - logits["f32"]).mean() for form in ("f16", "q8")}
+    assert 0 < far["f16"] < far["q8"] < 0.05 * logits["f32"].std()
+
+
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_side_branches_are_committed_at_once_where_they_are_exact(
     session_of, monkeypatch, is_exact

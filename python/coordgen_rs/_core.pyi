@@ -747,16 +747,14 @@ def weight_types() -> dict[str, tuple[int, int]]:
         The weights and the bytes of a block of each.
     """
 
-def move_rows(
-    caches: Sequence[NDArray[np.float32]], rows: NDArray[np.uint32], past_len: int
-) -> None:
+def move_rows(caches: Sequence[NDArray[np.uint8]], rows: NDArray[np.uint32], past_len: int) -> None:
     """Move accepted rows of a step together, in place, to the slots after the committed tokens.
 
     Row `r` stands in slot `past_len + r`, and `rows[i]` goes to slot `past_len + i`. Caches are not
     looked at where all rows are in their slots.
 
     Args:
-        caches: Keys and values of all layers, each `(1, kv_heads, slots, head_dim) f32`, all of one
+        caches: Keys and values of all layers, each `(1, kv_heads, slots, row_bytes) u8`, all of one
             shape and apart from each other; changed in place.
         rows: `(tokens,) u32`, ascending.
         past_len: Number of tokens that were committed before.

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
-use super::operator::{FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
+use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
 use crate::kernels::Processor;
-use crate::kernels::attention::{self, Cache, Inputs, Layer, Nodes, Room, Step};
+use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Nodes, Room, Step};
 
 pub static OPERATOR: Operator = Operator::new(
     c"Attention",
@@ -18,8 +18,8 @@ pub static OPERATOR: Operator = Operator::new(
         (FLOAT, ONE),
         (FLOAT, MAYBE),
         (FLOAT, MAYBE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
+        (BYTE, ONE),
+        (BYTE, ONE),
         (INTEGER, ONE),
         (INTEGER, ONE),
         (INTEGER, ONE),
@@ -28,7 +28,7 @@ pub static OPERATOR: Operator = Operator::new(
         (FLOAT, MAYBE),
         (FLOAT, MAYBE),
     ],
-    &[(FLOAT, ONE), (FLOAT, MAYBE), (FLOAT, MAYBE)],
+    &[(FLOAT, ONE), (BYTE, MAYBE), (BYTE, MAYBE)],
     |node| Ok(Box::new(Attention::new(node)?)),
 );
 
@@ -73,12 +73,17 @@ impl Attention {
     unsafe fn cache(&self, call: Call<'_>, sequences: usize) -> Outcome<Cache> {
         let Layer { kv_heads, head_dim, shares_keys, .. } = self.layer;
         // SAFETY: by contract, here and below.
-        let (key, value): (Input<'_, f32>, Input<'_, f32>) =
+        let (key, value): (Input<'_, u8>, Input<'_, u8>) =
             unsafe { (call.input(3)?, call.input(4)?) };
-        let &[of, heads, slots, dim] = key.dims() else { return Err(call.wrong_inputs()) };
-        if [of, heads, dim] != [sequences, kv_heads, head_dim] || value.dims() != key.dims() {
+        let &[of, heads, slots, row_bytes] = key.dims() else { return Err(call.wrong_inputs()) };
+        if [of, heads] != [sequences, kv_heads] || value.dims() != key.dims() {
             return Err(call.wrong_inputs());
         }
+        let form = Form::of(row_bytes, head_dim).ok_or_else(|| {
+            call.wrong(&format!(
+                "a cache's rows have {row_bytes} bytes, which no form has for {head_dim} numbers"
+            ))
+        })?;
         let mut pointers = [key, value].map(|input| input.data.as_ptr().cast_mut());
         if !shares_keys {
             for (index, at) in pointers.iter_mut().enumerate() {
@@ -90,7 +95,7 @@ impl Attention {
             }
         }
         let [key, value] = pointers;
-        Ok(Cache { key, value, slots })
+        Ok(Cache { key, value, slots, form })
     }
 }
 

@@ -30,7 +30,7 @@
 //! |---|---|---|
 //! | `rows` | float32 `(.., M, (heads + 2 * kv_heads) * head_dim)` | queries, keys, values, before rotation; queries alone with `shares_keys` |
 //! | `cos`, `sin` | float32 `(.., M, rotated / 2)`, may be absent | by row; what is not rotated stays |
-//! | `key`, `value` | float32 `(sequences, kv_heads, slots, head_dim)` | the cache: node `i` of a sequence is written to slot `length + i` |
+//! | `key`, `value` | uint8 `(sequences, kv_heads, slots, row_bytes)` | the cache: node `i` of a sequence is written to slot `length + i` |
 //! | `parents` | int32 `(nodes,)` | the number of each node's parent, or -1 where it follows the committed tokens |
 //! | `sequences` | int32 `(nodes,)` | of each node; a parent is of the same one |
 //! | `lengths` | int32 `(sequences,)` | committed tokens of each |
@@ -42,6 +42,10 @@
 //! the caches: bound to the same memory as `key` and `value` they are updated in place, else copied.
 //! With `shares_keys` there are no such outputs, and the caches are those of another layer, which
 //! has written this step's rows.
+//!
+//! The bytes of a cache's row tell in which form it holds a head: `4 * head_dim` in float32,
+//! `2 * head_dim` in float16, `head_dim + 4` as integers of 8 bits with a float32 scale behind them. Each
+//! run may have another.
 //!
 //! Attributes: `heads`, `kv_heads`, `head_dim`, `scale`; `softcap` and `window`, 0 for none;
 //! `interleaved`, 1 where pairs that are rotated stand side by side; `epsilon` of norms;

@@ -173,7 +173,7 @@ impl Product {
         let (mut packings, mut start) = (Vec::new(), 0);
         for is_float in [false, true] {
             if self.segments.iter().any(|segment| segment.kind.is_float() == is_float) {
-                let tiling = Tiling::new(num_rows, self.columns, is_float);
+                let tiling = Tiling::new(num_rows, self.columns, is_float, self.processor);
                 packings.push((tiling, start));
                 start += tiling.num_bytes();
             }
@@ -196,6 +196,11 @@ impl Product {
             let work = (panels.len() / count)
                 .max(packing.0.num_rows() * self.columns * WIDTH / PRODUCTS_A_BYTE);
             let per_task = (WORK_PER_TASK / work).max(1);
+            let per_task = if kind.is_float() {
+                per_task.next_multiple_of(product::SIDE_BY_SIDE)
+            } else {
+                per_task
+            };
             for first in (0..count).step_by(per_task) {
                 let panels = first..(first + per_task).min(count);
                 parts.push(Part { weights, start, panels, packing });

@@ -24,9 +24,9 @@ fn move_rows(
     let caches: Vec<Bound<'_, PyAny>> = caches.extract()?;
     let caches = caches
         .iter()
-        .map(|cache| convert::array::<f32>(cache, "a cache"))
+        .map(|cache| convert::array::<u8>(cache, "a cache"))
         .collect::<PyResult<Vec<_>>>()?;
-    let Some((num_slots, head_dim)) = common_shape(&caches)? else { return Ok(()) };
+    let Some((num_slots, row_bytes)) = common_shape(&caches)? else { return Ok(()) };
     let moved = MovedRows::new(&rows, past_len, num_slots)?;
     let cannot_be_written =
         |error| ShapeError::new_err(format!("a cache cannot be written: {error}"));
@@ -34,17 +34,17 @@ fn move_rows(
         .iter()
         .map(|cache| cache.try_readwrite().map_err(cannot_be_written))
         .collect::<PyResult<Vec<_>>>()?;
-    let mut numbers =
+    let mut bytes =
         borrowed.iter_mut().map(|cache| cache.as_slice_mut()).collect::<Result<Vec<_>, _>>()?;
-    py.detach(|| numbers.iter_mut().for_each(|cache| moved.apply(cache, head_dim)));
+    py.detach(|| bytes.iter_mut().for_each(|cache| moved.apply(cache, row_bytes)));
     Ok(())
 }
 
-/// Slots and numbers of a head, `None` where there is no cache.
-fn common_shape(caches: &[&Bound<'_, PyArrayDyn<f32>>]) -> PyResult<Option<(usize, usize)>> {
+/// Slots and bytes of a head's row, `None` where there is no cache.
+fn common_shape(caches: &[&Bound<'_, PyArrayDyn<u8>>]) -> PyResult<Option<(usize, usize)>> {
     let Some(first) = caches.first().map(|cache| cache.shape()) else { return Ok(None) };
-    let &[1, _, num_slots, head_dim @ (1..)] = first else {
-        let must = "(1, kv_heads, slots, head_dim)";
+    let &[1, _, num_slots, row_bytes @ (1..)] = first else {
+        let must = "(1, kv_heads, slots, row_bytes)";
         return Err(ShapeError::new_err(format!("a cache must have shape {must}, not {first:?}")));
     };
     match caches.iter().find(|cache| cache.shape() != first) {
@@ -52,7 +52,7 @@ fn common_shape(caches: &[&Bound<'_, PyArrayDyn<f32>>]) -> PyResult<Option<(usiz
             let message = format!("caches have shapes {first:?} and {:?}", other.shape());
             Err(ShapeError::new_err(message))
         }
-        None => Ok(Some((num_slots, head_dim))),
+        None => Ok(Some((num_slots, row_bytes))),
     }
 }
 

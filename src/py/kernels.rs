@@ -1,6 +1,7 @@
 //! What Python asks of the kernels; ONNX Runtime calls them itself, through `crate::ort`.
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -33,11 +34,17 @@ fn weight_panels<'py>(
         return Err(ShapeError::new_err(message));
     }
     let py = rows.py();
-    let rows = rows.to_vec()?;
-    let panels = py.detach(|| {
-        let mut panels = vec![0; kind.num_bytes(outputs, blocks * kind.block_weights())];
-        to_panels(kind, blocks, &rows, &mut panels);
-        panels
+    let rows = rows.try_readonly()?;
+    let rows = rows.as_slice()?;
+    let num_bytes = kind.num_bytes(outputs, blocks * kind.block_weights());
+    let mut panels = Vec::new();
+    if panels.try_reserve_exact(num_bytes).is_err() {
+        let message = format!("there are no {num_bytes} bytes for panels");
+        return Err(PyMemoryError::new_err(message));
+    }
+    py.detach(|| {
+        panels.resize(num_bytes, 0);
+        to_panels(kind, blocks, rows, &mut panels);
     });
     Ok(PyArray1::from_vec(py, panels))
 }

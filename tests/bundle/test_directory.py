@@ -20,6 +20,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from json_values import JSON_VALUES
@@ -46,7 +47,7 @@ def change_manifest(bundle: Path, **fields: Any) -> None:
 def test_opening_gives_the_manifest_and_the_embedding(bundle):
     opened = Bundle.open(bundle)
     assert opened.manifest.model.hidden_size == 64
-    assert opened.manifest.decode_widths == [1, 2, 4, 6, 8, 12, 16, 24, 32]
+    assert opened.manifest.decode_widths == [*range(1, 9), 12, 16, 24, 32]
     embedding = opened.embedding()
     assert (embedding.shape, embedding.dtype) == ((128, 64), np.float16)
     assert opened.file(opened.manifest.tokenizer).is_file()
@@ -97,19 +98,19 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
         Bundle.open(bundle)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 def test_a_bundle_for_cpu_of_an_older_version_has_to_be_exported_again(bundle, version):
     change_manifest(bundle, schema_version=version)
     for opening in (Bundle.open, open_bundle, open_session):
         with pytest.raises(
             BundleError,
-            match=rf"manifest\.json has schema version {version}, this coordgen_rs reads 4: "
+            match=rf"manifest\.json has schema version {version}, this coordgen_rs reads 5: "
             "export the checkpoint again",
         ):
             opening(bundle)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_a_bundle_with_weights_of_an_older_version_has_to_be_exported_with_others(bundle, version):
     change_manifest(bundle, schema_version=version, weights="w8a8")
     for opening in (Bundle.open, open_bundle, open_session):
@@ -119,7 +120,7 @@ def test_a_bundle_with_weights_of_an_older_version_has_to_be_exported_with_other
             opening(bundle)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 def test_a_bundle_for_qnn_of_an_older_version_still_opens(tmp_path, version):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     export_qnn(checkpoint, tmp_path / "out", soc="8-elite", **SMALL)
@@ -127,11 +128,18 @@ def test_a_bundle_for_qnn_of_an_older_version_still_opens(tmp_path, version):
     change_manifest(tmp_path / "out", schema_version=version)
     old = open_bundle(tmp_path / "out")
     old.verify()
-    assert (old.manifest.schema_version, new.manifest.schema_version) == (version, 4)
+    assert (old.manifest.schema_version, new.manifest.schema_version) == (version, 5)
     assert old.manifest == dataclasses.replace(new.manifest, schema_version=version)
     change_manifest(tmp_path / "out", schema_version=1)
     with pytest.raises(BundleError, match="schema version 1"):
         Bundle.open(tmp_path / "out")
+
+
+def test_a_bundle_for_qnn_has_keys_and_values_of_its_own(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    export_qnn(checkpoint, tmp_path / "out", soc="8-elite", **SMALL)
+    with pytest.raises(BundleError, match="made for qnn, but keys and values in f16 are only for"):
+        ProviderChoice().device(Bundle.open(tmp_path / "out"), kv_cache="f16")
 
 
 @pytest.mark.parametrize(

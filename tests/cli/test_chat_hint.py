@@ -1,8 +1,12 @@
 """`coordgen generate` without `--chat`: on a terminal, a chat model says what it expects."""
 
+import hashlib
+import json
 import os
 import pty
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +55,26 @@ def test_nothing_is_told_where_stderr_is_no_terminal(chat_bundle):
     done = coordgen("generate", "--model", chat_bundle, "--prompt", "What?", *SHORT)
     assert done.returncode == 0
     assert HINT not in done.stderr
+
+
+def test_an_empty_prompt_is_told_of_once(chat_bundle, tmp_path):
+    begins = coordgen("generate", "--model", chat_bundle, "--prompt", "", *SHORT)
+    assert begins.returncode == 0
+    assert begins.stderr.startswith("coordgen: the prompt is empty, so the answer may be about")
+    bundle = Path(shutil.copytree(chat_bundle, tmp_path / "without a begin token"))
+    manifest, tokenizer = (bundle / name for name in ("manifest.json", "tokenizer.json"))
+    text = json.dumps({**json.loads(tokenizer.read_text()), "post_processor": None})
+    record = json.loads(manifest.read_text())
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    record["files"]["tokenizer.json"] = {"num_bytes": len(text.encode()), "sha256": sha256}
+    tokenizer.write_text(text)
+    manifest.write_text(json.dumps(record))
+    refused = coordgen("generate", "--model", bundle, "--prompt", "", *SHORT)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "coordgen: error: the prompt is empty, and this model's tokenizer puts no token before "
+        "it: give some text to continue\n"
+    )
 
 
 def test_a_template_that_cannot_be_read_is_none_to_tell_of():

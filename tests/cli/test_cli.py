@@ -15,6 +15,7 @@ import pytest
 
 from checkpoints import CHECKPOINTS, ROOT
 from command_line import MODULE, coordgen, refused
+from coordgen_rs import Model
 
 PROMPT = ROOT / "models" / "prompts" / "rag.txt"
 
@@ -254,6 +255,25 @@ def test_a_memory_budget_streams_the_target_and_changes_no_token(bundle):
     assert "'much' is not a number of bytes" in refused(*command, "--memory-budget", "much")
 
 
+@pytest.mark.parametrize("form", ["f16", "q8"])
+def test_keys_and_values_are_held_as_was_asked_for(bundle, form):
+    command = ["--model", bundle, "--prompt-file", PROMPT, "--json", "--kv-cache", form]
+    report = json.loads(coordgen("generate", *command).stdout)
+    with Model.open(bundle, kv_cache=form) as model:
+        assert list(model.generate(PROMPT.read_text()).token_ids) == report["token_ids"]
+        assert model._session.cache.form == form
+    assert json.loads(coordgen("check", bundle, "--json", "--kv-cache", form).stdout)["lossless"]
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve", "check", "bench"])
+def test_forms_of_keys_and_values_are_told_and_others_refused(command):
+    assert "--kv-cache" in coordgen(command, "--help").stdout
+    model = ("--model", "x") if command == "generate" else ("x",)
+    line = refused(command, *model, "--kv-cache", "q4")
+    assert "--kv-cache" in line
+    assert "f32, f16, q8" in line.replace("'", "")
+
+
 def test_check_finds_the_embedded_model_lossless(bundle):
     done = coordgen("check", bundle, "--json")
     report = json.loads(done.stdout)
@@ -269,7 +289,7 @@ def test_check_finds_the_embedded_model_lossless(bundle):
 def test_info_tells_sizes_and_the_manifest(bundle):
     assert "int8" not in coordgen("info", bundle).stdout
     manifest = json.loads(coordgen("info", bundle, "--json").stdout)
-    assert manifest["schema_version"] == 4
+    assert manifest["schema_version"] == 5
 
 
 @pytest.mark.parametrize("command", ["generate", "export", "check", "info"])

@@ -136,6 +136,9 @@ def test_an_unknown_option_is_told_before_what_is_missing_or_stands_alone(said):
     assert "no option --verison: did you mean --version?" in said("--verison")[1]
     assert "did you mean --max-new-tokens?" in said("generate", "--max_new_tokens", "5")[1]
     assert "no option --out; see" in said("export", "--out", "x")[1], "not the nearest of all"
+    assert said("chat", "--model", "b")[1].endswith(": leave it out, as in coordgen chat BUNDLE\n")
+    assert "leave it out, as in coordgen export CHECKPOINT" in said("export", "--model")[1]
+    assert "no option --bundle: did you mean --model?" in said("generate", "--bundle", "b")[1]
     assert "no option --frobnicate; see coordgen plan --help" in said("plan", "--frobnicate=3")[1]
     assert "no option" not in said("generate", "--model", "b", "--", "--tokens")[1]
 

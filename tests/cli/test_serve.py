@@ -68,10 +68,11 @@ def test_nothing_is_remembered_where_clients_cannot_be_told_apart(monkeypatch, o
         raise BundleError("this is enough")
 
     monkeypatch.setattr(Model, "opened", opened)
-    assert main(["serve", "no-bundle", "--port", "0", "--context", "64", *options]) == 2
+    given = ("--context", "64", "--kv-cache", "f16")
+    assert main(["serve", "no-bundle", "--port", "0", *given, *options]) == 2
     assert [memory.remember for _, memory in asked] == [remembers]
     assert [memory.prefix_memory > 0 for _, memory in asked] == [remembers]
-    assert [opening.context for opening, _ in asked] == [64]
+    assert [(opening.context, opening.kv_cache) for opening, _ in asked] == [(64, "f16")]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,15 @@ def test_keys_of_a_file_have_names_and_namespaces(tmp_path, host, by, is_by_key)
     assert "other" not in other.name
     assert access.namespace_by_key is is_by_key
     assert "s3cret" not in repr(access)
+
+
+def test_a_link_is_served_by_its_own_name(tmp_path):
+    (tmp_path / "blob").touch()
+    (tmp_path / "model.gguf").symlink_to("blob")
+    parser = Parser()
+    serve.add_arguments(parser)
+    options = parser.parse_args([str(tmp_path / "model.gguf")])
+    assert serve_access.chosen_access(options).model == "model.gguf"
 
 
 @pytest.mark.parametrize(

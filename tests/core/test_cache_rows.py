@@ -12,7 +12,7 @@ SHAPE = (1, 2, 12, 3)
 
 
 def caches(num=2):
-    return [np.random.default_rng(n).standard_normal(SHAPE, np.float32) for n in range(num)]
+    return [np.random.default_rng(n).integers(256, size=SHAPE, dtype=np.uint8) for n in range(num)]
 
 
 def u32(*rows):
@@ -39,13 +39,13 @@ def read_only(arrays):
     [
         (lambda: read_only(caches()), "a cache cannot be written"),
         (lambda: [*caches(1) * 2], "a cache cannot be written"),
-        (lambda: [caches()[0].astype(np.float64)], "C-contiguous float32"),
+        (lambda: [caches()[0].astype(np.float32)], "C-contiguous uint8"),
         (lambda: [np.asfortranarray(caches()[0])], "strided"),
         (lambda: [caches()[0][:, :, ::2]], "strided"),
         (lambda: [*caches(), caches()[0][:, :1].copy()], "shapes"),
-        (lambda: [np.zeros((2, 2, 12, 3), np.float32)], r"\(1, kv_heads, slots, head_dim\)"),
-        (lambda: [np.zeros((1, 2, 12, 0), np.float32)], r"\(1, kv_heads, slots, head_dim\)"),
-        (lambda: [np.zeros((12, 3), np.float32)], r"\(1, kv_heads, slots, head_dim\)"),
+        (lambda: [np.zeros((2, 2, 12, 3), np.uint8)], r"\(1, kv_heads, slots, row_bytes\)"),
+        (lambda: [np.zeros((1, 2, 12, 0), np.uint8)], r"\(1, kv_heads, slots, row_bytes\)"),
+        (lambda: [np.zeros((12, 3), np.uint8)], r"\(1, kv_heads, slots, row_bytes\)"),
         (lambda: [None], "not <class 'NoneType'>"),
     ],
 )

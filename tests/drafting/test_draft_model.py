@@ -108,6 +108,13 @@ def test_the_models_cache_holds_the_text_as_if_read_from_the_start(session_of, m
     np.testing.assert_allclose(held, read, atol=2e-3)
 
 
+@pytest.mark.parametrize("form", ["f32", "f16", "q8"])
+def test_keys_and_values_are_held_as_those_of_the_target(session_of, bundle_of, form):
+    target = session_of("embedded", "fp32", kv_cache=form)
+    drafting = DraftModel.open(bundle_of("embedded-draft", "fp32"), target)
+    assert drafting.session.cache.form == form
+
+
 def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
     session = session_of("embedded", "fp32")
     prompt = Tokenizer.of(session.bundle).encode(example("ui", HELD_OUT_SEEDS[311]).prompt)

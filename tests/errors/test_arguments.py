@@ -290,6 +290,8 @@ def test_limits_on_sampling_change_nothing_where_nothing_is_sampled(model):
         {"draft_model": ""},
         {"lookup_table": ""},
         {"provider": "gpu"},
+        {"kv_cache": "q4"},
+        {"kv_cache": None},
     ],
     ids=str,
 )

@@ -22,16 +22,21 @@ from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
 from coordgen_rs._core import Lock
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.errors import (
+    BlockLoadError,
     BundleDamagedError,
     BundleError,
+    ChatTemplateError,
     CheckpointError,
+    DraftModelError,
     ExportError,
+    MemoryBudgetError,
     OptionError,
     UnsupportedModelError,
 )
 from coordgen_rs.files.unfinished import held_name
 from coordgen_rs.opening import conversion, source
 from coordgen_rs.opening.cache import cache_directory, conversions
+from coordgen_rs.target.onnx_runtime import cpu_session
 from coordgen_rs.tools import export
 from coordgen_rs.tools.export import export_checkpoint
 from gguf_files import write_gguf
@@ -212,13 +217,21 @@ def test_a_directory_is_converted_by_all_that_an_export_reads(models, file, expo
     assert exports == ["my model"] * 2
 
 
+def test_a_directory_in_bfloat16_keeps_its_weights(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "model", dtype="BF16", hidden=32, ffn=32, layers=1)
+    manifest = open_bundle(checkpoint).manifest
+    assert (manifest.weights, manifest.embedding.dtype) == ("keep", "BF16")
+    assert {it.type for it in manifest.kept} == {"BF16"}
+    assert open_session(checkpoint).widths[:4] == (1, 2, 3, 4)
+
+
 def test_a_longer_context_than_an_export_takes_is_another_conversion(file, exports, monkeypatch):
     monkeypatch.setattr(conversion, "DEFAULT_CONTEXT", 128)
     contexts = [None, 99, 256, 256]
     bundles = [open_bundle(file, context=context) for context in contexts]
     assert [bundle.manifest.context for bundle in bundles] == [512, 512, 256, 256]
     assert len(exports) == 2
-    with pytest.raises(OptionError, match="context is 513, expected 1 to 512"):
+    with pytest.raises(OptionError, match=rf"^{file}: context is 513, expected 1 to 512"):
         open_bundle(file, context=513)
 
 
@@ -319,7 +332,7 @@ def test_a_damaged_record_costs_a_conversion(file, exports, record):
 def test_a_damaged_conversion_is_replaced_unless_it_runs(file, exports):
     running = open_bundle(file)
     running.file("head.weights").write_bytes(b"short")
-    with pytest.raises(BundleDamagedError, match="a process still runs it"):
+    with pytest.raises(BundleDamagedError, match=r"^/.*model\.gguf: /.*a process still runs it"):
         open_bundle(file)
     del running
     open_bundle(file).verify()
@@ -344,8 +357,11 @@ def test_a_conversion_that_rots_is_made_anew(file, exports):
 def test_a_conversion_that_rots_while_it_runs_says_what_to_do(file):
     running = open_bundle(file)
     rot(running)
-    with pytest.raises(BundleDamagedError, match=r"SHA-256 differs; .*, then coordgen cache clear"):
+    with pytest.raises(
+        BundleDamagedError, match=r"SHA-256 differs; .*, then coordgen cache clear"
+    ) as raised:
         open_session(file)
+    assert str(raised.value).startswith(f"{file}: {running.path}/head.weights is damaged")
     assert open_bundle(file).path == running.path
 
 
@@ -360,6 +376,41 @@ def test_what_is_exported_rotten_is_not_exported_without_end(file, exports, monk
     with pytest.raises(BundleDamagedError, match="SHA-256 differs"):
         open_session(file)
     assert len(exports) == 2
+
+
+def test_errors_about_a_conversion_name_the_file_first(file, models, monkeypatch, bundle_of):
+    path = open_bundle(file).path
+    called = f"{file} (converted in {path})"
+    with pytest.raises(BundleError) as raised:
+        Model.open(file, provider="qnn")
+    assert str(raised.value).startswith(f"{called} was made for cpu, not for qnn")
+    with Model.open(file) as model:
+        assert f"<Model {called!r} on cpu" in repr(model)
+        with pytest.raises(ChatTemplateError) as raised:
+            model.check_chat()
+    assert str(raised.value).startswith(f"{called} has no chat template: give one")
+    with pytest.raises(DraftModelError) as raised:
+        Model.open(bundle_of("embedded", "fp32"), draft="blend", draft_model=file)
+    assert str(raised.value).startswith(f"{called} has a vocabulary of 128 tokens")
+
+    def refused(path):
+        if path.name == "block_00.onnx":
+            raise RuntimeError("std::bad_alloc")
+        return cpu_session(path)
+
+    monkeypatch.setattr("coordgen_rs.target.blocks.cpu_session", refused)
+    with pytest.raises(BlockLoadError) as raised:
+        open_session(file)
+    assert str(raised.value).startswith(f"{file}: block 0: ")
+    assert f"{path}/block_00.onnx" in str(raised.value)
+    with pytest.raises(MemoryBudgetError, match=r"^the memory budget is 1 bytes"):  # of no file
+        open_session(file, memory_budget=1)
+
+
+def test_what_an_export_refuses_names_the_file_first(file, models):
+    write_gguf(file, models / "model", metadata={"llama.final_logit_softcapping": 9.0})
+    with pytest.raises(UnsupportedModelError, match=rf"^{file}: .*final_logit_softcapping"):
+        open_bundle(file)
 
 
 def test_a_closed_model_is_not_in_use(file, capsys):
@@ -555,7 +606,11 @@ def test_a_model_by_name_is_fetched_and_converted_once(models, tmp_path, monkeyp
     pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
     shutil.copytree(models / "model", tmp_path / "hub" / "owner" / "name")
     shutil.copy(models / "other.gguf", tmp_path / "hub" / "owner" / "name" / "other.gguf")
-    asked = ("hf:owner/name", "hf:owner/name/other.gguf")
+    folder = tmp_path / "hub" / "owner" / "name" / "folder"
+    folder.mkdir()
+    write_gguf(folder / "parts.gguf", models / "other", "Q4_0", tensors_per_part=4)
+    in_parts = "hf:owner/name/folder/parts-00001-of-00003.gguf"
+    asked = ("hf:owner/name", "hf:owner/name/other.gguf", in_parts)
     with hub_of(tmp_path / "hub") as hub:
         ours = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
         ours |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
@@ -563,20 +618,73 @@ def test_a_model_by_name_is_fetched_and_converted_once(models, tmp_path, monkeyp
             monkeypatch.setenv(name, value)
         opened = [started(_OPEN, name).communicate(timeout=600) for name in 2 * asked]
     paths = [Path(out.decode().strip()) for out, _ in opened]
-    assert [path.name for path in paths] == ["name", "other"] * 2, opened
-    assert paths[:2] == paths[2:]
+    assert [path.name for path in paths] == ["name", "other", "parts"] * 2, opened
+    assert paths[:3] == paths[3:]
     assert sorted(it.source for it in conversions(cache_directory())) == sorted(asked)
     assert hub.fetched.count("other.gguf") == 1
+    parts = [f"folder/parts-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    assert [name for name in hub.fetched if "parts" in name] == parts
     for name in asked:
         assert coordgen(["cache", "clear", name]) == 0
     assert conversions(cache_directory()) == []
 
 
-def test_a_file_in_parts_says_how_to_join_them(file, models):
-    path = file.with_name("model-00001-of-00003.gguf")
-    write_gguf(path, models / "model", metadata={"split.count": 3})
-    with pytest.raises(UnsupportedModelError, match="one of several parts: join them"):
-        open_bundle(path)
+@pytest.fixture
+def first_part(models, file):
+    """The first of three parts, with the same in all three as `file`."""
+    path = file.with_name("parts.gguf")
+    return write_gguf(path, models / "model", "Q4_0", tensors_per_part=4)
+
+
+def next_parts(first):
+    return [first.with_name(f"parts-0000{number}-of-00003.gguf") for number in (2, 3)]
+
+
+def test_a_file_in_parts_is_opened_by_its_first(file, first_part, exports, capsys):
+    bundle = open_bundle(first_part)
+    assert (bundle.path.name, exports) == ("parts", [first_part.name])
+    assert bundle.manifest.files == open_bundle(file).manifest.files
+    assert len(list(first_part.parent.glob("parts-*"))) == 3
+    asked = ["--prompt", "once upon", "--max-new-tokens", "4"]
+    assert coordgen(["generate", "--model", str(first_part), *asked]) == 0
+    assert coordgen(["info", str(first_part)]) == 0
+    second = next_parts(first_part)[0]
+    assert coordgen(["info", str(second)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"coordgen: error: {second} is part 2 of 3: give the first part, {first_part}"
+    del bundle
+    assert coordgen(["cache", "clear", str(first_part)]) == 0
+
+
+def test_a_conversion_belongs_to_what_all_parts_hold(first_part, models, exports):
+    first = open_bundle(first_part)
+    for number, path in enumerate([first_part, *next_parts(first_part)], 1):
+        path.rename(path.with_name(f"renamed-0000{number}-of-00003.gguf"))
+    renamed = first_part.with_name("renamed-00001-of-00003.gguf")
+    assert open_bundle(renamed).path == first.path
+    assert len(exports) == 1
+    others = write_gguf(models / "others.gguf", models / "other", "Q4_0", tensors_per_part=4)
+    for number in (2, 3):
+        part = renamed.with_name(f"renamed-0000{number}-of-00003.gguf")
+        stat = part.stat()
+        shutil.copy(others.with_name(f"others-0000{number}-of-00003.gguf"), part)
+        os.utime(part, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        open_bundle(renamed)
+        assert len(exports) == number
+
+
+def test_a_part_that_goes_is_named_although_there_is_a_conversion(first_part):
+    open_bundle(first_part)
+    next_parts(first_part)[1].unlink()
+    with pytest.raises(CheckpointError, match=r"parts-00003-of-00003\.gguf is missing: .* of 3 pa"):
+        open_bundle(first_part)
+
+
+def test_a_part_that_changes_while_it_is_read_is_told_of(first_part):
+    last = next_parts(first_part)[1]
+    with pytest.raises(CheckpointError, match=r"00001-of-00003\.gguf was changed while"):
+        open_bundle(first_part, on_progress=lambda *_: last.touch())
+    assert conversions(cache_directory()) == []
 
 
 def test_a_package_that_is_missing_is_named_with_what_to_type(file, monkeypatch):
@@ -662,11 +770,16 @@ def test_the_cache_is_listed_and_cleared_by_source(file, models, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{models / 'other.gguf'}: 0.")
     assert f", last used {time.strftime('%Y-%m-%d', time.localtime())}" in lines[0]
+    assert ", weights keep, context 512, " in lines[0]
     assert lines[1].startswith(f"{file}: ")
+    assert lines[2].startswith("2 conversions, 0.")
+    assert len(lines) == 3
     assert coordgen(["cache", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["source"] for entry in listed] == [str(models / "other.gguf"), str(file)]
     assert listed[1]["bundle"] == str(opened[0].path)
+    assert [entry["is_source_gone"] for entry in listed] == [False, False]
+    assert [(entry["weights"], entry["context"]) for entry in listed] == [("keep", 512)] * 2
     assert listed[1]["num_bytes"] >= sum(
         record.num_bytes for record in opened[0].manifest.files.values()
     )
@@ -678,3 +791,49 @@ def test_the_cache_is_listed_and_cleared_by_source(file, models, capsys):
     assert "has no conversion" in capsys.readouterr().err
     assert coordgen(["cache", "path"]) == 0
     assert capsys.readouterr().out == f"{cache_directory()}\n"
+
+
+def listed(capsys):
+    assert coordgen(["cache", "list"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_conversions_of_one_file_are_told_apart(file, monkeypatch, capsys):
+    monkeypatch.setattr(conversion, "DEFAULT_CONTEXT", 128)
+    paths = [open_bundle(file, context=context).path for context in (None, 256)]
+    lines = listed(capsys)
+    assert sorted("context 512" in line for line in lines[:2]) == [False, True]
+    assert sorted("context 256" in line for line in lines[:2]) == [False, True]
+    assert lines[2].startswith("2 conversions, ")
+    assert coordgen(["cache", "clear", str(paths[0])]) == 0
+    assert [it.bundle for it in conversions(cache_directory())] == [paths[1]]
+    assert coordgen(["cache", "clear", str(paths[1].parent)]) == 0
+    assert conversions(cache_directory()) == []
+    assert listed(capsys)[-1] == "0 conversions, 0.0 MB"
+
+
+def test_what_is_gone_or_damaged_is_marked(file, capsys):
+    bundle = open_bundle(file).path
+    file.unlink()
+    assert f"{file} (gone): " in listed(capsys)[0]
+    (bundle / "head.weights").write_bytes(b"short")
+    assert ", damaged, last used " in listed(capsys)[0]
+    assert coordgen(["cache", "list", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry["is_source_gone"]
+    assert (entry["weights"], entry["context"]) == (None, None)
+
+
+def test_what_was_not_used_for_some_days_is_cleared(file, models, capsys):
+    old, new = (open_bundle(path).path for path in (file, models / "other.gguf"))
+    days_ago = time.time() - 10 * 24 * 60 * 60
+    os.utime(old.parent / "source.json", (days_ago, days_ago))
+    for words, kept in (
+        (["--older-than", "11"], {old, new}),
+        ([str(models / "other.gguf"), "--older-than", "9"], {old, new}),
+        (["--older-than", "9"], {new}),
+        (["--older-than", "0"], set()),
+    ):
+        assert coordgen(["cache", "clear", *words]) == 0
+        assert {it.bundle for it in conversions(cache_directory())} == kept
+    assert "1 conversion removed" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from coordgen_rs.errors import (
     ShapeError,
 )
 from coordgen_rs.opening import self_test
+from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.tools.export import export_checkpoint
 
@@ -45,6 +46,30 @@ def test_result_is_kept_and_used_again(bundle, monkeypatch):
     monkeypatch.setattr(Bundle, "verify", lambda _: pytest.fail("verified again"))
     assert open_session(bundle).step_costs == costs
     assert [cost.base for cost in costs] == list(kept["step_us"].values())
+
+
+def test_each_form_of_keys_and_values_is_tested_on_its_own(bundle, monkeypatch):
+    forms = ("f32", "f16", "q8")
+    sizes = [open_session(bundle, kv_cache=form).cache.nbytes for form in forms]
+    assert len(records(bundle)) == len(forms)
+    assert sizes[0] == 2 * sizes[1] > 2 * sizes[2]
+    monkeypatch.setattr(Bundle, "verify", lambda _: pytest.fail("verified again"))
+    for form in forms:
+        assert open_session(bundle, kv_cache=form).cache.form == form
+
+
+def test_heads_too_small_for_eight_bits_and_a_scale_are_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=1, head_dim=4)
+    export_checkpoint(checkpoint, tmp_path / "out")
+    with pytest.raises(OptionError, match="kv_cache is 'q8', but the model's heads have 4 numbers"):
+        open_session(tmp_path / "out", kv_cache="q8")
+    session = open_session(tmp_path / "out", kv_cache="f16")
+    drafted, expected = (
+        [token for step in start(session, [3], max_new_tokens=40) for token in step.token_ids]
+        for start in (generate, plain)
+    )
+    assert drafted == expected
 
 
 @pytest.mark.parametrize("context", [1, 2, 3, 8, 23, 24, 31])
@@ -132,6 +157,36 @@ def test_inexact_arithmetic_is_found(bundle, monkeypatch):
     monkeypatch.setattr(OrtSession, "step", differing)
     with pytest.warns(UserWarning, match=r"widths \[16\]"):
         assert 16 not in open_session(bundle).widths
+
+
+def test_where_other_numbers_of_rows_are_inexact_rests_are_read_at_exact_widths(
+    bundle, monkeypatch
+):
+    real, ran = Forward.run_chain, []
+
+    def differing(forward, buffers, token_ids):
+        real(forward, buffers, token_ids)
+        ran.append(buffers.rows)
+        if buffers.rows == 11:
+            first = forward._cache.length
+            forward._cache._all[-1][:, :, first : first + 11] ^= 1
+
+    monkeypatch.setattr(Forward, "run_chain", differing)
+    session = open_session(bundle)
+    assert 11 in ran
+    assert session.is_exact_after_prefill
+    assert not session.is_exact_at_any_rows
+    del ran[:]
+    session.prefill(np.arange(11))
+    assert ran == [16]
+    monkeypatch.undo()
+    (bundle.parent / "cache").rename(bundle.parent / "other cache")
+    assert open_session(bundle).is_exact_at_any_rows
+
+
+def test_rests_are_not_tried_where_blocks_are_switched(bundle):
+    assert not open_session(bundle, switch="resident").is_exact_at_any_rows
+    assert open_session(bundle).is_exact_at_any_rows
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,12 @@ def write_gguf(
     types: dict[str, str] | str = "F32",
     *,
     metadata: dict[str, Any] | None = None,
+    tensors_per_part: int = 0,
+    no_tensors_in_first: bool = False,
 ) -> Path:
     """Write the model of a Hugging Face directory to `path` and return it.
+
+    With `tensors_per_part`, write it in parts, and return the path of the first.
 
     `types` is the type of all matrices, or of those whose name in GGUF contains a key of the dict
     (the others stay F32). `metadata` replaces keys; None leaves a key out.
@@ -54,7 +58,9 @@ def write_gguf(
     architecture = architecture_named(name)
     given = {**_sizes(name, config), **tokenizer_metadata(checkpoint / "tokenizer.json", config)}
     given |= metadata or {}
-    writer = GGUFWriter(path, name)
+    writer = GGUFWriter(
+        path, name, split_max_tensors=tensors_per_part, small_first_shard=no_tensors_in_first
+    )
     for key, value in given.items():
         if value is not None:
             _add(writer, key, value)
@@ -79,7 +85,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path)
 
 
 def neighbours(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:

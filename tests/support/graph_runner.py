@@ -11,6 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.target.kv_cache import row_bytes
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
 
@@ -23,9 +24,9 @@ class GraphRunner:
         self.length = 0
         self._sessions: dict[str, ort.InferenceSession] = {}
         model, slots = bundle.manifest.model, bundle.manifest.slots
-        shape = (1, model.num_kv_heads, slots, model.head_dim)
+        shape = (1, model.num_kv_heads, slots, row_bytes("f32", model.head_dim))
         self.caches = {
-            f"{kind}_{layer}": ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
+            f"{kind}_{layer}": ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.uint8))
             for kind in ("key", "value")
             for layer in range(model.num_layers)
         }

@@ -57,11 +57,20 @@ NOT_RUN = {
     r"^python benches/server_(load|cost)\.py": Exempt(Reason.HOURS),
     r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_qwen_shape.py"),
     r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/tools/bench/test_live_peers.py"),
-    r"^python benches/peers/q4_0\.py": Exempt(Reason.MODEL),
+    r"^python benches/peers/quantize\.py": Exempt(
+        Reason.MODEL, "tests/tools/bench/test_quantize.py"
+    ),
+    r"^python benches/peers/shapes\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_shapes.py"),
+    r"^python benches/never_slower\.py SmolLM2": Exempt(
+        Reason.MODEL, "tests/tools/bench/test_never_slower.py"
+    ),
     r"^python benches/engines\.py": Exempt(
         Reason.MODEL, "tests/tools/bench/test_engine_comparison.py"
     ),
     r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/tools/bench/test_widths.py"),
+    r"^python benches/width_lists\.py": Exempt(
+        Reason.MODEL, "tests/tools/bench/test_width_lists.py"
+    ),
     r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/grammar\.py": Exempt(Reason.RECORDS),
     r"^python benches/peers/perplexity\.py": Exempt(Reason.MODEL),

@@ -10,13 +10,14 @@ HEADS, KV_HEADS, DIM, SLOTS = 6, 2, 16, 100
 LENGTHS = [70, 3]
 PARENTS = [-1, -1, 0, 0, 1, 3, -1]
 SEQUENCES = [0, 1, 0, 0, 1, 0, 0]
-FLOAT, INTEGER = TensorProto.FLOAT, TensorProto.INT32
+FLOAT, INTEGER, BYTE = TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT8
+FORMS = ("f32", "f16", "q8")
 INPUTS = {
     "rows": (FLOAT, 2),
     "cos": (FLOAT, 2),
     "sin": (FLOAT, 2),
-    "key": (FLOAT, 4),
-    "value": (FLOAT, 4),
+    "key": (BYTE, 4),
+    "value": (BYTE, 4),
     "parents": (INTEGER, 1),
     "sequences": (INTEGER, 1),
     "lengths": (INTEGER, 1),
@@ -49,8 +50,8 @@ def session_of(absent=MAYBE, **attributes):
         if name not in absent
     ]
     given = [
-        helper.make_tensor_value_info(name, FLOAT, [f"{name}_{i}" for i in range(rank)])
-        for name, rank in zip(outputs, (2, 4, 4), strict=False)
+        helper.make_tensor_value_info(name, kind, [f"{name}_{i}" for i in range(rank)])
+        for name, (kind, rank) in zip(outputs, ((FLOAT, 2), (BYTE, 4), (BYTE, 4)), strict=False)
     ]
     graph = helper.make_graph([node], "attention", infos, given)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.coordgen", 1)]
@@ -59,7 +60,25 @@ def session_of(absent=MAYBE, **attributes):
     return cpu_session(model.SerializeToString())
 
 
-def inputs(padding=0):
+def stored(x, form):
+    """The rows of a cache, `(.., row_bytes)`."""
+    if form == "q8":
+        scales = np.abs(x).max(-1, keepdims=True) / np.float32(127)
+        with np.errstate(invalid="ignore"):
+            integers = np.rint(x / scales).astype(np.int8)
+        return np.concatenate([integers.view(np.uint8), scales.view(np.uint8)], axis=-1)
+    return x.astype({"f32": np.float32, "f16": np.float16}[form]).view(np.uint8)
+
+
+def numbers(rows, form):
+    """What the rows of a cache hold, in float64."""
+    if form == "q8":
+        integers, scales = rows[..., :DIM].copy(), rows[..., DIM:].copy()
+        return integers.view(np.int8).astype(np.float64) * scales.view(np.float32)
+    return rows.view({"f32": np.float32, "f16": np.float16}[form]).astype(np.float64)
+
+
+def inputs(padding=0, form="f32"):
     """All inputs; slots that nothing was written to are not numbers."""
     random = np.random.default_rng(0)
     rows = random.standard_normal((len(PARENTS), (HEADS + 2 * KV_HEADS) * DIM), np.float32)
@@ -72,8 +91,8 @@ def inputs(padding=0):
         "rows": np.pad(rows, padded, constant_values=np.nan),
         "cos": np.pad(np.cos(angles), padded),
         "sin": np.pad(np.sin(angles), padded),
-        "key": caches[0],
-        "value": caches[1],
+        "key": stored(caches[0], form),
+        "value": stored(caches[1], form),
         "parents": np.array(PARENTS, np.int32),
         "sequences": np.array(SEQUENCES, np.int32),
         "lengths": np.array(LENGTHS, np.int32),
@@ -86,8 +105,9 @@ def rotated(heads, cos, sin):
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def twin(fed, node):
-    """What a node attends to, in float64."""
+def twin(fed, node, form="f32"):
+    """What a node attends to, in float64, but for what a cache rounds."""
+    cached = {name: numbers(fed[name], form) for name in ("key", "value")}
     path = [node]
     while PARENTS[path[0]] >= 0:
         path.insert(0, PARENTS[path[0]])
@@ -100,31 +120,34 @@ def twin(fed, node):
     attended = []
     for head in range(HEADS):
         of = head // (HEADS // KV_HEADS)
-        key = np.concatenate([fed["key"][sequence, of, :length], keys[:, of]])
+        key = np.concatenate([cached["key"][sequence, of, :length], keys[:, of]])
         values = heads[path, HEADS + KV_HEADS + of]
-        value = np.concatenate([fed["value"][sequence, of, :length], values])
+        value = np.concatenate([cached["value"][sequence, of, :length], values])
         scores = key @ query[head] * 0.25
         weights = np.exp(scores - scores.max())
         attended.append(weights @ value / weights.sum())
     return np.concatenate(attended)
 
 
-def test_each_node_attends_to_its_path():
-    fed = inputs(padding=2)
+@pytest.mark.parametrize(("form", "near"), list(zip(FORMS, (2e-5, 2e-3, 2e-2), strict=True)))
+def test_each_node_attends_to_its_path(form, near):
+    fed = inputs(padding=2, form=form)
     session = session_of(("query_norm", "key_norm", "sinks"))
-    attended, key, value = session.run(None, fed)
+    attended, *caches = session.run(None, fed)
     for node in range(len(PARENTS)):
-        np.testing.assert_allclose(attended[node], twin(fed, node), atol=2e-5)
+        np.testing.assert_allclose(attended[node], twin(fed, node, form), atol=near)
     np.testing.assert_array_equal(attended[len(PARENTS) :], 0)
-    for cache, name in ((key, "key"), (value, "value")):
-        np.testing.assert_array_equal(cache[0, :, :70], fed[name][0, :, :70])
+    for rows, name in zip(caches, ("key", "value"), strict=True):
+        np.testing.assert_array_equal(rows[0, :, :70], fed[name][0, :, :70])
+        cache = numbers(rows, form)
         assert np.isfinite(cache[0, :, 70:75]).all()
         assert np.isnan(cache[0, :, 75:]).all()
         assert np.isnan(cache[1, :, 5:]).all()
 
 
-def test_a_tree_read_in_parts_into_one_cache_has_the_same_bits():
-    fed = inputs()
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tree_read_in_parts_into_one_cache_has_the_same_bits(form):
+    fed = inputs(form=form)
     session = session_of(("query_norm", "key_norm", "sinks"))
     whole, *caches = session.run(None, fed)
     for node in range(len(PARENTS)):
@@ -137,11 +160,35 @@ def test_a_tree_read_in_parts_into_one_cache_has_the_same_bits():
             ("attended", attended),
             *((n + "_out", fed[n]) for n in ("key", "value")),
         ):
-            binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         session.run_with_iobinding(binding)
         np.testing.assert_array_equal(attended[0], whole[node])
     for name, cache in zip(("key", "value"), caches, strict=True):
         np.testing.assert_array_equal(fed[name], cache)
+
+
+@pytest.mark.parametrize("form", ["f16", "q8"])
+def test_rows_are_rounded_to_the_nearest_number_of_their_form(form):
+    fed = inputs(form=form)
+    heads = fed["rows"].reshape(len(PARENTS), -1, DIM)[:, HEADS + KV_HEADS :]
+    heads[0, 0, :3] = 7e4, -1e30, 1e-9
+    value = session_of(("query_norm", "key_norm", "sinks")).run(None, fed)[2]
+    of = [node for node, sequence in enumerate(SEQUENCES) if sequence == 0]
+    found = numbers(value, form)[0, :, 70 : 70 + len(of)].swapaxes(0, 1)
+    if form == "f16":
+        expected = heads[of].clip(-65504, 65504).astype(np.float16)
+    else:
+        expected = numbers(stored(heads[of], form), form)
+    np.testing.assert_array_equal(found, expected)
+    assert np.isfinite(found).all()
+
+
+def test_rows_of_no_form_are_refused_by_their_size():
+    fed = inputs()
+    for name in ("key", "value"):
+        fed[name] = fed[name][..., : DIM + 3].copy()
+    with pytest.raises(Exception, match="rows have 19 bytes, which no form has for 16 numbers"):
+        session_of(("query_norm", "key_norm", "sinks")).run(None, fed)
 
 
 def test_a_layer_that_shares_keys_reads_those_of_another():

@@ -5,42 +5,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordgen_rs.errors import OptionError
 from coordgen_rs.target.kv_cache import KvCache
 
-NUM_SLOTS = 1000
+NUM_SLOTS, HEAD_DIM = 1000, 8
+ROW_BYTES = {"f32": 32, "f16": 16, "q8": 12}
+FORMS = st.sampled_from(list(ROW_BYTES))
 ACTIONS = st.one_of(
     st.tuples(st.just("run"), st.integers(1, 300)), st.tuples(st.just("rewind"), st.floats(0, 1))
 )
 
 
-@given(st.lists(ACTIONS, max_size=12))
-def test_committed_tokens_stay_in_their_slots(actions):
-    cache = KvCache(num_layers=1, num_kv_heads=2, num_slots=NUM_SLOTS, head_dim=3)
-    expected: list[float] = []
+@given(st.lists(ACTIONS, max_size=12), FORMS)
+def test_committed_tokens_stay_in_their_slots(actions, form):
+    cache = KvCache(1, 2, NUM_SLOTS, HEAD_DIM, form)
+    expected: list[int] = []
     for number, (action, amount) in enumerate(actions):
         if action == "rewind":
             del expected[int(amount * len(expected)) :]
             cache.rewind(len(expected))
         elif cache.length + amount <= NUM_SLOTS:
-            new = [float(100 * number + row) for row in range(amount)]
+            new = [(100 * number + row) % 251 for row in range(amount)]
             ((keys, values),) = cache.values
             for held in (keys.numpy(), values.numpy()):
-                assert held.shape == (1, 2, NUM_SLOTS, 3)
+                assert held.shape == (1, 2, NUM_SLOTS, ROW_BYTES[form])
             for array in cache._all:
                 array[:, :, cache.length : cache.length + amount] = np.array(new)[:, np.newaxis]
             cache.commit(np.arange(amount, dtype=np.uint32))
             expected += new
     for held in cache.values[0]:
         found = held.numpy()[0, :, : len(expected)]
-        assert (found == np.array(expected, np.float32).reshape(-1, 1)).all()
+        assert (found == np.array(expected, np.uint8).reshape(-1, 1)).all()
 
 
-@given(st.integers(0, 20), st.sets(st.integers(0, 9)))
-def test_rows_of_any_branch_are_moved_together(length, rows):
-    cache = KvCache(num_layers=2, num_kv_heads=2, num_slots=40, head_dim=3)
+@given(st.integers(0, 20), st.sets(st.integers(0, 9)), FORMS)
+def test_rows_of_any_branch_are_moved_together(length, rows, form):
+    cache = KvCache(2, 2, 40, HEAD_DIM, form)
+    shape = (2, 1, 2, 40, ROW_BYTES[form])
     before = [
-        np.random.default_rng(layer).standard_normal((2, 1, 2, 40, 3), np.float32)
-        for layer in range(2)
+        np.random.default_rng(layer).integers(256, size=shape, dtype=np.uint8) for layer in range(2)
     ]
     for pair, numbers in zip(cache.values, before, strict=True):
         for value, array in zip(pair, numbers, strict=True):
@@ -54,15 +57,27 @@ def test_rows_of_any_branch_are_moved_together(length, rows):
             np.testing.assert_array_equal(found, array[:, :, kept])
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
-def test_what_stands_in_other_slots_changes_no_bit(session_of, weights):
-    session = session_of("embedded", weights)
+def test_fewer_bits_take_less_memory_and_are_refused_where_they_would_not():
+    sizes = {form: KvCache(3, 2, 40, HEAD_DIM, form).nbytes for form in ROW_BYTES}
+    assert sizes == {form: 3 * 2 * 2 * 40 * size for form, size in ROW_BYTES.items()}
+    assert KvCache(1, 1, 1, 5, "q8").nbytes < KvCache(1, 1, 1, 5, "f16").nbytes
+    for head_dim in (1, 4):
+        with pytest.raises(OptionError, match=rf"'q8', but the model's heads have {head_dim} numb"):
+            KvCache(1, 1, 1, head_dim, "q8")
+
+
+@pytest.mark.parametrize(
+    ("weights", "form"),
+    [("fp32", "f32"), ("int8", "f32"), ("int4", "f32"), ("fp32", "f16"), ("int8", "q8")],
+)
+def test_what_stands_in_other_slots_changes_no_bit(session_of, weights, form):
+    session = session_of("embedded", weights, kv_cache=form)
     tokens = np.random.default_rng(1).integers(session.vocab_size, size=400).astype(np.uint32)
     for length in (20, 63, 64, 127, 390):
         for inputs in session.step_inputs:
             chain = tokens[length : length + min(inputs.rows, 8)]
             found = []
-            for stale in (0.0, np.nan):
+            for stale in (0, 0xFF):  # the latter is no number in any form
                 session.rewind(0)
                 for array in session.cache._all:
                     array[:] = stale

@@ -268,3 +268,42 @@ def test_calibration_is_automatic_only_where_rows_cost_nothing(session, monkeypa
     assert not make_drafter(session).reads_prefill
     monkeypatch.setattr(session, "step_costs", None)
     assert make_drafter(session).reads_prefill
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_the_rest_of_a_prompt_is_read_in_one_run_of_as_many_rows(session_of, weights):
+    session = session_of("embedded", weights)
+    prompt = np.random.default_rng(0).integers(session.vocab_size, size=300).astype(np.uint32)
+
+    def read(token_ids, graphs):
+        session.rewind(0)
+        runs, logits = [], []
+        session.prefill(
+            token_ids,
+            graphs,
+            on_logits=lambda rows: logits.append(rows.copy()),
+            on_read=runs.append,
+        )
+        of_all_layers = session.cache.copied(session.length)
+        return runs, np.concatenate(logits), np.concatenate(of_all_layers, axis=None)
+
+    assert session.is_exact_at_any_rows
+    for num_tokens in (1, 3, 33, 255, 300):
+        runs, logits, cache = read(prompt[:num_tokens], "both")
+        assert runs == [256, 300] if num_tokens == 300 else runs == [num_tokens]
+        in_steps, expected_logits, expected_cache = read(prompt[:num_tokens], "decode")
+        assert len(in_steps) == -(-num_tokens // session.widths[-1])
+        np.testing.assert_array_equal(cache, expected_cache)
+        np.testing.assert_array_equal(logits, expected_logits)
+    session.rewind(0)
+
+
+def test_runs_that_were_bound_for_a_rest_are_let_go(session):
+    session.rewind(0)
+    session.prefill(np.arange(5))
+    (graph,) = (it for name, it in session.blocks._loaded.items() if name == (0, "prefill"))
+    before = len(graph.bound)
+    for rest in range(2, 20):
+        session.prefill(np.arange(rest))
+    assert len(graph.bound) == before
+    session.rewind(0)

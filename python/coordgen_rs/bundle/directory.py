@@ -8,6 +8,7 @@ It does not load graphs (`target/`) or write bundles (`tools/export/`).
 import hashlib
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -68,6 +69,15 @@ class Bundle:
         bundle = cls(directory.absolute(), Manifest.from_json(text, str(manifest)))
         bundle._check_sizes()
         return bundle
+
+    @property
+    def shown(self) -> str:
+        """What messages call it: its path; of a checkpoint's conversion, the checkpoint first."""
+        return str(self.path)
+
+    def named_in_errors(self) -> AbstractContextManager[None]:
+        """Within the block, errors about a file name what the user has opened, too."""
+        return nullcontext()
 
     def release(self) -> None:
         """Let go of what keeps it from being removed, if anything does."""

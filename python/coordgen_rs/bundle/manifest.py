@@ -18,8 +18,8 @@ from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 
-SCHEMA_VERSION = 4
-_QNN_VERSIONS = (2, 3, SCHEMA_VERSION)
+SCHEMA_VERSION = 5
+_QNN_VERSIONS = (2, 3, 4, SCHEMA_VERSION)
 """What bundles for QNN may have: their graphs are the same in all."""
 MANIFEST_NAME = "manifest.json"
 
@@ -32,8 +32,8 @@ DEFAULT_CONTEXT = 4096
 _MOST_BYTES = 1 << 50
 
 WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]
-"""`keep`: as a GGUF file holds them; `compiled`: in context binaries made by other tools, which do
-not tell the kind."""
+"""`keep`: as the checkpoint holds them; `compiled`: in context binaries made by other tools, which
+do not tell the kind."""
 GONE_WEIGHTS = {"w8a8": "int8"}
 """Kinds that earlier versions wrote, and for each the one that is faster and rounds less."""
 
@@ -90,7 +90,7 @@ class HeadFiles:
     """Final norm and output layer: a graph for every width."""
 
     weights: list[str]
-    """The files its graphs read; a tied fp32 head reads the embedding's own."""
+    """The files its graphs read."""
     graphs: dict[int, str]
 
 
@@ -200,10 +200,10 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class KeptWeights:
-    """The tensors of one type of a GGUF file whose weights were kept."""
+    """The tensors of one type of a checkpoint whose weights were kept."""
 
     type: str
-    """Its name in GGUF, such as `Q4_0`."""
+    """Its name in GGUF, such as `Q4_0` or `BF16`."""
     num_tensors: int
     is_exact: bool
     """Whether the bundle holds the same values; else they are 8-bit integers near to them."""
@@ -248,7 +248,7 @@ class Manifest:
     rope_factor: float | None = None
     """What cosines and sines are multiplied by; None for 1."""
     kept: list[KeptWeights] | None = None
-    """One entry per type of tensor if the weights are those of a GGUF file, else None."""
+    """One entry per type of tensor if the weights are those of the checkpoint, else None."""
     chat: ChatFiles | None = None
     """None for a model without a chat template, and for bundles of earlier versions."""
 
@@ -261,6 +261,13 @@ class Manifest:
     def decode_widths(self) -> list[int]:
         """The widths that decoding may use: those up to `decode_rows`."""
         return [width for width in self.widths if width <= self.decode_rows]
+
+    @property
+    def has_symbolic_rows(self) -> bool:
+        """Whether a graph takes any number of rows: on CPU, where all widths share one file."""
+        files = [*(block.graphs for block in self.blocks), self.head.graphs]
+        is_one = all(len(set(graphs.values())) == 1 for graphs in files)
+        return self.qnn is None and is_one and len(self.widths) > 1
 
     def to_json(self) -> str:
         """The text of manifest.json."""

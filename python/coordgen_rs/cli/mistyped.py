@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from coordgen_rs.cli.parser import Parser
 
 _OPTION = re.compile(r"--[a-z][a-z0-9_-]*(?==|$)", re.IGNORECASE)
+_MODEL = ("--model", "--bundle", "--checkpoint")
+"""What a command may call the model that it opens; to some it is given without an option."""
 _LIKE = 0.6
 """The share of letters in common from which a name may have been meant."""
 
@@ -29,12 +31,24 @@ def mistake(parser: Parser, words: Sequence[str]) -> str | None:
         if option is not None:
             known = parser.long_options()
             if not any(name.startswith(option[0]) for name in known):
-                return f"no option {option[0]}{_advice(option[0], known, parser)}"
+                advice = _model_advice(option[0], known, parser)
+                return f"no option {option[0]}{advice or _advice(option[0], known, parser)}"
         elif word in parser.commands:
             parser = parser.commands[word]
         elif parser.commands and not word.startswith("-"):
             return f"no command {word!r}{_advice(word, parser.commands, parser)}"
     return None
+
+
+def _model_advice(typed: str, known: Iterable[str], parser: Parser) -> str | None:
+    """How the command takes its model, if that is what was typed, and it takes one."""
+    if typed not in _MODEL:
+        return None
+    for name in _MODEL:
+        if name in known:
+            return f": did you mean {name}?"
+    alone = (it for it in parser.declared if f"--{it.dest}" in _MODEL)
+    return next((f": leave it out, as in {parser.prog} {it.metavar}" for it in alone), None)
 
 
 def _advice(typed: str, known: Iterable[str], parser: Parser) -> str:

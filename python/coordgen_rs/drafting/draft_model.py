@@ -15,6 +15,7 @@ from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, leas
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, arguments
 from coordgen_rs.opening.session import open_session
+from coordgen_rs.target.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -67,6 +68,9 @@ class DraftModel:
     def open(cls, path: Path | str, target: OrtSession) -> Self:
         """Open a bundle as the draft model of `target`; measured costs decide what pays.
 
+        Its keys and values are held as those of the target. A bundle for an NPU holds them in one
+        form alone, so it drafts only for a target that holds them in float32.
+
         Args:
             path: The bundle's directory.
             target: The target it will draft for.
@@ -75,7 +79,9 @@ class DraftModel:
             DraftModelError: It has another tokenizer or vocabulary.
             BundleError: It cannot be used.
         """
-        session = open_session(path, threads=target.threads)
+        cache = target.cache
+        form = cache.form if isinstance(cache, KvCache) else KV_FORMS[0]
+        session = open_session(path, threads=target.threads, kv_cache=form)
         _check_same_tokens(session, target)
         least = least_that_pays(
             session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
@@ -222,10 +228,10 @@ def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
     Raises:
         DraftModelError: One does not; the message names the first.
     """
-    path = session.bundle.path
+    shown = session.bundle.shown
     if session.vocab_size != target.vocab_size:
         raise DraftModelError(
-            f"{path} has a vocabulary of {session.vocab_size} tokens, but the target has "
+            f"{shown} has a vocabulary of {session.vocab_size} tokens, but the target has "
             f"{target.vocab_size}: it cannot draft for it"
         )
     tokenizer, targets = Tokenizer.of(session.bundle), Tokenizer.of(target.bundle)
@@ -233,6 +239,6 @@ def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:
         one, other = tokenizer.token(token_id), targets.token(token_id)
         if one != other:
             raise DraftModelError(
-                f"{path} has a different tokenizer from the target: id {token_id} is {one!r}, "
+                f"{shown} has a different tokenizer from the target: id {token_id} is {one!r}, "
                 f"but {other!r} in the target"
             )

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import PLAIN
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
-from coordgen_rs.errors import arguments
+from coordgen_rs.errors import EmptyPromptError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
@@ -28,6 +28,7 @@ from coordgen_rs.model.turns import ModelRequest, Turns
 from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.session import session_opened
+from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import StepCost
@@ -110,6 +111,7 @@ class Model:
         remember: bool = True,
         switch: str = "auto",
         memory_budget: int | None = None,
+        kv_cache: str = KV_FORMS[0],
         profile: str | Path | None = None,
         provider: ProviderChoice | str | None = None,
         chat_template: Path | str | None = None,
@@ -147,6 +149,9 @@ class Model:
             switch: When to switch from the prefill graphs to the decode graphs: "auto" or another
                 strategy (`coordgen plan` compares them).
             memory_budget: Most bytes that the blocks' graphs may take; None for no limit.
+            kv_cache: How keys and values are held, also of the draft model: "f32", in 16 bits "f16"
+                or in 8 bits "q8", which take a half and about a quarter of the memory. Drafts
+                still change no token, but a form's tokens may differ from another's.
             profile: What the blocks cost: a file written by `coordgen profile`, or the name of a
                 profile that comes with the package.
             provider: What runs it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
@@ -192,6 +197,7 @@ class Model:
             context=context,
             switch=switch,
             memory_budget=memory_budget,
+            kv_cache=kv_cache,
             profile=profile,
             provider=provider,
             chat_template=chat_template,
@@ -257,11 +263,20 @@ class Model:
 
         The request begins when the first piece is asked for. It has its turn until the stream is
         exhausted, closed or dropped, or another request makes the rest of it. Text that may be the
-        start of a stop string is held back until that is decided. Arguments and errors are the
-        same as in `generate`; some errors are raised with the first piece.
+        start of a stop string is held back until that is decided. Arguments are the same as in
+        `generate`.
+
+        Raises:
+            EmptyPromptError: The prompt has no token. Other errors are the same as in `generate`;
+                some are raised with the first piece.
         """
         check_names("Model.stream", options)
         prompt_ids = self._tokenizer.encode(arguments.text("the prompt", text))
+        if len(prompt_ids) == 0:
+            raise EmptyPromptError(
+                "the prompt is empty, and this model's tokenizer puts no token before it: give "
+                "some text to continue"
+            )
         return self._answered(prompt_ids, AskedOptions(**options))
 
     def stream_tokens(self, token_ids: ArrayLike, **options: Unpack[RequestOptions]) -> Stream:
@@ -451,9 +466,9 @@ class Model:
         self._turns.close()
 
     def __repr__(self) -> str:
-        path = self._session.bundle.path
+        shown = self._session.bundle.shown
         state = "closed" if self._turns.is_closed else f"context {self.context:,}"
-        return f"<Model {str(path)!r} on {self.provider}, {state}>"
+        return f"<Model {shown!r} on {self.provider}, {state}>"
 
     def __enter__(self) -> Self:
         return self

@@ -65,6 +65,11 @@ class Conversion:
                     total += (Path(folder) / name).lstat().st_size
         return total
 
+    @property
+    def is_source_gone(self) -> bool:
+        """Whether the file or directory is gone; of a name at the hub that is not known."""
+        return not self.source.startswith("hf:") and not Path(self.source).exists()
+
     @classmethod
     def at(cls, directory: Path) -> "Conversion | None":
         """What a directory holds; None where there is none, or it is not complete."""
@@ -126,13 +131,17 @@ def made_of(cache: Path, path: Path, source: str) -> list[Conversion]:
 
     Args:
         cache: The cache's directory.
-        path: Where it is, or was.
+        path: Where it is, or was; or the directory of a conversion or its bundle, for that alone.
         source: What lists of conversions call it.
     """
+    found = conversions(cache)
+    ours = [it for it in found if path.absolute() in (it.directory, it.bundle)]
+    if ours:
+        return ours
     digest = None
     with suppress(OSError, ValueError, KeyError):  # it was never opened
         digest = read_object(source_record(cache, path), most_bytes=MOST_RECORD_BYTES)["sha256"]
-    return [it for it in conversions(cache) if source == it.source or digest == it.digest]
+    return [it for it in found if source == it.source or digest == it.digest]
 
 
 def conversions(cache: Path) -> list[Conversion]:

@@ -19,7 +19,13 @@ from coordgen_rs._core import Lock
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import DEFAULT_CONTEXT, SCHEMA_VERSION
-from coordgen_rs.errors import BundleDamagedError, BundleError, ExportError, OptionError
+from coordgen_rs.errors import (
+    BundleDamagedError,
+    BundleError,
+    CoordgenError,
+    ExportError,
+    OptionError,
+)
 from coordgen_rs.files.json_text import read_object
 from coordgen_rs.files.unfinished import held_name, replacing, unfinished_directory
 from coordgen_rs.files.version import package_version
@@ -48,7 +54,27 @@ _ADVICE = "set XDG_CACHE_HOME to a directory with room that can be written"
 class ConvertedBundle(Bundle):
     """A bundle in the cache, which nobody removes while this object is there."""
 
+    source: str = field(default="", compare=False)
     lock: Lock | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def shown(self) -> str:
+        """The checkpoint, and where its bundle is."""
+        return f"{self.source} (converted in {self.path})"
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Within the block, errors about a file of the cache name the checkpoint first.
+
+        Raises:
+            CoordgenError: Whatever the block raises.
+        """
+        try:
+            yield
+        except CoordgenError as error:
+            if str(self.path) in str(error):
+                _put_before(error, self.source)
+            raise
 
     def release(self) -> None:
         """Let others remove it."""
@@ -72,7 +98,7 @@ class ConvertedBundle(Bundle):
             super().verify(on_progress)
         except BundleDamagedError as error:
             raise BundleDamagedError(
-                f"{error}; end what runs it, then coordgen cache clear"
+                f"{self.source}: {error}; end what runs it, then coordgen cache clear"
             ) from error
 
 
@@ -105,8 +131,8 @@ def open_converted(
     digest = _digest(source, state, cache, report)
     key = hashlib.sha256(f"{digest}\n{context}\n{_code()}".encode()).hexdigest()[:32]
     making = _Making(converted_directory(cache) / key, source, state, digest, context, report)
-    with _errors(source, cache):
-        bundle = _opened(making.directory)
+    with _errors(source, path, cache):
+        bundle = _opened(making.directory, source)
         while bundle is None:
             bundle = making.made()
     most = bundle.manifest.context
@@ -145,19 +171,19 @@ def _code() -> str:
     return whole.hexdigest()[:32]
 
 
-def _opened(directory: Path) -> Bundle | None:
+def _opened(directory: Path, source: Source) -> Bundle | None:
     """The bundle of a conversion; None where there is none, or it is damaged.
 
     Raises:
         OSError: It cannot be looked at.
     """
     try:
-        return _found(directory)
+        return _found(directory, source)
     except BundleError:
         return None
 
 
-def _found(directory: Path) -> Bundle | None:
+def _found(directory: Path, source: Source) -> Bundle | None:
     """The bundle of a conversion; None where there is none.
 
     Raises:
@@ -170,7 +196,7 @@ def _found(directory: Path) -> Bundle | None:
         return None
     bundle = ConvertedBundle.open(conversion.bundle)
     conversion.touch()
-    return replace(bundle, lock=lock)
+    return replace(bundle, source=source.shown, lock=lock)
 
 
 @dataclass(frozen=True)
@@ -202,10 +228,10 @@ class _Making:
         make_private(self.directory.parent)
         with held_name(self.directory) as is_mine:
             if is_mine:
-                return _opened(self.directory) or self._exported()
+                return _opened(self.directory, self.source) or self._exported()
         self.report(f"waiting for another that converts {self.source.path.name}", 0, 1)
         time.sleep(_POLL_S)
-        return _opened(self.directory)
+        return _opened(self.directory, self.source)
 
     def _exported(self) -> Bundle:
         """Make it, whose name is held; after an exception nothing is left.
@@ -230,7 +256,7 @@ class _Making:
                 if Conversion.at(self.directory) is None:
                     raise
                 # Where there are no locks, another may have made it meanwhile.
-        bundle = _found(self.directory)
+        bundle = _found(self.directory, self.source)
         if bundle is None:
             raise ExportError(f"{self.directory} was removed as soon as it was made")
         self._remove_older()
@@ -258,19 +284,34 @@ class _Making:
             stream.write(json.dumps(record).encode())
 
 
+def _put_before(error: CoordgenError, source: str) -> None:
+    """Let an error's message begin with the checkpoint, unless it names it."""
+    if source not in str(error):
+        error.args = (f"{source}: {error}",)
+
+
 @contextmanager
-def _errors(source: Source, cache: Path) -> Iterator[None]:
-    """Say of what cannot be written what it was for, and what to do about it.
+def _errors(source: Source, given: Path, cache: Path) -> Iterator[None]:
+    """Say of each error which checkpoint it is about, and of a full cache what to do about it.
+
+    Args:
+        source: The checkpoint.
+        given: What the user calls it.
+        cache: The cache's directory.
 
     Raises:
         ExportError: Something in the cache cannot be written.
+        CoordgenError: Any other that the block raises.
     """
     try:
         yield
-    except ExportError as error:
-        if isinstance(error.__cause__, MemoryError):
-            raise
-        raise ExportError(f"{source.shown} cannot be converted: {error}; {_ADVICE}") from error
+    except CoordgenError as error:
+        if isinstance(error, ExportError) and not isinstance(error.__cause__, MemoryError):
+            message = f"{source.shown} cannot be converted: {error}; {_ADVICE}"
+            raise ExportError(message) from error
+        if str(given) not in str(error):
+            _put_before(error, source.shown)
+        raise
     except OSError as error:
         reason = f"{error.filename or cache}: {error.strerror or error}"
         raise ExportError(f"{source.shown} cannot be converted: {reason}; {_ADVICE}") from error

@@ -37,7 +37,7 @@ def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockC
         ("decode_rows", profile.decode_rows, manifest.decode_rows),
     ):
         if measured != there:
-            raise ProfileError(f"the profile has {measured} {name}, {bundle.path} has {there}")
+            raise ProfileError(f"the profile has {measured} {name}, {bundle.shown} has {there}")
     stale = stale_facts(profile, bundle, threads)
     if stale:
         warnings.warn(

@@ -102,18 +102,18 @@ def _open_genai(path: Path) -> Bundle:
     return GenaiFolder.open(path)
 
 
-def _own_device(bundle: Bundle, *, share_graphs: bool, **for_qnn: Any) -> Device:
+def _own_device(bundle: Bundle, *, share_graphs: bool, kv_cache: str, **for_qnn: Any) -> Device:
     if bundle.manifest.provider == "cpu":
-        return CpuDevice(bundle, share_graphs=share_graphs)
+        return CpuDevice(bundle, share_graphs=share_graphs, kv_cache=kv_cache)
     from coordgen_rs.target.qnn.device import QnnDevice
 
     return QnnDevice(bundle, **for_qnn)
 
 
-def _genai_device(folder: Any, *, share_graphs: bool, **_for_qnn: Any) -> Device:
+def _genai_device(folder: Any, *, share_graphs: bool, kv_cache: str, **_for_qnn: Any) -> Device:
     from coordgen_rs.foreign.genai.device import GenaiDevice
 
-    return GenaiDevice(folder, share_graphs=share_graphs)
+    return GenaiDevice(folder, share_graphs=share_graphs, kv_cache=kv_cache)
 
 
 def _genie_device(folder: Any, *, soc: str | None, options: Any, **_for_others: Any) -> Device:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
+from coordgen_rs.target.kv_cache import KV_FORMS
 
 if TYPE_CHECKING:
     from coordgen_rs.opening.profile import Profile
@@ -30,6 +31,7 @@ class OpeningOptions:
     context: int | None = None
     switch: str = "auto"
     memory_budget: int | None = None
+    kv_cache: str = KV_FORMS[0]
     profile: "Profile | Path | str | None" = None
     provider: ProviderChoice | str | None = None
     chat_template: Path | str | None = None
@@ -44,6 +46,7 @@ class OpeningOptions:
         arguments.text("switch", self.switch)
         if self.memory_budget is not None:
             arguments.count("memory_budget", self.memory_budget, least=0)
+        arguments.one_of("kv_cache", self.kv_cache, KV_FORMS)
         if not hasattr(self.profile, "blocks"):
             arguments.of_type("profile", self.profile, str, Path)
         arguments.of_type("provider", self.provider, str, ProviderChoice)

@@ -14,6 +14,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError, arguments
 from coordgen_rs.opening.directory import KINDS
 from coordgen_rs.target.device import Device
+from coordgen_rs.target.kv_cache import KV_FORMS
 
 if TYPE_CHECKING:
     from coordgen_rs.target.qnn.options import QnnOptions
@@ -44,15 +45,20 @@ class ProviderChoice:
         if self.provider is not None:
             arguments.one_of("provider", self.provider, PROVIDERS)
 
-    def device(self, bundle: Bundle, *, share_graphs: bool = True) -> Device:
+    def device(
+        self, bundle: Bundle, *, share_graphs: bool = True, kv_cache: str = KV_FORMS[0]
+    ) -> Device:
         """The device that runs a bundle; none of its graphs is loaded yet.
 
         Args:
             bundle: An opened bundle.
             share_graphs: Same as in `CpuDevice`; for QNN graphs were compiled together or apart.
+            kv_cache: Same as in `CpuDevice`; for QNN graphs were compiled for one form, and another
+                than the default is refused.
 
         Raises:
             BundleError: The bundle is for another provider or chip.
+            OptionError: Keys and values cannot be held so.
             ProviderError: QNN is not installed or cannot run here, or the context binaries do not
                 fit.
         """
@@ -60,16 +66,22 @@ class ProviderChoice:
         if self.provider not in (None, made_for):
             advice = f": export it again with --provider {self.provider}"
             raise BundleError(
-                f"{bundle.path} was made for {made_for}, not for {self.provider}"
+                f"{bundle.shown} was made for {made_for}, not for {self.provider}"
                 + ("" if kind.is_foreign else advice)
             )
         if made_for == "cpu":
             self._check_nothing_for_qnn(bundle)
+        elif kv_cache != KV_FORMS[0]:
+            raise BundleError(
+                f"{bundle.shown} was made for {made_for}, but keys and values in {kv_cache} are "
+                "only for cpu"
+            )
         elif self.recompile and kind.is_foreign:
-            raise BundleError(f"{bundle.path} holds no graphs that could be compiled again")
+            raise BundleError(f"{bundle.shown} holds no graphs that could be compiled again")
         return kind.device(
             bundle,
             share_graphs=share_graphs,
+            kv_cache=kv_cache,
             soc=self.soc,
             options=self.options,
             recompile=self.recompile,
@@ -88,7 +100,7 @@ class ProviderChoice:
             ("compiling again", self.recompile),
         ):
             if is_given:
-                raise BundleError(f"{bundle.path} was made for cpu, but {what} is only for qnn")
+                raise BundleError(f"{bundle.shown} was made for cpu, but {what} is only for qnn")
 
     def conditions(self, bundle: Bundle) -> list[str]:
         """All that may change what a session computes, or how fast, except the bundle's files.

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
 from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
+from coordgen_rs.opening.directory import KINDS
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import StepCost
 
 _NUM_TOKENS = 24
 _CHAIN_TOKENS = 8
 _LONG_TOKENS = 1024
+_CUTS = (0, 1, 5)
 _TIMED_SECONDS = 1.0
 _TIMED_ROUNDS = (3, 40)
 _LONGEST_US = 1e12
@@ -37,6 +39,8 @@ class SelfTest:
         exact_prefill: Whether rows of the prefill graphs are bit-equal to them too.
         exact_branches: Whether rows on a side branch of a draft tree are, so that `commit="auto"`
             commits them in one piece.
+        exact_any_rows: Whether rows of runs of other numbers of rows are, too, so that the rest of
+            a prompt is read in one run.
         step_us: Width to the shortest measured time of a step after a few tokens, microseconds.
         few_tokens: How many those were.
         long_step_us: The same behind as many as fit, but 1,024 at most.
@@ -48,6 +52,7 @@ class SelfTest:
     exact_widths: tuple[int, ...]
     exact_prefill: bool
     exact_branches: bool
+    exact_any_rows: bool
     step_us: dict[int, float]
     few_tokens: int
     long_step_us: dict[int, float]
@@ -88,7 +93,7 @@ def run_self_test(
     expected = decode_chain(session, session.widths[0], context, chain)
     if not np.isfinite(expected.max(axis=1)).all():  # where no argmax is defined, as in the core
         raise NonFiniteLogitsError(
-            f"{session.bundle.path}: the model's logits are NaN or infinite; its weights are "
+            f"{session.bundle.shown}: the model's logits are NaN or infinite; its weights are "
             "damaged, or too large for this provider"
         )
     exact = []
@@ -99,7 +104,7 @@ def run_self_test(
             exact.append(width)
     if not exact or exact[0] != session.widths[0]:
         raise ProviderError(
-            f"{session.bundle.path}: width {session.widths[0]} gives other logits each time, "
+            f"{session.bundle.shown}: width {session.widths[0]} gives other logits each time, "
             "so no step can be verified"
         )
     prefilled = decode_chain(session, session.widths[0], context, chain, "prefill")
@@ -107,6 +112,9 @@ def run_self_test(
     on_branch = chain[: exact[-1] - 1]
     exact_branches = len(on_branch) < 2 or np.array_equal(
         side_branch(session, context, on_branch), expected[: len(on_branch)]
+    )
+    exact_any_rows = _reads_rests(session) and all(
+        np.array_equal(decode_rests(session, context, chain, cut), expected) for cut in _CUTS
     )
     session.rewind(len(context))
     few, step_us = session.length, _step_us(session, on_progress)
@@ -117,8 +125,26 @@ def run_self_test(
     long = session.length
     session.forget()
     return SelfTest(
-        tuple(exact), exact_prefill, exact_branches, step_us, few, long_step_us, long, files
+        tuple(exact),
+        exact_prefill,
+        exact_branches,
+        exact_any_rows,
+        step_us,
+        few,
+        long_step_us,
+        long,
+        files,
     )
+
+
+def _reads_rests(session: OrtSession) -> bool:
+    """Whether the rest of a prompt may be read in one run: by this package's own products.
+
+    The test cannot try all numbers of rows. Where blocks are switched there are no rests.
+    """
+    is_own = not KINDS[session.bundle.form].is_foreign
+    has_symbolic_rows = session.bundle.manifest.has_symbolic_rows
+    return is_own and has_symbolic_rows and session.switcher.keeps_both
 
 
 def decode_chain(
@@ -135,6 +161,27 @@ def decode_chain(
     """
     session.rewind(0)
     session.prefill(context, graphs)
+    return _decoded(session, width, chain)
+
+
+def decode_rests(
+    session: OrtSession, context: NDArray[np.uint32], chain: NDArray[np.uint32], cut: int
+) -> NDArray[np.float32]:
+    """The same at the narrowest width, the context being read as the rests of two prompts.
+
+    Each in one run: `cut` tokens, then those behind them.
+    """
+    before, session.is_exact_at_any_rows = session.is_exact_at_any_rows, True
+    try:
+        session.rewind(0)
+        session.prefill(context[:cut])
+        session.prefill(context[cut:])
+    finally:
+        session.is_exact_at_any_rows = before
+    return _decoded(session, session.widths[0], chain)
+
+
+def _decoded(session: OrtSession, width: int, chain: NDArray[np.uint32]) -> NDArray[np.float32]:
     rows = []
     for start in range(0, len(chain), width):
         part = chain[start : start + width]

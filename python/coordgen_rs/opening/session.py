@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, arguments
 from coordgen_rs.files.json_text import read_json
@@ -19,6 +20,7 @@ from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.self_test import SelfTest, run_self_test
+from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.machine import cpu_model
 from coordgen_rs.target.onnx_runtime import kernel_build, set_threads
 from coordgen_rs.target.ort_session import OrtSession
@@ -38,6 +40,7 @@ def open_session(
     width: int | None = None,
     switch: str = "auto",
     memory_budget: int | None = None,
+    kv_cache: str = KV_FORMS[0],
     profile: "Profile | None" = None,
     provider: ProviderChoice | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
@@ -53,6 +56,8 @@ def open_session(
             `_core.strategies()` (`coordgen plan` compares them).
         memory_budget: Most bytes that the graphs of its blocks may take, also during the test; None
             for no limit. With "auto", blocks that do not fit are streamed from disk in every pass.
+        kv_cache: How keys and values are held, on CPU: "f32", "f16" or "q8" (`docs/kernels.md`). A
+            step behind many tokens reads less with fewer bits; what is computed is another.
         profile: What its blocks cost, for plans; None estimates them from their sizes.
         provider: What runs it; None leaves the choice to the bundle.
         on_progress: Called with what is being done, how much is done, and how much there is; only
@@ -67,7 +72,8 @@ def open_session(
             whenever a file's size or modification time differs from the record.
         CheckpointError, ExportError: A checkpoint cannot be converted.
         BlockLoadError: A block's graph cannot be loaded; the message names block and file.
-        OptionError: `threads` cannot be set, the strategy is unknown, or a number is out of range.
+        OptionError: `threads` cannot be set, the strategy is unknown, a number is out of range, or
+            the model's heads are too small for `kv_cache`.
         MemoryBudgetError: The budget is too small; the message says how much is needed. Or the
             machine's memory is.
         ProfileError: The profile is for other blocks; a stale one causes a warning.
@@ -82,6 +88,7 @@ def open_session(
         width=width,
         switch=switch,
         memory_budget=memory_budget,
+        kv_cache=kv_cache,
         profile=profile,
         provider=provider,
         on_progress=on_progress,
@@ -103,29 +110,16 @@ def session_opened(options: OpeningOptions) -> OrtSession:
         from coordgen_rs.opening.costs import fitting_costs
 
         costs = fitting_costs(profile, bundle, set_threads(options.threads))
-    try:
-        session = OrtSession(
-            options.chosen_provider().device(bundle),
-            threads=options.threads,
-            switch=options.switch,
-            memory_budget=options.memory_budget,
-            costs=costs,
-        )
-    except MemoryError as error:
-        raise MemoryBudgetError(
-            f"{bundle.path}: its graphs, and caches for {bundle.manifest.context} tokens, do not "
-            "fit into memory; export it with a smaller context"
-        ) from error
-    if result is None or not result.tells_of(session.widths):
-        result = run_self_test(session, files, options.on_progress)
-        record = _record_path(bundle, options)
-        if record is not None:
-            _keep(record, result)
+    with bundle.named_in_errors():
+        session = _loaded(bundle, options, costs)
+        if result is None or not result.tells_of(session.widths):
+            result = run_self_test(session, files, options.on_progress)
+            _keep(_record_path(bundle, options), result)
     widths = [w for w in session.widths if w in result.exact_widths]
     if len(widths) < len(session.widths):
         inexact = sorted(set(session.widths) - set(widths))
         warnings.warn(
-            f"{bundle.path}: widths {inexact} are not bit-equal to width {widths[0]} on this "
+            f"{bundle.shown}: widths {inexact} are not bit-equal to width {widths[0]} on this "
             "machine and are left out",
             stacklevel=3,
         )
@@ -133,12 +127,37 @@ def session_opened(options: OpeningOptions) -> OrtSession:
         widths = [w for w in widths if w <= options.width] or widths[:1]
     session.is_exact_after_prefill = result.exact_prefill
     session.is_exact_on_branches = result.exact_branches
+    session.is_exact_at_any_rows = result.exact_any_rows
     session.select(widths, [result.cost(w) for w in widths])
     return session
 
 
+def _loaded(bundle: Bundle, options: OpeningOptions, costs: list[BlockCost] | None) -> OrtSession:
+    """The session of a bundle, with all its widths.
+
+    Raises:
+        MemoryBudgetError: The machine's memory is too small; other errors are those of
+            `open_session`.
+    """
+    try:
+        return OrtSession(
+            options.chosen_provider().device(bundle, kv_cache=options.kv_cache),
+            threads=options.threads,
+            switch=options.switch,
+            memory_budget=options.memory_budget,
+            costs=costs,
+        )
+    except MemoryError as error:
+        raise MemoryBudgetError(
+            f"{bundle.shown}: its graphs, and caches for {bundle.manifest.context} tokens, do not "
+            "fit into memory; export it with a smaller context"
+        ) from error
+
+
 def recorded_self_test(bundle: Bundle) -> SelfTest | None:
     """What was found when a bundle was first opened on this machine; None if nothing is kept.
+
+    That is with the options that it has by default, keys and values in float32 included.
 
     Raises:
         OptionError: Same as in `open_session`.
@@ -194,8 +213,8 @@ def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
         cpu_model(),
         *options.chosen_provider().conditions(bundle),
         str(threads),
-        "" if budget is None else f"{options.switch} within {budget}",
-        kernel_build() if bundle.manifest.provider == "cpu" else "",
+        f"{options.switch} within {budget}",
+        *([kernel_build(), options.kv_cache] if bundle.manifest.provider == "cpu" else []),
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return records / f"{name}.json"
@@ -219,6 +238,7 @@ def _load(record: Path) -> SelfTest | None:
             tuple(fields["exact_widths"]),
             bool(fields["exact_prefill"]),
             bool(fields["exact_branches"]),
+            bool(fields["exact_any_rows"]),
             _by_width(fields["step_us"]),
             int(fields["few_tokens"]),
             _by_width(fields["long_step_us"]),
@@ -233,7 +253,9 @@ def _by_width(field: dict[str, float]) -> dict[int, float]:
     return {int(width): float(us) for width, us in field.items()}
 
 
-def _keep(record: Path, result: SelfTest) -> None:
+def _keep(record: Path | None, result: SelfTest) -> None:
+    if record is None:
+        return
     with suppress(OSError):  # a full or read-only disk costs a test at the next opening
         make_private(record.parent)
         with replacing(record) as stream:

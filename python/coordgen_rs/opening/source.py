@@ -20,6 +20,7 @@ from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import JsonTextError, file_errors_as, open_regular, read_object
+from coordgen_rs.files.part_names import PartName
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
@@ -86,7 +87,8 @@ class Source:
     def name(self) -> str:
         """A short name of plain characters, for its bundle; a record beside it ends with .json."""
         if self.path.is_file():
-            stem = self.path.stem
+            part = PartName.of(self.path.name)
+            stem = self.path.stem if part is None else part.stem
         elif self.shown.startswith(_FROM_HUB):
             stem = Path(self.shown.partition("@")[0]).name
         else:
@@ -140,9 +142,16 @@ class Source:
         return whole.hexdigest()
 
     def _files(self) -> dict[str, Path]:
-        """All that an export may read, by name; a file alone has none, and may be renamed."""
+        """All that an export may read, by name.
+
+        A file alone has none, and may be renamed; so may one in parts, which are numbered. One that
+        is missing is for the export to tell: the name of a file alone may be that of a part.
+        """
         if not self.path.is_dir():
-            return {"": self.path}
+            part = PartName.of(self.path.name)
+            names = part.others() if part is not None and part.number == 1 else []
+            others = {str(it.number): self.path.with_name(str(it)) for it in names}
+            return {"": self.path} | {key: it for key, it in others.items() if it.is_file()}
         found = {file for pattern in _READ for file in self.path.glob(pattern)}
         found |= {self.path / name for name in self._shard_names()}
         files = sorted(file for file in found if file.is_file())  # editors leave dangling links

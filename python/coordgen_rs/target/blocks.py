@@ -8,6 +8,7 @@ neither when graphs are loaded (`_core.Switcher`) nor what is computed (`forward
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+from weakref import WeakKeyDictionary
 
 import onnxruntime
 from numpy.typing import NDArray
@@ -58,10 +59,17 @@ class Blocks(Protocol):
 
 @dataclass
 class _LoadedGraph:
-    """A block under one graph: sessions by number of rows, and the runs bound to them."""
+    """A block under one graph: sessions by number of rows, and the runs bound to them.
+
+    A run is bound as long as there are its buffers.
+    """
 
     sessions: dict[int, onnxruntime.InferenceSession]
-    bound: dict[Buffers, Bound] = field(default_factory=dict)
+    bound: WeakKeyDictionary[Buffers, Bound] = field(default_factory=WeakKeyDictionary)
+
+    def session(self, rows: int) -> onnxruntime.InferenceSession:
+        """The session of so many rows; where no graph is made for them, one with symbolic rows."""
+        return self.sessions.get(rows) or self.sessions[max(self.sessions)]
 
 
 class OrtBlocks(ABC):
@@ -120,10 +128,11 @@ class OrtBlocks(ABC):
     def _bound(self, block: int, graph: GraphName, buffers: Buffers) -> Bound:
         """The session for `buffers`, with all that it reads and writes."""
         loaded = self._loaded[block, graph]
-        if buffers not in loaded.bound:
-            session = loaded.sessions[buffers.rows]
-            loaded.bound[buffers] = session, self._bind(block, session, buffers)
-        return loaded.bound[buffers]
+        bound = loaded.bound.get(buffers)
+        if bound is None:
+            session = loaded.session(buffers.rows)
+            bound = loaded.bound[buffers] = session, self._bind(block, session, buffers)
+        return bound
 
     def _bind(
         self, block: int, session: onnxruntime.InferenceSession, buffers: Buffers

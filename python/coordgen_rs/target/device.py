@@ -14,7 +14,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import Blocks, CpuBlocks
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.head import CpuHead, Head
-from coordgen_rs.target.kv_cache import Cache, KvCache
+from coordgen_rs.target.kv_cache import KV_FORMS, Cache, KvCache
 
 
 class Device(Protocol):
@@ -72,6 +72,10 @@ class CpuDevice:
         bundle: An opened bundle.
         share_graphs: Load two graphs of a block once if they are one file. Otherwise they are
             loaded separately, as on an NPU.
+        kv_cache: How keys and values are held, one of `KV_FORMS`.
+
+    Raises:
+        OptionError: Keys and values cannot be held so.
     """
 
     provider = "cpu"
@@ -79,10 +83,14 @@ class CpuDevice:
     is_host = True
     reads_tokens = False
 
-    def __init__(self, bundle: Bundle, *, share_graphs: bool = True) -> None:
+    def __init__(
+        self, bundle: Bundle, *, share_graphs: bool = True, kv_cache: str = KV_FORMS[0]
+    ) -> None:
         manifest, model = bundle.manifest, bundle.manifest.model
         self.bundle = bundle
-        self.cache = KvCache(model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim)
+        self.cache = KvCache(
+            model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim, kv_cache
+        )
         self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:

@@ -52,9 +52,13 @@ class Forward:
         return buffers
 
     def run_chain(self, buffers: Buffers, token_ids: NDArray[np.uint32]) -> None:
-        """Run some tokens of a prompt at the width of `buffers`, under the graph made for it."""
+        """Run some tokens of a prompt at the width of `buffers`, under the graph made for it.
+
+        Those of a decode step, a chunk, or a part of a chunk, which is run as the chunk is.
+        """
         self._fill(buffers, token_ids)
-        graph: GraphName = "prefill" if buffers is self.chunk else "decode"
+        is_step = self.steps.get(buffers.rows) is buffers
+        graph: GraphName = "decode" if is_step else "prefill"
         for block in range(len(self._blocks)):
             self._blocks.run(block, graph, buffers)
 

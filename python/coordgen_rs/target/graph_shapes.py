@@ -42,7 +42,7 @@ def check_block(
     """
     model = manifest.model
     hidden = (1, None, model.hidden_size)
-    cache = (1, model.num_kv_heads, None, model.head_dim)
+    cache = (1, model.num_kv_heads, None, None)  # in bytes, of the form that it is opened with
     caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]
     inputs: Shapes = {
         "hidden": hidden,

@@ -14,6 +14,15 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import move_rows
+from coordgen_rs.errors import OptionError
+
+KV_FORMS = ("f32", "f16", "q8")
+"""How the cache of a `KvCache` may hold numbers: float32, float16, or 8 bits with a scale a head.
+
+Rounding and order stand in `docs/kernels.md`; the first is the default.
+"""
+
+_SCALE_BYTES = 4
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -41,27 +50,39 @@ class Cache(Protocol):
 
 
 class KvCache:
-    """Cache of one request, all layers, float32, in place.
+    """Cache of one request, all layers, in place.
 
-    Memory is taken by the system when a slot is first written.
+    Memory is taken by the system when a slot is first written. What stands in a row is the
+    kernels' own: everybody else moves its bytes.
 
     Args:
         num_layers: Layers of the target.
         num_kv_heads: Heads of keys and values.
         num_slots: Tokens that fit, including the rows of the widest step.
-        head_dim: Width of a head.
+        head_dim: Numbers of a head.
+        form: How it holds them, one of `KV_FORMS`.
 
     Attributes:
         length: Number of committed tokens; their slots are `0 .. length - 1`.
-        values: Per layer keys and values, each `(1, kv_heads, num_slots, head_dim)`. Bind them both
-            as input and as output of the block that owns them.
+        values: Per layer keys and values, each `(1, kv_heads, num_slots, row_bytes) u8`. Bind them
+            both as input and as output of the block that owns them.
+
+    Raises:
+        OptionError: The form saves nothing for heads of this size.
     """
 
-    def __init__(self, num_layers: int, num_kv_heads: int, num_slots: int, head_dim: int) -> None:
-        self.length = 0
-        shape = (1, num_kv_heads, num_slots, head_dim)
+    def __init__(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        num_slots: int,
+        head_dim: int,
+        form: str = KV_FORMS[0],
+    ) -> None:
+        self.length, self.form = 0, form
+        shape = (1, num_kv_heads, num_slots, row_bytes(form, head_dim))
         self._arrays = [
-            (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(num_layers)
+            (np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)) for _ in range(num_layers)
         ]
         self._all = [array for pair in self._arrays for array in pair]
         from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
@@ -94,6 +115,21 @@ class KvCache:
         self.length = 0
         put(self._arrays, layers, length)
         self.length = length
+
+
+def row_bytes(form: str, head_dim: int) -> int:
+    """Bytes of a head's key or value; by them the kernels know the form.
+
+    Raises:
+        OptionError: The form saves nothing for heads of this size.
+    """
+    sizes = {"f32": 4 * head_dim, "f16": 2 * head_dim, "q8": head_dim + _SCALE_BYTES}
+    if form == "q8" and sizes["q8"] >= sizes["f16"]:
+        raise OptionError(
+            f"kv_cache is 'q8', but the model's heads have {head_dim} numbers: with a scale they "
+            "take no fewer bytes than in 'f16'"
+        )
+    return sizes[form]
 
 
 def copied(layers: Sequence[Pair], length: int) -> list[Pair]:

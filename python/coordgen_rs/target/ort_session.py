@@ -57,6 +57,8 @@ class OrtSession:
             a self-test says otherwise.
         is_exact_on_branches: Whether rows on a side branch have the bits of plain decoding, and may
             so be moved by an exact commit; False until a self-test says otherwise.
+        is_exact_at_any_rows: Whether rows have them in runs of any number of rows, so that the rest
+            of a prompt is read in one run; False until a self-test says otherwise.
 
     Raises:
         OptionError: The number of threads cannot be set, or the strategy is unknown.
@@ -86,6 +88,7 @@ class OrtSession:
         self._token_ids = np.zeros(manifest.context + manifest.widths[-1], np.uint32)
         self._num_canonical = 0
         self.is_exact_after_prefill, self.is_exact_on_branches = True, False
+        self.is_exact_at_any_rows = False
         self.switcher = Switcher(
             self.blocks,
             costs or guessed_costs(manifest),
@@ -153,11 +156,11 @@ class OrtSession:
         Raises:
             OptionError: It is less than 1, or more than the bundle was exported for.
         """
-        most, path = self.bundle.manifest.context, self.bundle.path
+        most, shown = self.bundle.manifest.context, self.bundle.shown
         capacity = arguments.count("context", capacity)
         if capacity > most:
             raise OptionError(
-                f"context is {capacity}, but {path} was made for {most} tokens: export it with a "
+                f"context is {capacity}, but {shown} was made for {most} tokens: export it with a "
                 "larger --context"
             )
         self._capacity = capacity
@@ -194,9 +197,10 @@ class OrtSession:
 
         Args:
             token_ids: `(tokens,) u32`.
-            graphs: "both" runs full chunks at the prefill width and the rest at decode widths,
-                because on CPU every row costs time; the other values run everything at one of
-                them, unless there is a memory budget.
+            graphs: "both" runs full chunks at the prefill width, and the rest in as many rows as it
+                has tokens, or at decode widths where that would not be exact, because on CPU every
+                row costs time; the other values run everything at one of them, unless there is a
+                memory budget.
             on_logits: Same as in `Session`. An exception from it leaves its chunk uncommitted.
             on_read: Same as in `Session`.
 
@@ -270,6 +274,8 @@ class OrtSession:
         chunk = self.forward.chunk
         if graphs == "prefill":
             return chunk
+        if graphs == "both" and self.is_exact_at_any_rows and remaining < chunk.rows:
+            return chunk.part(0, remaining)
         prefill_rows = None if graphs == "decode" else chunk.rows
         rows = prompt_rows(
             remaining, self.widths, prefill_rows, every_row_costs=self.device.is_host
@@ -278,9 +284,9 @@ class OrtSession:
 
     def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
         """The first rows of the last run's logits, in parts."""
-        if buffers is self.forward.chunk:
-            return self.head.chunk(buffers, num_rows)
-        return iter([self.head.step(buffers.rows)[:num_rows]])
+        if self.forward.steps.get(buffers.rows) is buffers:
+            return iter([self.head.step(buffers.rows)[:num_rows]])
+        return self.head.chunk(self.forward.chunk, num_rows)
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.

@@ -26,7 +26,8 @@ class SavedPrefix(NamedTuple):
 
     Attributes:
         token_ids: `(tokens,) u32`.
-        layers: Per layer keys and values, each `(1, kv_heads, tokens, head_dim)`; copies.
+        layers: Per layer keys and values, `(1, kv_heads, tokens, ..)` as the cache holds them;
+            copies.
     """
 
     token_ids: NDArray[np.uint32]

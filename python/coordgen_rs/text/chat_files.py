@@ -31,8 +31,6 @@ class ChatTemplates:
     """Special tokens' texts by the names that templates use, such as `bos_token`."""
     place: str = "the chat template"
     """Where they are from, for messages."""
-    hint: str = ""
-    """What else to do where there is none."""
 
     def template(self, *, for_tools: bool = False) -> ChatTemplate:
         """The template to use.
@@ -47,7 +45,7 @@ class ChatTemplates:
         if name not in self.sources:
             raise ChatTemplateError(
                 f"{self.place} has no chat template: give one (--chat-template FILE, or "
-                f"chat_template of Model.open){self.hint}"
+                f"chat_template of Model.open)"
             )
         return ChatTemplate(self.sources[name], self.tokens, name=self.place)
 
@@ -110,12 +108,10 @@ def bundled_templates(bundle: Bundle, token: Callable[[int], str | None]) -> Cha
         return ChatTemplates(found.sources, tokens | found.tokens, found.place)
     chat = manifest.chat
     if chat is None:
-        return ChatTemplates(
-            {}, tokens, str(bundle.path), ", or export the checkpoint again if it has one"
-        )
+        return ChatTemplates({}, tokens, bundle.shown)
     paths = {name: bundle.file(file) for name, file in chat.templates.items()}
     sources = {name: read_template_file(path) for name, path in paths.items()}
-    return ChatTemplates(sources, tokens | chat.tokens, str(paths.get(DEFAULT, bundle.path)))
+    return ChatTemplates(sources, tokens | chat.tokens, str(paths.get(DEFAULT, bundle.shown)))
 
 
 def _own_files(directory: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from coordgen_rs.drafting.drafter import Drafting, make_drafter
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.loop import Step, generate, plain
-from coordgen_rs.opening.self_test import decode_chain, side_branch
+from coordgen_rs.opening.self_test import decode_chain, decode_rests, side_branch
 from coordgen_rs.target.ort_session import OrtSession
 
 _SIDE_BRANCH = "side branch against first path"
@@ -151,6 +151,9 @@ def _compare_logits(session: OrtSession, prompt: NDArray[np.uint32]) -> list[Exa
     expected = decode_chain(session, narrowest, context, chain)
     prefilled = decode_chain(session, narrowest, context, chain, "prefill")
     comparisons = [_compare("prefill graph against decode graphs", prefilled, expected)]
+    if session.bundle.manifest.has_symbolic_rows:
+        rests = decode_rests(session, context, chain, len(context) // 3)
+        comparisons.append(_compare("rests of prompts against decode graphs", rests, expected))
     for width in session.widths[1:]:
         rows = decode_chain(session, width, context, chain)
         comparisons.append(_compare(f"width {width} against width {narrowest}", rows, expected))

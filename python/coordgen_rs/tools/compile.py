@@ -132,9 +132,9 @@ def _qnn_target(bundle: Bundle) -> QnnTarget:
         BundleError: The bundle is for CPU, or another tool's.
     """
     if KINDS[bundle.form].is_foreign:
-        raise BundleError(f"{bundle.path} is another tool's: it holds no graphs to compile")
+        raise BundleError(f"{bundle.shown} is another tool's: it holds no graphs to compile")
     if bundle.manifest.qnn is None:
-        raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")
+        raise BundleError(f"{bundle.shown} is for CPU: export it with --provider qnn")
     return bundle.manifest.qnn
 
 

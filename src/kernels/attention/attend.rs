@@ -7,7 +7,8 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::exp::{power, sum_of_lanes, tanh};
-use super::keys::{Head, Keys};
+use super::form::Stored;
+use super::keys::{Head, Keys, NONE};
 use super::nodes::{Node, TILE};
 use super::prepare::prepare;
 use super::sums::{MOST_ROWS, Vectors, Work, add, by_size};
@@ -33,8 +34,11 @@ struct Units<'a> {
 /// What a tile is read through.
 struct Tile<'a> {
     keys: Keys<'a>,
-    /// A tile's values, `(TILE, padded)`, where a head is no multiple of sixteen.
+    /// A tile's values, `(TILE, padded)`, where they are not in float32 or a head is no multiple of
+    /// sixteen.
     copies: &'a mut [f32],
+    /// The slot of each position's copy.
+    copied: [u32; TILE],
     key: Head,
     value: Head,
     /// `head_dim`, rounded up to a multiple of sixteen.
@@ -43,35 +47,41 @@ struct Tile<'a> {
 
 /// As [`super::attend_task`].
 #[inline(always)]
-pub unsafe fn attend<L: Lanes>(step: &Step<'_>, task: usize, room: &mut Room) {
+pub unsafe fn attend<L: Lanes, F: Stored>(step: &Step<'_>, task: usize, room: &mut Room) {
     let (task, layer) = (&step.tasks[task], step.layer);
     let rows = &step.nodes.rows()[task.rows.clone()];
     let (heads, dim) = (task.heads.len(), layer.head_dim);
     let (num_units, padded) = (rows.len() * heads, dim.next_multiple_of(WIDTH));
-    let num_copies = if dim == padded { 0 } else { TILE * padded };
-    let start = step.start(task.sequence, task.kv_head);
+    let num_copies = if F::IS_FLOAT32 && dim == padded { 0 } else { TILE * padded };
+    let num_spare = if F::IS_FLOAT32 { 0 } else { WIDTH * dim };
+    let row_bytes = F::row_bytes(dim);
+    let start = step.start(task.sequence, task.kv_head) * row_bytes;
     // SAFETY: the cache has the sequence, by contract.
     let (key, value) = unsafe {
         let (key, value) = (step.cache.key.add(start), step.cache.value.add(start));
-        let head = |at: *mut f32| Head { at, slots: step.cache.slots, head_dim: dim };
+        let head = |at: *mut u8| Head { at, slots: step.cache.slots, head_dim: dim };
         (head(key), head(value))
     };
-    let room = room.of(dim * TILE + num_copies + num_units * (padded + WIDTH + dim + 1));
+    let num_numbers = dim * TILE + num_copies + num_spare + num_units * (padded + WIDTH + dim + 1);
+    let room = room.of(num_numbers);
     let (keys, room) = room.split_at_mut(dim * TILE);
+    let (spare, room) = room.split_at_mut(num_spare);
     let (copies, room) = room.split_at_mut(num_copies);
     let (values, room) = room.split_at_mut(num_units * padded);
     let (weights, room) = room.split_at_mut(num_units * WIDTH);
     let (queries, largest) = room.split_at_mut(num_units * dim);
     let mut units = Units { queries, values, weights, largest };
-    let mut tile = Tile { keys: Keys::new(keys), copies, key, value, padded };
+    let keys = Keys::new(keys, spare);
+    let mut tile = Tile { keys, copies, copied: [NONE; TILE], key, value, padded };
     units.begin(step, task);
     let node = |row: usize| step.nodes.of_row(rows[row] as usize);
     let ends = (0..rows.len()).map(|row| node(row).position as usize / TILE + 1);
     let starts = (0..rows.len()).map(|row| first_seen(layer, node(row)) / TILE);
     let end = ends.max().unwrap_or(0);
     for index in starts.min().unwrap_or(0)..end {
-        let next = if index + 1 < end { (index + 1) * TILE } else { step.cache.slots } * dim;
+        let next = if index + 1 < end { (index + 1) * TILE } else { step.cache.slots } * row_bytes;
         tile.keys.clear();
+        tile.copied = [NONE; TILE];
         let mut row = 0;
         while row < rows.len() {
             let seen = seen(layer, node(row), index);
@@ -92,9 +102,9 @@ pub unsafe fn attend<L: Lanes>(step: &Step<'_>, task: usize, room: &mut Room) {
             let places = seen.start % TILE..last % TILE + 1;
             // SAFETY: a node's slots are in the cache, and written.
             unsafe {
-                let rows = tile.read::<L>(&slots, places.clone(), next);
+                let rows = tile.read::<L, F>(&slots, places.clone(), next);
                 let next = tile.value.at.wrapping_add(next);
-                units.see::<L>(first * heads..row * heads, layer, &tile, &rows, places, next);
+                units.see::<L, F>(first * heads..row * heads, layer, &tile, &rows, places, next);
             }
         }
     }
@@ -141,26 +151,28 @@ impl Room {
 impl Tile<'_> {
     /// Has the keys and returns the values of these slots at their places.
     #[inline(always)]
-    unsafe fn read<L: Lanes>(
+    unsafe fn read<L: Lanes, F: Stored>(
         &mut self,
         slots: &[u32; TILE],
         places: Range<usize>,
         next: usize,
     ) -> [*const f32; TILE] {
-        let dim = self.value.head_dim;
+        let (dim, row_bytes) = (self.value.head_dim, F::row_bytes(self.value.head_dim));
+        let next = self.key.at.wrapping_add(next);
         // SAFETY: by contract of the task, here and below.
-        unsafe {
-            self.keys.hold::<L>(self.key, slots, places.clone(), self.key.at.wrapping_add(next))
-        };
-        let mut rows = [self.value.at; TILE];
+        unsafe { self.keys.hold::<L, F>(self.key, slots, places.clone(), next) };
+        let mut rows = [self.value.at.cast(); TILE];
         for place in places {
-            let at = unsafe { self.value.at.add(slots[place] as usize * dim) };
-            rows[place] = at;
-            if dim < self.padded {
+            let at = unsafe { self.value.at.add(slots[place] as usize * row_bytes) };
+            rows[place] = at.cast();
+            if !F::IS_FLOAT32 || dim < self.padded {
                 let copy = &mut self.copies[place * self.padded..(place + 1) * self.padded];
-                unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(at, dim) };
-                copy[dim..].fill(0.0);
                 rows[place] = copy.as_ptr();
+                if self.copied[place] != slots[place] {
+                    self.copied[place] = slots[place];
+                    unsafe { F::read::<L>(at, copy.as_mut_ptr(), dim) };
+                    copy[dim..].fill(0.0);
+                }
             }
         }
         rows
@@ -195,20 +207,22 @@ impl Units<'_> {
 
     /// Has some units see the places of a tile, whose values are in `rows`.
     #[inline(always)]
-    unsafe fn see<L: Lanes>(
+    unsafe fn see<L: Lanes, F: Stored>(
         &mut self,
         units: Range<usize>,
         layer: Layer,
         tile: &Tile<'_>,
         rows: &[*const f32; TILE],
         places: Range<usize>,
-        next: *const f32,
+        next: *const u8,
     ) {
         let batches = units.len().div_ceil(MOST_ROWS);
         let mut scores = Table([[0.0; TILE]; MOST_ROWS]);
         let vectors = places.start / WIDTH..places.end.div_ceil(WIDTH);
-        // Scores ask for half of the next tile's values, values for the other half.
+        // Scores ask for half of the next tile's values, values for the other half; in fewer bits
+        // scores ask for all.
         let half = TILE / 2 * layer.head_dim;
+        let next = next.cast::<f32>();
         for batch in 0..batches {
             let cut = |batch: usize| units.start + batch * units.len() / batches;
             let units = cut(batch)..cut(batch + 1);
@@ -225,6 +239,7 @@ impl Units<'_> {
                 unsafe { by_size::<L, _>(&mut work, units.len(), vectors) };
             }
             unsafe { self.weigh::<L>(units.clone(), layer, &mut scores.0, &places) };
+            let next = if F::IS_FLOAT32 { next } else { None };
             let vectors = tile.padded / WIDTH;
             for first in (0..vectors).step_by(L::VECTORS) {
                 let mut work = Values {

@@ -1,20 +1,24 @@
 //! A tile of keys, transposed, so that sixteen of them are scored at once.
 //!
 //! In: the slots of a tile's positions. Out: for each number of a head, those of the tile's keys side
-//! by side. Keys that are there from the path before are not read again.
+//! by side, in float32. Keys that are there from the path before are not read again.
 
 use std::ops::Range;
 
+use super::form::Stored;
 use super::nodes::TILE;
 use crate::kernels::lanes::{Lanes, WIDTH};
 
-/// No slot.
-const NONE: u32 = u32::MAX;
+/// Bytes that are read at once from memory.
+const CACHE_LINE: usize = 64;
 
-/// The keys of one head of one sequence, `(slots, head_dim)`.
+/// No slot.
+pub const NONE: u32 = u32::MAX;
+
+/// The keys or values of one head of one sequence, `slots` rows of a form.
 #[derive(Clone, Copy)]
 pub struct Head {
-    pub at: *const f32,
+    pub at: *const u8,
     pub slots: usize,
     pub head_dim: usize,
 }
@@ -23,14 +27,17 @@ pub struct Head {
 pub struct Keys<'a> {
     /// `(head_dim, TILE)`.
     numbers: &'a mut [f32],
+    /// `(WIDTH, head_dim)`, where rows are not in float32.
+    spare: &'a mut [f32],
     /// The slot of each position's key.
     held: [u32; TILE],
 }
 
 impl<'a> Keys<'a> {
-    /// An empty one, in `numbers (head_dim, TILE)`.
-    pub fn new(numbers: &'a mut [f32]) -> Self {
-        Self { numbers, held: [NONE; TILE] }
+    /// An empty one, in `numbers (head_dim, TILE)`, and `spare (WIDTH, head_dim)` where rows are not
+    /// in float32.
+    pub fn new(numbers: &'a mut [f32], spare: &'a mut [f32]) -> Self {
+        Self { numbers, spare, held: [NONE; TILE] }
     }
 
     /// Forgets all keys.
@@ -49,15 +56,16 @@ impl<'a> Keys<'a> {
     ///
     /// # Safety
     ///
-    /// As [`Lanes`]; the head has such slots.
+    /// As [`Lanes`]; the head has such slots, of this form, and so has what is spare.
     #[inline(always)]
-    pub unsafe fn hold<L: Lanes>(
+    pub unsafe fn hold<L: Lanes, F: Stored>(
         &mut self,
         head: Head,
         slots: &[u32; TILE],
         places: Range<usize>,
-        next: *const f32,
+        next: *const u8,
     ) {
+        let (dim, row_bytes) = (head.head_dim, F::row_bytes(head.head_dim));
         for block in places.start / WIDTH..places.end.div_ceil(WIDTH) {
             let places = places.start.max(block * WIDTH)..places.end.min((block + 1) * WIDTH);
             if self.held[places.clone()] == slots[places.clone()] {
@@ -70,20 +78,32 @@ impl<'a> Keys<'a> {
                 }
                 // SAFETY: all sixteen slots exist; the tile has sixteen numbers from there on.
                 unsafe {
-                    let (from, to) =
-                        (head.at.add(first * head.head_dim), self.numbers.as_mut_ptr());
-                    let next = next.wrapping_add(place * head.head_dim);
-                    read_block::<L>(from, to.add(place), head.head_dim, next);
+                    let from = head.at.add(first * row_bytes);
+                    let to = self.numbers.as_mut_ptr().add(place);
+                    let next = next.wrapping_add(place * row_bytes);
+                    if F::IS_FLOAT32 {
+                        read_block::<L, true>(from.cast(), to, dim, next);
+                    } else {
+                        let spare = self.spare.as_mut_ptr();
+                        for row in 0..WIDTH {
+                            ask_for_row::<L, F>(next.wrapping_add(row * row_bytes), dim);
+                            F::read::<L>(from.add(row * row_bytes), spare.add(row * dim), dim);
+                        }
+                        read_block::<L, false>(spare, to, dim, next);
+                    }
                 }
                 continue;
             }
             for place in places {
                 if self.held[place] != slots[place] {
                     self.held[place] = slots[place];
-                    for number in 0..head.head_dim {
-                        // SAFETY: by contract.
-                        self.numbers[number * TILE + place] =
-                            unsafe { *head.at.add(slots[place] as usize * head.head_dim + number) };
+                    // SAFETY: by contract.
+                    unsafe {
+                        let row = head.at.add(slots[place] as usize * row_bytes);
+                        let row = F::numbers::<L>(row, self.spare.as_mut_ptr(), dim);
+                        for number in 0..dim {
+                            self.numbers[number * TILE + place] = row.add(number).read_unaligned();
+                        }
                     }
                 }
             }
@@ -91,34 +111,56 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Transposes sixteen keys of `dim` numbers, which follow each other, to columns of a tile.
+/// Asks for a row of a cache.
 #[inline(always)]
-unsafe fn read_block<L: Lanes>(from: *const f32, to: *mut f32, dim: usize, next: *const f32) {
+unsafe fn ask_for_row<L: Lanes, F: Stored>(row: *const u8, dim: usize) {
+    for at in (0..F::row_bytes(dim)).step_by(CACHE_LINE) {
+        // SAFETY: as `Lanes`.
+        unsafe { L::prefetch_far(row.wrapping_add(at)) };
+    }
+}
+
+/// Transposes sixteen keys of `dim` numbers, which follow each other, to columns of a tile; and asks
+/// for as many from `next` on, where it `ASKS`.
+#[inline(always)]
+unsafe fn read_block<L: Lanes, const ASKS: bool>(
+    from: *const f32,
+    to: *mut f32,
+    dim: usize,
+    next: *const u8,
+) {
     unsafe {
         // Distances between rows that a compiler knows are part of its instructions.
         match dim {
-            64 => read_block_of::<L>(from, to, 64, next),
-            128 => read_block_of::<L>(from, to, 128, next),
-            _ => read_block_of::<L>(from, to, dim, next),
+            64 => read_block_of::<L, ASKS>(from, to, 64, next),
+            128 => read_block_of::<L, ASKS>(from, to, 128, next),
+            _ => read_block_of::<L, ASKS>(from, to, dim, next),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn read_block_of<L: Lanes>(from: *const f32, to: *mut f32, dim: usize, next: *const f32) {
+unsafe fn read_block_of<L: Lanes, const ASKS: bool>(
+    from: *const f32,
+    to: *mut f32,
+    dim: usize,
+    next: *const u8,
+) {
     let fours = dim / 4 * 4;
     // SAFETY: by contract; a column of four numbers is within its row.
     unsafe {
         for number in (0..fours).step_by(4) {
             let columns = L::columns(from.add(number), dim);
             for (index, column) in columns.into_iter().enumerate() {
-                L::prefetch_far(next.wrapping_add((number + index) * WIDTH).cast());
+                if ASKS {
+                    L::prefetch_far(next.wrapping_add((number + index) * CACHE_LINE));
+                }
                 L::store(to.add((number + index) * TILE), column);
             }
         }
         for number in fours..dim {
             for index in 0..WIDTH {
-                *to.add(number * TILE + index) = *from.add(index * dim + number);
+                *to.add(number * TILE + index) = from.add(index * dim + number).read_unaligned();
             }
         }
     }

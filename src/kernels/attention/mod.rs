@@ -1,4 +1,5 @@
 //! Attention of the nodes of draft trees along their paths, in float32, with an online softmax.
+//! Keys and values may be kept in fewer bits.
 //!
 //! In: rows of queries, keys and values, the nodes that they are of, a cache. Out: the cache with the
 //! rows' keys and values, and what each row attends to. The bits of a row depend on the tokens of its
@@ -6,8 +7,10 @@
 //!
 //! The arithmetic, of one query, in this order:
 //!
-//! - Query and key are normed and rotated (`prepare.rs`). The query is multiplied by the scale times
-//!   the logarithm of e to the base 2; or by the scale over the cap, where there is one.
+//! - Query and key are normed and rotated (`prepare.rs`). Keys and values are then rounded to what the
+//!   cache holds (`form.rs`), also those of the row itself, and read from there as float32. The query
+//!   is multiplied by the scale times the logarithm of e to the base 2; or by the scale over the cap,
+//!   where there is one.
 //! - A score is the sum of products, number after number, each added with a fused multiply-add.
 //!   Where there is a cap, the score becomes its hyperbolic tangent times the cap times that
 //!   logarithm.
@@ -23,6 +26,7 @@
 //! |---|---|
 //! | `nodes.rs` | the tree: positions, slots, paths |
 //! | `prepare.rs` | norm and rotation of a head |
+//! | `form.rs` | how a cache holds a head |
 //! | `keys.rs` | a tile of keys, transposed |
 //! | `sums.rs` | the innermost loop |
 //! | `exp.rs` | powers of two, sums of lanes |
@@ -34,6 +38,7 @@
 
 mod attend;
 pub(in crate::kernels) mod exp;
+mod form;
 mod keys;
 mod nodes;
 mod prepare;
@@ -43,9 +48,14 @@ use std::ops::Range;
 
 pub use self::attend::Room;
 use self::attend::attend;
+pub use self::form::Form;
+use self::form::{Float16, Float32, Integer8, Numbers, Stored};
 pub use self::nodes::{Node, Nodes, TILE, Wrong};
 use self::prepare::{Rotation, prepare};
-use crate::kernels::lanes::{Lanes, on_processor};
+use crate::kernels::lanes::{Lanes, Processor, on_processor};
+
+/// Most numbers of a head.
+const MOST_NUMBERS: usize = 256;
 
 /// What distinguishes a layer's attention.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +83,7 @@ pub struct Layer {
 impl Layer {
     /// Whether there are such layers: heads of 1 to 256 numbers, no more than 2^16 of them.
     pub fn is_right(&self) -> bool {
-        (1..=256).contains(&self.head_dim)
+        (1..=MOST_NUMBERS).contains(&self.head_dim)
             && (1..=1 << 16).contains(&self.heads)
             && self.heads.checked_rem(self.kv_heads) == Some(0)
     }
@@ -102,15 +112,17 @@ pub struct Inputs<'a> {
     pub sinks: Option<&'a [f32]>,
 }
 
-/// Keys and values, each `(sequences, kv_heads, slots, head_dim)`.
+/// Keys and values, each `(sequences, kv_heads, slots)` rows of a form.
 #[derive(Clone, Copy)]
 pub struct Cache {
     /// The first key.
-    pub key: *mut f32,
+    pub key: *mut u8,
     /// The first value.
-    pub value: *mut f32,
+    pub value: *mut u8,
     /// Of each sequence.
     pub slots: usize,
+    /// Of all rows.
+    pub form: Form,
 }
 
 /// Some heads of some rows of a sequence, which share their keys.
@@ -204,10 +216,10 @@ impl<'a> Step<'a> {
         &self.inputs.rows[start..start + self.layer.head_dim]
     }
 
-    /// Where a head of a sequence begins in the cache.
+    /// The first row of a head of a sequence in the cache.
     #[inline(always)]
     fn start(&self, sequence: usize, kv_head: usize) -> usize {
-        (sequence * self.layer.kv_heads + kv_head) * self.cache.slots * self.layer.head_dim
+        (sequence * self.layer.kv_heads + kv_head) * self.cache.slots
     }
 }
 
@@ -238,43 +250,77 @@ fn tasks(layer: Layer, nodes: &Nodes, units: usize) -> Vec<Task> {
     tasks
 }
 
-on_processor! {
-    /// Writes the keys, normed and rotated, and the values of some rows to the cache.
-    ///
-    /// # Safety
-    ///
-    /// The cache has the nodes' sequences and slots, and nobody else reads or writes these rows' slots.
-    write_keys = write_keys_on(step: &Step<'_>, rows: Range<usize>)
+/// Calls `$function::<F>` with the form of a step.
+macro_rules! by_form {
+    ($step:expr, $function:ident($($argument:expr),*)) => {
+        match $step.cache.form {
+            Form::Float32 => $function::<Float32>($($argument),*),
+            Form::Float16 => $function::<Float16>($($argument),*),
+            Form::Integer8 => $function::<Integer8>($($argument),*),
+        }
+    };
+}
+
+/// Writes the keys, normed and rotated, and the values of some rows to the cache.
+///
+/// # Safety
+///
+/// The cache has the nodes' sequences and slots, and nobody else reads or writes these rows' slots.
+pub unsafe fn write_keys(processor: Processor, step: &Step<'_>, rows: Range<usize>) {
+    // SAFETY: by contract.
+    unsafe { by_form!(step, write_rows(processor, step, rows)) }
+}
+
+/// Writes what the rows of a task attend to.
+///
+/// # Safety
+///
+/// The keys of all rows are written and nobody writes to the cache; the output has all rows, and
+/// nobody else reads or writes this task's heads of them.
+pub unsafe fn attend_task(processor: Processor, step: &Step<'_>, task: usize, room: &mut Room) {
+    // SAFETY: by contract.
+    unsafe { by_form!(step, attend_rows(processor, step, task, room)) }
 }
 
 on_processor! {
-    /// Writes what the rows of a task attend to.
+    /// As [`write_keys`], of the step's form.
     ///
     /// # Safety
     ///
-    /// The keys of all rows are written and nobody writes to the cache; the output has all rows, and
-    /// nobody else reads or writes this task's heads of them.
-    attend_task = attend(step: &Step<'_>, task: usize, room: &mut Room)
+    /// As `write_keys`; `F` is that form.
+    write_rows<F: Stored> = write_rows_on(step: &Step<'_>, rows: Range<usize>)
+}
+
+on_processor! {
+    /// As [`attend_task`], of the step's form.
+    ///
+    /// # Safety
+    ///
+    /// As `attend_task`; `F` is that form.
+    attend_rows<F: Stored> = attend(step: &Step<'_>, task: usize, room: &mut Room)
 }
 
 #[inline(always)]
-unsafe fn write_keys_on<L: Lanes>(step: &Step<'_>, rows: Range<usize>) {
+unsafe fn write_rows_on<L: Lanes, F: Stored>(step: &Step<'_>, rows: Range<usize>) {
     let Step { layer, inputs, cache, .. } = step;
+    let (dim, row_bytes) = (layer.head_dim, F::row_bytes(layer.head_dim));
+    let mut prepared: Numbers = [0.0; MOST_NUMBERS];
+    let prepared = &mut prepared[..dim];
     for row in rows {
         let node = step.nodes.of_row(row);
         for kv_head in 0..layer.kv_heads {
-            let start = step.start(node.sequence as usize, kv_head);
-            let at = start + node.slot as usize * layer.head_dim;
+            let slot = step.start(node.sequence as usize, kv_head) + node.slot as usize;
             // SAFETY: by contract, there are such slots.
             let (key, value) = unsafe {
                 (
-                    std::slice::from_raw_parts_mut(cache.key.add(at), layer.head_dim),
-                    std::slice::from_raw_parts_mut(cache.value.add(at), layer.head_dim),
+                    std::slice::from_raw_parts_mut(cache.key.add(slot * row_bytes), row_bytes),
+                    std::slice::from_raw_parts_mut(cache.value.add(slot * row_bytes), row_bytes),
                 )
             };
             let x = step.head(row, layer.heads + kv_head);
-            prepare(x, inputs.key_norm, layer.epsilon, step.rotation(row), key);
-            value.copy_from_slice(step.head(row, layer.heads + layer.kv_heads + kv_head));
+            prepare(x, inputs.key_norm, layer.epsilon, step.rotation(row), prepared);
+            F::write(prepared, key);
+            F::write(step.head(row, layer.heads + layer.kv_heads + kv_head), value);
         }
     }
 }

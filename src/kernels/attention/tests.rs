@@ -1,15 +1,21 @@
 //! Against a twin that takes one row at a time and position after position, and one in float64; each
-//! processor, cut and tree against all others.
+//! processor, cut and tree against all others. What a cache holds is rounded by a table of all
+//! float16, and by division.
+
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::kernels::Processor;
 
+const FORMS: [Form; 3] = [Form::Float32, Form::Float16, Form::Integer8];
+
 /// A few numbers of a layer that say what it is.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     layer: Layer,
+    form: Form,
     rotated: usize,
     with_norms: bool,
     with_sinks: bool,
@@ -29,7 +35,7 @@ struct Trees {
     lengths: Vec<i32>,
     /// Of each node.
     tokens: Vec<Token>,
-    /// Of each sequence and position: keys and values as they are in the cache.
+    /// Of each sequence and position: keys and values, which the cache holds rounded.
     committed: Vec<Vec<[Vec<f32>; 2]>>,
 }
 
@@ -78,7 +84,8 @@ impl Random {
         };
         let rotated = self.of(&[head_dim, head_dim, head_dim / 4 * 2, 0]);
         let (with_norms, with_sinks) = (self.below(2) == 0, self.below(3) == 0);
-        Kind { layer, rotated, with_norms, with_sinks }
+        let form = self.of(&FORMS);
+        Kind { layer, form, rotated, with_norms, with_sinks }
     }
 
     fn weights(&mut self, Kind { layer, .. }: Kind) -> Weights {
@@ -154,6 +161,8 @@ struct Way {
     processor: Processor,
     units: usize,
     spare_slots: usize,
+    /// Bytes before the caches, which stand anywhere.
+    bytes_before: usize,
     padding: usize,
     rows_per_write: usize,
     backwards: bool,
@@ -166,21 +175,25 @@ fn run(kind: Kind, weights: &Weights, trees: &Trees, cuts: &[usize], way: Way) -
     let most_committed = *trees.lengths.iter().max().expect("there are sequences") as usize;
     let slots = most_committed + num_nodes + way.spare_slots;
     // What nobody has written may be anything.
-    let stale = |index: usize| [f32::NAN, f32::INFINITY, 3.0e38, 1.0][index % 4];
-    let size = trees.lengths.len() * layer.kv_heads * slots * dim;
-    let mut caches: [Vec<f32>; 2] = [0; 2].map(|_| (0..size).map(stale).collect());
+    let stale = [f32::NAN, f32::INFINITY, 3.0e38, 1.0].map(f32::to_ne_bytes);
+    let stale = |index: usize| stale.as_flattened()[index % size_of_val(&stale)];
+    let (before, row_bytes) = (way.bytes_before, kind.form.row_bytes(dim));
+    let size = before + trees.lengths.len() * layer.kv_heads * slots * row_bytes;
+    let mut caches: [Vec<u8>; 2] = [0; 2].map(|_| (0..size).map(stale).collect());
     for (sequence, tokens) in trees.committed.iter().enumerate() {
         for (slot, token) in tokens.iter().enumerate() {
             for (cache, numbers) in caches.iter_mut().zip(token) {
                 for (kv_head, numbers) in numbers.chunks(dim).enumerate() {
-                    let at = ((sequence * layer.kv_heads + kv_head) * slots + slot) * dim;
-                    cache[at..at + dim].copy_from_slice(numbers);
+                    let row = (sequence * layer.kv_heads + kv_head) * slots + slot;
+                    let at = before + row * row_bytes;
+                    cache[at..at + row_bytes].copy_from_slice(&stored(kind.form, numbers));
                 }
             }
         }
     }
     let [key, value] = &mut caches;
-    let cache = Cache { key: key.as_mut_ptr(), value: value.as_mut_ptr(), slots };
+    let (key, value) = (key[before..].as_mut_ptr(), value[before..].as_mut_ptr());
+    let cache = Cache { key, value, slots, form: kind.form };
     let mut given = Vec::new();
     for part in [&[0], cuts, &[num_nodes]].concat().windows(2) {
         let (first, real) = (part[0], part[1] - part[0]);
@@ -228,6 +241,66 @@ fn run(kind: Kind, weights: &Weights, trees: &Trees, cuts: &[usize], way: Way) -
         given.extend(attended.chunks(width).take(real).map(<[f32]>::to_vec));
     }
     given
+}
+
+/// All float16 that are positive and finite, ascending.
+static HALVES: LazyLock<Vec<f64>> = LazyLock::new(|| {
+    let half = |bits: i32| match (bits >> 10, f64::from(bits & 0x3ff)) {
+        (0, rest) => rest * 2f64.powi(-24),
+        (exponent, rest) => (1.0 + rest / 1024.0) * 2f64.powi(exponent - 15),
+    };
+    (0..0x7c00).map(half).collect()
+});
+
+/// The row of a head in a cache.
+fn stored(form: Form, x: &[f32]) -> Vec<u8> {
+    match form {
+        Form::Float32 => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+        Form::Float16 => x.iter().flat_map(|x| nearest_half(*x).to_ne_bytes()).collect(),
+        Form::Integer8 => {
+            let largest = x.iter().fold(0.0, |most: f32, x| match x.is_nan() || most.is_nan() {
+                true => f32::NAN,
+                false => most.max(x.abs()),
+            });
+            let integer = |x: &f32| (x * (127.0 / largest)).round_ties_even() as i8 as u8;
+            let scale = (largest / 127.0).to_ne_bytes();
+            x.iter().map(integer).chain(scale).collect()
+        }
+    }
+}
+
+fn nearest_half(x: f32) -> u16 {
+    let sign = if x.is_sign_negative() { 0x8000 } else { 0 };
+    if !x.is_finite() {
+        return sign | if x.is_nan() { 0x7e00 } else { 0x7c00 };
+    }
+    let size = f64::from(x.abs());
+    let above = HALVES.partition_point(|half| *half < size).min(HALVES.len() - 1);
+    let below = above.saturating_sub(1);
+    let (up, down) = (HALVES[above] - size, size - HALVES[below]);
+    sign | if up < down || up == down && above % 2 == 0 { above } else { below } as u16
+}
+
+/// What a cache holds of a head's numbers.
+fn rounded(form: Form, x: &[f32]) -> Vec<f32> {
+    let row = stored(form, x);
+    let half = |bytes: [u8; 2]| {
+        let half = u16::from_ne_bytes(bytes);
+        let size = match half & 0x7fff {
+            0x7c00 => f32::INFINITY,
+            bits => HALVES.get(usize::from(bits)).map_or(f32::NAN, |size| *size as f32),
+        };
+        if half & 0x8000 == 0 { size } else { -size }
+    };
+    match form {
+        Form::Float32 => x.to_vec(),
+        Form::Float16 => row.as_chunks().0.iter().map(|bytes| half(*bytes)).collect(),
+        Form::Integer8 => {
+            let (integers, scale) = row.split_last_chunk().expect("there is a scale");
+            let scale = f32::from_ne_bytes(*scale);
+            integers.iter().map(|integer| f32::from(*integer as i8) * scale).collect()
+        }
+    }
 }
 
 /// A twin's number: float32 with the kernel's powers, or float64 with the true ones.
@@ -354,7 +427,8 @@ fn twin<N: Number>(kind: Kind, weights: &Weights, trees: &Trees, node: usize) ->
     for head in 0..layer.heads {
         let kv_head = head / (layer.heads / layer.kv_heads);
         let of = |numbers: &[f32], head: usize| numbers[head * dim..(head + 1) * dim].to_vec();
-        let numbers = |x: Vec<f32>| x.into_iter().map(N::from).collect::<Vec<N>>();
+        let numbers =
+            |x: Vec<f32>| rounded(kind.form, &x).into_iter().map(N::from).collect::<Vec<N>>();
         let mut query: Vec<N> = prepared(kind, &of(&token.row, head), &weights.query_norm, token);
         let bounded = layer.softcap != 0.0;
         let bound = if bounded { N::from(1.0 / layer.softcap) } else { N::log2_e() };
@@ -369,7 +443,12 @@ fn twin<N: Number>(kind: Kind, weights: &Weights, trees: &Trees, node: usize) ->
             let token = &trees.tokens[*node];
             let key = of(&token.row, layer.heads + kv_head);
             let value = of(&token.row, layer.heads + layer.kv_heads + kv_head);
-            [prepared(kind, &key, &weights.key_norm, token), numbers(value)]
+            let key = match kind.form {
+                Form::Float32 => prepared(kind, &key, &weights.key_norm, token),
+                // Of another number before, another one might be the nearest.
+                _ => numbers(prepared::<f32>(kind, &key, &weights.key_norm, token)),
+            };
+            [key, numbers(value)]
         }));
         let (zero, window) = (N::from(0.0), layer.window);
         let first = if window == 0 { 0 } else { seen.len().saturating_sub(window) };
@@ -428,6 +507,7 @@ fn way(random: &mut Random) -> Way {
         processor: random.of(&Processor::all()),
         units: random.of(&[1, 2, 5, 16, 1000]),
         spare_slots: random.below(40),
+        bytes_before: random.of(&[0, 1, 2, 64]),
         padding: random.below(3),
         rows_per_write: 1 + random.below(9),
         backwards: random.below(2) == 0,
@@ -518,10 +598,13 @@ fn heads_of_all_sizes_have_the_same_bits_everywhere() {
         kind.rotated = head_dim / 2 * 2;
         let weights = random.weights(kind);
         let trees = random.trees(kind, 30, 70);
-        for processor in Processor::all() {
-            let other = Way { processor, ..way(&mut random) };
-            for (node, row) in run(kind, &weights, &trees, &[], other).iter().enumerate() {
-                assert_eq!(bits(row), bits(&twin::<f32>(kind, &weights, &trees, node)));
+        for form in FORMS {
+            let kind = Kind { form, ..kind };
+            for processor in Processor::all() {
+                let other = Way { processor, ..way(&mut random) };
+                for (node, row) in run(kind, &weights, &trees, &[], other).iter().enumerate() {
+                    assert_eq!(bits(row), bits(&twin::<f32>(kind, &weights, &trees, node)));
+                }
             }
         }
     }
@@ -609,3 +692,47 @@ fn powers_are_near_the_true_ones_on_every_processor() {
         assert!((f64::from(tangent[0]) - f64::from(x).tanh()).abs() < 2.4e-7, "{x}");
     }
 }
+
+/// Checksums of steps over random trees: bits that do not hang on the processor, the system or the
+/// compiler.
+#[test]
+fn bits_are_those_of_every_machine() {
+    for (seed, expected) in (0..).zip(CHECKSUMS) {
+        let mut random = Random(seed);
+        let kind = random.kind();
+        let weights = random.weights(kind);
+        let mut trees = random.trees(kind, 40, 150);
+        for token in &mut trees.tokens {
+            // Sines are the system's.
+            token.cos = random.numbers(kind.rotated / 2, 1.0);
+            token.sin = random.numbers(kind.rotated / 2, 1.0);
+        }
+        for processor in Processor::all() {
+            let way = Way {
+                processor,
+                units: 5,
+                spare_slots: 3,
+                padding: 2,
+                rows_per_write: 4,
+                backwards: false,
+                bytes_before: 0,
+            };
+            let mut checksum = crc32fast::Hasher::new();
+            for number in run(kind, &weights, &trees, &[], way).concat() {
+                checksum.update(&number.to_bits().to_le_bytes());
+            }
+            assert_eq!(checksum.finalize(), expected, "{kind:?} on {}", processor.name());
+        }
+    }
+}
+
+const CHECKSUMS: [u32; 8] = [
+    0x8726_5c11,
+    0xa049_7ea7,
+    0x24e6_94de,
+    0x892a_c594,
+    0xe476_fd33,
+    0x9aa3_556a,
+    0xc061_a70d,
+    0x7e3b_ab6f,
+];

@@ -21,7 +21,10 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     type Integers = [__m256i; 2];
     type Bytes = [__m256i; 2];
     const VECTORS: usize = 1;
-    const ROWS: usize = 4;
+    /// Without integer products sums of 16 bits.
+    type Partial = [__m256i; 2];
+    const ROWS: usize = 6;
+    const LESS: i32 = if WITH_VNNI { 0 } else { 128 };
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [__m256; 2] {
@@ -157,6 +160,16 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn widened_signed(from: *const i8) -> [__m256i; 2] {
+        unsafe {
+            [
+                _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())),
+                _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+            ]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn field(x: [__m256i; 2], from: u32, mask: i32, to: u32) -> [__m256i; 2] {
         unsafe { [field(x[0], from, mask, to), field(x[1], from, mask, to)] }
     }
@@ -167,20 +180,38 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dot(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
-        let four = unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) };
-        let four = [four; 2];
-        if WITH_VNNI {
-            return both!(_mm256_dpbusd_avx_epi32(sum, weights, four));
-        }
-        both!(dot(sum, weights, four))
+    fn most_dots(most: i32) -> usize {
+        // A lane of 16 bits gets two products at a time.
+        if WITH_VNNI { usize::MAX } else { i16::MAX as usize / (2 * 127 * most as usize) }
     }
 
     #[inline(always)]
-    unsafe fn dot_small(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
-        let four = unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) };
-        let four = [four; 2];
-        both!(dot_small(sum, weights, four))
+    unsafe fn open(sum: [__m256i; 2]) -> [__m256i; 2] {
+        if WITH_VNNI { sum } else { [unsafe { _mm256_setzero_si256() }; 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn dot(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+        let four = [unsafe { fours(x) }; 2];
+        if WITH_VNNI {
+            return both!(_mm256_dpbusd_avx_epi32(sum, weights, four));
+        }
+        let pairs = both!(_mm256_maddubs_epi16(weights, four));
+        both!(_mm256_add_epi16(sum, pairs))
+    }
+
+    #[inline(always)]
+    unsafe fn close(sum: [__m256i; 2], products: [__m256i; 2]) -> [__m256i; 2] {
+        if WITH_VNNI { products } else { both!(add_pairs(sum, products)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_large(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+        let four = [unsafe { fours(x) }; 2];
+        if WITH_VNNI {
+            return both!(_mm256_dpbusd_avx_epi32(sum, weights, four));
+        }
+        both!(dot_signed(sum, weights, four))
     }
 
     #[inline(always)]
@@ -326,26 +357,25 @@ unsafe fn high(both: __m256i) -> __m256i {
     unsafe { low(_mm256_srli_epi16::<4>(both)) }
 }
 
-/// Pairs of products of a byte of up to 255 do not fit into 16 bits, so its halves are multiplied
-/// one after the other: they fit, and the sums are exact.
+/// Four bytes, in all lanes.
 #[inline(always)]
-unsafe fn dot(sum: __m256i, weights: __m256i, four: __m256i) -> __m256i {
-    unsafe {
-        let ones = _mm256_set1_epi16(1);
-        let lower = _mm256_maddubs_epi16(low(weights), four);
-        let higher = _mm256_maddubs_epi16(high(weights), four);
-        let sixteen = _mm256_set1_epi16(16);
-        let lower = _mm256_madd_epi16(lower, ones);
-        let higher = _mm256_madd_epi16(higher, sixteen);
-        _mm256_add_epi32(sum, _mm256_add_epi32(lower, higher))
-    }
+unsafe fn fours(x: *const i8) -> __m256i {
+    unsafe { _mm256_set1_epi32(x.cast::<i32>().read_unaligned()) }
 }
 
-/// Pairs of products of a byte of up to 127 do.
+/// Adds both halves of a lane.
 #[inline(always)]
-unsafe fn dot_small(sum: __m256i, weights: __m256i, four: __m256i) -> __m256i {
+unsafe fn add_pairs(sum: __m256i, pairs: __m256i) -> __m256i {
+    unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
+}
+
+/// Pairs of products of a byte of up to 255 do not fit into 16 bits, those of one from -128 to 127
+/// do: of its magnitude with bytes that have its sign.
+#[inline(always)]
+unsafe fn dot_signed(sum: __m256i, weights: __m256i, four: __m256i) -> __m256i {
     unsafe {
-        let pairs = _mm256_maddubs_epi16(weights, four);
-        _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        let signed = _mm256_xor_si256(weights, _mm256_set1_epi8(i8::MIN));
+        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(four, signed));
+        add_pairs(sum, pairs)
     }
 }

@@ -13,7 +13,9 @@ impl Lanes for Avx512 {
     type Integers = __m512i;
     type Bytes = __m512i;
     const VECTORS: usize = 4;
+    type Partial = __m512i;
     const ROWS: usize = 12;
+    const LESS: i32 = 0;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -161,6 +163,11 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn widened_signed(from: *const i8) -> __m512i {
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
     unsafe fn field(x: __m512i, from: u32, mask: i32, to: u32) -> __m512i {
         unsafe {
             let shifted = _mm512_srl_epi32(x, _mm_cvtsi32_si128(from as i32));
@@ -175,11 +182,31 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn most_dots(_: i32) -> usize {
+        usize::MAX
+    }
+
+    #[inline(always)]
+    unsafe fn open(sum: __m512i) -> __m512i {
+        sum
+    }
+
+    #[inline(always)]
     unsafe fn dot(sum: __m512i, weights: __m512i, x: *const i8) -> __m512i {
         unsafe {
             let four = _mm512_set1_epi32(x.cast::<i32>().read_unaligned());
             _mm512_dpbusd_epi32(sum, weights, four)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn close(_: __m512i, products: __m512i) -> __m512i {
+        products
+    }
+
+    #[inline(always)]
+    unsafe fn dot_large(sum: __m512i, weights: __m512i, x: *const i8) -> __m512i {
+        unsafe { Self::dot(sum, weights, x) }
     }
 
     #[inline(always)]

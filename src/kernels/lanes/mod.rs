@@ -21,7 +21,7 @@ mod portable;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
-pub use portable::Portable;
+pub use portable::{Portable, half_to_float};
 
 /// Numbers of an operation.
 pub const WIDTH: usize = 16;
@@ -42,10 +42,14 @@ pub trait Lanes: Copy {
     type Integers: Copy;
     /// 64 bytes, four for each lane.
     type Bytes: Copy;
+    /// A sum of products of bytes for each lane, as narrow as the processor makes them.
+    type Partial: Copy;
     /// How many of a row's `Floats` registers hold for six rows, with what is added to them.
     const VECTORS: usize;
-    /// For how many rows registers hold `Floats`, with what is multiplied by them.
+    /// For how many rows registers hold sums of products of bytes, with what is multiplied.
     const ROWS: usize;
+    /// What `dot_large` takes off each weight.
+    const LESS: i32;
 
     /// `x` in all lanes.
     unsafe fn splat(x: f32) -> Self::Floats;
@@ -93,17 +97,23 @@ pub trait Lanes: Copy {
     unsafe fn looked_up(x: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
     /// 16 bytes, as numbers from 0 to 255.
     unsafe fn widened(from: *const u8) -> Self::Integers;
+    /// 16 bytes, as numbers from -128 to 127.
+    unsafe fn widened_signed(from: *const i8) -> Self::Integers;
     /// The bits `mask` from bit `from` on, moved to bit `to`.
     unsafe fn field(x: Self::Integers, from: u32, mask: i32, to: u32) -> Self::Integers;
     /// `a + b`.
     unsafe fn add_integers(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Adds to each lane the products of its four unsigned bytes with the four signed ones at `x`.
-    unsafe fn dot(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
-    /// The same, of unsigned bytes up to 127.
-    #[inline(always)]
-    unsafe fn dot_small(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers {
-        unsafe { Self::dot(sum, weights, x) }
-    }
+    /// How many products a `Partial` takes of weights up to `most`, which is 64 or less.
+    fn most_dots(most: i32) -> usize;
+    /// No products yet, of which the sum will be added to `sum`.
+    unsafe fn open(sum: Self::Integers) -> Self::Partial;
+    /// Adds to each lane the products of its four weights, as unsigned bytes, with the four signed
+    /// ones at `x`, which are above -128.
+    unsafe fn dot(sum: Self::Partial, weights: Self::Bytes, x: *const i8) -> Self::Partial;
+    /// `sum`, which was there at the beginning, and all products.
+    unsafe fn close(sum: Self::Integers, products: Self::Partial) -> Self::Integers;
+    /// As `dot`, of weights up to 255, of which each is taken [`Lanes::LESS`] smaller.
+    unsafe fn dot_large(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
     /// Rounds 32 numbers to 8 bits, in steps of a 127th of the largest, to `to`; ties to even. Returns
     /// the largest, or what is no number, and the sums of the first and the last sixteen. Where that
     /// largest is no number or infinite, or too small to divide by, integers are 0.
@@ -159,6 +169,19 @@ impl Processor {
     pub fn best() -> Self {
         static BEST: OnceLock<Processor> = OnceLock::new();
         *BEST.get_or_init(|| *Self::all().last().expect("each machine has one"))
+    }
+
+    /// For how many rows its registers hold sums of products of bytes.
+    pub fn rows(self) -> usize {
+        match self.0 {
+            Kind::Portable => Portable::ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => Avx2::<false>::ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => Avx2::<true>::ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => Avx512::ROWS,
+        }
     }
 
     /// What its kernels use, in words.

@@ -11,7 +11,9 @@ impl Lanes for Portable {
     type Integers = [i32; WIDTH];
     type Bytes = [u8; 4 * WIDTH];
     const VECTORS: usize = 1;
+    type Partial = [i32; WIDTH];
     const ROWS: usize = 4;
+    const LESS: i32 = 0;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; WIDTH] {
@@ -130,6 +132,11 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn widened_signed(from: *const i8) -> [i32; WIDTH] {
+        unsafe { from.cast::<[i8; WIDTH]>().read() }.map(i32::from)
+    }
+
+    #[inline(always)]
     unsafe fn field(x: [i32; WIDTH], from: u32, mask: i32, to: u32) -> [i32; WIDTH] {
         x.map(|x| (x >> from & mask) << to)
     }
@@ -140,12 +147,32 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn most_dots(_: i32) -> usize {
+        usize::MAX
+    }
+
+    #[inline(always)]
+    unsafe fn open(sum: [i32; WIDTH]) -> [i32; WIDTH] {
+        sum
+    }
+
+    #[inline(always)]
     unsafe fn dot(sum: [i32; WIDTH], weights: [u8; 4 * WIDTH], x: *const i8) -> [i32; WIDTH] {
         let x = unsafe { x.cast::<[i8; 4]>().read() };
         std::array::from_fn(|lane| {
             let products = (0..4).map(|at| i32::from(weights[4 * lane + at]) * i32::from(x[at]));
             sum[lane] + products.sum::<i32>()
         })
+    }
+
+    #[inline(always)]
+    unsafe fn close(_: [i32; WIDTH], products: [i32; WIDTH]) -> [i32; WIDTH] {
+        products
+    }
+
+    #[inline(always)]
+    unsafe fn dot_large(sum: [i32; WIDTH], weights: [u8; 4 * WIDTH], x: *const i8) -> [i32; WIDTH] {
+        unsafe { Self::dot(sum, weights, x) }
     }
 
     #[inline(always)]
@@ -175,7 +202,7 @@ impl Lanes for Portable {
 }
 
 /// A float16 as float32, which holds all of them.
-fn half_to_float(half: u16) -> f32 {
+pub fn half_to_float(half: u16) -> f32 {
     let sign = u32::from(half & 0x8000) << 16;
     let magnitude = u32::from(half & 0x7fff) << 13;
     let float = match half & 0x7c00 {

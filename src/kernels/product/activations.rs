@@ -6,12 +6,9 @@
 
 use std::ops::Range;
 
-use super::BLOCK;
 use super::source::{Gate, GatedRow, NormedRow, PlainRow, Row, Source};
-use crate::kernels::lanes::{LARGEST, Lanes, WIDTH};
-
-/// Most rows of a tile: as many sums of sixteen outputs as a processor's registers hold.
-pub const MOST_ROWS: usize = 12;
+use super::{BLOCK, floats};
+use crate::kernels::lanes::{LARGEST, Lanes, Processor, WIDTH};
 
 /// Bytes of a row's block: 32 integers, the scale, minus eight times the integers' sum, the scaled
 /// sum, and minus four times the sums of both halves.
@@ -24,17 +21,20 @@ pub struct Tiling {
     columns: usize,
     blocks: usize,
     is_float: bool,
+    /// Most rows of a tile.
+    most: usize,
 }
 
 impl Tiling {
-    /// Of `rows` rows of `columns` numbers, rounded or floats.
-    pub fn new(rows: usize, columns: usize, is_float: bool) -> Self {
-        Self { rows, columns, blocks: columns.div_ceil(BLOCK), is_float }
+    /// Of `rows` rows of `columns` numbers, rounded or floats, for a processor.
+    pub fn new(rows: usize, columns: usize, is_float: bool, processor: Processor) -> Self {
+        let most = if is_float { floats::MOST_ROWS } else { processor.rows() };
+        Self { rows, columns, blocks: columns.div_ceil(BLOCK), is_float, most }
     }
 
     /// Tiles of all rows.
     pub fn num_tiles(self) -> usize {
-        self.rows.div_ceil(MOST_ROWS)
+        self.rows.div_ceil(self.most)
     }
 
     /// Rows of all tiles.

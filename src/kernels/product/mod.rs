@@ -18,6 +18,8 @@ use std::ops::Range;
 
 pub use self::activations::Tiling;
 use self::activations::{Tile, pack};
+pub use self::floats::SIDE_BY_SIDE;
+use self::floats::{FloatForm, multiply_on as multiply_floats_on, read_on as read_floats_on};
 pub use self::panels::to_panels;
 pub use self::source::{Gate, Source};
 use self::tile::Form;
@@ -47,6 +49,17 @@ pub struct Added<'a> {
     pub residual: Option<&'a [f32]>,
 }
 
+impl Added<'_> {
+    /// From an output on, whose product in a row is `at` in the destination.
+    #[inline(always)]
+    fn from(self, output: usize, at: usize) -> Self {
+        Self {
+            bias: self.bias.map(|bias| &bias[output..]),
+            residual: self.residual.map(|residual| &residual[at..]),
+        }
+    }
+}
+
 /// Where products go: to columns of rows.
 #[derive(Clone, Copy)]
 pub struct Destination {
@@ -71,16 +84,16 @@ on_processor! {
     )
 }
 
-/// Calls a function with the form of a type of weights.
+/// Calls a function with the form of a type of weights, one for blocks or one for floats.
 macro_rules! by_form {
-    ($kind:expr, $function:ident($($argument:expr),* $(,)?)) => {
+    ($kind:expr, $blocks:ident or $floats:ident, ($($argument:expr),* $(,)?)) => {
         by_form!(
-            $kind, $function, ($($argument),*),
-            tile: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4,
-            floats: F16 BF16 F32
+            $kind, ($($argument),*),
+            $blocks, tile: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4;
+            $floats, floats: F16 BF16 F32
         )
     };
-    ($kind:expr, $function:ident, $arguments:tt, $($module:ident: $($name:ident)*),*) => {
+    ($kind:expr, $arguments:tt, $($function:ident, $module:ident: $($name:ident)*);*) => {
         match $kind {
             $($(WeightType::$name => by_form!(@ $function::<$module::$name>, $arguments),)*)*
         }
@@ -104,7 +117,11 @@ pub unsafe fn multiply(
     to: Destination,
 ) {
     unsafe {
-        by_form!(weights.kind, multiply_form(processor, packed, tiling, weights, panels, added, to))
+        by_form!(
+            weights.kind,
+            multiply_blocks or multiply_floats,
+            (processor, packed, tiling, weights, panels, added, to)
+        )
     }
 }
 
@@ -114,7 +131,23 @@ on_processor! {
     /// # Safety
     ///
     /// As of it.
-    multiply_form<W: Form> = multiply_on(
+    multiply_blocks<W: Form> = multiply_on(
+        packed: *const u8,
+        tiling: Tiling,
+        weights: Weights<'_>,
+        panels: Range<usize>,
+        added: Added<'_>,
+        destination: Destination,
+    )
+}
+
+on_processor! {
+    /// As [`multiply`].
+    ///
+    /// # Safety
+    ///
+    /// As of it.
+    multiply_floats<W: FloatForm> = multiply_floats_on(
         packed: *const u8,
         tiling: Tiling,
         weights: Weights<'_>,
@@ -141,27 +174,30 @@ unsafe fn multiply_on<L: Lanes, W: Form>(
         for tile in 0..tiling.num_tiles() {
             let rows = tiling.rows(tile);
             let start = rows.start * destination.stride + first;
-            let added = Added {
-                bias: added.bias.map(|bias| &bias[first..]),
-                residual: added.residual.map(|residual| &residual[start..]),
-            };
+            let added = added.from(first, start);
             unsafe {
                 let at = Destination { to: destination.to.add(start), ..destination };
                 let tile = Tile::new(packed, tiling, tile);
                 let panel = panel.as_ptr();
                 match rows.len() {
                     1 => write::<L, W, 1>(panel, columns, tile, outputs, added, at),
-                    2 => write::<L, W, 2>(panel, columns, tile, outputs, added, at),
-                    3 => write::<L, W, 3>(panel, columns, tile, outputs, added, at),
-                    4 => write::<L, W, 4>(panel, columns, tile, outputs, added, at),
-                    5 => write::<L, W, 5>(panel, columns, tile, outputs, added, at),
-                    6 => write::<L, W, 6>(panel, columns, tile, outputs, added, at),
-                    7 => write::<L, W, 7>(panel, columns, tile, outputs, added, at),
-                    8 => write::<L, W, 8>(panel, columns, tile, outputs, added, at),
-                    9 => write::<L, W, 9>(panel, columns, tile, outputs, added, at),
-                    10 => write::<L, W, 10>(panel, columns, tile, outputs, added, at),
-                    11 => write::<L, W, 11>(panel, columns, tile, outputs, added, at),
-                    12 => write::<L, W, 12>(panel, columns, tile, outputs, added, at),
+                    2 if L::ROWS >= 2 => write::<L, W, 2>(panel, columns, tile, outputs, added, at),
+                    3 if L::ROWS >= 3 => write::<L, W, 3>(panel, columns, tile, outputs, added, at),
+                    4 if L::ROWS >= 4 => write::<L, W, 4>(panel, columns, tile, outputs, added, at),
+                    5 if L::ROWS >= 5 => write::<L, W, 5>(panel, columns, tile, outputs, added, at),
+                    6 if L::ROWS >= 6 => write::<L, W, 6>(panel, columns, tile, outputs, added, at),
+                    7 if L::ROWS >= 7 => write::<L, W, 7>(panel, columns, tile, outputs, added, at),
+                    8 if L::ROWS >= 8 => write::<L, W, 8>(panel, columns, tile, outputs, added, at),
+                    9 if L::ROWS >= 9 => write::<L, W, 9>(panel, columns, tile, outputs, added, at),
+                    10 if L::ROWS >= 10 => {
+                        write::<L, W, 10>(panel, columns, tile, outputs, added, at)
+                    }
+                    11 if L::ROWS >= 11 => {
+                        write::<L, W, 11>(panel, columns, tile, outputs, added, at)
+                    }
+                    12 if L::ROWS >= 12 => {
+                        write::<L, W, 12>(panel, columns, tile, outputs, added, at)
+                    }
                     _ => unreachable!("a tile has as many rows"),
                 }
             }
@@ -180,37 +216,51 @@ unsafe fn write<L: Lanes, W: Form, const R: usize>(
 ) {
     unsafe {
         let sums = W::products::<L, R>(panel, columns, tile);
-        for (row, mut sum) in sums.into_iter().enumerate() {
+        for (row, sum) in sums.into_iter().enumerate() {
             let at = row * destination.stride;
-            if let Some(bias) = added.bias {
-                sum = L::add(sum, some::<L>(bias, outputs));
-            }
-            if let Some(residual) = added.residual {
-                sum = L::add(sum, some::<L>(&residual[at..], outputs));
-            }
-            let to = destination.to.add(at);
-            if outputs == WIDTH {
-                L::store(to, sum);
-            } else {
-                let mut all = [0.0; WIDTH];
-                L::store(all.as_mut_ptr(), sum);
-                to.copy_from_nonoverlapping(all.as_ptr(), outputs);
-            }
+            let sum = finish::<L>(sum, added.from(0, at), outputs);
+            store::<L>(destination.to.add(at), sum, outputs);
         }
+    }
+}
+
+/// The sums of the first `count` outputs with what is added to them.
+#[inline(always)]
+unsafe fn finish<L: Lanes>(mut sum: L::Floats, added: Added<'_>, count: usize) -> L::Floats {
+    unsafe {
+        if let Some(bias) = added.bias {
+            sum = L::add(sum, some::<L>(bias[..count].as_ptr(), count));
+        }
+        if let Some(residual) = added.residual {
+            sum = L::add(sum, some::<L>(residual[..count].as_ptr(), count));
+        }
+        sum
     }
 }
 
 /// The first `count` numbers, and zeros.
 #[inline(always)]
-unsafe fn some<L: Lanes>(from: &[f32], count: usize) -> L::Floats {
-    let mut all = [0.0; WIDTH];
-    let from = &from[..count];
+unsafe fn some<L: Lanes>(from: *const f32, count: usize) -> L::Floats {
     unsafe {
         if count == WIDTH {
-            return L::load(from.as_ptr());
+            return L::load(from);
         }
-        all[..count].copy_from_slice(from);
+        let mut all = [0.0; WIDTH];
+        all.as_mut_ptr().copy_from_nonoverlapping(from, count);
         L::load(all.as_ptr())
+    }
+}
+
+/// Writes the first `count` numbers.
+#[inline(always)]
+unsafe fn store<L: Lanes>(to: *mut f32, x: L::Floats, count: usize) {
+    unsafe {
+        if count == WIDTH {
+            return L::store(to, x);
+        }
+        let mut all = [0.0; WIDTH];
+        L::store(all.as_mut_ptr(), x);
+        to.copy_from_nonoverlapping(all.as_ptr(), count);
     }
 }
 
@@ -234,7 +284,9 @@ pub fn read_rows(
         assert!(*number < outputs, "there is no row {number} of {outputs}");
         let panel = panels[number / WIDTH * bytes..][..bytes].as_ptr();
         // SAFETY: the panel holds that many columns.
-        unsafe { by_form!(kind, read_form(processor, panel, number % WIDTH, to)) }
+        unsafe {
+            by_form!(kind, read_blocks or read_floats, (processor, panel, number % WIDTH, to))
+        }
     }
 }
 
@@ -244,7 +296,16 @@ on_processor! {
     /// # Safety
     ///
     /// The panel has as many columns as `to`.
-    read_form<W: Form> = read_on(panel: *const u8, lane: usize, to: &mut [f32])
+    read_blocks<W: Form> = read_on(panel: *const u8, lane: usize, to: &mut [f32])
+}
+
+on_processor! {
+    /// As [`read_blocks`].
+    ///
+    /// # Safety
+    ///
+    /// As of it.
+    read_floats<W: FloatForm> = read_floats_on(panel: *const u8, lane: usize, to: &mut [f32])
 }
 
 #[inline(always)]

@@ -53,7 +53,7 @@ impl Matrix {
         rows: usize,
         ranges: usize,
     ) -> Vec<f32> {
-        let tiling = Tiling::new(rows, self.columns, self.kind.is_float());
+        let tiling = Tiling::new(rows, self.columns, self.kind.is_float(), processor);
         let mut packed = vec![0xa5; tiling.num_bytes()];
         let mut products = vec![f32::NAN; rows * self.outputs];
         let weights = Weights { kind: self.kind, outputs: self.outputs, panels: &self.panels };
@@ -256,6 +256,44 @@ fn rows_are_read_out_of_panels() {
     }
 }
 
+/// So many columns are multiplied in three parts, between which sums wait in the destination.
+#[test]
+fn parts_of_columns_change_no_bit_and_what_is_added_comes_last_and_once() {
+    let (outputs, columns, most) = (37, 1100, 14);
+    let mut random = random(13);
+    let bias = numbers(outputs, &mut random);
+    let residual = numbers(most * outputs, &mut random);
+    let x = numbers(most * columns, &mut random);
+    for kind in WeightType::ALL.into_iter().filter(|kind| kind.is_float()) {
+        let matrix = Matrix::new(kind, outputs, columns, &mut random);
+        // A row alone is multiplied at once.
+        let alone: Vec<f32> = x
+            .chunks(columns)
+            .flat_map(|row| matrix.times(Processor::all()[0], row, 1))
+            .zip(bias.iter().cycle().zip(&residual))
+            .map(|(product, (bias, residual))| (product + bias) + residual)
+            .collect();
+        for processor in Processor::all() {
+            for rows in 1..=most {
+                let tiling = Tiling::new(rows, columns, true, processor);
+                let mut packed = vec![0xa5; tiling.num_bytes()];
+                let mut products = vec![f32::NAN; rows * outputs];
+                let weights = Weights { kind, outputs, panels: &matrix.panels };
+                let added = Added { bias: Some(&bias), residual: Some(&residual) };
+                let to = Destination { to: products.as_mut_ptr(), stride: outputs };
+                let source = Source::Plain(&x[..rows * columns]);
+                // SAFETY: all have their sizes, and there is one thread.
+                unsafe {
+                    let to_pack = packed.as_mut_ptr();
+                    round_rows(processor, source, columns, tiling, 0..rows, to_pack);
+                    multiply(processor, to_pack, tiling, weights, 0..3, added, to);
+                }
+                assert_eq!(bits(&products), bits(&alone[..rows * outputs]), "{rows} rows");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_no_number_spoils_its_row_alone() {
     let mut random = random(7);
@@ -294,6 +332,25 @@ fn any_bits_are_rounded_alike() {
         };
         for processor in Processor::all() {
             assert!(of(processor).eq(of(Processor::all()[0])), "{x:?} on {}", processor.name());
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_are_exact() {
+    // What is narrow within a processor would overflow here first.
+    for kind in WeightType::ALL {
+        let columns = fitting(kind, 64);
+        for random in [0x5555_5555, 0x6aaa_aaaa, 0x7fff_ffff, 0x7f7f_7f7f, 0x0080_8080, 0] {
+            let matrix = Matrix::new(kind, 16, columns, || random);
+            for signs in [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]] {
+                let x: Vec<f32> = (0..columns).map(|column| signs[column % 2]).collect();
+                let expected = bits(&matrix.times(Processor::all()[0], &x, 1));
+                for processor in Processor::all() {
+                    let products = matrix.times(processor, &x, 1);
+                    assert_eq!(bits(&products), expected, "{kind:?} on {}", processor.name());
+                }
+            }
         }
     }
 }
@@ -369,3 +426,47 @@ fn no_bytes_of_weights_are_refused() {
         }
     }
 }
+
+/// Checksums of products of every type, of rows as they are, normed and gated: bits that do not hang on
+/// the processor, the system or the compiler.
+#[test]
+fn bits_are_those_of_every_machine() {
+    for (kind, expected) in WeightType::ALL.into_iter().zip(CHECKSUMS) {
+        let mut random = random(5);
+        let (rows, columns) = (7, fitting(kind, 200));
+        let matrix = Matrix::new(kind, 50, columns, &mut random);
+        let x = numbers(rows * 2 * columns, &mut random);
+        let weight = numbers(columns, &mut random);
+        let plain = Source::Plain(&x[..rows * columns]);
+        let normed = Source::Normed { x: &x[..rows * columns], weight: &weight, epsilon: EPSILON };
+        let sources = [plain, normed, Source::Gated(&x, Gate::Silu), Source::Gated(&x, Gate::Gelu)];
+        for processor in Processor::all() {
+            let mut checksum = crc32fast::Hasher::new();
+            for source in sources {
+                for product in matrix.times_of(processor, source, rows, 2) {
+                    checksum.update(&product.to_bits().to_le_bytes());
+                }
+            }
+            assert_eq!(checksum.finalize(), expected, "{kind:?} on {}", processor.name());
+        }
+    }
+}
+
+const CHECKSUMS: [u32; WeightType::ALL.len()] = [
+    0x4b3d_cf07,
+    0x178e_8728,
+    0x4e7d_c043,
+    0x419a_a270,
+    0xf607_c514,
+    0xe8d3_ee41,
+    0x202f_452e,
+    0x7e80_d945,
+    0xe8af_0b3f,
+    0x1294_aa09,
+    0x1001_3e0c,
+    0x9d38_12eb,
+    0x853a_e1f6,
+    0x167d_3379,
+    0xbc39_b9d2,
+    0x92d7_f3d1,
+];

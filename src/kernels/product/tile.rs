@@ -4,6 +4,8 @@
 //! blocks in their order, with a multiply and an add fused; what shares a scale is a sum of integers,
 //! and exact. So its bits are the same in every tile, on every thread and processor.
 
+use std::ops::Range;
+
 use super::BLOCK;
 use super::activations::Tile;
 use super::scales::{
@@ -120,26 +122,16 @@ unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
             for (part, scale) in scales[..parts].iter().enumerate() {
                 let mut integers = [L::splat_integer(0); R];
                 for (row, sum) in integers.iter_mut().enumerate() {
+                    let zero = zero::<L, W>();
                     let shift = if parts == 1 {
-                        W::Values::ZERO / 8 * tile.shift::<R>(row)
+                        zero / 8 * tile.shift::<R>(row)
                     } else {
-                        W::Values::ZERO / 4 * tile.half_shift::<R>(row, part)
+                        zero / 4 * tile.half_shift::<R>(row, part)
                     };
                     *sum = L::splat_integer(shift);
                 }
-                for pair in part * PAIRS / parts..(part + 1) * PAIRS / parts {
-                    let (first, second) = W::Values::pair::<L>(values, pair);
-                    for (row, sum) in integers.iter_mut().enumerate() {
-                        let x = tile.integers::<R>(row).add(8 * pair);
-                        if W::Values::IS_SMALL {
-                            *sum = L::dot_small(*sum, first, x);
-                            *sum = L::dot_small(*sum, second, x.add(4));
-                        } else {
-                            *sum = L::dot(*sum, first, x);
-                            *sum = L::dot(*sum, second, x.add(4));
-                        }
-                    }
-                }
+                let pairs = part * PAIRS / parts..(part + 1) * PAIRS / parts;
+                integers = dots::<L, W, R>(integers, values, tile, pairs);
                 for (row, (sum, integers)) in sums.iter_mut().zip(integers).enumerate() {
                     let step = tile.scale::<R>(row);
                     let factor = L::multiply(scale.factor, L::splat(step));
@@ -159,6 +151,66 @@ unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
         }
         sums
     }
+}
+
+/// Adds the products of some pairs of groups to sums.
+///
+/// # Safety
+///
+/// As of [`products`].
+#[inline(always)]
+unsafe fn dots<L: Lanes, W: BlockForm, const R: usize>(
+    mut sums: [L::Integers; R],
+    values: *const u8,
+    tile: Tile,
+    pairs: Range<usize>,
+) -> [L::Integers; R] {
+    unsafe {
+        if !is_small::<W>() {
+            for pair in pairs {
+                let (first, second) = W::Values::pair::<L>(values, pair);
+                for (index, weights) in [first, second].into_iter().enumerate() {
+                    for (row, sum) in sums.iter_mut().enumerate() {
+                        let x = tile.integers::<R>(row).add(8 * pair + 4 * index);
+                        *sum = L::dot_large(*sum, weights, x);
+                    }
+                }
+            }
+            return sums;
+        }
+        let together = (L::most_dots(W::Values::MOST) / 2).clamp(1, PAIRS);
+        for start in pairs.clone().step_by(together) {
+            let mut products = [L::open(sums[0]); R];
+            for (products, sum) in products.iter_mut().zip(sums) {
+                *products = L::open(sum);
+            }
+            for pair in start..pairs.end.min(start + together) {
+                let (first, second) = W::Values::pair::<L>(values, pair);
+                for (index, weights) in [first, second].into_iter().enumerate() {
+                    for (row, products) in products.iter_mut().enumerate() {
+                        let x = tile.integers::<R>(row).add(8 * pair + 4 * index);
+                        *products = L::dot(*products, weights, x);
+                    }
+                }
+            }
+            for (sum, products) in sums.iter_mut().zip(products) {
+                *sum = L::close(*sum, products);
+            }
+        }
+        sums
+    }
+}
+
+/// Whether values are so small that sums of products of two groups fit into 16 bits.
+#[inline(always)]
+fn is_small<W: BlockForm>() -> bool {
+    W::Values::MOST <= 64
+}
+
+/// What the values in products are more than the weights' integers.
+#[inline(always)]
+fn zero<L: Lanes, W: BlockForm>() -> i32 {
+    W::Values::ZERO - if is_small::<W>() { 0 } else { L::LESS }
 }
 
 /// As [`Form::read_row`].
@@ -204,7 +256,12 @@ unsafe fn column<L: Lanes, W: BlockForm>(
     scale: Scale<L>,
 ) -> L::Floats {
     unsafe {
-        let integers = L::dot(L::splat_integer(-W::Values::ZERO), values, one.as_ptr());
+        let start = L::splat_integer(-zero::<L, W>());
+        let integers = if is_small::<W>() {
+            L::close(start, L::dot(L::open(start), values, one.as_ptr()))
+        } else {
+            L::dot_large(start, values, one.as_ptr())
+        };
         let weights = L::multiply(L::to_floats(integers), scale.factor);
         if W::Scales::HAS_MINIMA { L::add(weights, scale.minimum) } else { weights }
     }

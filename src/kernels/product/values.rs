@@ -11,8 +11,8 @@ const VECTOR: usize = 4 * WIDTH;
 pub trait Values {
     /// What a value is more than the weight's integer.
     const ZERO: i32;
-    /// Whether no value is above 127.
-    const IS_SMALL: bool = true;
+    /// What no value is above.
+    const MOST: i32;
 
     /// The values of two groups, as unsigned bytes: sixteen outputs, eight inputs.
     ///
@@ -73,8 +73,21 @@ const fn above(zero: i32, integers: [i32; 16]) -> [u8; 16] {
     values
 }
 
+/// The largest of a table.
+const fn largest(values: [u8; 16]) -> i32 {
+    let (mut largest, mut at) = (0, 0);
+    while at < 16 {
+        if values[at] > largest {
+            largest = values[at];
+        }
+        at += 1;
+    }
+    largest as i32
+}
+
 impl<const ZERO: i32> Values for Four<ZERO> {
     const ZERO: i32 = ZERO;
+    const MOST: i32 = 15;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
@@ -84,6 +97,7 @@ impl<const ZERO: i32> Values for Four<ZERO> {
 
 impl<const ZERO: i32> Values for Five<ZERO> {
     const ZERO: i32 = ZERO;
+    const MOST: i32 = 31;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
@@ -93,7 +107,7 @@ impl<const ZERO: i32> Values for Five<ZERO> {
 
 impl Values for Eight {
     const ZERO: i32 = 128;
-    const IS_SMALL: bool = false;
+    const MOST: i32 = 255;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
@@ -106,6 +120,7 @@ impl Values for Eight {
 
 impl Values for Six {
     const ZERO: i32 = 32;
+    const MOST: i32 = 63;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
@@ -115,6 +130,7 @@ impl Values for Six {
 
 impl Values for Two {
     const ZERO: i32 = 0;
+    const MOST: i32 = 3;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
@@ -124,6 +140,7 @@ impl Values for Two {
 
 impl Values for Three {
     const ZERO: i32 = 4;
+    const MOST: i32 = 7;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
@@ -133,7 +150,7 @@ impl Values for Three {
 
 impl<T: Table> Values for Looked<T> {
     const ZERO: i32 = T::ZERO;
-    const IS_SMALL: bool = T::ZERO < 64;
+    const MOST: i32 = largest(T::VALUES);
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {

@@ -9,7 +9,7 @@ from checkpoints import exported, save_weights, write_checkpoint
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.tools.export.calibration.activations import watch_inputs
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
-from coordgen_rs.tools.export.cpu.compensation import compensated_blocks
+from coordgen_rs.tools.export.cpu.compensation import compensated_rows
 from coordgen_rs.tools.export.cpu.quantize import blocks_of, quantize_rows
 from dequantized import dequantized
 from graph_runner import GraphRunner, tokens
@@ -38,7 +38,7 @@ def test_compensated_blocks_change_the_outputs_less_than_rounding_alone(features
     mixing = rng.standard_normal((features, features)).astype(np.float32)
     rows = rng.standard_normal((300, features)).astype(np.float32) @ mixing
     weight = rng.standard_normal((24, features)).astype(np.float32)
-    integers = compensated_blocks(weight, rows).read_rows(0, 24)
+    integers = compensated_rows(weight, rows)
     compensated = dequantized(blocks_of(integers, 4, "w"), 4)
     alone = dequantized(quantize_rows(weight, 4, "w"), 4)
     errors = [
@@ -50,7 +50,7 @@ def test_compensated_blocks_change_the_outputs_less_than_rounding_alone(features
 def test_columns_that_are_always_zero_and_few_rows_are_no_trouble():
     weight = np.random.default_rng(2).standard_normal((6, 64)).astype(np.float32)
     for rows in (np.zeros((1, 64), np.float32), np.eye(1, 64, dtype=np.float32)):
-        integers = compensated_blocks(weight, rows).read_rows(0, 6)
+        integers = compensated_rows(weight, rows)
         assert np.isfinite(integers.scales).all()
         assert integers.values.max() <= 15
 
@@ -60,14 +60,14 @@ def test_weights_too_large_for_blocks_of_4_bits_are_refused():
     weight = np.ones((6, 64), np.float32)
     weight[3, 40] = 1e7
     with pytest.raises(CheckpointError, match="a layer holds weights too large for 4 bits"):
-        compensated_blocks(weight, rows)
+        compensated_rows(weight, rows)
 
 
 @pytest.mark.parametrize("size", [1e20, 1e30])
 def test_inputs_that_cannot_be_compensated_for_are_named(size):
     rows = np.full((4, 64), size, np.float32)
     with pytest.raises(CheckpointError, match="too large or too uneven to round weights"):
-        compensated_blocks(np.ones((6, 64), np.float32), rows)
+        compensated_rows(np.ones((6, 64), np.float32), rows)
 
 
 @pytest.mark.parametrize("options", [{"ffn": 100}, {"family": "qwen2"}], ids=str)

@@ -26,6 +26,8 @@ def repositories(tmp_path_factory):
     write_checkpoint(folder / "owner" / "odd", **small, hidden_act="relu")
     write_checkpoint(folder / "owner" / "gated", **small)
     (folder / "owner" / "gated" / "gated").touch()
+    (folder / "owner" / "part" / "f").mkdir(parents=True)
+    (folder / "owner" / "part" / "f" / "a-00001-of-00002.gguf").touch()
     texts = {"chat_template": {"chat_template": "x"}, "special_tokens_map": {"eos_token": "</s>"}}
     for name, content in texts.items():
         (folder / "owner" / "one" / f"{name}.json").write_text(json.dumps(content))
@@ -94,6 +96,7 @@ def test_what_the_hub_refuses_is_one_clear_line(tmp_path, repositories):
         "hf:owner/absent": "the hub has no such repository, or it is private",
         "hf:owner/one@v7": "the repository has no such revision",
         "hf:owner/one/a.gguf": "the repository has no file a.gguf",
+        "hf:owner/part/f/a-00001-of-00002.gguf": "the repository has no file f/a-00002-of-00002.",
         "hf:owner/gated": "is gated: accept its terms",
         "hf:owner/odd": "hidden_act = 'relu' is not supported",
     }
@@ -130,6 +133,11 @@ def test_names_have_parts(name, repository, file, revision):
 def test_malformed_names_are_refused(name):
     with pytest.raises(OptionError, match="must be hf:OWNER/NAME"):
         hub_name(Path(name))
+
+
+def test_a_part_behind_the_first_is_refused_with_the_name_of_the_first():
+    with pytest.raises(OptionError, match=r"part 2 of 3: give the first part, .*c-00001-of-00003"):
+        hub_name(Path("hf:a/b/d/c-00002-of-00003.gguf@v1"))
 
 
 def test_a_local_path_is_no_name_even_if_it_looks_like_one(tmp_path, monkeypatch):

@@ -5,13 +5,15 @@ import json
 import time
 from pathlib import Path
 
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.text import tell
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.opening.cache import Conversion, cache_directory, clear, conversions, made_of
 from coordgen_rs.opening.source import shown_source
 
@@ -19,9 +21,13 @@ EXAMPLES = """\
 examples:
   coordgen cache list
   coordgen cache clear SmolLM2-135M-Instruct.Q4_0.gguf
+  coordgen cache clear --older-than 30
   coordgen cache clear
   coordgen cache path
 """
+
+
+_DAY_S = 24 * 60 * 60
 
 
 def add_arguments(parser: Parser) -> None:
@@ -32,8 +38,10 @@ def add_arguments(parser: Parser) -> None:
     parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.path("model MODEL", nargs="?").help(
-            "only what was converted from this file, directory or name; default: all"
-        )
+            "only what was converted from this file, directory or name, or the conversion in this "
+            "directory of the cache; default: all"
+        ),
+        option.count("--older-than DAYS", least=0).help("only what was not used for so many days"),
     )
 
 
@@ -57,20 +65,38 @@ def _list(options: argparse.Namespace, cache: Path) -> int:
         print(json.dumps([_facts(conversion) for conversion in found]))
         return 0
     for conversion in found:
+        manifest = _manifest(conversion)
+        kind = "damaged"
+        if manifest is not None:
+            kind = f"weights {manifest.weights}, context {manifest.context:,}"
+        is_gone = " (gone)" if conversion.is_source_gone else ""
         print(
-            f"{printable(conversion.source)}: {show_bytes(conversion.num_bytes)}, "
+            f"{printable(conversion.source)}{is_gone}: {show_bytes(conversion.num_bytes)}, {kind}, "
             f"last used {time.strftime('%Y-%m-%d %H:%M', time.localtime(conversion.used_at))}"
         )
+    print(f"{counted(len(found), 'conversion')}, {show_bytes(sum(it.num_bytes for it in found))}")
     return 0
 
 
 def _facts(conversion: Conversion) -> dict[str, object]:
+    manifest = _manifest(conversion)
     return {
         "source": conversion.source,
+        "is_source_gone": conversion.is_source_gone,
         "num_bytes": conversion.num_bytes,
+        "weights": None if manifest is None else manifest.weights,
+        "context": None if manifest is None else manifest.context,
         "used_at": conversion.used_at,
         "bundle": str(conversion.bundle),
     }
+
+
+def _manifest(conversion: Conversion) -> Manifest | None:
+    """What a conversion is; None if it is damaged, and is made anew when it is opened."""
+    try:
+        return Bundle.open(conversion.bundle).manifest
+    except BundleError:
+        return None
 
 
 def _clear(options: argparse.Namespace, cache: Path) -> int:
@@ -81,6 +107,9 @@ def _clear(options: argparse.Namespace, cache: Path) -> int:
         chosen = made_of(cache, options.model, source)
         if not chosen:
             raise OptionError(f"{source} has no conversion; see coordgen cache list")
+    if options.older_than is not None:
+        since = time.time() - _DAY_S * options.older_than
+        chosen = [it for it in (found if chosen is None else chosen) if it.used_at < since]
     num_bytes = {it.directory: it.num_bytes for it in (found if chosen is None else chosen)}
     stay = clear(cache, chosen)
     for directory in stay:
@@ -97,7 +126,10 @@ def _path(options: argparse.Namespace, cache: Path) -> int:
 
 
 _COMMANDS = {
-    "list": ("list what was converted: from what, its size, when it was last used", _list),
+    "list": (
+        "list what was converted: from what, size, weights, context, when it was last used",
+        _list,
+    ),
     "clear": ("remove conversions that are not in use", _clear),
     "path": ("print where conversions and results of self-tests are kept", _path),
 }

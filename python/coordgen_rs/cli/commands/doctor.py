@@ -141,6 +141,7 @@ def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
         facts |= {
             "exact_widths": list(found.exact_widths),
             "exact_after_prefill": found.exact_prefill,
+            "exact_at_any_rows": found.exact_any_rows,
             "step_ms": {width: round(us / 1000, 3) for width, us in found.step_us.items()},
         }
     return facts
@@ -185,6 +186,7 @@ def _bundle_lines(bundle: dict[str, Any]) -> Iterator[str]:
         f"; left out: {', '.join(map(str, left_out))}" if left_out else ""
     )
     yield f"exact after wide chunks of a prompt: {'yes' if bundle['exact_after_prefill'] else 'no'}"
+    yield f"exact in runs of other widths: {'yes' if bundle['exact_at_any_rows'] else 'no'}"
     steps = ", ".join(f"{width}: {ms:.2f}" for width, ms in bundle["step_ms"].items())
     yield f"ms a step by width: {steps}"
 

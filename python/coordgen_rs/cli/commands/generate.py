@@ -85,12 +85,13 @@ def run(options: argparse.Namespace) -> int:
     prompt, request = _prompt(options), request_options.request(options)
     request["grammar"] = grammar_options.chosen(options)
     with warnings_told(), model_options.opened(options) as model:
-        if not prompt:
-            text.tell("coordgen: the prompt is empty, so the answer may be about anything")
         if not options.chat and sys.stderr.isatty() and _has_template(model):
             text.tell(_WITHOUT_TEMPLATE)
         asked = partial(_asked, model, prompt, options)
-        answer = whole(asked(request)) if options.json else _show(asked(request))
+        stream = asked(request)
+        if not prompt:
+            text.tell("coordgen: the prompt is empty, so the answer may be about anything")
+        answer = whole(stream) if options.json else _show(stream)
         report = _report(answer) | {"commit": model.commit, "provider": model.provider}
         if options.compare:
             compared = compare(

@@ -1,4 +1,4 @@
-"""What became of the weights of a GGUF file, in words.
+"""What became of the weights of a checkpoint that were kept, in words.
 
 In: a manifest. Out: a line per type of tensor, none for other weights.
 """

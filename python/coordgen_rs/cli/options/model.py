@@ -53,6 +53,7 @@ _OPENING = (
         "most tokens of prompt and answer together; default: what the bundle was made for, and of "
         "a checkpoint 4096; more is for checkpoints, which are converted once more for it"
     ),
+    provider_options.KV_CACHE,
     option.choice("--switch", list(strategies()), default="auto").help(
         "when to switch from the prefill graphs to the decode graphs; default %(default)s"
     ),

@@ -5,7 +5,7 @@ paths of a draft tree (`src/ort`), which writes keys and values to the cache in 
 has a kernel of its own for one row, which gives other bits, and cannot be told of a tree.
 
 The new graph reads: position_ids (1, M) int64; parents, sequences (nodes,), lengths (1,), span (2,)
-int32; key_i, value_i (1, kv_heads, slots, head_dim) f32 for each layer i.
+int32; key_i, value_i (1, kv_heads, slots, row_bytes) uint8 for each layer i.
 """
 
 from typing import Any

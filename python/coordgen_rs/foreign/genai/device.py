@@ -16,7 +16,7 @@ from coordgen_rs.target.blocks import Blocks, CpuBlocks, GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.head import CpuHead
-from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.target.onnx_runtime import cpu_session
 
 
@@ -26,15 +26,19 @@ class GenaiDevice(CpuDevice):
     Args:
         folder: An opened folder.
         share_graphs: Same as in `CpuDevice`.
+        kv_cache: Same as in `CpuDevice`.
 
     Raises:
+        OptionError: Keys and values cannot be held so.
         BundleError: The graph does something that cannot be run; the message names it.
     """
 
     reads_tokens = True
 
-    def __init__(self, folder: GenaiFolder, *, share_graphs: bool = True) -> None:
-        super().__init__(folder)
+    def __init__(
+        self, folder: GenaiFolder, *, share_graphs: bool = True, kv_cache: str = KV_FORMS[0]
+    ) -> None:
+        super().__init__(folder, kv_cache=kv_cache)
         model = folder.manifest.model
         self._folder = folder
         folder.weights_directory()  # a refusal comes before anything is loaded

@@ -13,7 +13,7 @@ from coordgen_rs.foreign.genai.attention import PATH, AttentionWriter
 from coordgen_rs.foreign.genai.graph import DecoderGraph
 
 _OPSET, _IR_VERSION = 24, 11
-_ROWS, _SLOTS = "rows", "slots"
+_ROWS, _SLOTS, _ROW_BYTES = "rows", "slots", "row_bytes"
 
 
 def block_model(graph: DecoderGraph, model: ModelShape) -> bytes:
@@ -29,16 +29,16 @@ def block_model(graph: DecoderGraph, model: ModelShape) -> bytes:
     for layer, node in _in_order(graph):
         graph.edit.replace(node, writer.replacement(node, layer))
     graph.edit.append(helper.make_node("Identity", [graph.hidden], ["hidden_out"]))
-    cache = (1, model.num_kv_heads, _SLOTS, model.head_dim)
-    caches = [f"{kind}_{layer}" for layer in range(model.num_layers) for kind in ("key", "value")]
+    cache = (1, model.num_kv_heads, _SLOTS, _ROW_BYTES)
+    names = [f"{kind}_{layer}" for layer in range(model.num_layers) for kind in ("key", "value")]
     inputs = [
         _info("input_ids", 1, _ROWS, kind=TensorProto.INT64),
         _info("position_ids", 1, _ROWS, kind=TensorProto.INT64),
         *(_info(name, size, kind=TensorProto.INT32) for name, size in PATH.items()),
-        *(_info(name, *cache) for name in caches),
+        *(_info(name, *cache, kind=TensorProto.UINT8) for name in names),
     ]
     outputs = [_info("hidden_out", 1, _ROWS, model.hidden_size)]
-    outputs += [_info(f"{name}_out", *cache) for name in caches]
+    outputs += [_info(f"{name}_out", *cache, kind=TensorProto.UINT8) for name in names]
     return _part(graph, outputs, inputs)
 
 

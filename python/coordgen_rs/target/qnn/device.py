@@ -98,9 +98,9 @@ def _target(bundle: Bundle, soc: str | None) -> QnnTarget:
     """
     target = bundle.manifest.qnn
     if target is None:
-        raise BundleError(f"{bundle.path} is for CPU: export it with --provider qnn")
+        raise BundleError(f"{bundle.shown} is for CPU: export it with --provider qnn")
     if soc not in (None, target.soc):
-        raise BundleError(f"{bundle.path} is for {target.soc}, not for {soc}: export it again")
+        raise BundleError(f"{bundle.shown} is for {target.soc}, not for {soc}: export it again")
     warn_if_inexact(bundle, target)
     return target
 
@@ -109,7 +109,7 @@ def warn_if_inexact(bundle: Bundle, target: QnnTarget) -> None:
     """Warn the caller of a device if its widths may differ."""
     if not target.is_exact:
         warnings.warn(
-            f"{bundle.path}: encodings of past and new keys and values differ, or have no middle "
+            f"{bundle.shown}: encodings of past and new keys and values differ, or have no middle "
             "zero point, so drafts are committed the canonical way only, and widths may differ",
             stacklevel=4,
         )
@@ -146,7 +146,7 @@ def _loadable(
         except ProviderError as error:
             reason = str(error)
     warnings.warn(
-        f"{bundle.path}: weight-shared binaries cannot be loaded here, those of single graphs are "
+        f"{bundle.shown}: weight-shared binaries cannot be loaded here, those of single graphs are "
         f"used: {reason}",
         stacklevel=4,
     )
@@ -165,7 +165,7 @@ def _fits(
     if recompile:
         return False
     raise ProviderError(
-        f"{bundle.path}: its context binaries were made by onnxruntime-qnn {made.provider} (QNN "
+        f"{bundle.shown}: its context binaries were made by onnxruntime-qnn {made.provider} (QNN "
         f"{made.qnn}) for chip {made_for[0]}, here are {here.provider} ({here.qnn}) and chip "
         f"{chip[0]}: run coordgen compile again, or allow recompiling"
     )

@@ -94,6 +94,7 @@ def add_arguments(parser: Parser) -> None:
         ),
         shared.THREADS,
         option.count("--width N").help("most rows per step"),
+        provider_options.KV_CACHE,
         *provider_options.OPTIONS,
     )
     _add_drafting(parser)
@@ -237,6 +238,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         threads=options.threads,
         provider=provider_options.chosen(options),
         memory_budget=options.memory_budget,
+        kv_cache=options.kv_cache,
         load_delay_s=options.load_delay or 0.0,
         pin_loads=options.pin_loads,
         profile=None if options.profile is None else str(options.profile),

@@ -27,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
         shared.BUNDLE,
         option.path("--prompt-file FILE").help("a UTF-8 text file with a prompt to use"),
         *provider_options.OPTIONS,
+        provider_options.KV_CACHE,
         shared.THREADS,
         shared.JSON,
     )
@@ -39,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
         session = open_session(
             options.bundle,
             threads=options.threads,
+            kv_cache=options.kv_cache,
             provider=provider_options.chosen(options),
             on_progress=on_progress,
         )

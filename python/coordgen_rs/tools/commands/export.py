@@ -50,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
             "the provider that will run it; default %(default)s"
         ),
         option.choice("--weights", ["fp32", "int8", "int4", "keep"], check=refuse_gone).help(
-            "default: for cpu keep, the weights that a GGUF file holds, and fp32 for others; "
+            "default: for cpu keep, what the checkpoint holds, called fp32 where that is float32; "
             "for qnn int8, where activations have 16 bits"
         ),
         option.count("--blocks N", default=1).help(

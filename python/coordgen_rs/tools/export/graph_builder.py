@@ -13,11 +13,8 @@ from onnx import TensorProto, helper
 from coordgen_rs.target.onnx_runtime import KERNEL_DOMAIN
 
 _IR_VERSION = 11
-_CONTRIBUTED = "com.microsoft"
-_DOMAINS = dict.fromkeys(("MatMulNBits", "QuickGelu"), _CONTRIBUTED) | dict.fromkeys(
-    ("Product", "Attention"), KERNEL_DOMAIN
-)
-"""Operators that are ONNX Runtime's own, and those of this package's core."""
+_DOMAINS = dict.fromkeys(("Product", "Attention"), KERNEL_DOMAIN)
+"""Operators of this package's core."""
 
 
 class GraphBuilder:
@@ -68,7 +65,7 @@ class GraphBuilder:
     ) -> onnx.ModelProto:
         """The finished model."""
         graph = helper.make_graph(self._nodes, name, inputs, outputs, list(self.constants.values()))
-        versions = {"": opset, _CONTRIBUTED: 1} | {it.domain: 1 for it in self._nodes if it.domain}
+        versions = {"": opset} | {it.domain: 1 for it in self._nodes if it.domain}
         opsets = [helper.make_opsetid(*pair) for pair in versions.items()]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
 
@@ -76,3 +73,8 @@ class GraphBuilder:
 def float_info(name: str, *shape: int | str) -> onnx.ValueInfoProto:
     """A float32 input or output; a string is a symbolic dimension."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def byte_info(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+    """A uint8 input or output; a string is a symbolic dimension."""
+    return helper.make_tensor_value_info(name, TensorProto.UINT8, shape)

@@ -4,9 +4,8 @@ In: a `Checkpoint`, or `Tensor`s of one. Out: bytes appended to a weight file, p
 `Stored*` records that tell a graph where they are: of a linear layer, a decoder layer, the head.
 """
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, Literal
 
@@ -18,23 +17,18 @@ from onnx import helper
 from coordgen_rs._core import weight_panels
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
-from coordgen_rs.tools.export.cpu.quantize import (
-    QUANTIZED_TYPES,
-    QuantizedRows,
-    block_type,
-    blocks_of,
-    common_format,
-    pack_rows,
-    quantize_rows,
-)
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+from coordgen_rs.tools.export.cpu.quantize import QUANTIZED_TYPES, quantize_rows
 from coordgen_rs.tools.export.writer import HashedFile
 
 Bits = Literal[8, 4, "keep"] | None
-"""How a layer is written: integers of so many bits in blocks, as the checkpoint holds it, or
+"""How weights are written: rounded to so many bits in blocks, as the checkpoint holds them, or in
 float32."""
 
 PANEL_OUTPUTS = 16
+_FLOATS = "F32"
+_NEAR_BITS = 8
+"""Of kept weights whose own type products do not read: they become the nearest integers."""
 _ALIGNMENT = 4096
 """Each tensor starts at a page, so that ONNX Runtime can map it."""
 
@@ -58,49 +52,19 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
-class Floats:
-    """Weights `(out, in)` in float32."""
+class StoredLinear:
+    """A linear layer, `(out, in)` of which some rows after others make segments of one type.
 
-    values: StoredTensor
+    They are in panels, as the operator `Product` reads them.
+    """
 
-
-@dataclass(frozen=True)
-class Panels:
-    """Weights in blocks, as the operator `Product` reads them."""
-
+    in_features: int
     segments: tuple[StoredTensor, ...]
     types: tuple[str, ...]
     """Of each segment, as in `_core.weight_panels`."""
     sizes: tuple[int, ...]
     """Outputs of each."""
-
-
-@dataclass(frozen=True)
-class Integers:
-    """Weights of 8 bits in blocks, as MatMulNBits reads them."""
-
-    values: StoredTensor
-    scales: StoredTensor
-    zero_points: StoredTensor | None
-    block_size: int
-    """Values of a row that share a scale."""
-
-
-@dataclass(frozen=True)
-class StoredLinear:
-    """A linear layer, `out_features` rows of `in_features`; several stacked ones count as one."""
-
-    in_features: int
-    out_features: int
-    weights: Floats | Panels | Integers
     bias: StoredTensor | None = None
-
-    @property
-    def files(self) -> set[str]:
-        """Where the weights are."""
-        held = self.weights
-        parts = held.segments if isinstance(held, Panels) else (held.values,)
-        return {part.file for part in parts}
 
 
 @dataclass(frozen=True)
@@ -117,11 +81,6 @@ class StoredLayer:
     key_norm: StoredTensor | None = None
     attention_out_norm: StoredTensor | None = None
     ffn_out_norm: StoredTensor | None = None
-
-    @property
-    def linears(self) -> tuple[StoredLinear, ...]:
-        """Its linear layers."""
-        return self.qkv, self.attention_out, self.gate_up, self.down
 
 
 @dataclass(frozen=True)
@@ -159,60 +118,20 @@ class WeightWriter:
             CheckpointError: Weights cannot be read, or those to round are not finite or too large.
             OSError: The file cannot be written.
         """
-        in_features = weights[0].shape[1]
-        out_features = sum(weight.shape[0] for weight in weights)
         bias = self._vector([bias.load() for bias in biases]) if biases else None
-        stored = self._weights(weights, bits, (out_features, in_features))
-        return StoredLinear(in_features, out_features, stored, bias)
-
-    def _weights(
-        self, weights: Sequence[Tensor], bits: Bits, shape: tuple[int, int]
-    ) -> Floats | Panels | Integers:
-        """Appends the rows of all weights, `shape (out, in)`."""
-        stored = [weight.integers for weight in weights if weight.integers is not None]
-        if bits == 4 or bits == 8:
-            pieces = (
-                quantize_rows(it, bits, weight.name)
-                for weight in weights
-                for it in _finite_pieces(weight)
-            )
-            return self._panels([(QUANTIZED_TYPES[bits], shape[0], pieces)])
-        if bits == "keep" and all(map(kept_type, weights)):
-            groups = [(str(kind), list(some)) for kind, some in groupby(weights, kept_type)]
-            return self._panels(
-                [
-                    (kind, sum(it.shape[0] for it in some), chain.from_iterable(map(_kept, some)))
-                    for kind, some in groups
-                ]
-            )
-        if bits == "keep" and len(stored) == len(weights):
-            self.shifted |= {it.name for it in weights if it.integers and not it.integers.is_exact}
-            wanted = common_format([integers.format for integers in stored])
-            return self._integers(_packed(weights, wanted), shape, wanted)
-        floats = (piece for weight in weights for piece in weight.pieces())
-        return Floats(self._append(floats, shape, onnx.TensorProto.FLOAT))
-
-    def _panels(self, segments: Sequence[tuple[str, int, Iterable[NDArray[np.uint8]]]]) -> Panels:
-        """Appends segments: the type, the number of outputs, and their blocks."""
-        stored = []
-        for weight_type, _, pieces in segments:
+        groups = groupby(weights, lambda weight: written_type(weight, bits))
+        segments, types, sizes = [], [], []
+        for weight_type, group in groups:
+            some = list(group)
+            pieces = chain.from_iterable(_blocks(weight, bits) for weight in some)
             panels = (weight_panels(weight_type, rows) for rows in _by_panels(pieces))
-            stored.append(self._append(panels, None, onnx.TensorProto.UINT8))
-        types, sizes, _ = zip(*segments, strict=True)
-        return Panels(tuple(stored), types, sizes)
-
-    def _integers(
-        self, pieces: Iterable[QuantizedRows], shape: tuple[int, int], form: IntegerFormat
-    ) -> Integers:
-        """Appends a layer of `shape (out, in)` in integers."""
-        blocks = math.ceil(shape[1] / form.block_size)
-        parts: list[QuantizedRows] = []
-        stored_shape = (shape[0], blocks, form.block_size)
-        values = self._append(_values(pieces, parts), stored_shape, onnx.TensorProto.UINT8)
-        scales = self._vector([part.scales for part in parts])
-        zero_points = [part.zero_points for part in parts if part.zero_points is not None]
-        zeros = self._vector(zero_points) if zero_points else None
-        return Integers(values, scales, zeros, form.block_size)
+            segments.append(self._append(panels, None, onnx.TensorProto.UINT8))
+            types.append(weight_type)
+            sizes.append(sum(weight.shape[0] for weight in some))
+        if bits == "keep":
+            self.shifted |= {weight.name for weight in weights if _is_shifted(weight)}
+        in_features = weights[0].shape[1]
+        return StoredLinear(in_features, tuple(segments), tuple(types), tuple(sizes), bias)
 
     def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
         """Appends arrays one after the other as a vector of their type."""
@@ -271,34 +190,43 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
     )
 
 
-def write_head(
-    source: Checkpoint, writer: WeightWriter, bits: Bits, shared: StoredLinear | None
-) -> StoredHead:
-    """Appends the final norm and the output layer, unless that is `shared` with the embedding.
+def write_head(source: Checkpoint, writer: WeightWriter, bits: Bits) -> StoredHead:
+    """Appends the final norm and the output layer.
 
     Raises CheckpointError and ExportError as `write_layer` does.
     """
-    norm = writer.tensor(source.final_norm_tensor(shared is not None))
-    if shared is not None:
-        return StoredHead(norm, shared)
+    norm = writer.tensor(source.final_norm_tensor())
     return StoredHead(norm, writer.linear([source.output_tensor()], bits))
 
 
-def kept_type(weight: Tensor) -> str | None:
-    """The type in which products read a weight exactly as it is stored; None if in none."""
+def written_type(weight: Tensor, bits: Bits) -> str:
+    """The type of a weight's panels, as in `_core.weight_panels`."""
+    if bits is None:
+        return _FLOATS
+    if bits != "keep":
+        return QUANTIZED_TYPES[bits]
     if weight.blocks is not None:
         return weight.blocks.weight_type
-    return None if weight.integers is None else block_type(weight.integers.format)
+    return QUANTIZED_TYPES[_NEAR_BITS] if _is_shifted(weight) else _FLOATS
 
 
-def _kept(weight: Tensor) -> Iterable[NDArray[np.uint8]]:
-    """The rows of a weight that has a `kept_type`."""
-    for start, stop in weight.spans():
-        if weight.blocks is not None:
+def _is_shifted(weight: Tensor) -> bool:
+    """Whether a weight's own type is one that products do not read."""
+    return weight.blocks is None and weight.stored_type not in (None, _FLOATS)
+
+
+def _blocks(weight: Tensor, bits: Bits) -> Iterable[NDArray[np.uint8]]:
+    """The rows of a weight in its `written_type`, a piece at a time."""
+    if bits == "keep" and weight.blocks is not None:
+        for start, stop in weight.spans():
             yield weight.blocks.read_rows(start, stop)
-        elif weight.integers is not None:
-            rows = weight.integers.read_rows(start, stop)
-            yield blocks_of(rows, weight.integers.format.bits, weight.name)
+    elif written_type(weight, bits) == _FLOATS:
+        for piece in weight.pieces():
+            floats = np.ascontiguousarray(piece, "<f4")
+            yield floats.view(np.uint8).reshape(*piece.shape, floats.itemsize)
+    else:
+        for piece in _finite_pieces(weight):
+            yield quantize_rows(piece, 4 if bits == 4 else _NEAR_BITS, weight.name)
 
 
 def _by_panels(pieces: Iterable[NDArray[np.uint8]]) -> Iterable[NDArray[np.uint8]]:
@@ -324,21 +252,3 @@ def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:
         if not np.isfinite(piece).all():
             raise CheckpointError(f"{weight.name} holds NaN or infinite values")
         yield piece
-
-
-def _packed(weights: Sequence[Tensor], wanted: IntegerFormat) -> Iterable[QuantizedRows]:
-    """All rows of `weights`, which are stored as integers, in one format."""
-    for weight in weights:
-        if weight.integers is not None:
-            for start, stop in weight.spans():
-                rows = weight.integers.read_rows(start, stop)
-                yield pack_rows(rows, weight.integers.format, wanted)
-
-
-def _values(
-    pieces: Iterable[QuantizedRows], parts: list[QuantizedRows]
-) -> Iterable[NDArray[np.uint8]]:
-    """The quantised values of each piece; scales and zero points are kept in `parts`."""
-    for part in pieces:
-        yield part.values
-        parts.append(replace(part, values=part.values[:0]))

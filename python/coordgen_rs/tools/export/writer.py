@@ -62,8 +62,8 @@ class Staging:
         free = shutil.disk_usage(self.directory).free
         if free < num_bytes:
             raise ExportError(
-                f"{self._out} cannot be written: it takes at least {num_bytes / 1e9:.2f} GB, and "
-                f"its disk has {free / 1e9:.2f} GB left"
+                f"{self._out} cannot be written: it takes at least {num_bytes / 1e6:,.1f} MB, and "
+                f"its disk has {free / 1e6:,.1f} MB left"
             )
 
     @contextlib.contextmanager

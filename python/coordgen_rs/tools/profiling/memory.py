@@ -42,7 +42,7 @@ def block_bytes(
         try:
             grown[graph] = in_own_process(grown_bytes, bundle.path, graph, threads, provider)
         except Exception as error:
-            message = f"{bundle.path}: its {graph} graphs cannot be run: {error}"
+            message = f"{bundle.shown}: its {graph} graphs cannot be run: {error}"
             raise BundleError(message) from error
     return grown, "growth of resident memory"
 

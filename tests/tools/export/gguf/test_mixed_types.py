@@ -34,6 +34,8 @@ FILES = {
     "MXFP4": mixed("MXFP4", "F16", attn_v="F16", attn_k="Q8_0"),
     "F16": mixed("F16", "F16", attn_k="Q5_1"),
     "BF16": mixed("BF16", "BF16"),
+    "F32": mixed("F32", "F32"),
+    "TQ2_0": mixed("TQ2_0", "TQ2_0", ffn_down="TQ1_0", attn_v="Q6_K"),
 }
 
 
@@ -56,7 +58,7 @@ def test_all_tensors_are_kept_and_take_no_more_than_in_the_file(case):
     kept = case.bundle.manifest.kept
     assert all(it.is_exact for it in kept)
     held = sum(
-        num_bytes(it.stored_type, *it.shape)
+        num_bytes(it.blocks.weight_type, *it.shape)
         for it in case.source.tensors.values()
         if len(it.shape) == 2
     )
@@ -108,12 +110,16 @@ def test_drafts_change_no_token(case):
     assert with_drafts == without
 
 
-def test_a_type_that_products_do_not_read_is_named_as_rounded(tmp_path):
-    case = Case(tmp_path, mixed("Q4_K", "Q6_K", ffn_down="IQ3_S", attn_v="IQ3_S"))
+def test_a_type_that_products_do_not_read_is_rounded_and_named(tmp_path):
+    case = Case(tmp_path, mixed("Q4_K", "IQ3_S", ffn_down="IQ3_S", attn_v="IQ3_S"))
     assert {(it.type, it.num_tensors, it.is_exact) for it in case.bundle.manifest.kept} == {
         ("F32", 5, True),
-        ("Q6_K", 1, True),
-        ("Q4_K", 6, True),  # attn_output, ffn_gate and ffn_up
-        ("Q4_K", 4, False),  # of the layers that attn_v is part of
-        ("IQ3_S", 4, False),
+        ("Q4_K", 10, True),
+        ("IQ3_S", 5, False),
     }
+    assert case.bundle.manifest.embedding.dtype == "Q8_0"
+    expected = case.source.tensors["model.embed_tokens.weight"].load()
+    rows = case.bundle.embedding()[np.arange(SIZES["vocab"], dtype=np.uint32)]
+    assert 0 < np.sqrt(np.mean((rows - expected) ** 2) / np.mean(expected**2)) < 0.01
+    logits = GraphRunner(case.bundle).feed_all(tokens(20, SIZES["vocab"]), 8)
+    assert np.isfinite(logits).all()

@@ -9,6 +9,7 @@ from pathlib import Path
 from coordgen_rs._core import PLAIN, draft_method, draft_methods
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.tools.bench.measuring.switching import STRATEGIES
 
 MOST_LOAD_DELAY_S = 3_600.0
@@ -43,6 +44,7 @@ class Settings:
         provider: What runs it.
         memory_budget: Bytes of graphs: the target keeps to it and is streamed. In the section
             `switching` it binds the strategies.
+        kv_cache: How keys and values are held, also of the draft model.
         prompt_len: Tokens of the prompt of the sections that have one of their own.
         strategies: Strategies of the section `switching`.
         load_delay_s: Seconds added to each load of a block: in the section `switching`, and
@@ -67,6 +69,7 @@ class Settings:
     threads: int | None = None
     provider: ProviderChoice = field(default_factory=ProviderChoice)
     memory_budget: int | None = None
+    kv_cache: str = KV_FORMS[0]
     prompt_len: int = 512
     strategies: tuple[str, ...] = STRATEGIES
     load_delay_s: float = 0.0
@@ -87,6 +90,7 @@ class Settings:
             if value is not None:
                 arguments.count(name, value, least=number)
         arguments.number("load_delay_s", self.load_delay_s, least=0, most=MOST_LOAD_DELAY_S)
+        arguments.one_of("kv_cache", self.kv_cache, KV_FORMS)
         for strategy in self.strategies:
             arguments.one_of("strategy", strategy, STRATEGIES)
         for name in self.methods:

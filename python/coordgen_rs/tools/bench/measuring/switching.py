@@ -20,6 +20,7 @@ from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.tools.bench.measuring.answers import Answered, NotLosslessError, answer
@@ -116,6 +117,7 @@ def bench_switching(
     memory_budget: int | None = None,
     threads: int | None = None,
     provider: ProviderChoice | None = None,
+    kv_cache: str = KV_FORMS[0],
 ) -> SwitchBench:
     """Answer one prompt under every strategy, in rounds, each time from all blocks under G1.
 
@@ -131,6 +133,7 @@ def bench_switching(
             block and the largest graph.
         threads: Compute threads of the process; None takes one a core.
         provider: What runs it; None leaves that to the bundle.
+        kv_cache: How keys and values are held.
 
     Raises:
         BundleError: The bundle cannot be used, or is for another provider or chip.
@@ -140,7 +143,8 @@ def bench_switching(
         NotLosslessError: Two strategies gave different tokens.
     """
     costs = [cost.with_load_delay(round(1e6 * load_delay_s)) for cost in costs]
-    device = (provider or ProviderChoice()).device(open_bundle(path), share_graphs=False)
+    choice = provider or ProviderChoice()
+    device = choice.device(open_bundle(path), share_graphs=False, kv_cache=kv_cache)
     session = OrtSession(device, threads=threads, preload=False, costs=costs)
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:
         raise OptionError(

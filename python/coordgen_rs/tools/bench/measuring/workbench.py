@@ -99,6 +99,7 @@ class Workbench:
             threads=settings.threads,
             width=settings.width,
             memory_budget=settings.memory_budget,
+            kv_cache=settings.kv_cache,
             provider=settings.provider,
             on_progress=on_progress,
         )

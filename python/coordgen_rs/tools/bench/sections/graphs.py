@@ -99,7 +99,7 @@ def time_variants(
         costs: The cost of a step of each; None where rows are free.
     """
     bundle = open_bundle(settings.bundle)
-    device = settings.provider.device(bundle, share_graphs=False)
+    device = settings.provider.device(bundle, share_graphs=False, kv_cache=settings.kv_cache)
     session = OrtSession(device, threads=settings.threads, preload=False)
     session.select(widths, costs)
     data = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)

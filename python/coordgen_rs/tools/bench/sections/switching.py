@@ -84,6 +84,7 @@ def time_strategies(settings: Settings, profile: Profile) -> dict[str, Any]:
         memory_budget=settings.memory_budget,
         threads=threads,
         provider=settings.provider,
+        kv_cache=settings.kv_cache,
     )
     return bench.to_json()
 

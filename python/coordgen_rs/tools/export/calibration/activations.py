@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import helper
 
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.target.kv_cache import KV_FORMS, row_bytes
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
@@ -73,9 +76,9 @@ class _FloatLayer:
             writer = WeightWriter("layer.weights", HashedFile(stream))
             stored = write_layer(source, writer, number, None)
         graph = block_graph(config, [stored], number)
-        inputs_of = {node.output[0]: node.input[0] for node in graph.graph.node}
-        self._watched = [inputs_of[f"layer_{number}.{part}"] for part in _LINEAR]
-        graph.graph.output.extend(float_info(name, "rows", "n") for name in self._watched)
+        products = {node.name: node for node in graph.graph.node}
+        self._watched = [_read(products[f"layer_{number}.{part}"], graph) for part in _LINEAR]
+        graph.graph.output.extend(float_info(name, 1, "rows", "n") for name in self._watched)
         self._session = cpu_session(graph.SerializeToString(), directory)
         self._inputs = [item.name for item in self._session.get_inputs()]
 
@@ -88,7 +91,8 @@ class _FloatLayer:
         num_rows, config = len(hidden), self._config
         inputs: dict[str, NDArray[Any]] = {"hidden": hidden[np.newaxis]}
         inputs |= _text(num_rows) | _rotations(config, num_rows)
-        cache = np.zeros((1, config.num_kv_heads, num_rows, config.head_dim), np.float32)
+        size = row_bytes(KV_FORMS[0], config.head_dim)
+        cache = np.zeros((1, config.num_kv_heads, num_rows, size), np.uint8)
         inputs |= {f"{kind}_{self._number}": cache for kind in ("key", "value")}
         given = {name: inputs[name] for name in self._inputs}
         out, *watched = self._session.run(["hidden_out", *self._watched], given)
@@ -96,7 +100,30 @@ class _FloatLayer:
             raise CheckpointError(
                 f"layer {self._number} gives NaN or infinite values on the calibration text"
             )
-        return np.asarray(out[0], np.float32), watched
+        return np.asarray(out[0], np.float32), [np.asarray(rows[0]) for rows in watched]
+
+
+def _read(product: onnx.NodeProto, model: onnx.ModelProto) -> str:
+    """The rows that a product multiplies, by nodes that norm or gate them as it does."""
+    x, norm = product.input[:2]
+    given = {it.name: helper.get_attribute_value(it) for it in product.attribute}
+    name, activation = f"{product.name}.read", given["gate"].decode()
+    if norm:
+        epsilon = given["epsilon"]
+        nodes = [helper.make_node("RMSNormalization", [x, norm], [name], epsilon=epsilon)]
+    elif activation:
+        gate, up, activated = f"{name}.gate", f"{name}.up", f"{name}.activated"
+        nodes = [
+            helper.make_node("Split", [x], [gate, up], axis=-1, num_outputs=2),
+            helper.make_node("Swish", [gate], [activated])
+            if activation == "silu"
+            else helper.make_node("Gelu", [gate], [activated], approximate="tanh"),
+            helper.make_node("Mul", [activated, up], [name]),
+        ]
+    else:
+        return str(x)
+    model.graph.node.extend(nodes)
+    return name
 
 
 def _text(num_rows: int) -> dict[str, NDArray[np.int32]]:

@@ -29,7 +29,7 @@ class Checkpoint:
     tokens: Sequence[str] = ()
     """The texts of the tokens, by id, where the checkpoint says them beside its tokenizer."""
     is_gguf: bool = False
-    """Whether it is a GGUF file, whose weights may be kept as they are."""
+    """Whether it is a GGUF file."""
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """The tensor of that name.
@@ -65,15 +65,13 @@ class Checkpoint:
         """What a norm multiplies by, `(size,)`; raises CheckpointError if it is not there."""
         return self.tensor(f"{name}.weight", size).times(1.0, plus=self.config.norm_offset)
 
-    def final_norm_tensor(self, is_shared: bool) -> Tensor:
+    def final_norm_tensor(self) -> Tensor:
         """What the last norm multiplies by, the scale of the logits included, `(hidden_size,)`.
 
-        With an output layer that is shared with the embedding, the scale of that is taken out
-        again. Raises CheckpointError if it is not there.
+        Raises CheckpointError if it is not there.
         """
         config = self.config
-        scale = config.logits_scale / (config.embedding_scale if is_shared else 1.0)
-        return self.norm_tensor("model.norm", config.hidden_size).times(scale)
+        return self.norm_tensor("model.norm", config.hidden_size).times(config.logits_scale)
 
     def weight_tensor(self, number: int, part: str) -> Tensor:
         """A linear layer's weight `(out, in)` in layer `number`, by its name in an unfused model.

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.files.part_names import PartName
 from coordgen_rs.tools.export.checkpoints.hugging_face import read_weight_map
 
 _NAME = re.compile(
@@ -46,7 +47,7 @@ def hub_name(path: Path) -> HubName | None:
     """The name that a path is, or None if it is a path.
 
     Raises:
-        OptionError: It begins as a name, but is none.
+        OptionError: It begins as a name, but is none; or it names a part behind the first.
     """
     name = path.as_posix()
     if not name.startswith("hf:") or path.exists():
@@ -54,11 +55,17 @@ def hub_name(path: Path) -> HubName | None:
     match = _NAME.fullmatch(name)
     if match is None:
         raise OptionError(f"{name} must be hf:OWNER/NAME, with /FILE.gguf or @REVISION behind it")
-    return HubName(**match.groupdict())
+    found = HubName(**match.groupdict())
+    part = None if found.file is None else PartName.of(PurePosixPath(found.file).name)
+    if part is not None and part.number > 1:
+        raise OptionError(
+            f"{name} is part {part.number} of {part.count}: give the first part, {part.part(1)}"
+        )
+    return found
 
 
 def fetch(name: HubName, check: Callable[[Path], object]) -> Path:
-    """Fetch a GGUF file, or a directory with what an export reads.
+    """Fetch a GGUF file with its other parts, if it has any, or a directory with what is read.
 
     Args:
         name: What to fetch.
@@ -86,7 +93,12 @@ def fetch(name: HubName, check: Callable[[Path], object]) -> Path:
             return Path(hf_hub_download(name.repository, file, revision=revision))
 
     if name.file is not None:
-        return download(name.file, name.revision)
+        path, folder = download(name.file, name.revision), PurePosixPath(name.file).parent
+        part = PartName.of(path.name)
+        commit = path.parents[len(folder.parts)].name
+        for other in [] if part is None else part.others():
+            download(str(folder / str(other)), commit)
+        return path
     directory = download(_CONFIG, name.revision).parent
 
     # The directory is named after the commit: a push meanwhile does not mix two of them.

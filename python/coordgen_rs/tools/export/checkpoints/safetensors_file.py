@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.files.json_text import file_errors_as, open_regular, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
-from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
 
 _STORED_TYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -56,6 +56,34 @@ class _Entry:
         Raises:
             CheckpointError: The file ends early, or the stored type is not one of floats.
         """
+        raw = self._raw(start, stop)
+        if self.stored_type == "BF16":
+            rows = (raw.astype(np.uint32) << 16).view(np.float32)
+        else:
+            rows = raw.astype(np.float32, copy=False)
+        return rows.reshape(stop - start, *self.shape[1:])
+
+    def read_blocks(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Rows `start..stop` of a matrix as they are, `(n, columns, bytes of a float)`.
+
+        Raises:
+            CheckpointError: As of `read_rows`.
+        """
+        raw = self._raw(start, stop)
+        return raw.view(np.uint8).reshape(stop - start, *self.shape[1:], raw.itemsize)
+
+    def tensor(self) -> Tensor:
+        """The tensor, which products read as it is if it is a matrix of floats."""
+        is_read = len(self.shape) == 2 and self.stored_type in _STORED_TYPES
+        blocks = StoredBlocks(self.stored_type, self.read_blocks) if is_read else None
+        return Tensor(self.name, self.shape, self.read_rows, blocks, self.stored_type)
+
+    def _raw(self, start: int, stop: int) -> NDArray[Any]:
+        """The numbers of rows `start..stop`, as they are.
+
+        Raises:
+            CheckpointError: As of `read_rows`.
+        """
         dtype = _STORED_TYPES.get(self.stored_type)
         if dtype is None:
             raise CheckpointError(
@@ -71,11 +99,7 @@ class _Entry:
             raise CheckpointError(f"{self.path} cannot be read: {error}") from error
         if raw.size != count:
             raise CheckpointError(f"{self.path} ends inside {self.name}")
-        if self.stored_type == "BF16":
-            rows = (raw.astype(np.uint32) << 16).view(np.float32)
-        else:
-            rows = raw.astype(np.float32, copy=False)
-        return rows.reshape(stop - start, *self.shape[1:])
+        return raw
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
@@ -98,7 +122,7 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     for name, fields in header.items():
         if name != "__metadata__":
             entry = _entry(path, name, fields, 8 + header_bytes, file_bytes)
-            tensors[name] = Tensor(name, entry.shape, entry.read_rows)
+            tensors[name] = entry.tensor()
     return tensors
 
 

@@ -1,7 +1,7 @@
 """A weight of a checkpoint that is read by pieces, so that no whole model is ever in memory.
 
 In: a name, a shape and functions that read some rows. Out: float32 rows, whatever is stored, and
-the stored integers themselves where the checkpoint is quantised in blocks.
+the stored bytes where products can be computed with these.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,51 +12,6 @@ from numpy.typing import NDArray
 
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
-
-MIDDLE_OF_8_BITS = 128
-"""The zero point of weights of 8 bits that have none of their own: integers less it are signed."""
-
-
-@dataclass(frozen=True)
-class IntegerRows:
-    """Some rows as integers: a weight is `(value - zero point) * scale` of its block."""
-
-    values: NDArray[np.uint8]
-    """`(n, in_features)`, one number each"""
-    scales: NDArray[np.float32]
-    """`(n, blocks)`"""
-    zero_points: NDArray[np.uint8] | None
-    """`(n, blocks)`; None stands for the middle, 8 of 4 bits and 128 of 8"""
-
-
-@dataclass(frozen=True)
-class IntegerFormat:
-    """How a matrix is stored in blocks of integers."""
-
-    bits: int
-    """4 or 8."""
-    block_size: int
-    """Values along a row that share a scale; rows are whole blocks."""
-    has_zero_points: bool
-
-
-@dataclass(frozen=True)
-class StoredIntegers:
-    """A matrix that a checkpoint holds as integers."""
-
-    format: IntegerFormat
-    read_rows: Callable[[int, int], IntegerRows]
-    """Reads rows `start..stop` (end open); may raise CheckpointError."""
-    is_exact: bool
-    """Whether these are the stored values, or those nearest to them."""
-
-    def part(self, start: int) -> "StoredIntegers":
-        """The rows from `start` on."""
-
-        def read_rows(first: int, last: int) -> IntegerRows:
-            return self.read_rows(start + first, start + last)
-
-        return replace(self, read_rows=read_rows)
 
 
 @dataclass(frozen=True)
@@ -86,12 +41,11 @@ class Tensor:
     shape: tuple[int, ...]
     read_rows: Callable[[int, int], NDArray[np.float32]]
     """Reads rows `start..stop` (end open); may raise CheckpointError."""
-    integers: StoredIntegers | None = None
-    """The same as integers, where the checkpoint holds blocks of them."""
     blocks: StoredBlocks | None = None
-    """The same as stored, where products read it so."""
+    """The same values in a form that products read, where the checkpoint's is one."""
     stored_type: str | None = None
-    """What a GGUF file calls the type of its values."""
+    """What the checkpoint calls the type of its values, as in GGUF files; None for float32 that
+    it does not name, and for what is computed."""
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """All rows in order, a piece at a time: `start, stop`, end open."""
@@ -116,7 +70,6 @@ class Tensor:
             f"{self.name}[{start}:{stop}]",
             (stop - start, *self.shape[1:]),
             read_rows,
-            self.integers and self.integers.part(start),
             self.blocks and self.blocks.part(start),
             self.stored_type,
         )

@@ -22,14 +22,16 @@ from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.calibration.activations import watch_inputs
 from coordgen_rs.tools.export.calibration.spreading import spreading
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import (
-    IntegerFormat,
-    IntegerRows,
-    StoredIntegers,
-    Tensor,
-)
+from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
 from coordgen_rs.tools.export.cpu.int4 import Grids, search_grids
-from coordgen_rs.tools.export.cpu.quantize import BLOCK_SIZE, TOO_LARGE, num_blocks
+from coordgen_rs.tools.export.cpu.quantize import (
+    BLOCK_SIZE,
+    QUANTIZED_TYPES,
+    TOO_LARGE,
+    IntegerRows,
+    blocks_of,
+    num_blocks,
+)
 
 _Array = NDArray[np.float32]
 
@@ -46,7 +48,7 @@ _FUSED = {**_PARTS, "qkv": ("self_attn.qkv_proj",), "gate_up": ("mlp.gate_up_pro
 def compensated_layers(
     source: Checkpoint, texts: Sequence[Sequence[int]]
 ) -> Iterator[Mapping[str, Tensor]]:
-    """The matrices of each decoder layer in order, as integers that are held in memory.
+    """The matrices of each decoder layer in order, in blocks that are held in memory.
 
     Args:
         source: The checkpoint.
@@ -64,15 +66,24 @@ def compensated_layers(
             full = [f"model.layers.{number}.{name}.weight" for name in names]
             tensors = [source.tensors[name] for name in full]
             weight = np.concatenate([tensor.load() for tensor in tensors])
-            integers = compensated_blocks(weight, inputs[part])
+            rounded = blocks_of(compensated_rows(weight, inputs[part]), 4, "a layer")
             start = 0
             for name, tensor in zip(full, tensors, strict=True):
-                layer[name] = replace(tensor, integers=integers.part(start), blocks=None)
+                layer[name] = replace(tensor, blocks=_held(rounded[start:]))
                 start += tensor.shape[0]
         yield layer
 
 
-def compensated_blocks(weight: _Array, entering: _Array) -> StoredIntegers:
+def _held(blocks: NDArray[np.uint8]) -> StoredBlocks:
+    """Blocks that are in memory."""
+
+    def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
+        return blocks[start:stop]
+
+    return StoredBlocks(QUANTIZED_TYPES[4], read_rows)
+
+
+def compensated_rows(weight: _Array, entering: _Array) -> IntegerRows:
     """A matrix `(out_features, in_features)` in 4 bits; columns are padded to whole blocks.
 
     Args:
@@ -103,12 +114,7 @@ def compensated_blocks(weight: _Array, entering: _Array) -> StoredIntegers:
         left[:, columns.stop :] -= errors @ spread[columns, columns.stop :]
         scales[:, block], zeros[:, block] = grids.steps[:, 0], grids.zeros[:, 0]
 
-    def read_rows(start: int, stop: int) -> IntegerRows:
-        rows = slice(start, stop)
-        return IntegerRows(values[rows], scales[rows], zeros[rows])
-
-    form = IntegerFormat(4, BLOCK_SIZE, has_zero_points=True)
-    return StoredIntegers(form, read_rows, is_exact=False)
+    return IntegerRows(values, scales, zeros)
 
 
 def _rounded(left: _Array, grids: Grids, spreading: _Array) -> tuple[_Array, _Array]:

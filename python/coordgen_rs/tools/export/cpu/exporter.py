@@ -4,14 +4,12 @@ In: the path of a checkpoint and what the bundle is to be. Out: a directory for 
 """
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import onnx
 
 from coordgen_rs.bundle.manifest import (
@@ -39,32 +37,27 @@ from coordgen_rs.tools.export.calibration.texts import texts_for
 from coordgen_rs.tools.export.chat import write_chat
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
-from coordgen_rs.tools.export.checkpoints.tensor import IntegerFormat, Tensor
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.cpu.compensation import compensated_layers
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
-from coordgen_rs.tools.export.cpu.quantize import (
-    BITS_OF_TYPES,
-    QUANTIZED_TYPES,
-    common_format,
-)
+from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES
 from coordgen_rs.tools.export.stored import (
     Bits,
-    Floats,
-    Panels,
     StoredLinear,
-    StoredTensor,
     WeightWriter,
-    kept_type,
     write_head,
     write_layer,
+    written_type,
 )
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
-_WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
-"""A row more costs so little that every width counts: 24 rows take an eighth less than 32."""
+_WIDTHS = (*range(1, 9), 12, 16, 24, 32, 48)
+"""Every narrow width: 3, 5 and 7 make decoding by measured costs up to 1 % faster.
+
+All others up to 32 bring no more: where rows cost time, few steps are wider than 8
+(`benches/width_lists.py`).
+"""
 _FLOAT_WIDTHS = (1, 4, 8, 16, 32)
-_TOGETHER = re.compile(r"\b(?:([qkv])|gate|up)_proj\b")
-"""Parts of names of tensors that are written as one."""
 _BITS: dict[WeightKind, tuple[Bits, Bits]] = {
     "fp32": (None, None),
     "int8": (8, 8),
@@ -100,12 +93,13 @@ def export_checkpoint(
     Args:
         checkpoint: A Hugging Face directory, a GGUF file, or a llama2.c `.bin` or its directory.
         out: A directory that does not exist yet, or is empty.
-        weights: Precision of the weights; the head of `int4` has 8 bits, and `keep` keeps those of
-            a GGUF file. None stands for `keep` where it is one, else for `fp32`.
+        weights: Precision of the weights; the head of `int4` has 8 bits, and `keep` keeps what the
+            checkpoint holds. None stands for `keep`, or for `fp32` where a checkpoint other than
+            GGUF holds float32 alone.
         blocks: Number of blocks into which the layers are cut, as equal as may be.
         prefill_rows: Rows of the widest graph, for prompts.
         decode_rows: Rows of the widest decode graph, at most `prefill_rows`; narrower ones are 1,
-            4, 8, 16 and 32, for other weights than `fp32` also 2, 6, 12, 24 and 48.
+            4, 8, 16 and 32, for other weights than `fp32` also 2, 3, 5, 6, 7, 12, 24 and 48.
         context: Most tokens of a request; None takes the model's limit, but at most 4,096.
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
@@ -130,7 +124,7 @@ def export_checkpoint(
         source = open_checkpoint(Path(checkpoint), None if tokenizer is None else Path(tokenizer))
         if context is None:
             context = min(source.config.max_positions, DEFAULT_CONTEXT)
-        weights = weights or ("keep" if source.is_gguf else "fp32")
+        weights = weights or ("keep" if _is_kept(source) else "fp32")
         has_text = calibration is not None
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)
         options.check(source)
@@ -145,80 +139,40 @@ def export_checkpoint(
 
 def weight_kinds(source: Checkpoint) -> list[WeightKind]:
     """The kinds of weights that a checkpoint can have."""
-    return [kind for kind in _BITS if kind != "keep" or source.is_gguf]
+    return [kind for kind in _BITS if kind != "keep" or _is_kept(source)]
+
+
+def _is_kept(source: Checkpoint) -> bool:
+    """Whether weights are kept unless another kind is asked for.
+
+    Not where all are float32, which `fp32` keeps, but for GGUF files: of these `keep` is said.
+    """
+    types = {tensor.stored_type for tensor in source.tensors.values()}
+    return source.is_gguf or not types <= {None, "F32"}
 
 
 def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
     """What the weights take; alignment, and the last block of a row being full, not counted."""
     block_bits, head_bits = _BITS[weights]
-    is_shared, is_exact = _embedding_form(source, weights)
-    in_panels = _embedding_type(source, weights) is not None
-    products = [(weights, block_bits) for weights in _layer_products(source)]
-    if not is_shared:
-        products.append(([source.output_tensor()], head_bits))
-    if in_panels and not source.config.tied_head:
-        products.append(([source.embedding_tensor()], head_bits))
-    bits = sum(_product_bits(weights, it) for weights, it in products)
-    if not in_panels:
-        vocabulary = source.config.vocab_size * source.config.hidden_size
-        bits += vocabulary * (32 if is_exact else 16)
-    return int(bits / 8)
+    products = [
+        (tensor, block_bits) for name, tensor in source.tensors.items() if ".layers." in name
+    ]
+    products.append((source.output_tensor(), head_bits))
+    embedding, in_halves = source.embedding_tensor(), 0
+    if not _is_in_panels(weights):
+        in_halves = 16 * math.prod(embedding.shape)
+    elif not source.config.tied_head:
+        products.append((embedding, head_bits))
+    bits = sum(
+        math.prod(tensor.shape) * BITS_OF_TYPES[written_type(tensor, its)]
+        for tensor, its in products
+    )
+    return int((bits + in_halves) / 8)
 
 
-def _layer_products(source: Checkpoint) -> Iterable[list[Tensor]]:
-    """The tensors of all layers; those that are written as one stand together."""
-    products: dict[str, list[Tensor]] = {}
-    for name, tensor in source.tensors.items():
-        if ".layers." in name:
-            together = _TOGETHER.sub(lambda part: "qkv" if part[1] else "gate_up", name)
-            products.setdefault(together, []).append(tensor)
-    return products.values()
-
-
-def _product_bits(weights: Sequence[Tensor], bits: Bits) -> float:
-    """Bits of weights that are written as one, as `WeightWriter.linear` chooses their form."""
-    sizes = [math.prod(tensor.shape) for tensor in weights]
-    if bits != "keep" or all(map(kept_type, weights)):
-        pairs = zip(sizes, weights, strict=True)
-        return sum(size * _with_scales(tensor, bits) for size, tensor in pairs)
-    formats = [tensor.integers.format for tensor in weights if tensor.integers is not None]
-    if len(formats) < len(weights):
-        return 32 * sum(sizes)
-    return _of_8_bits(common_format(formats)) * sum(sizes)
-
-
-def _embedding_type(source: Checkpoint, weights: WeightKind) -> str | None:
-    """The type of the embedding's panels, which are the head's where both are one."""
-    return kept_type(source.embedding_tensor()) if weights == "keep" else None
-
-
-def _embedding_form(source: Checkpoint, weights: WeightKind) -> tuple[bool, bool]:
-    """Whether the output layer is the embedding, both as floats; whether the embedding is float32.
-
-    It is where float16 would lose some of its values.
-    """
-    _, bits = _BITS[weights]
-    config = source.config
-    is_shared = config.tied_head and _with_scales(source.output_tensor(), bits) == 32
-    is_half = config.embedding_scale == 1 and source.embedding_tensor().stored_type == "F16"
-    return is_shared, weights == "fp32" or (weights == "keep" and (is_shared or not is_half))
-
-
-def _with_scales(tensor: Tensor, bits: Bits) -> float:
-    """Bits of each value, with its part of the scale and the zero point of its block."""
-    if bits is None:
-        return 32
-    weight_type = kept_type(tensor) if bits == "keep" else QUANTIZED_TYPES[bits]
-    if weight_type is not None:
-        return BITS_OF_TYPES[weight_type]
-    if tensor.integers is None:
-        return 32
-    return _of_8_bits(tensor.integers.format)
-
-
-def _of_8_bits(form: IntegerFormat) -> float:
-    """Bits of an integer of 8 bits, with its part of the scale and the zero point of its block."""
-    return 8 + (32 + 8 * form.has_zero_points) / form.block_size
+def _is_in_panels(weights: WeightKind) -> bool:
+    """Whether the embedding has the type of the head, whose panels it then may share."""
+    return _BITS[weights][1] in (None, "keep")
 
 
 @dataclass(frozen=True)
@@ -237,8 +191,8 @@ class _Options(BundleOptions):
         refuse_gone("weights", self.weights)
         if self.weights not in _BITS:
             raise OptionError(f"weights is {self.weights!r}, expected one of {', '.join(_BITS)}")
-        if self.weights == "keep" and not source.is_gguf:
-            raise OptionError("weights is 'keep', which is for GGUF files")
+        if self.weights not in weight_kinds(source):
+            raise OptionError("weights is 'keep', but all weights are float32: take fp32")
         self.check_limits(source.config, MOST_ROWS)
         if self.has_text and self.weights != CALIBRATED:
             raise OptionError(
@@ -299,28 +253,23 @@ class _Exporter:
     def _write_embedding(self) -> EmbeddingFile | None:
         """The embedding; None where it is the head's panels."""
         self._progress("embedding", 0)
-        if _embedding_type(self._source, self._options.weights) is not None:
-            if self._source.config.tied_head:
-                return None
-            with self._staging.create("embedding.weights") as file:
-                writer = WeightWriter("embedding.weights", file)
-                return self._in_panels(writer.linear([self._source.embedding_tensor()], "keep"))
-        _, is_exact = _embedding_form(self._source, self._options.weights)
-        dtype = np.dtype("<f4" if is_exact else "<f2")
-        with self._staging.create("embedding.bin") as file:
-            for piece in self._source.first_hidden_tensor().pieces():
-                file.write(piece.astype(dtype, copy=False))
-        return EmbeddingFile("embedding.bin", "float32" if is_exact else "float16")
+        if not _is_in_panels(self._options.weights):
+            with self._staging.create("embedding.bin") as file:
+                for piece in self._source.first_hidden_tensor().pieces():
+                    file.write(piece.astype("<f2"))
+            return EmbeddingFile("embedding.bin", "float16")
+        if self._source.config.tied_head:
+            return None
+        _, bits = _BITS[self._options.weights]
+        with self._staging.create("embedding.weights") as file:
+            writer = WeightWriter("embedding.weights", file)
+            stored = writer.linear([self._source.embedding_tensor()], bits)
+        self._shifted |= writer.shifted
+        return self._in_panels(stored)
 
     def _in_panels(self, layer: StoredLinear) -> EmbeddingFile:
-        """Weights in one segment of panels as the embedding.
-
-        Raises:
-            TypeError: They are in another form.
-        """
-        if not isinstance(layer.weights, Panels):
-            raise TypeError("the embedding is not in panels")
-        (stored,), (weight_type,) = layer.weights.segments, layer.weights.types
+        """The weights of a layer, which are one segment, as the embedding."""
+        (stored,), (weight_type,) = layer.segments, layer.types
         place = PanelPlace(stored.offset, float(self._source.config.embedding_scale))
         return EmbeddingFile(stored.file, cast("WeightType", weight_type), place)
 
@@ -346,32 +295,23 @@ class _Exporter:
         """The head, and the embedding, which may be the head's panels."""
         self._progress("head", self._model.num_layers + 1)
         _, bits = _BITS[self._options.weights]
-        is_shared, _ = _embedding_form(self._source, self._options.weights)
-        shared = self._shared_output(embedding.file) if embedding and is_shared else None
         with self._staging.create("head.weights") as file:
             writer = WeightWriter("head.weights", file)
-            stored = write_head(self._source, writer, bits, shared)
+            stored = write_head(self._source, writer, bits)
         self._shifted |= writer.shifted
         graphs = self._write_graph("head", head_graph(self._model, stored))
-        files = HeadFiles(sorted({"head.weights", *stored.output.files}), graphs)
+        files = HeadFiles(["head.weights"], graphs)
         return files, embedding or self._in_panels(stored.output)
 
     def _kept(self) -> list[KeptWeights] | None:
-        """What became of the tensors of a GGUF file, the most frequent type first."""
+        """What became of the checkpoint's tensors, the most frequent type first."""
         if self._options.weights != "keep":
             return None
         counts = Counter(
-            (str(tensor.stored_type), name not in self._shifted)
+            (tensor.stored_type or "F32", name not in self._shifted)
             for name, tensor in self._source.tensors.items()
         )
         return [KeptWeights(name, count, exact) for (name, exact), count in counts.most_common()]
-
-    def _shared_output(self, file: str) -> StoredLinear:
-        """The embedding's float32 rows as the output layer."""
-        num_bytes = self._staging.records[file].num_bytes
-        shape = (self._model.vocab_size, self._model.hidden_size)
-        weight = StoredTensor(file, 0, num_bytes, shape, onnx.TensorProto.FLOAT)
-        return StoredLinear(shape[1], shape[0], Floats(weight))
 
     def _write_graph(self, name: str, model: onnx.ModelProto) -> dict[int, str]:
         """One graph for all widths, which its rows being symbolic makes possible."""

@@ -8,22 +8,22 @@ hidden size):
     window_cos, window_sin as cos, sin: for layers with a sliding window that are rotated otherwise;
     parents, sequences (nodes,), lengths (1,), span (2,), all int32: which nodes of a draft tree the
     rows are, and what each descends from (`src/ort/mod.rs`);
-    for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, head_dim).
+    for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, row_bytes) uint8; the
+    bytes of a row are symbolic, and tell in which form it holds a head.
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
 overwritten. Bound to the same memory as key_i, value_i they are updated in place, and nothing is
 copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
 
 Why these operators: every row's bits must be the same at every M (measured, see the tests).
-- Attention is of this package's core, and so are products of weights in blocks, with the norm or
-  the gate before them and the residual stream behind: what a row computes depends on the tokens of
-  its path alone, and a layer has five nodes. A small model's step takes longer the more it has.
-- Weights in float32 are Gemm's, which holds them as stored, `(out, in)`, and knows rows of two
-  dimensions only. Norms, SiLU (QuickGelu with alpha 1; Swish is taken apart when loaded) and sums
-  are nodes there. A sum and its norm are two: SkipSimplifiedLayerNormalization rounds otherwise
-  than the norm that begins a block, so bits would depend on where a model is cut into blocks.
+- Attention is of this package's core, and so are products, with the norm or the gate before them
+  and the residual stream behind: what a row computes depends on the tokens of its path alone, and a
+  layer has five nodes. A small model's step takes longer the more it has.
+- Norms and factors that some families have behind products are nodes of their own. A norm and the
+  sum behind it are two: SkipSimplifiedLayerNormalization rounds otherwise than the norm that begins
+  a block, so bits would depend on where a model is cut into blocks.
 - The query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
-  width. Mixing both kinds was dropped: in float32 their bits differ.
+  width.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,8 @@ from onnx import TensorProto, helper
 
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
-from coordgen_rs.tools.export.graph_builder import float_info
+from coordgen_rs.tools.export.graph_builder import byte_info, float_info
 from coordgen_rs.tools.export.stored import (
-    Floats,
     StoredHead,
     StoredLayer,
     StoredLinear,
@@ -43,7 +42,7 @@ from coordgen_rs.tools.export.stored import (
 )
 
 _OPSET = 24
-_ROWS, _SLOTS, _NODES = "rows", "slots", "nodes"
+_ROWS, _SLOTS, _ROW_BYTES, _NODES = "rows", "slots", "row_bytes", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 PATH: dict[str, int | str] = {"parents": _NODES, "sequences": _NODES, "lengths": 1, "span": 2}
 """What attention reads of a step, and how much of it."""
@@ -57,8 +56,7 @@ def block_graph(
     inputs = [float_info("hidden", 1, _ROWS, model.hidden_size)]
     outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = LayerGraph()
-    is_flat = any(isinstance(it.weights, Floats) for layer in layers for it in layer.linears)
-    stream = graph.rows_of("hidden", model.hidden_size, is_flat)
+    stream = "hidden"
     tables = {"": model.inv_freq, "window_": model.window_inv_freq}
     for prefix, inv_freq in tables.items():
         half = len(inv_freq or [])
@@ -69,26 +67,21 @@ def block_graph(
         for name, size in PATH.items()
     ]
     for number, layer in zip(numbers, layers, strict=True):
-        cache = (1, model.num_kv_heads, _SLOTS, model.head_dim)
-        inputs += [float_info(f"key_{number}", *cache), float_info(f"value_{number}", *cache)]
-        outputs += [
-            float_info(f"key_{number}_out", *cache),
-            float_info(f"value_{number}_out", *cache),
-        ]
+        cache = (1, model.num_kv_heads, _SLOTS, _ROW_BYTES)
+        names = f"key_{number}", f"value_{number}"
+        inputs += [byte_info(name, *cache) for name in names]
+        outputs += [byte_info(f"{name}_out", *cache) for name in names]
         stream = _attention(graph, model, layer, number, stream)
         stream = _feed_forward(graph, model, layer, f"layer_{number}", stream)
-    graph.give(stream, "hidden_out", model.hidden_size, is_flat)
+    graph.rename_last("hidden_out")
     return graph.model("block", inputs, outputs, _OPSET)
 
 
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     graph = LayerGraph()
-    is_flat = isinstance(head.output.weights, Floats)
-    hidden = graph.rows_of("hidden", model.hidden_size, is_flat)
-    rows = Rows(hidden, Norm("norm", head.norm, model.rms_norm_eps))
-    logits = graph.product("output", rows, head.output)
-    graph.give(logits, "logits", model.vocab_size, is_flat)
+    rows = Rows("hidden", Norm("norm", head.norm, model.rms_norm_eps))
+    graph.product("logits", rows, head.output)
     return graph.model(
         "head",
         [float_info("hidden", 1, _ROWS, model.hidden_size)],

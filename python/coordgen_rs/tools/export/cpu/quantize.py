@@ -1,8 +1,7 @@
-"""Weights in blocks of integers: as products read them, and as ONNX Runtime's MatMulNBits does.
+"""Weights rounded to integers in blocks.
 
-In: rows of a float32 matrix, or integers as a checkpoint holds them. Out: blocks of 32 along the
-row as GGUF files have them (Q4_0, Q4_1, Q8_0), with float16 scales; or 8-bit values with a float32
-scale per block and perhaps a zero point, for integers that have no such form.
+In: rows of a float32 matrix. Out: blocks of 32 along the row as GGUF files have them (Q4_1, Q8_0),
+with float16 scales.
 
 A scale beyond float16 is refused: that of weights from some 60,000 on in 4 bits, from 8.4 million
 on in 8. Scales below 2^-14 have fewer digits, and those below 2^-25 are zero, as are their weights.
@@ -12,7 +11,6 @@ on in 8. Scales below 2^-14 have fewer digits, and those below 2^-25 are zero, a
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +19,11 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import weight_types
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.tools.export.checkpoints.tensor import (
-    MIDDLE_OF_8_BITS,
-    IntegerFormat,
-    IntegerRows,
-)
 from coordgen_rs.tools.export.cpu.int4 import as_half, inverse, search_grids
 
 BLOCK_SIZE = 32
+MIDDLE_OF_8_BITS = 128
+"""The zero point of 8 bits: integers less it are signed."""
 QUANTIZED_TYPES = {4: "Q4_1", 8: "Q8_0"}
 """What integers of so many bits are written as, those of 4 with zero points."""
 BITS_OF_TYPES = {name: 8 * size / weights for name, (weights, size) in weight_types().items()}
@@ -39,15 +34,15 @@ _AT_A_TIME = 4096
 
 
 @dataclass(frozen=True)
-class QuantizedRows:
-    """Some rows of a matrix; a weight is `(value - zero point) * scale` of its block."""
+class IntegerRows:
+    """Some rows as integers: a weight is `(value - zero point) * scale` of its block."""
 
     values: NDArray[np.uint8]
-    """`(n, blocks, block size)`"""
+    """`(n, in_features)`, one number each; rows are whole blocks"""
     scales: NDArray[np.float32]
     """`(n, blocks)`"""
     zero_points: NDArray[np.uint8] | None
-    """`(n, blocks)`; None stands for 128"""
+    """`(n, blocks)`; None stands for 128, the middle of 8 bits"""
 
 
 def num_blocks(in_features: int) -> int:
@@ -75,13 +70,6 @@ def quantize_rows(rows: NDArray[np.float32], bits: int, name: str) -> NDArray[np
     return blocks_of(integers, bits, name)
 
 
-def block_type(form: IntegerFormat) -> str | None:
-    """What integers can be written as by `blocks_of`; None if not as any."""
-    has_zeros = form.bits == 4
-    is_block = form.block_size == BLOCK_SIZE and form.has_zero_points == has_zeros
-    return QUANTIZED_TYPES[form.bits] if is_block else None
-
-
 def blocks_of(rows: IntegerRows, bits: int, name: str) -> NDArray[np.uint8]:
     """Integers of 4 or 8 bits in blocks of 32 as GGUF has them, `(n, blocks, bytes of a block)`.
 
@@ -104,27 +92,6 @@ def blocks_of(rows: IntegerRows, bits: int, name: str) -> NDArray[np.uint8]:
     else:
         values = values[..., :16] | values[..., 16:] << np.uint8(4)
     return np.concatenate([halves.view(np.uint8), values], -1)
-
-
-def common_format(formats: Sequence[IntegerFormat]) -> IntegerFormat:
-    """The format of 8 bits that holds the values of all formats exactly."""
-    return IntegerFormat(
-        8, min(it.block_size for it in formats), any(it.has_zero_points for it in formats)
-    )
-
-
-def pack_rows(rows: IntegerRows, held: IntegerFormat, wanted: IntegerFormat) -> QuantizedRows:
-    """Integers in the format `wanted`, one that `common_format` gave for `held` and others."""
-    middle = 1 << held.bits - 1
-    shift = np.uint8(MIDDLE_OF_8_BITS - middle)
-    repeats = held.block_size // wanted.block_size
-    values = (rows.values + shift).reshape(len(rows.values), -1, wanted.block_size)
-    zero_points = None
-    if wanted.has_zero_points:
-        zeros = rows.zero_points
-        zeros = np.full(rows.scales.shape, middle, np.uint8) if zeros is None else zeros
-        zero_points = (zeros + shift).repeat(repeats, axis=1)
-    return QuantizedRows(values, rows.scales.repeat(repeats, axis=1), zero_points)
 
 
 def _symmetric_8(blocks: NDArray[np.float32]) -> IntegerRows:

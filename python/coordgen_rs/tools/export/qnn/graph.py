@@ -116,7 +116,7 @@ def head_graph(
 ) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits, made as in `block_graph`."""
     graph = _QnnGraph(source, model, has_matrices)
-    normed = graph.norm("norm", "hidden", source.final_norm_tensor(is_shared=False))
+    normed = graph.norm("norm", "hidden", source.final_norm_tensor())
     graph.linear("logits", normed, source.output_tensor())
     return graph.model(
         "head",

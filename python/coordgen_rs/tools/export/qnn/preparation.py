@@ -173,7 +173,7 @@ class Preparation:
         config, ranges = self.source.config, Ranges()
         num_rows = sum(map(len, self.texts.calibration))
         states = self.work.states(layer_name(config.num_layers - 1))[:num_rows]
-        scale = self.source.final_norm_tensor(is_shared=False).load()
+        scale = self.source.final_norm_tensor().load()
         squares = np.square(states).mean(-1, keepdims=True)
         normed = states / np.sqrt(squares + np.float32(config.rms_norm_eps)) * scale
         for name, values in (("hidden", states), ("norm", normed)):

@@ -134,7 +134,7 @@ class FloatHead:
     @classmethod
     def of(cls, source: Checkpoint) -> "FloatHead":
         """The head of a checkpoint; raises CheckpointError if it is not there."""
-        norm = source.final_norm_tensor(is_shared=False).load()
+        norm = source.final_norm_tensor().load()
         return cls(norm, source.output_tensor().load(), source.config.rms_norm_eps)
 
     def logits(self, hidden: Array) -> Array:

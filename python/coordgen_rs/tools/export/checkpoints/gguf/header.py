@@ -10,7 +10,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 import math
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +41,8 @@ class GgufTensor:
     shape: tuple[int, ...]
     """Slowest dimension first, as numpy has it."""
     type: GGMLQuantizationType
+    path: Path
+    """The file that holds its data."""
     offset: int
     """Byte at which its data begins, from the start of the file."""
 
@@ -58,11 +60,16 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a GGUF file says before its tensors."""
+    """What a GGUF file says before its tensors; of one in parts, what all of them say.
+
+    Attributes:
+        path: The file, or the first of its parts.
+        metadata: Numbers, booleans, texts, and lists of one of them.
+        tensors: Where each tensor stands, by its name.
+    """
 
     path: Path
     metadata: dict[str, Any]
-    """Numbers, booleans, texts, and lists of one of them."""
     tensors: dict[str, GgufTensor]
 
 
@@ -150,7 +157,7 @@ class _Reader:
         block, _ = GGML_QUANT_SIZES[kind]
         if min(shape) < 1 or math.prod(shape) > 8 * self._num_bytes or shape[-1] % block:
             raise self._damaged(f"{name!r:.80} has the shape {shape} of {kind.name}")
-        return GgufTensor(name, shape, kind, int(self._number("Q")))
+        return GgufTensor(name, shape, kind, self._path, int(self._number("Q")))
 
     def _alignment(self, metadata: dict[str, Any]) -> int:
         value = metadata.get("general.alignment", 32)
@@ -173,7 +180,7 @@ class _Reader:
             end = info.offset + info.num_bytes
             if start + end > self._num_bytes:
                 raise CheckpointError(f"{self._path} is truncated: it ends before {info.name} does")
-            tensors[info.name] = GgufTensor(info.name, info.shape, info.type, start + info.offset)
+            tensors[info.name] = replace(info, offset=start + info.offset)
         return tensors
 
     def _count(self, what: str, most: int, *, least_bytes: int) -> int:

@@ -1,13 +1,13 @@
 """A GGUF file as a checkpoint.
 
-In: a path. Out: configuration, tensors, tokenizer and chat template. Only the header is read.
+In: a path, of the first part where there are several. Out: configuration, tensors, tokenizer and
+chat template. Only headers are read.
 """
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
@@ -15,7 +15,7 @@ from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     hugging_face_names,
 )
 from coordgen_rs.tools.export.checkpoints.gguf.chat import chat_templates
-from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, read_header
+from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 from coordgen_rs.tools.export.checkpoints.gguf.metadata import (
     ROPE_TENSORS,
     GgufMetadata,
@@ -23,6 +23,7 @@ from coordgen_rs.tools.export.checkpoints.gguf.metadata import (
     generation_document,
     num_layers,
 )
+from coordgen_rs.tools.export.checkpoints.gguf.parts import read_parts
 from coordgen_rs.tools.export.checkpoints.gguf.tensors import open_tensors
 from coordgen_rs.tools.export.checkpoints.gguf.tokenizer import tokenizer_json
 
@@ -30,17 +31,13 @@ _BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.b
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """Opens a GGUF file.
+    """Opens a GGUF file, which may be in parts.
 
     Raises:
-        CheckpointError: It is damaged, or lacks something.
+        CheckpointError: It is damaged, or lacks something; or it is not the first part.
         UnsupportedModelError: The exporter cannot do this model.
     """
-    header = read_header(path)
-    if header.metadata.get("split.count", 1) not in (0, 1):
-        raise UnsupportedModelError(
-            f"{path} is one of several parts: join them with `llama-gguf-split --merge`"
-        )
+    header = read_parts(path)
     metadata = GgufMetadata(header)
     architecture = architecture_named(metadata.architecture)
     config = parse_config(config_document(metadata, architecture), generation_document(metadata))

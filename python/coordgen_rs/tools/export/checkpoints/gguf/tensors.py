@@ -7,7 +7,6 @@ of their query and key weights for that; here they are put back.
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,16 @@ from coordgen_rs._core import weight_types
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.block_types import (
     FLOATS,
+    TERNARY,
+    as_q4_0,
     float_rows,
-    integer_format,
-    integer_rows,
-    is_exact,
 )
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, GgufTensor
-from coordgen_rs.tools.export.checkpoints.tensor import (
-    IntegerRows,
-    StoredBlocks,
-    StoredIntegers,
-    Tensor,
-)
+from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
 
 _HALVES: dict[str, tuple[int, ...]]
 _HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
-_HALVES |= {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": (), "BF16": ()}
+_HALVES |= {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": (), "BF16": (), "F32": ()}
 """Where numbers in float16 stand in a block of a type that products read as it is, if not only at
 its start."""
 _MOST_EXPONENT = 252
@@ -44,7 +37,6 @@ _ROTATED = re.compile(r"\.([qk])_proj\.")
 class _Rows:
     """Rows of a tensor in a file."""
 
-    path: Path
     stored: GgufTensor
     rotated_head_dim: int | None
 
@@ -56,19 +48,6 @@ class _Rows:
         """
         raw, order = self._raw(start, stop)
         return self._weights(raw)[order].reshape(stop - start, *self.stored.shape[1:])
-
-    def integers(self, start: int, stop: int) -> IntegerRows:
-        """Rows `start..stop` as integers.
-
-        Raises:
-            CheckpointError: The file ends early, or holds what is no number.
-        """
-        raw, order = self._raw(start, stop)
-        rows = integer_rows(self.stored.type, raw, self._weights(raw))
-        zeros = rows.zero_points
-        return IntegerRows(
-            rows.values[order], rows.scales[order], None if zeros is None else zeros[order]
-        )
 
     def blocks(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Rows `start..stop` as they are, `(n, blocks, bytes of a block)`.
@@ -84,8 +63,18 @@ class _Rows:
             self._check(np.ascontiguousarray(blocks[..., place : place + 2]).view("<f2"))
         if name == "MXFP4":
             self._check(np.where(blocks[..., 0] > _MOST_EXPONENT, np.inf, 0))
-        if name == "BF16":
+        if name in ("BF16", "F32"):
             self._weights(raw)
+        return blocks
+
+    def ternary_blocks(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Rows `start..stop` of a ternary type in Q4_0, which holds the same values.
+
+        Raises:
+            CheckpointError: The file ends early, or holds what is no number.
+        """
+        blocks = as_q4_0(self.floats(start, stop))
+        self._check(np.ascontiguousarray(blocks[..., :2]).view("<f2"))
         return blocks
 
     def _check(self, values: NDArray[Any]) -> None:
@@ -95,7 +84,9 @@ class _Rows:
             CheckpointError: There is some.
         """
         if not np.isfinite(values).all():
-            raise CheckpointError(f"{self.path}: {self.stored.name} holds NaN or infinite values")
+            raise CheckpointError(
+                f"{self.stored.path}: {self.stored.name} holds NaN or infinite values"
+            )
 
     def _weights(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Raw rows as float32.
@@ -110,7 +101,7 @@ class _Rows:
                 rows = float_rows(stored.type, raw)
         except NotImplementedError as error:
             raise UnsupportedModelError(
-                f"{self.path}: {stored.name} has the type {stored.type.name}, which is not "
+                f"{stored.path}: {stored.name} has the type {stored.type.name}, which is not "
                 "supported"
             ) from error
         self._check(rows)
@@ -135,11 +126,11 @@ class _Rows:
         offset = stored.offset + first * row_bytes
         count = (last - first) * row_bytes
         try:
-            raw = np.fromfile(self.path, np.uint8, count, offset=offset)
+            raw = np.fromfile(stored.path, np.uint8, count, offset=offset)
         except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
+            raise CheckpointError(f"{stored.path} cannot be read: {error}") from error
         if raw.size != count:
-            raise CheckpointError(f"{self.path} ends inside {stored.name}")
+            raise CheckpointError(f"{stored.path} ends inside {stored.name}")
         return raw.reshape(last - first, row_bytes), order
 
 
@@ -163,31 +154,30 @@ def open_tensors(
         name = names.get(stored.name)
         if name is None:
             raise UnsupportedModelError(
-                f"{header.path}: the tensor {stored.name} is not one of this kind of model"
+                f"{stored.path}: the tensor {stored.name} is not one of this kind of model"
             )
         if name.endswith(".bias") and not name.endswith(biases):
-            raise UnsupportedModelError(f"{header.path}: {name} is a bias, which is not supported")
-        tensors[name] = _tensor(header.path, name, stored, head_dim)
+            raise UnsupportedModelError(f"{stored.path}: {name} is a bias, which is not supported")
+        tensors[name] = _tensor(name, stored, head_dim)
     return tensors
 
 
-def _tensor(path: Path, name: str, stored: GgufTensor, head_dim: int | None) -> Tensor:
+def _tensor(name: str, stored: GgufTensor, head_dim: int | None) -> Tensor:
     is_float = stored.type in FLOATS
     if len(stored.shape) > 2 or (len(stored.shape) == 1 and not is_float):
         raise CheckpointError(
-            f"{path}: {stored.name} has the shape {stored.shape} of {stored.type.name}"
+            f"{stored.path}: {stored.name} has the shape {stored.shape} of {stored.type.name}"
         )
     rotated = head_dim if _ROTATED.search(name) else None
     if rotated is not None and (rotated % 2 or stored.shape[0] % rotated):
-        raise CheckpointError(f"{path}: {stored.name} has no whole heads of {rotated} rows")
-    rows = _Rows(path, stored, rotated)
-    integers = None
-    if not is_float:
-        integers = StoredIntegers(integer_format(stored.type), rows.integers, is_exact(stored.type))
-    blocks = None
-    if len(stored.shape) == 2 and stored.type.name in weight_types().keys() - {"F32"}:
-        blocks = StoredBlocks(stored.type.name, rows.blocks)
-    return Tensor(name, stored.shape, rows.floats, integers, blocks, stored.type.name)
+        raise CheckpointError(f"{stored.path}: {stored.name} has no whole heads of {rotated} rows")
+    rows = _Rows(stored, rotated)
+    blocks, name_of_type = None, stored.type.name
+    if len(stored.shape) == 2 and name_of_type in weight_types():
+        blocks = StoredBlocks(name_of_type, rows.blocks)
+    elif name_of_type in TERNARY:
+        blocks = StoredBlocks("Q4_0", rows.ternary_blocks)
+    return Tensor(name, stored.shape, rows.floats, blocks, name_of_type)
 
 
 def read_numbers(header: GgufHeader, name: str) -> list[float]:
@@ -199,5 +189,5 @@ def read_numbers(header: GgufHeader, name: str) -> list[float]:
     stored = header.tensors.get(name)
     if stored is None or len(stored.shape) != 1:
         raise CheckpointError(f"{header.path} has no vector {name}")
-    values = _tensor(header.path, name, stored, None).load()
+    values = _tensor(name, stored, None).load()
     return [float(value) for value in values]

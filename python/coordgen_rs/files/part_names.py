@@ -1,0 +1,45 @@
+"""The names of a GGUF file in parts, as llama.cpp's gguf-split gives them.
+
+In: a file's name. Out: which part of how many it is by that name, and what the others are called.
+Whether they are parts is for their headers to say.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+_NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class PartName:
+    """The name of a part, such as `model-00002-of-00003.gguf`.
+
+    Attributes:
+        stem: What the names of all parts begin with.
+        number: Which part it is, 1 to `count`.
+        count: How many there are.
+    """
+
+    stem: str
+    number: int
+    count: int
+
+    @classmethod
+    def of(cls, name: str) -> "PartName | None":
+        """What a file's name says; None where it is not the name of a part."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        found = cls(match["stem"], int(match["number"]), int(match["count"]))
+        return found if 1 <= found.number <= found.count else None
+
+    def __str__(self) -> str:
+        return f"{self.stem}-{self.number:05}-of-{self.count:05}.gguf"
+
+    def part(self, number: int) -> "PartName":
+        """The name of another part, 1 to `count`."""
+        return replace(self, number=number)
+
+    def others(self) -> list["PartName"]:
+        """The names of all parts behind the first."""
+        return [self.part(number) for number in range(2, self.count + 1)]
