@@ -5,9 +5,10 @@
         --tokenizer Qwen2.5-0.5B-Instruct/tokenizer.json --blocks 1
 
 24 layers, hidden 896, FFN 4,864, 14 heads, 2 KV heads, vocabulary 151,936, in 6 blocks. Its answers
-mean nothing; its times and bytes are those of the model. `--shape llama-3.2-1b` has 16 layers,
-hidden 2,048, FFN 8,192, 32 heads, 8 KV heads, vocabulary 128,256. With `--soc` the bundle is for
-Qualcomm's HTP, and the report says what the export took.
+mean nothing; its times and bytes are those of the model. `--shape qwen2.5-3b` has 36 layers, hidden
+2,048, FFN 11,008, 16 heads and 2 KV heads; `llama-3.2-1b` has 16 layers, hidden 2,048, FFN 8,192,
+32 heads, 8 KV heads, vocabulary 128,256. With `--soc` the bundle is for Qualcomm's HTP, and the
+report says what the export took.
 """
 
 import argparse
@@ -32,6 +33,16 @@ SHAPES = {
         "ffn": 4864,
         "layers": 24,
         "heads": 14,
+        "kv_heads": 2,
+        "vocab": 151_936,
+        "max_positions": 32_768,
+    },
+    "qwen2.5-3b": {
+        "family": "qwen2",
+        "hidden": 2048,
+        "ffn": 11008,
+        "layers": 36,
+        "heads": 16,
         "kv_heads": 2,
         "vocab": 151_936,
         "max_positions": 32_768,

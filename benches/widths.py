@@ -33,7 +33,11 @@ def measure_widths(bundles, threads, prompt_tokens, seconds):
     bundle the seconds of all its runs by what ran: `4 rows`, `prompt of 512`.
     """
     sessions = [opened(path, threads) for path in bundles]
-    runs = [runs_of(session, prompt_tokens) for session in sessions]
+    return times_in_turns([runs_of(it, prompt_tokens) for it in sessions], threads, seconds)
+
+
+def times_in_turns(runs, threads, seconds):
+    """Run what all have, by name, in turns; the seconds of each run, as in `measure_widths`."""
     names = [name for name in runs[0] if all(name in run for run in runs)]
     times = [{name: [] for name in names} for _ in runs]
     # Time that other programs take is not this thread's, so one thread's own time is exact.

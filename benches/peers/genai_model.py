@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from coordgen_rs.bundle.panels import PanelRows
 from coordgen_rs.errors import OptionError
 
 MODEL_NAME = "model.onnx"
@@ -79,17 +80,29 @@ def genai_config(manifest, threads):
 
 def _weights(bundle):
     """All weights by name: those of the bundle's graphs, float32, and its embedding."""
-    manifest = bundle.manifest
-    graphs = [next(iter(part.graphs.values())) for part in (*manifest.blocks, manifest.head)]
-    weights = {
-        initializer.name: numpy_helper.to_array(initializer)
-        for name in graphs
-        for initializer in onnx.load(bundle.path / name).graph.initializer
-        if initializer.data_type == TensorProto.FLOAT
-    }
-    shape = manifest.model.vocab_size, manifest.model.hidden_size
-    embedding = np.fromfile(bundle.path / manifest.embedding.file, "<f4").reshape(shape)
+    manifest, weights = bundle.manifest, {}
+    for part in (*manifest.blocks, manifest.head):
+        graph = onnx.load(bundle.path / next(iter(part.graphs.values()))).graph
+        stored = {it.name: numpy_helper.to_array(it) for it in graph.initializer}
+        weights |= {name: it for name, it in stored.items() if it.dtype == np.float32}
+        for node in graph.node:
+            if node.op_type == "Product":
+                weights[f"{node.name}.weight"] = _matrix(node, stored)
+    embedding = bundle.embedding()[np.arange(manifest.model.vocab_size)]
     return weights | {"embedding": embedding}
+
+
+def _matrix(node, stored):
+    """The weights `(out, in)` of a product, whose last inputs are its segments."""
+    how = {it.name: helper.get_attribute_value(it) for it in node.attribute}
+    kinds, sizes = how["types"].decode().split(","), how["sizes"]
+    segments = zip(node.input[-len(sizes) :], kinds, sizes, strict=True)
+    return np.concatenate(
+        [
+            PanelRows(stored[name], kind, size, how["columns"], 1.0)[np.arange(size)]
+            for name, kind, size in segments
+        ]
+    )
 
 
 class _DecoderGraph:
@@ -123,7 +136,7 @@ class _DecoderGraph:
             is_last = number + 1 == shape.num_layers
             next_norm = "norm" if is_last else f"layer_{number + 1}.attention_norm"
             hidden, normed = self._add_and_norm(next_norm, hidden, fed)
-        self._linear("output", normed, "logits")
+        self._linear("logits", normed)
         self._outputs.append(_info("logits", TensorProto.FLOAT, "batch", "rows", shape.vocab_size))
         graph = helper.make_graph(
             self._nodes, "decoder", self._inputs, self._outputs, self._constants
@@ -205,16 +218,16 @@ class _DecoderGraph:
         )
         return total, normed
 
-    def _linear(self, name, x, output=None):
+    def _linear(self, name, x):
         """A layer's product, and its bias where it has one; weights stand as `(in, out)`."""
         transposed = np.ascontiguousarray(self._weights[f"{name}.weight"].T)
         self._weights[f"{name}.transposed"] = transposed
         bias = f"{name}.bias" in self._weights
-        product = f"{name}.product" if bias else output or name
+        product = f"{name}.product" if bias else name
         self._node("MatMul", [x, self._constant(f"{name}.transposed")], product)
         if bias:
-            self._node("Add", [product, self._constant(f"{name}.bias")], output or name)
-        return output or name
+            self._node("Add", [product, self._constant(f"{name}.bias")], name)
+        return name
 
     def _node(self, operator, inputs, output, **attributes):
         self._nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))

@@ -5,9 +5,11 @@ the most likely token is the same; the same and the distance of logits behind te
 many of ten greedy answers agree in their first 32 tokens, and how long they agree in the mean.
 Both read the same token ids; whether llama.cpp makes the same ones of all texts is checked first.
 What differs by design: both round activations to 8 bits per block of 32, but llama.cpp keeps a
-float16 scale for each, takes blocks of 256 for K types, and its cache holds float16.
+float16 scale for each, takes blocks of 256 for K types, and its cache holds float16, as ours does
+with `--kv-cache f16`.
 
-    python benches/peers/perplexity.py MODEL.gguf.. [--weights KIND] [--tokens N] [--threads N]
+    python benches/peers/perplexity.py MODEL.gguf.. [--weights KIND] [--kv-cache FORM] [--tokens N]
+        [--threads N]
 """
 
 import argparse
@@ -22,6 +24,7 @@ from cyllama.llama import llama_cpp
 from tokenizers import Tokenizer
 
 from coordgen_rs import open_session, plain
+from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.tools.export import export_checkpoint
 from live.prompts import chat_template
 from support.script import run_script
@@ -99,8 +102,8 @@ class LlamaCpp:
 class Ours:
     """The bundle of the same file."""
 
-    def __init__(self, path, threads):
-        self.session = open_session(path, threads=threads)
+    def __init__(self, path, options):
+        self.session = open_session(path, threads=options.threads, kv_cache=options.kv_cache)
 
     def rows(self, token_ids):
         rows = []
@@ -129,7 +132,7 @@ def surprises(logits, token_ids):
 
 def compare(path, bundle, options):
     """The row of a file."""
-    theirs, ours = LlamaCpp(path, options.threads), Ours(bundle, options.threads)
+    theirs, ours = LlamaCpp(path, options.threads), Ours(bundle, options)
     tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
     render = chat_template(path)
     prompts = [render([{"role": "user", "content": question}]) for question in QUESTIONS]
@@ -178,6 +181,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.gguf")
     parser.add_argument("--weights", choices=["keep", "fp32", "int8", "int4"], default="keep")
+    parser.add_argument("--kv-cache", choices=KV_FORMS, default=KV_FORMS[0])
     parser.add_argument("--tokens", type=int, default=2 * WINDOW)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

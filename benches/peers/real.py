@@ -1,13 +1,15 @@
 """A real model, live: coordgen beside llama.cpp and ONNX Runtime GenAI, on the same token ids.
 
-    python benches/peers/real.py MODEL.gguf BUNDLE..
+    python benches/peers/real.py MODEL.gguf
+    python benches/peers/real.py MODEL.Q4_K_M.gguf --peers llama.cpp --json figures.json
 
-MODEL.gguf is what llama.cpp runs, and a Q4_0 file and GenAI's folders are made of it (in `--work`,
-once); BUNDLEs are of the same model (`coordgen export MODEL.gguf BUNDLE --context 8192`). Every
-engine has a process of its own and answers in turns; decoding is greedy, and end tokens are
-forbidden, as by llama.cpp's `--ignore-eos`, so that all answers have the same length. Then those
-that decode plainly read prompts of the lengths of `--read`, in turns, too. An engine that is absent
-or fails is named, and the others are still reported.
+coordgen and llama.cpp run MODEL.gguf as it is, and GenAI's folders are made of it (in `--work`,
+once). BUNDLEs are run in place of it where they are given; they are of the same model (`coordgen
+export MODEL.gguf BUNDLE --context 8192` has room for longer prompts than a file that is opened as
+it is). Every engine has a process of its own and answers in turns; decoding is greedy, and end
+tokens are forbidden, as by llama.cpp's `--ignore-eos`, so that all answers have the same length.
+Then those that decode plainly read prompts of the lengths of `--read`, in turns, too. An engine
+that is absent or fails is named, and the others are still reported.
 
 Needs `make peers`, which builds llama.cpp for this machine, and `pip install --group peers`.
 """
@@ -53,8 +55,8 @@ def main(arguments=None):
     try:
         options = _parser().parse_args(arguments)
         weights = Weights(options.model, options.work)
-        bundles = [open_bundle(bundle) for bundle in options.bundles]
-        prompts, pieces = _prompts(options, bundles)
+        options.bundles = options.bundles or [options.model]
+        prompts, pieces = _prompts(options, _opened(options.bundles))
         files, failures = _peers(options, weights)
     except (CoordgenError, OSError) as error:
         print(f"real.py: {error}", file=sys.stderr)
@@ -74,6 +76,12 @@ def main(arguments=None):
             document = _document(options, weights, prompts, runs)
             options.json.write_text(json.dumps(document), encoding="utf-8")
     return 1 if any(run["failures"] for run in runs) else 0
+
+
+def _opened(bundles):
+    """The bundles; a GGUF file is converted, if that was not done before."""
+    with progress() as on_progress:
+        return [open_bundle(path, on_progress=on_progress) for path in bundles]
 
 
 def _measured(options, chosen, threads, prompts, max_new_tokens):
@@ -132,11 +140,13 @@ def _peers(options, weights):
         except llama_build.NotBuiltError as error:
             failures["llama.cpp"] = str(error)
         else:
-            files["llama.cpp"][_type_of(options.model)] = options.model
-            _add(files["llama.cpp"], "Q4_0", failures, "llama.cpp Q4_0", weights.q4_0)
+            files["llama.cpp"][engines.weights_of(options.model)] = options.model
     if "GenAI" in options.peers:
         for name in PRECISIONS:
-            _add(files["GenAI"], name, failures, f"GenAI {name}", weights.genai, name)
+            try:
+                files["GenAI"][name] = weights.genai(name)
+            except ContestantFailedError as error:
+                failures[f"GenAI {name}"] = str(error)
     return files, failures
 
 
@@ -158,20 +168,6 @@ def _engines(options, files, threads):
         engines.chosen(every, is_asked),
         engines.chosen(readers, lambda row: is_asked(row) and not row.drafts),
     )
-
-
-def _add(files, weights, failures, name, make, *arguments):
-    if weights in files:
-        return
-    try:
-        files[weights] = make(*arguments)
-    except ContestantFailedError as error:
-        failures[name] = str(error)
-
-
-def _type_of(gguf):
-    """What a file's weights are called: the last part of its name, such as Q4_1."""
-    return gguf.stem.rpartition(".")[2]
 
 
 def _document(options, weights, prompts, runs):
@@ -211,7 +207,9 @@ def _parser():
         option.count(f"{name} N", default=default).help(told).add_to(parser)
 
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
-    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
+    parser.add_argument(
+        "bundles", type=Path, nargs="*", metavar="BUNDLE", help="run these in place of MODEL.gguf"
+    )
     parser.add_argument(
         "--prompts", type=Path, default=PROMPTS, metavar="DIR", help="default %(default)s"
     )

@@ -1,15 +1,16 @@
 """Whether drafting is ever slower than plain decoding, and how good the choice of widths is.
 
 In: a session and prompts by task. Out: of each task the speed of plain decoding, that of drafting
-beside it, and what oracles reach that know beforehand how well drafts are accepted. Speed is
-measured, in turns; oracles are replayed on the recorded answers, a step taking what the session's
-costs say, and so is what the drafter itself would reach by them: their gap owes nothing to a busy
-machine.
+beside it, also on every single prompt, and what oracles reach that know beforehand how well drafts
+are accepted. Speed is measured, in turns; oracles are replayed on the recorded answers, a step
+taking what the session's costs say, and so is what the drafter itself would reach by them: their
+gap owes nothing to a busy machine.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,11 +42,34 @@ class Recorded:
 
 
 @dataclass(frozen=True)
+class PromptFigures:
+    """One prompt, answered in pairs of runs: plain decoding and drafting, one after the other.
+
+    Attributes:
+        number: Its place in its task, from 1; prompts that are too long do not count.
+        prompt_len: Its tokens.
+        answer_len: Tokens of the answer.
+        speedups: Speed of drafting over plain decoding in each pair.
+    """
+
+    number: int
+    prompt_len: int
+    answer_len: int
+    speedups: list[float]
+
+    @property
+    def speedup(self) -> float:
+        """The median over the pairs."""
+        return median(self.speedups)
+
+
+@dataclass(frozen=True)
 class TaskFigures:
     """One task. Speeds but the first are relative to plain decoding.
 
     Attributes:
         task: Its name.
+        prompts: Its prompts.
         plain_tokens_per_s: Tokens a second of plain decoding, measured.
         measured: Speed of drafting, measured in turns with it.
         modelled: Speed of drafting, by the step costs alone.
@@ -56,6 +80,7 @@ class TaskFigures:
     """
 
     task: str
+    prompts: list[PromptFigures]
     plain_tokens_per_s: float
     measured: float
     modelled: float
@@ -70,7 +95,8 @@ class TaskFigures:
 
     def to_json(self) -> dict[str, Any]:
         """The figures as JSON types."""
-        return {**asdict(self), "gap": self.gap}
+        prompts = [{**asdict(prompt), "speedup": prompt.speedup} for prompt in self.prompts]
+        return {**asdict(self), "prompts": prompts, "gap": self.gap}
 
 
 class _Options(NamedTuple):
@@ -82,7 +108,7 @@ class _Options(NamedTuple):
 
 def measure_bundle(
     bundle: Path,
-    data: Path,
+    data: Sequence[Path],
     sources: Sequence[str],
     *,
     threads: int,
@@ -90,11 +116,11 @@ def measure_bundle(
     max_new_tokens: int,
     repeats: int,
 ) -> list[dict[str, Any]]:
-    """Figures of every task of a file, and of random prompts, as JSON types.
+    """Figures of every task of some files, and of random prompts, as JSON types.
 
     Args:
-        bundle: The target's directory.
-        data: A file of prompts.
+        bundle: The target's directory or file.
+        data: Files of prompts.
         sources: Same as in `measure`.
         threads: Compute threads; a process has only one number of them.
         limit: Prompts of each task, at most.
@@ -107,10 +133,13 @@ def measure_bundle(
         OptionError: Same as in `measure`.
     """
     session = open_session(bundle, threads=threads)
-    prompts = encode_prompts(session, read_prompts(data, limit=limit), max_new_tokens)
+    read = [prompt for file in data for prompt in read_prompts(file, limit=limit)]
+    prompts = encode_prompts(session, read, max_new_tokens)
     prompts[ADVERSARIAL] = random_prompts(session, limit)
     found = measure(session, prompts, sources, max_new_tokens=max_new_tokens, repeats=repeats)
-    where = {"weights": session.bundle.manifest.weights, "threads": session.threads}
+    is_file = bundle.suffix == ".gguf"
+    weights = bundle.stem.rpartition(".")[2] if is_file else session.bundle.manifest.weights
+    where = {"weights": weights, "threads": session.threads}
     return [where | figures.to_json() for figures in found]
 
 
@@ -130,7 +159,7 @@ def measure(
         sources: What drafts, by the names that `Drafter` knows; it keeps what it learns for all
             prompts of a task.
         max_new_tokens: Longest answer.
-        repeats: Times that each prompt is answered; the fastest counts.
+        repeats: Times that each prompt is answered plainly and with drafts; medians count.
 
     Raises:
         OptionError: The session tells no step costs, or `repeats` is below 1.
@@ -142,7 +171,8 @@ def measure(
     figures = []
     for task, of_task in prompts.items():
         options = _Options(max_new_tokens, _EVEN if task == ADVERSARIAL else None)
-        records, plain_s, drafting_s = _timed(session, of_task, sources, options, repeats)
+        records, seconds = _timed(session, of_task, sources, options, repeats)
+        plain_s, drafting_s = np.median(seconds, axis=1).sum(axis=1)
         costs = {
             inputs.rows: cost
             for inputs, cost in zip(session.step_inputs, session.step_costs, strict=True)
@@ -154,8 +184,14 @@ def measure(
         figures.append(
             TaskFigures(
                 task,
-                plain_tokens_per_s=sum(len(record.answer) for record in records) / plain_s,
-                measured=plain_s / drafting_s,
+                [
+                    PromptFigures(number, len(record.prompt), len(record.answer), speedups.tolist())
+                    for number, (record, speedups) in enumerate(
+                        zip(records, (seconds[0] / seconds[1]).T, strict=True), 1
+                    )
+                ],
+                plain_tokens_per_s=sum(len(record.answer) for record in records) / float(plain_s),
+                measured=float(plain_s / drafting_s),
                 modelled=plain_cost / replay.chosen(records),
                 fixed=plain_cost / by_width[width],
                 fixed_width=width,
@@ -180,28 +216,30 @@ def _timed(
     sources: Sequence[str],
     options: _Options,
     repeats: int,
-) -> tuple[list[Recorded], float, float]:
-    """What is said, and the seconds that plain decoding and drafting take for it.
+) -> tuple[list[Recorded], NDArray[np.float64]]:
+    """What is said, and the seconds of plain decoding and of drafting, `(2, repeats, prompts)`.
 
     They count from the first step on: it brings plain decoding one token, and drafting several.
+    Each repeat has a drafter of its own, which goes from prompt to prompt. All repeats of a prompt
+    stand one behind the other, so it is read once, and which of a pair begins changes.
     """
-    fastest = np.full((2, len(prompts)), np.inf)
-    records: dict[int, Recorded] = {}
-    for _ in range(repeats):
-        drafter = make_drafter(session, sources)
-        for index, prompt in enumerate(prompts):
-            of_plain, of_drafting = Stats(), Stats()
-            runs = (
-                plain(session, prompt, **options._asdict(), stats=of_plain),
-                generate(session, prompt, drafter=drafter, **options._asdict(), stats=of_drafting),
-            )
-            for steps in runs:
+    drafters = [make_drafter(session, sources) for _ in range(repeats)]
+    seconds = np.zeros((2, repeats, len(prompts)))
+    records = []
+    for index, prompt in enumerate(prompts):
+        answer: list[int] = []
+        for repeat, drafter in enumerate(drafters):
+            for drafts in (False, True) if repeat % 2 == 0 else (True, False):
+                stats = Stats()
+                asked = {**options._asdict(), "reuse_prefix": True, "stats": stats}
+                if drafts:
+                    steps = generate(session, prompt, drafter=drafter, **asked)
+                else:
+                    steps = plain(session, prompt, **asked)
                 answer = [token for step in steps for token in step.token_ids]
-                records.setdefault(index, Recorded(prompt, np.array(answer, np.uint32)))
-            took = of_plain.decode_s, of_drafting.decode_s
-            fastest[:, index] = np.minimum(fastest[:, index], took)
-    plain_s, drafting_s = fastest.sum(axis=1)
-    return list(records.values()), float(plain_s), float(drafting_s)
+                seconds[int(drafts), repeat, index] = stats.decode_s
+        records.append(Recorded(prompt, np.array(answer, np.uint32)))
+    return records, seconds
 
 
 class PricedSession(RecordedSession):

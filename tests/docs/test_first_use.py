@@ -74,9 +74,8 @@ def test_an_instruct_model_is_not_led_without_its_template(path):
     assert bare == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/own-model.md"])
-def test_the_first_export_keeps_the_files_weights_or_takes_int8(page):
-    first = next(call for call in commands(page) if call[1] == "export")
+def test_the_first_export_keeps_the_files_weights_or_takes_int8():
+    first = next(call for call in commands("docs/own-model.md") if call[1] == "export")
     assert "--weights" not in first or first[first.index("--weights") + 1] in ("int8", "keep")
 
 

@@ -1,7 +1,8 @@
 """coordgen as a live engine: a bundle's session, with and without drafts.
 
-In: a bundle and threads. Out: `Opened` with two contestants, plain and `auto`, which share the
-session. End tokens are forbidden unless told otherwise, so that every answer has its full length.
+In: a bundle or a GGUF file, and threads. Out: `Opened` with two contestants, plain and `auto`,
+which share the session. End tokens are forbidden unless told otherwise, so that every answer has
+its full length.
 """
 
 import numpy as np

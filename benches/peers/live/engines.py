@@ -1,6 +1,6 @@
 """The engines that a live comparison has: how each is opened, and what its rows are called.
 
-In: a GGUF file and the files made of it (`weights.py`), bundles, llama.cpp's programs and threads.
+In: a GGUF file, what is made of it (`weights.py`), bundles, llama.cpp's programs and threads.
 Out: engines, ours first, each with its contestants' rows.
 """
 
@@ -49,18 +49,23 @@ class Engine:
 
 
 def ours(bundles, threads, stop_at_end):
-    """An engine for each bundle."""
+    """An engine for each bundle or GGUF file."""
     return [
         Engine(
             [
-                Row(f"coordgen {bundle.name} {kind}", kind, "coordgen", bundle.name, drafts)
+                Row(f"coordgen {name} {kind}", kind, "coordgen", name, drafts)
                 for kind, drafts in coordgen.KINDS.items()
             ],
             coordgen.open_engine,
             {"bundle": bundle, "threads": threads, "stop_at_end": stop_at_end},
         )
-        for bundle in bundles
+        for bundle, name in zip(bundles, map(weights_of, bundles), strict=True)
     ]
+
+
+def weights_of(path):
+    """What its weights are called: a bundle's name, or the last part of a file's, such as Q4_1."""
+    return path.stem.rpartition(".")[2] if path.suffix == ".gguf" else path.name
 
 
 def llama_cpp(files, threads, stop_at_end, programs, logs):

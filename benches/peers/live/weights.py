@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import q4_0
+import quantize
 from contest import ContestantFailedError
 from live.genai_folder import CONFIG_NAME
 
@@ -68,7 +68,7 @@ class Weights:
         return path
 
     def _quantize(self, part):
-        q4_0.quantize(self.gguf, part)
+        quantize.quantize(self.gguf, part)
 
     def _dequantize(self, part):
         from safetensors.numpy import save_file

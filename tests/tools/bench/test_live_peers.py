@@ -17,7 +17,7 @@ from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.measuring.prompts import PromptsError
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from fake_engines import open_absent, open_scripted
-from live import coordgen, engines
+from live import coordgen, engines, llama_build
 from live.engines import Engine, Row
 from live.figures import ALL, LONG, Figures
 from live.loops import loops
@@ -549,6 +549,28 @@ def test_prompts_are_only_read_where_that_is_asked_for(
     assert run["reading"] == []
 
 
+def test_a_gguf_file_is_run_as_it_is_where_no_bundle_is_given(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from gguf_files import write_gguf
+
+    file = write_gguf(tmp_path / "m.Q8_0.gguf", CHECKPOINTS["embedded-draft"], "Q8_0")
+    ran: list[object] = []
+
+    def with_ours(bundles: list[Path], *_: object) -> list[Engine]:
+        ran.extend(bundles)
+        return [scripted("ours", Row("coordgen Q8_0 plain", "plain", "coordgen", "Q8_0", False))]
+
+    monkeypatch.setattr(engines, "ours", with_ours)
+    monkeypatch.setattr(engines, "llama_cpp", lambda files, *_: ran.append(files) or [])
+    monkeypatch.setattr(engines, "llama_cpp_benches", lambda *_: [])
+    monkeypatch.setattr(engines, "genai_folders", lambda *_: [])
+    monkeypatch.setattr(llama_build, "program", lambda programs, name: programs / name)
+    assert real.main([str(file), *arguments[2:], "--peers", "llama.cpp"]) == 0
+    assert ran[:2] == [file, {"Q8_0": file}]
+
+
 def test_bundles_of_different_models_are_refused(
     arguments: list[str],
     bundle_of: Callable[[str, str], Path],
@@ -563,13 +585,14 @@ def test_the_real_engines_have_rows_of_their_own() -> None:
     files = {"Q4_1": Path("a.gguf"), "Q4_0": Path("b.gguf")}
     folders = {"int4": Path("i"), "fp32": Path("f")}
     every = [
-        *engines.ours([Path("kept"), Path("int8")], 1, False),
+        *engines.ours([Path("kept"), Path("m.Q4_0.gguf")], 1, False),
         *engines.llama_cpp(files, 1, False, Path("programs"), Path("logs")),
         *engines.llama_cpp_benches(files, 1, Path("programs")),
         *engines.genai_folders(folders, 1, False),
     ]
     names = [row.name for engine in every for row in engine.rows]
     assert len(names) == len({*names}) == 4 + 20 + 8
+    assert {"coordgen kept plain", "coordgen Q4_0 auto"} < {*names}
     assert {
         row.weights for engine in every for row in engine.rows if row.engine == "llama.cpp"
     } == {

@@ -8,11 +8,20 @@ import time
 import numpy as np
 import pytest
 
+import never_slower
 from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.errors import OptionError
-from coordgen_rs.generation.loop import generate
+from coordgen_rs.generation.loop import Step, generate
 from coordgen_rs.target.session import StepCost
-from support.oracles import Recorded, Replay, measure, random_prompts
+from support import oracles
+from support.oracles import (
+    PromptFigures,
+    Recorded,
+    Replay,
+    TaskFigures,
+    measure,
+    random_prompts,
+)
 
 VOCAB_SIZE = 40
 WIDTHS = (1, 4, 8)
@@ -88,6 +97,55 @@ def test_a_measured_speedup_is_tokens_over_time_the_first_step_included(session_
     assert 1 < num_steps < len(tokens) / 1.5
     assert found.plain_tokens_per_s == 1.0
     assert found.measured == pytest.approx(len(tokens) / num_steps)
+    (of_prompt,) = found.prompts
+    assert of_prompt.speedup == pytest.approx(found.measured)
+    assert (of_prompt.prompt_len, of_prompt.answer_len) == (60, len(tokens))
+
+
+def test_a_speedup_is_a_median_over_pairs_in_which_each_kind_begins_in_turns(
+    session_of, monkeypatch
+):
+    """Each run has the seconds that stand next in a list; a replay has none."""
+    took, ran = iter([2.0, 1.0, 5.0, 2.0, 9.0, 3.0]), []
+
+    def run(kind):
+        def answer(session, prompt, *, stats=None, **options):
+            if stats is None:
+                yield from generate(session, prompt, **options)
+            else:
+                ran.append((kind, options["reuse_prefix"]))
+                stats.decode_s = next(took)
+                yield Step([1], 0)
+
+        return answer
+
+    for kind in ("plain", "generate"):
+        monkeypatch.setattr(oracles, kind, run(kind))
+    session = session_of("embedded", "fp32")
+    monkeypatch.setattr(session, "step_costs", [StepCost(1.0, 0.0)] * len(session.step_inputs))
+    prompt = np.arange(9, dtype=np.uint32)
+    (found,) = measure(session, {"once": [prompt]}, ["automaton"], repeats=3)
+    pair = ["plain", "generate"]
+    assert ran == [(kind, True) for kind in [*pair, *pair[::-1], *pair]]
+    assert found.prompts == [PromptFigures(1, 9, 1, [2.0, 0.4, 3.0])]
+    assert found.prompts[0].speedup == 2.0
+    assert found.measured == pytest.approx(2.0 / 3.0)
+
+
+def test_prompts_on_which_drafting_is_slower_are_counted_and_named(capsys):
+    prompts = [PromptFigures(n, 50, 8, [of]) for n, of in enumerate((1.5, 0.9, 2.0), 1)]
+    slower = TaskFigures("rag", prompts, 9.0, 1.2, 1.3, 1.1, 4, 1.4)
+    random = TaskFigures("random", [PromptFigures(1, 50, 8, [0.98])], 9.0, 1.0, 1.0, 1.0, 1, 1.0)
+    where = {"weights": "Q4_0", "threads": 1}
+    never_slower.show([where | figures.to_json() for figures in (slower, random)])
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if line.startswith("| Q4_0")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [(line[2], line[3], line[4], line[-1]) for line in cells[2:4]] == [
+        ("all tasks", "3", "x0.90", "1"),
+        ("random", "1", "x0.98", "0"),
+    ]
+    assert cells[-1] == ["Q4_0", "1", "rag", "2", "50", "8", "x0.90", "x0.90..x0.90"]
 
 
 def test_what_cannot_be_measured_is_refused(session_of, monkeypatch):

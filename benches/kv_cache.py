@@ -1,0 +1,122 @@
+"""Prints what steps cost behind short and long texts, by how keys and values are held.
+
+    python benches/kv_cache.py build/smollm2-q4_0 --behind 600 4000 7500
+
+Each number of threads has a process of its own, as ONNX Runtime creates its threads once. All
+forms of a bundle are measured in turns. Ratios are of medians and of the shortest times, that of
+float32 being 1; they should agree on a machine that does nothing else. The text behind which steps
+stand is some tokens over and over, with keys and values that were written: its length is what
+counts.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.target.kv_cache import KV_FORMS
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import SavedPrefix
+from coordgen_rs.tools.tables import show_table
+from support.script import own_processes, run_script
+from widths import cells, rows_of, times_in_turns
+
+READ = 64
+"""Tokens that are read, and then stand over and over."""
+
+
+def measure_forms(bundle, threads, behind, widths, prompt_tokens, seconds):
+    """Run steps behind texts and a prompt, each in all forms in turns.
+
+    Returns for each form the seconds of all its runs by what ran: `4 rows behind 4,000`.
+    """
+    sessions = [opened(bundle, threads, form) for form in KV_FORMS]
+    prompt = np.random.default_rng(0).integers(sessions[0].vocab_size, size=prompt_tokens)
+    times = [{} for _ in sessions]
+
+    def measure(runs):
+        found = times_in_turns(runs, threads, seconds / (len(behind) + 1))
+        for of_form, of_runs in zip(times, found, strict=True):
+            of_form |= of_runs
+
+    for length in behind:
+        for session in sessions:
+            stand_behind(session, length)
+        names = {width: f"{width} rows behind {length:,}" for width in widths}
+        measure([{name: step(it, width) for width, name in names.items()} for it in sessions])
+    name = f"prompt of {prompt_tokens:,}"
+    measure([{name: read(session, prompt.astype(np.uint32))} for session in sessions])
+    return times
+
+
+def opened(bundle, threads, form):
+    """A session that holds keys and values in a form."""
+    return OrtSession(ProviderChoice().device(open_bundle(bundle), kv_cache=form), threads=threads)
+
+
+def stand_behind(session, num_tokens):
+    """Have so many tokens committed."""
+    session.rewind(0)
+    tokens = np.random.default_rng(1).integers(session.vocab_size, size=READ).astype(np.uint32)
+    session.prefill(tokens)
+    times = -(-num_tokens // READ)
+    over = [
+        tuple(np.tile(array, (1, 1, times, 1)) for array in pair)
+        for pair in session.saved_prefix().layers
+    ]
+    session.restore_prefix(SavedPrefix(np.tile(tokens, times), over), num_tokens)
+
+
+def step(session, width):
+    """What runs a step of a chain."""
+    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+    chain = np.arange(1, width + 1, dtype=np.uint32)
+
+    def run():
+        inputs.fill_chain(chain, session.length)
+        session.step(inputs)
+
+    return run
+
+
+def read(session, prompt):
+    """What reads a prompt."""
+
+    def run():
+        session.rewind(0)
+        session.prefill(prompt)
+
+    return run
+
+
+def main():
+    """Print the table, or the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE")
+    parser.add_argument("--behind", type=int, nargs="+", default=[600, 4000, 7500])
+    parser.add_argument("--widths", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--prompt", type=int, default=2048, metavar="TOKENS")
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="of each process, default %(default)s"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    rows = []
+    with own_processes() as processes:
+        for threads in options.threads:
+            asked = options.bundle, threads, options.behind, options.widths, options.prompt
+            times = processes.submit(measure_forms, *asked, options.seconds).result()
+            rows += rows_of(times, KV_FORMS, threads)
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        columns = ("threads", "what", "form", "median, ms", "best, ms", "medians", "best")
+        show_table("times, f32 = 1", columns, [cells(row) for row in rows], num_words=3)
+
+
+if __name__ == "__main__":
+    run_script(main)

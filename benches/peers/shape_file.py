@@ -1,0 +1,176 @@
+"""GGUF files of a model's shape with random weights, for times that are the model's.
+
+In: a shape of `qwen_shape.py`'s, and the type of a file. Out: a file that llama.cpp and coordgen
+open, its matrices in the types that llama.cpp's quantiser gives them in a file of that type. What
+such a model says means nothing. Needs gguf (`pip install --group peers`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+TYPES = ("Q4_0", "Q8_0", "Q4_K_M")
+_ARCHITECTURE = "qwen2"
+_SCALES = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
+"""Where a block holds float16 numbers: its scale, and the scale of its minima."""
+_USUAL_SCALE = {"Q4_0": 4e-3, "Q5_0": 2e-3, "Q8_0": 2e-4, "Q4_K": 1e-4, "Q6_K": 2e-5}
+_SMALLER = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
+"""What takes the place of a type of blocks of 256 weights in rows that have no such blocks."""
+_PIECE_BLOCKS = 1 << 20
+"""A tensor is written in pieces: the largest has half a gigabyte."""
+_BYTE_TOKENS = 256
+
+
+class Matrix(NamedTuple):
+    """A matrix of a file: its name in GGUF, the type of its weights, and its shape."""
+
+    name: str
+    weight_type: str
+    rows: int
+    columns: int
+
+    @property
+    def num_weights(self):
+        """As many products has a row in a step."""
+        return self.rows * self.columns
+
+    @property
+    def num_bytes(self):
+        """As many are in the file, and are read by a step."""
+        return self.num_weights // _block(self.weight_type)[0] * _block(self.weight_type)[1]
+
+
+def matrices(shape, file_type):
+    """All matrices of a model whose head is its embedding.
+
+    Args:
+        shape: `hidden`, `ffn`, `layers`, `heads`, `kv_heads` and `vocab`.
+        file_type: One of `TYPES`.
+    """
+    hidden, ffn, layers = shape["hidden"], shape["ffn"], shape["layers"]
+    keys = hidden // shape["heads"] * shape["kv_heads"]
+    found = [("token_embd", _head_type(file_type), shape["vocab"], hidden)]
+    for layer in range(layers):
+        usual, more = _layer_types(file_type, layer, layers)
+        found += [
+            (f"blk.{layer}.{name}", weight_type, rows, columns)
+            for name, weight_type, rows, columns in (
+                ("attn_q", usual, hidden, hidden),
+                ("attn_k", usual, keys, hidden),
+                ("attn_v", more, keys, hidden),
+                ("attn_output", usual, hidden, hidden),
+                ("ffn_gate", usual, ffn, hidden),
+                ("ffn_up", usual, ffn, hidden),
+                ("ffn_down", more, hidden, ffn),
+            )
+        ]
+    return [
+        Matrix(f"{name}.weight", _fitting(weight_type, columns), rows, columns)
+        for name, weight_type, rows, columns in found
+    ]
+
+
+def _head_type(file_type):
+    return "Q8_0" if file_type == "Q8_0" else "Q6_K"
+
+
+def _layer_types(file_type, layer, layers):
+    """The type of most matrices of a layer, and that of values and down."""
+    if file_type != "Q4_K_M":
+        return file_type, file_type
+    eighth = layers // 8
+    has_more = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+    return "Q4_K", "Q6_K" if has_more else "Q4_K"
+
+
+def _fitting(weight_type, columns):
+    return weight_type if columns % _block(weight_type)[0] == 0 else _SMALLER[weight_type]
+
+
+def _block(weight_type):
+    """The weights of a block, and its bytes."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    return GGML_QUANT_SIZES[GGMLQuantizationType[weight_type]]
+
+
+def write_shape(path, shape, file_type):
+    """Write a file; same arguments as `matrices`."""
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    writer = GGUFWriter(path, _ARCHITECTURE)
+    _add_metadata(writer, shape)
+    all_matrices, vectors = matrices(shape, file_type), _vectors(shape)
+    for name, values in vectors.items():
+        writer.add_tensor_info(name, values.shape, values.dtype, values.nbytes)
+    for matrix in all_matrices:
+        number = GGMLQuantizationType[matrix.weight_type]
+        of_row = matrix.num_bytes // matrix.rows
+        stored = matrix.rows, of_row
+        writer.add_tensor_info(matrix.name, stored, np.dtype(np.uint8), matrix.num_bytes, number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for values in vectors.values():
+        writer.write_tensor_data(values)
+    random = np.random.default_rng(0)
+    for matrix in all_matrices:
+        writer.write_tensor_data(_random_blocks(matrix, random))
+    writer.close()
+
+
+def _random_blocks(matrix, random):
+    """Random weights around zero, `(bytes,) u8`: all bytes of a block but its scales are drawn."""
+    of_block, block_bytes = _block(matrix.weight_type)
+    num_blocks = matrix.num_weights // of_block
+    blocks = np.empty((num_blocks, block_bytes), np.uint8)
+    scale = _USUAL_SCALE[matrix.weight_type]
+    for start in range(0, num_blocks, _PIECE_BLOCKS):
+        piece = blocks[start : start + _PIECE_BLOCKS]
+        drawn = np.frombuffer(random.bytes(piece.size), np.uint8)
+        piece[:] = drawn.reshape(piece.shape)
+        for number, place in enumerate(_SCALES[matrix.weight_type]):
+            # Minima are 7.5 scales deep, so that weights of 0 to 15 are around zero.
+            scales = np.full(len(piece), scale * (7.5 if number else 1), np.float16)
+            piece[:, place : place + 2] = scales[:, np.newaxis].view(np.uint8)
+    return blocks.reshape(-1)
+
+
+def _vectors(shape):
+    """Norms and biases, `f32`."""
+    hidden, keys = shape["hidden"], shape["hidden"] // shape["heads"] * shape["kv_heads"]
+    found = {"output_norm.weight": np.ones(hidden, np.float32)}
+    for layer in range(shape["layers"]):
+        for norm in ("attn_norm", "ffn_norm"):
+            found[f"blk.{layer}.{norm}.weight"] = np.ones(hidden, np.float32)
+        for bias, size in {"attn_q": hidden, "attn_k": keys, "attn_v": keys}.items():
+            found[f"blk.{layer}.{bias}.bias"] = np.zeros(size, np.float32)
+    return found
+
+
+def _add_metadata(writer, shape):
+    writer.add_block_count(shape["layers"])
+    writer.add_context_length(shape["max_positions"])
+    writer.add_embedding_length(shape["hidden"])
+    writer.add_feed_forward_length(shape["ffn"])
+    writer.add_head_count(shape["heads"])
+    writer.add_head_count_kv(shape["kv_heads"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(1e6)
+    # A letter for each byte, made-up words, and an end token.
+    made_up = (f"w{number}" for number in range(shape["vocab"] - _BYTE_TOKENS - 1))
+    tokens = [*_letters(), *made_up, "<|end|>"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * (len(tokens) - 1) + [3])
+    writer.add_token_merges(["w 1"])
+    writer.add_eos_token_id(len(tokens) - 1)
+    writer.add_add_bos_token(False)
+
+
+def _letters():
+    """The letter of each byte, as byte-level tokenizers have it."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(_BYTE_TOKENS) if byte not in shown]
+    return [*map(chr, shown), *(chr(_BYTE_TOKENS + number) for number in range(len(others)))]

@@ -1,0 +1,226 @@
+"""What steps and prompts cost in the shapes of larger models, beside the machine's limits.
+
+    python benches/peers/shapes.py qwen2.5-0.5b qwen2.5-3b --types Q4_0 Q4_K_M
+
+For each shape and type a GGUF file of random weights is written, measured and removed: steps of all
+widths behind 64 tokens and a prompt of 512, by coordgen, and llama.cpp's own `llama-bench` on the
+same file. Beside them stand how fast this machine reads memory, and how fast it multiplies by the
+instruction that the kernels use (`cargo bench --bench peaks`). Needs `make peers`, cargo, and
+`pip install --group peers`; of disk, three times the largest file.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from contest import ContestantFailedError
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.opening.costs import machine_facts
+from coordgen_rs.tools.bench.reporting.condition import commit_of
+from coordgen_rs.tools.tables import show_table
+from live.llama_build import BUILT, ProgramError, command, end_with_parent, last_lines, program
+from qwen_shape import SHAPES
+from shape_file import TYPES, matrices, write_shape
+from support.script import own_processes, run_script
+from widths import measure_widths
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT, ANSWER = 512, 64
+REPETITIONS = 3
+"""Of llama-bench."""
+
+
+def main(arguments=None):
+    """Measure and print; 2 where something that is needed is absent, or fails."""
+    options = _parser().parse_args(arguments)
+    shapes = [(name, SHAPES[name]) for name in options.shapes]
+    try:
+        program(options.llama_cpp, "llama-bench")
+        document = {
+            "machine": machine_facts(),
+            "commit": commit_of(Path(__file__)),
+            "peaks": peaks(options.threads),
+            "files": [],
+        }
+        options.work.mkdir(parents=True, exist_ok=True)
+        with progress() as on_progress:
+            every = [*product(shapes, options.types)]
+            for done, ((name, shape), file_type) in enumerate(every):
+                on_progress(f"{name} {file_type}", done, len(every))
+                document["files"].append(measure(name, shape, file_type, options))
+                if options.json:  # after each file, for the next one may take half an hour
+                    options.json.write_text(json.dumps(document), encoding="utf-8")
+    except (CoordgenError, ContestantFailedError, OSError) as error:
+        print(f"shapes.py: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(
+            f"shapes.py: no module named {error.name}: pip install --group peers", file=sys.stderr
+        )
+        return 2
+    show(document)
+    return 0
+
+
+def peaks(threads):
+    """The limits of the machine, a dict for each number of threads; raises ProgramError."""
+    asked = ["cargo", "bench", "--quiet", "--bench", "peaks", "--", *map(str, threads)]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ProgramError(f"`{' '.join(asked)}` failed: {last_lines(done.stderr)}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def measure(name, shape, file_type, options):
+    """All that is measured of a file, as JSON types."""
+    found = matrices(shape, file_type)
+    figures = {
+        "name": f"{name} {file_type}",
+        "num_bytes": sum(matrix.num_bytes for matrix in found),
+        "num_weights": sum(matrix.num_weights for matrix in found),
+        "head_weights": found[0].num_weights,
+        "runs": [],
+    }
+    with TemporaryDirectory(dir=options.work) as folder:
+        # What coordgen converts goes with the file.
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder).absolute() / "cache")
+        gguf = Path(folder) / f"{name}.{file_type}.gguf"
+        write_shape(gguf, shape, file_type)
+        with own_processes() as processes:
+            for threads in options.threads:
+                asked = [gguf], threads, PROMPT, options.seconds
+                (times,) = processes.submit(measure_widths, *asked).result()
+                ours = {what: 1e3 * median(seconds) for what, seconds in times.items()}
+                theirs = llama_bench(gguf, threads, options.llama_cpp)
+                figures["runs"].append({"threads": threads, "ours_ms": ours, "llama.cpp": theirs})
+    return figures
+
+
+def llama_bench(gguf, threads, programs):
+    """What llama-bench says of a file; raises ProgramError."""
+    asked = ["--n-prompt", str(PROMPT), "--n-gen", str(ANSWER), "--repetitions", str(REPETITIONS)]
+    done = subprocess.run(
+        [*command(programs, "llama-bench", gguf, threads), *asked, "--output", "json"],
+        capture_output=True,
+        text=True,
+        preexec_fn=end_with_parent,
+    )
+    if done.returncode != 0:
+        raise ProgramError(f"llama-bench ended with {done.returncode}: {last_lines(done.stderr)}")
+    tests = json.loads(done.stdout)
+    rates = {"answer" if test["n_gen"] else "prompt": test["avg_ts"] for test in tests}
+    about = f"llama.cpp commit {tests[0]['build_commit']}, llama-bench on {tests[0]['cpu_info']}"
+    return {"prompt_tokens_s": rates["prompt"], "answer_tokens_s": rates["answer"], "about": about}
+
+
+def lines(figures, run, peak):
+    """What each step and the prompt reach, beside the machine's limits.
+
+    A step reads all weights once. A prompt's rows need no head.
+    """
+    one_row = run["ours_ms"]["1 row"]
+    for what, ms in run["ours_ms"].items():
+        is_prompt = what.startswith("prompt")
+        rows = PROMPT if is_prompt else int(what.split()[0])
+        weights = figures["num_weights"] - (figures["head_weights"] if is_prompt else 0)
+        gb_s, gmac_s = 1e-6 * figures["num_bytes"] / ms, 1e-6 * rows * weights / ms
+        of_step = [f"x{ms / one_row:.2f}", f"{gb_s:.1f}", f"{100 * gb_s / peak['read_gb_s']:.0f} %"]
+        most = peak["integers_gmac_s"]
+        yield [
+            figures["name"],
+            str(run["threads"]),
+            what,
+            f"{ms:.1f}",
+            *(["-"] * 3 if is_prompt else of_step),
+            f"{gmac_s:.0f}",
+            "-" if most is None else f"{100 * gmac_s / most:.0f} %",
+        ]
+
+
+def beside(figures, run):
+    """Tokens a second of both engines."""
+    theirs, ours_ms = run["llama.cpp"], run["ours_ms"]
+    answer, prompt = 1e3 / ours_ms["1 row"], 1e3 * PROMPT / ours_ms[f"prompt of {PROMPT}"]
+    return [
+        figures["name"],
+        str(run["threads"]),
+        f"{answer:.1f}",
+        f"{theirs['answer_tokens_s']:.1f}",
+        f"x{answer / theirs['answer_tokens_s']:.2f}",
+        f"{prompt:.0f}",
+        f"{theirs['prompt_tokens_s']:.0f}",
+        f"x{prompt / theirs['prompt_tokens_s']:.2f}",
+    ]
+
+
+def show(document):
+    """Print the tables, and what llama.cpp was."""
+    limits = {peak["threads"]: peak for peak in document["peaks"]}
+    runs = [(figures, run) for figures in document["files"] for run in figures["runs"]]
+    show_table(
+        "limits of the machine",
+        ["threads", "reading, GB/s", "bytes by", "GMAC/s", "float32 by FMA, GMAC/s"],
+        [
+            [
+                str(peak["threads"]),
+                f"{peak['read_gb_s']:.1f}",
+                peak["integers"] or "-",
+                *(_rate(peak[name]) for name in ("integers_gmac_s", "fma_gmac_s")),
+            ]
+            for peak in limits.values()
+        ],
+    )
+    show_table(
+        "steps and prompts",
+        [
+            *("file", "threads", "what", "ms", "one row = 1", "weights, GB/s", "of reading"),
+            *("GMAC/s", "of the limit"),
+        ],
+        [line for figures, run in runs for line in lines(figures, run, limits[run["threads"]])],
+        num_words=3,
+    )
+    heads = [f"{what}, {who}" for what in ("steps of a row", "prompt") for who in ("ours", "its")]
+    show_table(
+        "beside llama.cpp, tokens/s",
+        ["file", "threads", *heads[:2], "llama.cpp = 1", *heads[2:], "llama.cpp = 1"],
+        [beside(figures, run) for figures, run in runs],
+        num_words=2,
+    )
+    for about in dict.fromkeys(run["llama.cpp"]["about"] for _, run in runs):
+        print(f"Peer: {about}\n")
+
+
+def _rate(gmac_s):
+    return "-" if gmac_s is None else f"{gmac_s:.0f}"
+
+
+def _parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    qwen = [name for name, shape in SHAPES.items() if shape.get("family") == "qwen2"]
+    parser.add_argument("shapes", nargs="+", choices=qwen, metavar="SHAPE", help=", ".join(qwen))
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=["Q4_0", "Q4_K_M"])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="of each of our processes, default %(default)s"
+    )
+    parser.add_argument(
+        "--llama-cpp", type=Path, default=BUILT, metavar="DIR", help="where llama-bench is"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("build/peers"), help="for files, which are removed again"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    return parser
+
+
+if __name__ == "__main__":
+    run_script(main)
