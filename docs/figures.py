@@ -30,7 +30,7 @@ WORK = ROOT / "build" / "figures"
 _MARKED = re.compile(r"<!-- (?P<kind>figures|picture): (?P<options>.+?) -->\n")
 _END = "<!-- /figures -->"
 _MAKES = re.compile(
-    r"(?:(?:coordgen export|python benches/peers/q4_0\.py) (?P<source>\S+)"
+    r"(?:(?:coordgen export|python benches/peers/quantize\.py) (?P<source>\S+)"
     r"|python benches/qwen_shape\.py) (?P<bundle>\S+)"
     r"|[^>]+> (?P<file>\S+)$"
 )
