@@ -1,12 +1,14 @@
 // llama.cpp with drafts, through its C interface and ours.
 //
-//     llama MODEL PROMPT.. [-n TOKENS] [-r ROWS] [-c CONTEXT] [-t THREADS] [--trees] [--compact] [--f32] [--plain]
+//     llama MODEL PROMPT.. [-n TOKENS] [-r ROWS] [-c CONTEXT] [-t THREADS] [--free] [--trees] [--compact] [--f32]
+//           [--plain]
 //
 // Each PROMPT is a file that holds the text as the model wants it, chat template included. Every answer is generated
 // twice, plainly and with drafts, and the two are compared; with --plain only plainly. The answer is written
 // to standard output, figures to standard error. The exit status is 3 where an answer differs.
 //
-// A draft is a chain; with --trees a tree, whose branches are sequences of llama.cpp's: a token carries the ids of all
+// Steps of 1, 2, 4, .. ROWS rows are timed first, and drafts are as long as pays; with --free, rows cost nothing, as on
+// a GPU. A draft is a chain; with --trees a tree, whose branches are sequences of llama.cpp's: a token carries the ids of all
 // branches that go through it. Of a tree only what lies on the first path is kept, unless --compact says
 // otherwise: a token computed on another branch stands in another cell, and may have other bits there.
 
@@ -24,7 +26,7 @@
 typedef struct {
   const char *model;
   int num_new, rows, context, threads;
-  bool trees, compact, f32, plain;
+  bool free_rows, trees, compact, f32, plain;
 } settings;
 
 typedef struct {
@@ -163,6 +165,29 @@ static int verify(const engine *engine, const int32_t *tokens, const uint32_t *p
   return num_said;
 }
 
+// Microseconds of a step with each number of rows behind a prompt: the least of some runs. Costs never fall, as more
+// rows are never less work.
+static void measure(engine *engine, const uint32_t *rows, int num_rows, float *costs) {
+  int32_t tokens[128];
+  uint32_t parents[MOST_ROWS] = {0};
+  for (int index = 0; index < 128; index++) tokens[index] = index * 37 % engine->vocab_size;
+  for (int node = 1; node < MOST_ROWS; node++) parents[node] = node - 1;
+  read_prompt(engine, tokens, 128, 128);
+  for (int round = 0; round < 6; round++) {
+    for (int index = 0; index < num_rows; index++) {
+      double start = now();
+      run_tree(engine, tokens, parents, rows[index]);
+      likeliest(engine, 0);
+      float cost = 1e6 * (now() - start);
+      if (round == 1 || (round > 1 && cost < costs[index])) costs[index] = cost;
+      llama_memory_seq_rm(llama_get_memory(engine->context), -1, engine->num_committed, -1);
+    }
+  }
+  for (int index = 1; index < num_rows; index++) {
+    if (costs[index] < costs[index - 1]) costs[index] = costs[index - 1];
+  }
+}
+
 static bool has_ended(const engine *engine, const answer *answer, int most) {
   return answer->num_tokens >= most ||
          llama_vocab_is_eog(engine->vocab, answer->tokens[answer->num_tokens - 1]);
@@ -245,7 +270,8 @@ static int parse(int argc, char **argv, settings *set, const char **prompts) {
                   : !strcmp(option, "-c") ? &set->context
                   : !strcmp(option, "-t") ? &set->threads
                                           : NULL;
-    bool *flag = !strcmp(option, "--trees")     ? &set->trees
+    bool *flag = !strcmp(option, "--free")      ? &set->free_rows
+                 : !strcmp(option, "--trees")   ? &set->trees
                  : !strcmp(option, "--compact") ? &set->compact
                  : !strcmp(option, "--f32")     ? &set->f32
                  : !strcmp(option, "--plain")   ? &set->plain
@@ -269,7 +295,7 @@ int main(int argc, char **argv) {
   int num_prompts = parse(argc, argv, &set, prompts);
   if (num_prompts == 0 || set.num_new < 1 || set.rows < 1 || set.rows > MOST_ROWS) {
     fail("usage: llama MODEL PROMPT.. [-n TOKENS] [-r ROWS] [-c CONTEXT] [-t THREADS] "
-         "[--trees] [--compact] [--f32] [--plain]");
+         "[--free] [--trees] [--compact] [--f32] [--plain]");
   }
   llama_log_set(quiet, NULL);
   llama_backend_init();
@@ -294,6 +320,20 @@ int main(int argc, char **argv) {
   uint64_t drafter = 0;
   coordgen_options options = {.size = sizeof options, .vocab_size = engine.vocab_size,
                               .commit = set.compact ? COORDGEN_COMMIT_COMPACT : COORDGEN_COMMIT_CANONICAL};
+  uint32_t rows[8];
+  float costs[8];
+  int num_rows = 0;
+  for (int width = 1; width < set.rows; width *= 2) rows[num_rows++] = width;
+  rows[num_rows++] = set.rows;
+  options.rows = rows;
+  options.num_rows = num_rows;
+  if (!set.free_rows && !set.plain) {
+    measure(&engine, rows, num_rows, costs);
+    options.costs = costs;
+    for (int index = 0; index < num_rows; index++) {
+      fprintf(stderr, "a step of %2u rows takes %.1f ms\n", rows[index], costs[index] / 1e3);
+    }
+  }
   check(coordgen_drafter_new(&options, &drafter));
   int num_other = 0;
   int32_t *prompt = calloc(set.context, sizeof *prompt);
