@@ -17,6 +17,8 @@ BY_HAND = {
     "requests as token ids, gzip": "arithmetic, as the text says",
     "`int8` | uint16": "two runs side by side, on chats that are not in the repository",
     "`history_index` |": "five minutes of each fuzz target, one at a time",
+    "NEON I8MM": "instructions, counted by an emulator in two builds",
+    "`--free --trees`": "a program in C with a native llama.cpp, an hour",
     "tokens seen, millions": "training takes an hour; embedded/curve.txt is its output",
 }
 """First cells of tables of figures that no command rewrites, and why."""
