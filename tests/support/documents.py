@@ -179,7 +179,7 @@ def _mistake(call: list[str]) -> str | None:
         return _script_mistake(*arguments)
     return (
         None
-        if program in ("pip", "cargo", "python", "cat", "head", "tee", "curl")
+        if program in ("pip", "cargo", "python", "cat", "head", "tee", "curl", "cc")
         else f"what is {program}?"
     )
 

@@ -5,12 +5,16 @@ are neither commands nor examples have a check of their own.
 """
 
 import re
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+import pytest
 
 from checkpoints import ROOT
 from documents import Block, Typed
@@ -50,6 +54,7 @@ NOT_RUN = {
     r"coordgen_rs\.adapters|HostDrafter\(": Exempt(Reason.ENGINE, "tests/adapters/test_live.py"),
     r"^make ": Exempt(Reason.BUILD),
     r"^cargo ": Exempt(Reason.BUILD),
+    r"^cc ": Exempt(Reason.BUILD, "tests/c/test_c.py"),
     r"^python train\.py": Exempt(Reason.HOURS, "tests/models/test_training.py"),
     r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_evaluation.py"),
     r"^python docs/wheel_beside_others\.py": Exempt(Reason.INDEX),
@@ -107,9 +112,28 @@ def check_keys(text: str) -> None:
         assert len(read_keys(path)) > 1
 
 
+def check_c(text: str) -> None:
+    """A function in C, around which an engine's are declared; it compiles without a warning."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    engine = (
+        "#include <stddef.h>\n#include <stdint.h>\n"
+        "int32_t engine_read(const int32_t *, size_t);\nvoid engine_run(const int32_t *, size_t);\n"
+        "int32_t engine_says(size_t);\nvoid engine_keep(size_t);\n"
+        f"int answer(const int32_t *, size_t, int32_t *, size_t);\n{text}"
+    )
+    command = [compiler, "-x", "c", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    done = subprocess.run(
+        [*command, f"-I{ROOT / 'include'}", "-"], input=engine, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 CHECKED: dict[str, Callable[[str], None]] = {
     r"^\[dependencies\]": check_dependency,
     r"^# name key\n": check_keys,
+    r'^#include "coordgen\.h"': check_c,
 }
 """What a block that is neither commands nor an example begins with, and how it is checked."""
 
