@@ -1,8 +1,8 @@
 """Makes what the arm64 tests run in, without installing it on this machine.
 
-    python tests/arm64/environment.py check      # which packages of Debian are missing
-    python tests/arm64/environment.py system     # build/arm64/system, from Debian's arm64 packages
-    python tests/arm64/environment.py site       # build/arm64/site, from wheels for arm64
+python tests/arm64/environment.py check      # which packages of Debian are missing
+python tests/arm64/environment.py system     # build/arm64/system, from Debian's arm64 packages
+python tests/arm64/environment.py site       # build/arm64/site, from wheels for arm64
 """
 
 import argparse
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tomllib
 
-from machine import BUILD, ROOT, SITE, SYSTEM, TARGET, WHEELS, run
+from machine import BUILD, ROOT, SITE, SYSTEM, WHEELS, run
 
 CROSS_PACKAGES = (
     "cargo-web",
@@ -22,7 +22,7 @@ CROSS_PACKAGES = (
     "qemu-user",
     "rustc-web",
 )
-"""What builds and emulates. Debian's `rustc` is too old for the crate, `rustc-web` follows Rust's."""
+"""What builds and emulates. Debian's `rustc` is too old for the crate; `rustc-web` follows Rust."""
 
 SYSTEM_PACKAGES = (
     *("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib"),
@@ -95,7 +95,7 @@ def site() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [need for name in _TESTED_EXTRAS for need in extras["optional-dependencies"][name]]
     # glibc 2.36 of Debian 12 takes wheels for any older one; pip wants each tag by name.
-    tags = [f"manylinux_2_{minor}_{TARGET.split('-')[0]}" for minor in range(17, 37)]
+    tags = [f"manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     run(
         *(sys.executable, "-m", "pip", "install", "--quiet", "--only-binary", ":all:"),
         *("--implementation", "cp", "--python-version", PYTHON_VERSION),

@@ -25,7 +25,7 @@ from coordgen_rs.opening.options import OpeningOptions
 _TEXT = (
     "The ferry to the island of Hiddensee runs from Wednesday to Sunday, twice a day: at 08:15 and "
     "at 16:40. Dogs travel for free, bicycles cost 4 euros. In winter the ferry to the island runs "
-    "on Saturdays only. Question: when does the ferry to the island run in winter? Answer: the ferry"
+    "on Saturdays only. Question: when does the ferry to the island run in winter? Answer: ferry"
 )
 _DRAFTED = 8
 

@@ -1,7 +1,7 @@
 """The emulated machine: an arm64 system under qemu's user mode, one view of it per processor.
 
-`build/arm64/system` holds Debian's Python and C libraries for arm64, `build/arm64/site` the packages
-that tests need; `environment.py` makes both. Nothing of it is installed on the machine that emulates.
+`build/arm64/system` holds Debian's Python and C libraries for arm64, `build/arm64/site` the
+packages that tests need; `environment.py` makes both. Nothing is installed on the machine itself.
 """
 
 import os
@@ -23,16 +23,16 @@ PROCESSORS = {
 }
 """By qemu's name: ARM's number of the part, and what /proc/cpuinfo says that it has.
 
-The first has no dot products of bytes, the second has; the third is all that qemu knows, and has the
-number of a Neoverse V1.
+The first has no dot products of bytes, the second has; the third is all that qemu knows, and has
+the number of a Neoverse V1.
 """
 
 
 def view(processor: str) -> Path:
     """The system with the /proc/cpuinfo of a processor.
 
-    qemu 7.2 shows the one of the machine that emulates: ONNX Runtime reads it at its import, finds no
-    ARM processor, and crashes.
+    qemu 7.2 shows the one of the machine that emulates: ONNX Runtime reads it at its import, finds
+    no ARM processor, and crashes.
     """
     folder = BUILD / "views" / processor
     folder.mkdir(parents=True, exist_ok=True)
