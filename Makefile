@@ -24,7 +24,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -106,6 +106,13 @@ emulated: ## bits of the kernels on processors that this one is not (needs qemu-
 			cargo test --quiet --lib -- bits_are largest_sums every_float16 any_bits || exit 1; \
 	done
 
+c: ## the crate for programs in C: libcoordgen.a, libcoordgen.so and coordgen.h in build/c
+	cargo rustc --quiet --release --lib --features c --crate-type staticlib,cdylib --target-dir target/c
+	mkdir -p build/c/include build/c/lib
+	cp include/coordgen.h build/c/include
+	cp target/c/release/libcoordgen_rs.a build/c/lib/libcoordgen.a
+	cp target/c/release/libcoordgen_rs.so build/c/lib/libcoordgen.so
+
 sanitize: ## tests of the crate's threads under ThreadSanitizer (once: rustup component add rust-src)
 	@test -d "$$(rustc --print sysroot)/lib/rustlib/src/rust/library" || { \
 		echo "sanitize builds the standard library, too: rustup component add rust-src" >&2; exit 1; }
@@ -118,8 +125,8 @@ wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 lint: build/.core ## formatting, lints, types, stubs and documentation
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
-	cargo clippy --quiet --all-targets --features python -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	cargo clippy --quiet --all-targets --features python,c -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --features c,ort
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -132,6 +139,7 @@ format: build/.venv ## rewrite the sources in the project's format, and the tabl
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python docs/api_tables.py
+	COORDGEN_WRITE_HEADER=1 cargo test --quiet --lib the_header_is_that_of_the_sources
 
 docs: build/.docs ## these pages as a site in build/site, without network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -138,6 +138,21 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// The file of a history cannot be used; it is left as it is.
+    #[error("the history cannot be used: {reason}")]
+    UnusableHistory {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file of a history cannot be written; it holds what it held.
+    #[error("the history cannot be written: {reason}")]
+    HistoryNotWritten {
+        /// What the system said.
+        reason: String,
+    },
+    /// Only one has the file of a history open at a time.
+    #[error("the history is open elsewhere")]
+    HistoryInUse,
     /// A saved look-up table cannot be used.
     #[error("the look-up table cannot be used: {reason}")]
     UnusableTable {

@@ -16,7 +16,7 @@ const CRATE: &[&[&str]] = &[
     &["verify"],
     &["commit"],
     &["draft", "load", "ort"],
-    &["py"],
+    &["c", "py"],
 ];
 
 /// Those of `draft`.

@@ -112,7 +112,8 @@
 //! - [`history`]: [`History`], finished requests as two sources, and those of many machines as a third;
 //!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
 //!   [`format`](draft::sources::history::format), its file,
-//!   [`gather`](draft::sources::history::gather), an index of documents that lie in files, and
+//!   [`gather`](draft::sources::history::gather), an index of documents that lie in files,
+//!   [`stored`](draft::sources::history::stored), a history at a path, and
 //!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
 //! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;
 //!   [`source`](draft::sources::lookup_table::source) and
@@ -145,6 +146,7 @@
 //! With feature `ort` the built library registers the kernels as operators of ONNX Runtime: `ort/`.
 //! With feature `python`, which includes it, the crate is also the extension module
 //! `coordgen_rs._core`: `py/` converts, in folders named like those above, and decides nothing.
+//! With feature `c` the built library is one for C: `c/` is the interface that `include/coordgen.h` declares.
 //! `scores` holds the passes over rows of logits, the same to the last bit on every machine;
 //! `random` and `replace_file` are small helpers; `unfinished` names and locks what is being written;
 //! `waiting` takes locks without holding up Python; `layers` tests that imports run one way.
@@ -208,6 +210,8 @@
 //! [`tree_shape`]: draft::choose::tree_shape
 //! [`within`]: draft::choose::within
 
+#[cfg(any(feature = "c", test))]
+pub mod c;
 pub mod cache_rows;
 pub mod commit;
 pub mod constraint;

@@ -111,10 +111,10 @@ fn create_folder_with(
 }
 
 /// Asks for the lock on an existing file or folder, without waiting.
-#[cfg(any(feature = "python", test))]
 pub(crate) fn lock(path: &Path, holding: Holding) -> io::Result<Lock> {
     match holding {
         Holding::Alone => lock_with(path, holding, File::try_lock),
+        #[cfg(any(feature = "python", test))]
         Holding::Shared => lock_with(path, holding, File::try_lock_shared),
     }
 }

@@ -699,7 +699,11 @@ def prompt_rows(
     """
 
 def kernel_processor() -> str:
-    """What products are computed with here: "AVX-512 VNNI", "AVX-VNNI", "AVX2", or "portable"."""
+    """What products are computed with here.
+
+    "AVX-512 VNNI", "AVX-VNNI" or "AVX2"; on arm64 "NEON I8MM", "NEON DotProd" or "NEON"; elsewhere
+    "portable".
+    """
 
 def weight_panels(weight_type: str, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The weights of a matrix in the order in which products read them.

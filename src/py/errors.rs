@@ -81,9 +81,11 @@ impl From<Error> for PyErr {
             | Error::StillRunning { .. }
             | Error::NothingRunning
             | Error::RunsLeft { .. } => CallOrderError::new_err(message),
-            Error::UnusableIndex { .. } | Error::IndexNotWritten { .. } => {
-                HistoryIndexError::new_err(message)
-            }
+            Error::UnusableIndex { .. }
+            | Error::IndexNotWritten { .. }
+            | Error::UnusableHistory { .. }
+            | Error::HistoryNotWritten { .. }
+            | Error::HistoryInUse => HistoryIndexError::new_err(message),
             Error::UnusableTable { .. } | Error::TableNotWritten { .. } => {
                 LookupTableError::new_err(message)
             }

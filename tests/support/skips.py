@@ -14,10 +14,12 @@ import pytest
 KINDS = {
     "apple": r"mlx",
     "browser": r"chromium",
+    "compiler": r"no C compiler",
     "device": r"not on a device",
     "emulator": r"emulator|onnxruntime-qnn",
     "engines": r"cyllama|onnxruntime_genai",
     "linux": r"/proc|/dev/full|no fork|resource|pinned",
+    "peers": r"no build of llama\.cpp",
     "permissions": r"permissions do not bind",
     "real-model": r"SmolLM2",
     "shared": r"no (shared models|TinyStories-656K|stories260K|Spec-Bench answers) here",

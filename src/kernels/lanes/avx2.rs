@@ -191,8 +191,13 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dot(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
-        let four = [unsafe { fours(x) }; 2];
+    unsafe fn dot(
+        sum: [__m256i; 2],
+        weights: [__m256i; 2],
+        x: *const i8,
+        half: usize,
+    ) -> [__m256i; 2] {
+        let four = [unsafe { fours(x.add(4 * half)) }; 2];
         if WITH_VNNI {
             return both!(_mm256_dpbusd_avx_epi32(sum, weights, four));
         }
@@ -206,8 +211,13 @@ impl<const WITH_VNNI: bool> Lanes for Avx2<WITH_VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dot_large(sum: [__m256i; 2], weights: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
-        let four = [unsafe { fours(x) }; 2];
+    unsafe fn dot_large(
+        sum: [__m256i; 2],
+        weights: [__m256i; 2],
+        x: *const i8,
+        half: usize,
+    ) -> [__m256i; 2] {
+        let four = [unsafe { fours(x.add(4 * half)) }; 2];
         if WITH_VNNI {
             return both!(_mm256_dpbusd_avx_epi32(sum, weights, four));
         }

@@ -192,9 +192,9 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot(sum: __m512i, weights: __m512i, x: *const i8) -> __m512i {
+    unsafe fn dot(sum: __m512i, weights: __m512i, x: *const i8, half: usize) -> __m512i {
         unsafe {
-            let four = _mm512_set1_epi32(x.cast::<i32>().read_unaligned());
+            let four = _mm512_set1_epi32(x.add(4 * half).cast::<i32>().read_unaligned());
             _mm512_dpbusd_epi32(sum, weights, four)
         }
     }
@@ -205,8 +205,8 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot_large(sum: __m512i, weights: __m512i, x: *const i8) -> __m512i {
-        unsafe { Self::dot(sum, weights, x) }
+    unsafe fn dot_large(sum: __m512i, weights: __m512i, x: *const i8, half: usize) -> __m512i {
+        unsafe { Self::dot(sum, weights, x, half) }
     }
 
     #[inline(always)]

@@ -15,12 +15,16 @@ use std::sync::OnceLock;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub use neon::{Mixed, Neon, Signed, Widened};
 pub use portable::{Portable, half_to_float};
 
 /// Numbers of an operation.
@@ -107,13 +111,23 @@ pub trait Lanes: Copy {
     fn most_dots(most: i32) -> usize;
     /// No products yet, of which the sum will be added to `sum`.
     unsafe fn open(sum: Self::Integers) -> Self::Partial;
-    /// Adds to each lane the products of its four weights, as unsigned bytes, with the four signed
-    /// ones at `x`, which are above -128.
-    unsafe fn dot(sum: Self::Partial, weights: Self::Bytes, x: *const i8) -> Self::Partial;
+    /// Adds to each lane the products of its four weights, as unsigned bytes, with four of the eight
+    /// signed ones at `x`, which are above -128: the first or, in half 1, the last.
+    unsafe fn dot(
+        sum: Self::Partial,
+        weights: Self::Bytes,
+        x: *const i8,
+        half: usize,
+    ) -> Self::Partial;
     /// `sum`, which was there at the beginning, and all products.
     unsafe fn close(sum: Self::Integers, products: Self::Partial) -> Self::Integers;
     /// As `dot`, of weights up to 255, of which each is taken [`Lanes::LESS`] smaller.
-    unsafe fn dot_large(sum: Self::Integers, weights: Self::Bytes, x: *const i8) -> Self::Integers;
+    unsafe fn dot_large(
+        sum: Self::Integers,
+        weights: Self::Bytes,
+        x: *const i8,
+        half: usize,
+    ) -> Self::Integers;
     /// Rounds 32 numbers to 8 bits, in steps of a 127th of the largest, to `to`; ties to even. Returns
     /// the largest, or what is no number, and the sums of the first and the last sixteen. Where that
     /// largest is no number or infinite, or too small to divide by, integers are 0.
@@ -142,6 +156,15 @@ pub enum Kind {
     /// See [`Avx512`].
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// See [`Widened`].
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// See [`Signed`].
+    #[cfg(target_arch = "aarch64")]
+    NeonDotProd,
+    /// See [`Mixed`].
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm,
 }
 
 impl Processor {
@@ -160,6 +183,17 @@ impl Processor {
             }
             if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512vnni") {
                 kinds.push(Self(Kind::Avx512));
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            use std::arch::is_aarch64_feature_detected as has;
+            kinds.push(Self(Kind::Neon));
+            if has!("dotprod") {
+                kinds.push(Self(Kind::NeonDotProd));
+            }
+            if has!("i8mm") {
+                kinds.push(Self(Kind::NeonI8mm));
             }
         }
         kinds
@@ -181,6 +215,12 @@ impl Processor {
             Kind::AvxVnni => Avx2::<true>::ROWS,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => Avx512::ROWS,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => Neon::<Widened>::ROWS,
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonDotProd => Neon::<Signed>::ROWS,
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonI8mm => Neon::<Mixed>::ROWS,
         }
     }
 
@@ -194,6 +234,12 @@ impl Processor {
             Kind::AvxVnni => "AVX-VNNI",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "AVX-512 VNNI",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => "NEON",
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonDotProd => "NEON DotProd",
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonI8mm => "NEON I8MM",
         }
     }
 
@@ -234,6 +280,21 @@ macro_rules! on_processor {
             unsafe fn avx512$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Avx512$(, $type)?>($($argument),*) }
             }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon")]
+            unsafe fn neon$(<$type: $bound>)?($($argument: $given),*) {
+                unsafe { $generic::<lanes::Neon<lanes::Widened>$(, $type)?>($($argument),*) }
+            }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon,dotprod")]
+            unsafe fn neon_dotprod$(<$type: $bound>)?($($argument: $given),*) {
+                unsafe { $generic::<lanes::Neon<lanes::Signed>$(, $type)?>($($argument),*) }
+            }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon,i8mm")]
+            unsafe fn neon_i8mm$(<$type: $bound>)?($($argument: $given),*) {
+                unsafe { $generic::<lanes::Neon<lanes::Mixed>$(, $type)?>($($argument),*) }
+            }
             // SAFETY: `Processor::all` gives only what this machine has; the rest is the caller's.
             unsafe {
                 match processor.kind() {
@@ -244,6 +305,12 @@ macro_rules! on_processor {
                     Kind::AvxVnni => avx_vnni$(::<$type>)?($($argument),*),
                     #[cfg(target_arch = "x86_64")]
                     Kind::Avx512 => avx512$(::<$type>)?($($argument),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Kind::Neon => neon$(::<$type>)?($($argument),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Kind::NeonDotProd => neon_dotprod$(::<$type>)?($($argument),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Kind::NeonI8mm => neon_i8mm$(::<$type>)?($($argument),*),
                 }
             }
         }

@@ -157,8 +157,13 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn dot(sum: [i32; WIDTH], weights: [u8; 4 * WIDTH], x: *const i8) -> [i32; WIDTH] {
-        let x = unsafe { x.cast::<[i8; 4]>().read() };
+    unsafe fn dot(
+        sum: [i32; WIDTH],
+        weights: [u8; 4 * WIDTH],
+        x: *const i8,
+        half: usize,
+    ) -> [i32; WIDTH] {
+        let x = unsafe { x.add(4 * half).cast::<[i8; 4]>().read() };
         std::array::from_fn(|lane| {
             let products = (0..4).map(|at| i32::from(weights[4 * lane + at]) * i32::from(x[at]));
             sum[lane] + products.sum::<i32>()
@@ -171,8 +176,13 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn dot_large(sum: [i32; WIDTH], weights: [u8; 4 * WIDTH], x: *const i8) -> [i32; WIDTH] {
-        unsafe { Self::dot(sum, weights, x) }
+    unsafe fn dot_large(
+        sum: [i32; WIDTH],
+        weights: [u8; 4 * WIDTH],
+        x: *const i8,
+        half: usize,
+    ) -> [i32; WIDTH] {
+        unsafe { Self::dot(sum, weights, x, half) }
     }
 
     #[inline(always)]

@@ -169,10 +169,10 @@ unsafe fn dots<L: Lanes, W: BlockForm, const R: usize>(
         if !is_small::<W>() {
             for pair in pairs {
                 let (first, second) = W::Values::pair::<L>(values, pair);
-                for (index, weights) in [first, second].into_iter().enumerate() {
+                for (half, weights) in [first, second].into_iter().enumerate() {
                     for (row, sum) in sums.iter_mut().enumerate() {
-                        let x = tile.integers::<R>(row).add(8 * pair + 4 * index);
-                        *sum = L::dot_large(*sum, weights, x);
+                        let x = tile.integers::<R>(row).add(8 * pair);
+                        *sum = L::dot_large(*sum, weights, x, half);
                     }
                 }
             }
@@ -186,10 +186,10 @@ unsafe fn dots<L: Lanes, W: BlockForm, const R: usize>(
             }
             for pair in start..pairs.end.min(start + together) {
                 let (first, second) = W::Values::pair::<L>(values, pair);
-                for (index, weights) in [first, second].into_iter().enumerate() {
+                for (half, weights) in [first, second].into_iter().enumerate() {
                     for (row, products) in products.iter_mut().enumerate() {
-                        let x = tile.integers::<R>(row).add(8 * pair + 4 * index);
-                        *products = L::dot(*products, weights, x);
+                        let x = tile.integers::<R>(row).add(8 * pair);
+                        *products = L::dot(*products, weights, x, half);
                     }
                 }
             }
@@ -245,22 +245,27 @@ unsafe fn read_row<L: Lanes, W: BlockForm>(panel: *const u8, lane: usize, to: &m
     }
 }
 
-/// Rows of four numbers with which products are the weights of one input.
-const ONES: [[i8; 4]; 4] = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]];
+/// Rows of numbers with which products are the weights of one input of a group.
+const ONES: [[i8; 8]; 4] = [
+    [1, 0, 0, 0, 0, 0, 0, 0],
+    [0, 1, 0, 0, 0, 0, 0, 0],
+    [0, 0, 1, 0, 0, 0, 0, 0],
+    [0, 0, 0, 1, 0, 0, 0, 0],
+];
 
 /// The weights of sixteen outputs for the input of a group at which `one` is 1.
 #[inline(always)]
 unsafe fn column<L: Lanes, W: BlockForm>(
     values: L::Bytes,
-    one: &[i8; 4],
+    one: &[i8; 8],
     scale: Scale<L>,
 ) -> L::Floats {
     unsafe {
         let start = L::splat_integer(-zero::<L, W>());
         let integers = if is_small::<W>() {
-            L::close(start, L::dot(L::open(start), values, one.as_ptr()))
+            L::close(start, L::dot(L::open(start), values, one.as_ptr(), 0))
         } else {
-            L::dot_large(start, values, one.as_ptr())
+            L::dot_large(start, values, one.as_ptr(), 0)
         };
         let weights = L::multiply(L::to_floats(integers), scale.factor);
         if W::Scales::HAS_MINIMA { L::add(weights, scale.minimum) } else { weights }

@@ -77,7 +77,7 @@ def chosen_access(options: argparse.Namespace) -> "Access":
                 f"shows in how they come: with --host {options.host} it cannot be"
             )
     return Access(
-        # A link's own name: in a cache of the hub it leads to a file that is called by its checksum.
+        # A link's own name: in a cache of the hub it leads to a file called by its checksum.
         options.name or Path(os.path.normpath(options.model.absolute())).name,
         keys=keys,
         namespace_by_key=has_several and options.namespace_by == "key",

@@ -10,6 +10,7 @@ mod index_source;
 mod read_file;
 mod recent_source;
 mod recent_text;
+pub mod stored;
 pub mod suffix_array;
 #[cfg(test)]
 mod tests;

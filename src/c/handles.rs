@@ -1,0 +1,161 @@
+//! Handles: numbers that stand for values in a table. In: a value. Out: its number, by which it is found
+//! until it is removed, and never again after that.
+//!
+//! A number holds the kind of value, the place in the table and how often the place was used, counted from a
+//! random number on: one that is stale, of another kind or invented is found out.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+
+use super::failure::{Failure, Status};
+use crate::waiting;
+
+const PLACE_BITS: u32 = 24;
+const ROUND_BITS: u32 = 32;
+
+/// A value, and whether a call on it has panicked.
+struct Held<T> {
+    value: T,
+    is_broken: bool,
+}
+
+type Shared<T> = Arc<Mutex<Held<T>>>;
+
+struct Place<T> {
+    round: u32,
+    held: Option<Shared<T>>,
+}
+
+struct Places<T> {
+    all: Vec<Place<T>>,
+    vacant: Vec<u32>,
+}
+
+/// Values of one kind; calls on one of them wait for each other, calls on different ones do not.
+pub(super) struct Handles<T> {
+    /// Not 0, so that no handle is.
+    kind: u8,
+    name: &'static str,
+    places: Mutex<Places<T>>,
+}
+
+impl<T: Send> Handles<T> {
+    pub const fn new(kind: u8, name: &'static str) -> Self {
+        let places = Places { all: Vec::new(), vacant: Vec::new() };
+        Self { kind, name, places: Mutex::new(places) }
+    }
+
+    /// Takes a value in. Fails when there are 2^24 already.
+    pub fn add(&self, value: T) -> Result<u64, Failure> {
+        let held = Some(Arc::new(Mutex::new(Held { value, is_broken: false })));
+        let mut places = waiting::lock(&self.places);
+        let index = match places.vacant.pop() {
+            Some(index) => index,
+            None if places.all.len() >> PLACE_BITS == 0 => {
+                let round = RandomState::new().hash_one(places.all.len()) as u32;
+                places.all.push(Place { round, held: None });
+                (places.all.len() - 1) as u32
+            }
+            None => return Err(Failure::new(Status::Full, format!("too many {}s", self.name))),
+        };
+        let place = &mut places.all[index as usize];
+        place.held = held;
+        let kind = u64::from(self.kind) << (PLACE_BITS + ROUND_BITS);
+        Ok(kind | u64::from(place.round) << PLACE_BITS | u64::from(index))
+    }
+
+    /// Calls `call` on the value of a handle. Fails when there is none, and when a call on it has panicked.
+    pub fn with<R>(
+        &self,
+        handle: u64,
+        call: impl FnOnce(&mut T) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        let shared = {
+            let places = waiting::lock(&self.places);
+            let index = self.place(&places, handle)?;
+            places.all[index].held.clone()
+        };
+        let shared = shared.ok_or_else(|| self.unknown(handle))?;
+        let mut held = waiting::lock(&shared);
+        if held.is_broken {
+            let message = format!("a call on this {} met a defect before", self.name);
+            return Err(Failure::new(Status::Broken, message));
+        }
+        held.is_broken = true; // as long as the call has not come back
+        let result = call(&mut held.value);
+        held.is_broken = false;
+        result
+    }
+
+    /// Takes a value out; `last` is called on it as soon as no other call has it. Fails when there is none.
+    pub fn remove(&self, handle: u64) -> Result<Removed<T>, Failure> {
+        let mut places = waiting::lock(&self.places);
+        let index = self.place(&places, handle)?;
+        let held = places.all[index].held.take();
+        places.all[index].round = places.all[index].round.wrapping_add(1);
+        places.vacant.push(index as u32);
+        held.map(Removed).ok_or_else(|| self.unknown(handle))
+    }
+
+    fn place(&self, places: &Places<T>, handle: u64) -> Result<usize, Failure> {
+        let index = (handle & ((1 << PLACE_BITS) - 1)) as usize;
+        let round = (handle >> PLACE_BITS) as u32;
+        let kind = handle >> (PLACE_BITS + ROUND_BITS);
+        let is_held = |place: &&Place<T>| place.round == round && place.held.is_some();
+        let found = places.all.get(index).filter(is_held);
+        match found {
+            Some(_) if kind == u64::from(self.kind) => Ok(index),
+            _ => Err(self.unknown(handle)),
+        }
+    }
+
+    fn unknown(&self, handle: u64) -> Failure {
+        Failure::new(Status::BadHandle, format!("{handle:#x} is no {}", self.name))
+    }
+}
+
+/// A value without a handle; a call that another thread has begun may still hold it.
+pub(super) struct Removed<T>(Shared<T>);
+
+impl<T: Send> Removed<T> {
+    /// Calls `last` on it, unless a call has panicked.
+    pub fn with<R>(self, last: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut held = waiting::lock(&self.0);
+        (!held.is_broken).then(|| last(&mut held.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(handles: &Handles<u32>, handle: u64) -> Result<u32, Failure> {
+        handles.with(handle, |&mut value| Ok(value))
+    }
+
+    #[test]
+    fn a_handle_is_good_until_it_is_removed() {
+        let (handles, others) = (Handles::new(b'a', "one"), Handles::new(b'b', "other"));
+        let (first, second) = (handles.add(1).unwrap(), handles.add(2).unwrap());
+        assert_eq!((value(&handles, first).unwrap(), value(&handles, second).unwrap()), (1, 2));
+        let other = others.add(3).unwrap();
+        handles.remove(first).unwrap();
+        let again = handles.add(4).unwrap();
+        assert_eq!(value(&handles, again).unwrap(), 4);
+        for wrong in [first, other, 0, u64::MAX, second + 1, second ^ 1 << 63] {
+            assert!(value(&handles, wrong).is_err(), "{wrong:#x}");
+            assert!(handles.remove(wrong).is_err(), "{wrong:#x}");
+        }
+        assert_eq!(value(&handles, second).unwrap(), 2);
+    }
+
+    #[test]
+    fn what_a_panic_met_can_only_be_removed() {
+        let handles = Handles::new(b'a', "one");
+        let handle = handles.add(1).unwrap();
+        let panics = || handles.with(handle, |_| -> Result<(), Failure> { panic!("a defect") });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert!(value(&handles, handle).is_err());
+        assert!(handles.remove(handle).unwrap().with(|_| ()).is_none());
+    }
+}

@@ -1,0 +1,4 @@
+//! The interface as C calls it, and its header.
+
+mod calls;
+mod header;
