@@ -9,9 +9,8 @@ import argparse
 import shutil
 import subprocess
 import sys
-import tomllib
 
-from machine import BUILD, ROOT, SITE, SYSTEM, WHEELS, run
+from machine import BUILD, SITE, SYSTEM, WHEELS, run
 
 CROSS_PACKAGES = (
     "cargo-web",
@@ -33,8 +32,6 @@ SYSTEM_PACKAGES = (
 """What is unpacked and never installed: Python of two architectures cannot stand side by side."""
 
 PYTHON_VERSION = "311"  # of SYSTEM_PACKAGES
-_TEST_PACKAGES = ("hypothesis", "jsonschema", "ml-dtypes", "pytest", "safetensors")
-_TESTED_EXTRAS = ("chat", "export")
 
 
 def missing() -> list[str]:
@@ -89,11 +86,9 @@ def system() -> None:
 
 
 def site() -> None:
-    """Install the built wheel and what tests need, as pip on such a machine would choose it."""
+    """Install the built wheel and what it needs, as pip on such a machine would choose it."""
     shutil.rmtree(SITE, ignore_errors=True)
     (wheel,) = WHEELS.glob("*.whl")
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    wanted = [need for name in _TESTED_EXTRAS for need in extras["optional-dependencies"][name]]
     # glibc 2.36 of Debian 12 takes wheels for any older one; pip wants each tag by name.
     tags = [f"manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     run(
@@ -102,7 +97,7 @@ def site() -> None:
         *("--abi", f"cp{PYTHON_VERSION}", "--abi", "abi3", "--abi", "none"),
         *(word for tag in tags for word in ("--platform", tag)),
         *("--platform", "manylinux2014_aarch64", "--target", SITE),
-        *(wheel, *wanted, *_TEST_PACKAGES),
+        wheel,
     )
 
 
