@@ -24,10 +24,10 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: build/.core ## virtual environment with the built package in it
 
@@ -105,6 +105,16 @@ emulated: ## bits of the kernels on processors that this one is not (needs qemu-
 		CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="qemu-x86_64 -cpu $$processor" \
 			cargo test --quiet --lib -- bits_are largest_sums every_float16 any_bits || exit 1; \
 	done
+
+arm64-packages: ## what builds and emulates arm64, on Debian 12 on x86-64 (as root)
+	$(PYTHON) tests/arm64/environment.py install
+
+wheel-arm64: build/.venv ## the wheel for Linux on arm64, in build/arm64/wheels (once: make arm64-packages)
+	$(BIN)/python tests/arm64/run.py wheel
+
+test-arm64: wheel-arm64 build/.core $(EMBEDDED) ## kernels and logits on three arm64 processors, emulated (BUNDLES=..)
+	@test -n "$(or $(BUNDLES),$(wildcard build/smollm2))" || echo "skipped: no build/smollm2 (make smollm2)"
+	$(BIN)/python tests/arm64/run.py test $(EMBEDDED) $(or $(BUNDLES),$(wildcard build/smollm2))
 
 c: ## the crate for programs in C: libcoordgen.a, libcoordgen.so and coordgen.h in build/c
 	cargo rustc --quiet --release --lib --features c --crate-type staticlib,cdylib --target-dir target/c
