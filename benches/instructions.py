@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from support.script import run_script
+
 WORKS = ("Q4_0", "Q8_0", "Q4_K", "attention")
 ROWS = (1, 4, 16)
 TURNS = 4
@@ -74,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

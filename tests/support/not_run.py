@@ -73,6 +73,7 @@ NOT_RUN = {
         Reason.MODEL, "tests/tools/bench/test_engine_comparison.py"
     ),
     r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/tools/bench/test_widths.py"),
+    r"^python benches/instructions\.py": Exempt(Reason.ENGINE),
     r"^python benches/width_lists\.py": Exempt(
         Reason.MODEL, "tests/tools/bench/test_width_lists.py"
     ),
