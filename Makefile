@@ -112,7 +112,7 @@ arm64-packages: ## what builds and emulates arm64, on Debian 12 on x86-64 (as ro
 wheel-arm64: build/.venv ## the wheel for Linux on arm64, in build/arm64/wheels (once: make arm64-packages)
 	$(BIN)/python tests/arm64/run.py wheel
 
-test-arm64: wheel-arm64 build/.core $(EMBEDDED) ## kernels and logits on three arm64 processors, emulated (BUNDLES=..)
+test-arm64: wheel-arm64 build/.core $(EMBEDDED) ## tests and logits on three arm64 processors, emulated (BUNDLES=..)
 	@test -n "$(or $(BUNDLES),$(wildcard build/smollm2))" || echo "skipped: no build/smollm2 (make smollm2)"
 	$(BIN)/python tests/arm64/run.py test $(EMBEDDED) $(or $(BUNDLES),$(wildcard build/smollm2))
 

@@ -14,6 +14,7 @@ from machine import BUILD, SITE, SYSTEM, WHEELS, run
 
 CROSS_PACKAGES = (
     "cargo-web",
+    "g++-aarch64-linux-gnu",
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",
     "libstd-rust-web-dev:arm64",
@@ -86,7 +87,7 @@ def system() -> None:
 
 
 def site() -> None:
-    """Install the built wheel and what it needs, as pip on such a machine would choose it."""
+    """Install the built wheel, what it needs and what runs tests, as pip there would choose it."""
     shutil.rmtree(SITE, ignore_errors=True)
     (wheel,) = WHEELS.glob("*.whl")
     # glibc 2.36 of Debian 12 takes wheels for any older one; pip wants each tag by name.
@@ -97,7 +98,7 @@ def site() -> None:
         *("--abi", f"cp{PYTHON_VERSION}", "--abi", "abi3", "--abi", "none"),
         *(word for tag in tags for word in ("--platform", tag)),
         *("--platform", "manylinux2014_aarch64", "--target", SITE),
-        wheel,
+        *(f"{wheel}[export]", "hypothesis", "pytest", "safetensors"),
     )
 
 

@@ -1,15 +1,16 @@
 """Builds the wheel for arm64, and runs what is tested of it on emulated processors.
 
 python tests/arm64/run.py wheel                  # build/arm64/wheels, and the system around it
-python tests/arm64/run.py test BUNDLE [BUNDLE]   # kernels, and the logits of bundles
+python tests/arm64/run.py test BUNDLE [BUNDLE]   # the crate, files, the binding, logits of bundles
 """
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import environment
@@ -22,16 +23,21 @@ _DEBIANS_RUST = {
     "RUSTC": "/usr/bin/rustc",
     "CARGO_TARGET_DIR": str(BUILD / "target"),
     f"{_TARGET_VARIABLE}_LINKER": "aarch64-linux-gnu-gcc",
+    f"CXX_{TARGET.replace('-', '_')}": "aarch64-linux-gnu-g++",
 }
 """Rust's own installer may stand first in PATH, and has no standard library of arm64."""
 
-_LENGTHS = {"embedded": (64, 32), "": (8, 2)}
-"""Tokens of the prompt and of the answer, by the start of a bundle's name: all others are large."""
-
-_NOT_RUN = (
-    "Not run here: the tests of the binding and of Python, histories and look-up tables of one "
-    "processor on another, fuzz targets, QNN; and nothing ran on a real device."
+_TESTS = (
+    ["tests/core", "tests/drafting", "tests/history"],
+    ["tests/test_lossless.py", "-k", "int8"],
 )
+"""Of the binding, of histories, and whether drafts change a token; run on the last processor."""
+
+_CORPUS = ROOT / "fuzz" / "corpus"
+_EXAMPLES = "16"
+_FUZZ_RUNS = 1000
+
+_NOT_RUN = "Not run here: Python's other tests, QNN, the peers; and nothing ran on a real device."
 
 
 def wheel() -> None:
@@ -49,14 +55,20 @@ def wheel() -> None:
     environment.site()
 
 
-def result(words: list[str], variables: Mapping[str, str]) -> str:
-    """The last line that a command prints.
+def result(words: list[str], variables: Mapping[str, str], *, of_errors: bool = False) -> str:
+    """The last line that a command prints, or that it writes to standard error.
 
     Raises:
         SystemExit: The command fails; its output is printed.
     """
+    errors = subprocess.STDOUT if of_errors else None
     done = subprocess.run(
-        words, cwd=ROOT, env=os.environ | variables, stdout=subprocess.PIPE, text=True
+        words,
+        cwd=ROOT,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
     )
     if done.returncode != 0:
         say(done.stdout)
@@ -64,40 +76,80 @@ def result(words: list[str], variables: Mapping[str, str]) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def kernels(processor: str) -> str:
-    """How many of the crate's tests of kernels pass on a processor."""
+def cargo_test(processor: str, *filters: str, **variables: str) -> str:
+    """How many of the crate's tests pass on a processor."""
     words = ["/usr/bin/cargo", "test", "--quiet", "--profile", "emulated", "--target", TARGET]
     runner = {f"{_TARGET_VARIABLE}_RUNNER": " ".join(emulated(processor))}
-    line = result([*words, "--lib", "--", "kernels"], _DEBIANS_RUST | runner)
+    line = result([*words, "--lib", "--", *filters], _DEBIANS_RUST | runner | variables)
     counts = re.search(r"(\d+) passed; \d+ failed; (\d+) ignored", line)
     if counts is None or counts[1] == "0":
-        raise SystemExit(f"arm64: no test of a kernel ran: {line}")
-    return f"kernels: {counts[1]} tests pass, {counts[2]} are ignored"
+        raise SystemExit(f"arm64: no test of the crate ran: {line}")
+    return f"{counts[1]} tests pass, {counts[2]} are ignored"
 
 
 def logits(interpreter: list[str], bundle: Path) -> str:
     """Write or compare the logits of a bundle."""
     kept = BUILD / "logits" / f"{bundle.name}.npz"
-    prompt, answer = next(pair for name, pair in _LENGTHS.items() if bundle.name.startswith(name))
-    words = [*interpreter, "tests/arm64/logits.py", str(bundle), str(kept)]
-    return result([*words, "--prompt-len", str(prompt), "--answer-len", str(answer)], {})
+    return result([*interpreter, "tests/arm64/logits.py", str(bundle), str(kept)], {})
+
+
+def files(interpreter: list[str], made_on: str) -> str:
+    """Write or compare the history and the look-up table of a processor."""
+    return result([*interpreter, "tests/arm64/files.py", str(BUILD / "files" / made_on)], {})
+
+
+def fuzz(processor: str) -> Iterator[str]:
+    """Run the crate's fuzz targets on what is kept for them, and on the same random inputs."""
+    words = ["/usr/bin/cargo", "build", "--quiet", "--release", "--target", TARGET]
+    run(*words, "--manifest-path", ROOT / "fuzz" / "Cargo.toml", **_DEBIANS_RUST)
+    for source in sorted((ROOT / "fuzz" / "targets").glob("*.rs")):
+        built = BUILD / "target" / TARGET / "release" / source.stem
+        found = BUILD / "found" / source.stem  # libFuzzer writes to the first folder
+        found.mkdir(parents=True, exist_ok=True)
+        words = [*emulated(processor), str(built), str(found), str(_CORPUS / source.stem)]
+        options = ["-seed=1", f"-runs={_FUZZ_RUNS}", f"-artifact_prefix={found}/crash-"]
+        line = result([*words, *options], {}, of_errors=True)
+        yield f"fuzz target {source.stem}: {line}"
+
+
+def binding(processor: str) -> Iterator[str]:
+    """Run Python's tests of the binding."""
+    for tests in _TESTS:
+        words = [*python(processor), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+        yield f"{' '.join(tests)}: {result(words, {})}"
+
+
+def of_this_one(bundles: list[Path]) -> Iterator[str]:
+    """Write on this machine what the processors compare."""
+    yield files([sys.executable], "this one")
+    for bundle in bundles:
+        yield logits([sys.executable], bundle)
+
+
+def of_processor(processor: str, bundles: list[Path]) -> Iterator[str]:
+    """Run on an emulated processor what each of them runs."""
+    yield f"kernels: {cargo_test(processor, 'kernels')}"
+    others = cargo_test(processor, "--skip", "kernels", PROPTEST_CASES=_EXAMPLES)
+    yield f"the crate's other tests, each property on {_EXAMPLES} examples: {others}"
+    yield files(python(processor), "this one")
+    files(python(processor), processor)
+    yield f"on this one, {files([sys.executable], processor)}"
+    for bundle in bundles:
+        yield logits(python(processor), bundle)
 
 
 def test(bundles: list[Path]) -> None:
-    """Run everything on each processor, then list it."""
-    (BUILD / "logits").mkdir(parents=True, exist_ok=True)
-    ran = []
-    for bundle in bundles:
-        (BUILD / "logits" / f"{bundle.name}.npz").unlink(missing_ok=True)
-        ran.append(("this one", logits([sys.executable], bundle)))
-    for processor in PROCESSORS:
-        say(f"{processor}: kernels ..")
-        ran.append((processor, kernels(processor)))
-        for bundle in bundles:
-            say(f"{processor}: {bundle.name} ..")
-            ran.append((processor, logits(python(processor), bundle)))
-    for name, line in ran:
-        print(f"{name:12} {line}")
+    """Run everything on each processor; list what ran as it ends, and at last what did not."""
+    for kept in ("logits", "files"):
+        shutil.rmtree(BUILD / kept, ignore_errors=True)
+    (BUILD / "logits").mkdir(parents=True)
+    parts = [("this one", of_this_one(bundles))]
+    parts += [(processor, of_processor(processor, bundles)) for processor in PROCESSORS]
+    last = list(PROCESSORS)[-1]
+    parts += [(last, fuzz(last)), (last, binding(last))]
+    for name, lines in parts:
+        for line in lines:
+            print(f"{name:12} {line}", flush=True)
     print(_NOT_RUN)
 
 
