@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordgen_rs.errors import arguments
 from coordgen_rs.tools.exactness.connection import (
     Address,
     AnswerError,
@@ -30,6 +29,9 @@ WITHOUT_DRAFTS: Mapping[str, dict[str, Any]] = {
 llama.cpp from 2026 on ignore theirs; then its answers go on counting drafts, which is told."""
 
 _OWNERS = {"coordgen": "coordgen", "llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
+_SHOWN = 400
+"""Most characters shown of what a server says about a failure."""
+
 _NOT_THE_REQUEST = (401, 403, 408, 429)
 
 
@@ -188,7 +190,7 @@ def _status(status: int, content: bytes) -> str:
     with suppress(AnswerError):
         error = object_of(content, "it").get("error")
         said = error.get("message") if isinstance(error, dict) else error
-    return f"status {status}: {arguments.shown(said)}"
+    return f"status {status}: {str(said)[:_SHOWN]}"
 
 
 def _json(body: Mapping[str, Any]) -> bytes:

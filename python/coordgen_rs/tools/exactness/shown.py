@@ -75,7 +75,9 @@ def _speed(speed: Speed) -> str:
         told.append(f"first token after {1000 * speed.first_s:.0f} ms")
     if speed.tokens_per_s is not None:
         told.append(f"{speed.tokens_per_s:.1f} tokens/s")
-    if speed.num_drafted is not None:
+    if speed.num_drafted == 0:
+        told.append("no drafts")
+    elif speed.num_drafted is not None:
         told.append(f"{speed.num_accepted or 0:,} of {speed.num_drafted:,} draft tokens accepted")
     return ", ".join(told) or "nothing is told"
 
