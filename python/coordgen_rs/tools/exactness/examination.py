@@ -136,7 +136,7 @@ def _examined(
 
     def ask(ways: Sequence[Way], times: int) -> bool:
         for _ in range(times):
-            for way in ways:
+            for way in reversed(ways):  # drafts first: no answer to draft from has been given
                 try:
                     reply = sides[way.drafts].ask(question, sampling, way.form)
                 except AnswerError as error:
@@ -178,7 +178,7 @@ def _judge(finding: Finding) -> None:
         _tell(finding, finding.expected, expected)
         _fault(finding)
         return
-    for way in finding.replies:
+    for way in sorted(finding.replies, key=lambda way: (way.drafts, FORMS.index(way.form))):
         if way != finding.expected and _tell(finding, way, expected):
             finding.status = "differs"
             break

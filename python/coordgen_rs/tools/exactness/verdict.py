@@ -33,7 +33,9 @@ EXIT_CODE: dict[Verdict, int] = {
 
 @dataclass(frozen=True)
 class Speed:
-    """Medians over the streams of one side; None where the server says too little.
+    """Medians over the first stream of each question, for one side.
+
+    None where the server says too little. Later streams may be drafted from the first.
 
     Attributes:
         first_s: Seconds to the first text.
@@ -111,18 +113,19 @@ class Report:
     def speed(self, *, drafts: bool) -> Speed:
         """The figures of one side."""
         replies = list(self._replies(drafts=drafts))
+        first = list(self._replies(drafts=drafts, most=1))
         return Speed(
-            _median(reply.first_s for reply in replies),
-            _median(reply.tokens_per_s for reply in replies),
+            _median(reply.first_s for reply in first),
+            _median(reply.tokens_per_s for reply in first),
             _sum(reply.num_drafted for reply in replies),
             _sum(reply.num_accepted for reply in replies),
         )
 
-    def _replies(self, *, drafts: bool) -> Iterable[Reply]:
+    def _replies(self, *, drafts: bool, most: int | None = None) -> Iterable[Reply]:
         for finding in self.findings:
             for way, replies in finding.replies.items():
                 if way.drafts == drafts:
-                    yield from replies
+                    yield from replies[:most]
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON types."""
