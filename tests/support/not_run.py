@@ -138,7 +138,9 @@ def check_report(text: str) -> None:
     from coordgen_rs.tools.exactness.verdict import Report
 
     lines = text.splitlines()
-    assert lines[0] == "exact: every answer was the same with and without drafts, streamed and whole"
+    assert (
+        lines[0] == "exact: every answer was the same with and without drafts, streamed and whole"
+    )
     printed = as_text(Report("", total=1)).splitlines()
     begins = [line.partition(" ")[0] for line in printed if line][1:]
     assert [begin for begin in begins if not any(line.startswith(begin) for line in lines)] == []

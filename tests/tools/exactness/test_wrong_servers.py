@@ -6,25 +6,30 @@ import socket
 import pytest
 
 import coordgen_rs.tools.commands.verify as command
+from coordgen_rs.tools.exactness.asking import Sampling, find_server
+from coordgen_rs.tools.exactness.connection import AnswerError, parse_address
 from coordgen_rs.tools.exactness.questions import OURS, read_questions
 from wrong_servers import answering
 
+_EVENTS, _SLOW = "not a stream of events", "no end of the answer within"
 HOSTILE = {
-    "hangs": "no end of the answer within",
-    "too short": "84 bytes before its Content-Length",
-    "too long": "not valid JSON",
-    "invalid chunk": "within a chunk",
-    "bad utf8": "not UTF-8: byte 0xff",
-    "status 500": "status 500",
-    "no json": "is not",
-    "deep json": "the answer",
-    "endless": "no",
-    "slow drip": "no end of the answer within",
-    "slow head": "no end of the answer within",
-    "not http": "not an answer of HTTP",
-    "no end": "the answer",
-    "wrong types": "no string",
+    "hangs": (_SLOW, _SLOW),
+    "too short": ("84 bytes before its Content-Length", "84 bytes before its Content-Length"),
+    "too long": (_EVENTS, "not valid JSON"),
+    "invalid chunk": ("within a chunk", "within a chunk"),
+    "bad utf8": ("not UTF-8: byte 0xff at 0", "not UTF-8: byte 0xff at 23"),
+    "status 500": ("status 500: out of", "status 500: out of"),
+    "no json": (_EVENTS, "not valid JSON"),
+    "deep json": ("without a finish_reason", "more than 100 lists"),
+    "endless": ("longer than 1,000,000 bytes", "longer than 1,000,000 bytes"),
+    "slow drip": (_SLOW, _SLOW),
+    "slow head": (_SLOW, _SLOW),
+    "not http": ("not an answer of HTTP", "not an answer of HTTP"),
+    "no end": ("without a finish_reason", "not valid JSON"),
+    "wrong types": (_EVENTS, "content is no string"),
 }
+"""Faults, and what is told of a stream and of a whole answer."""
+
 SHORT = ("--limit", "1", "--max-tokens", "24")
 
 
@@ -112,16 +117,28 @@ def test_an_unknown_server_needs_another_that_is_plain(report):
     assert (told["plain"]["url"], told["verdict"]) == (f"{plain}/v1", "exact")
 
 
+@pytest.mark.parametrize("form", ["streamed", "whole"])
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_what_a_hostile_server_does_is_told(monkeypatch, fault, form):
+    monkeypatch.setattr("coordgen_rs.tools.exactness.connection.MOST_BYTES", 1_000_000)
+    told = HOSTILE[fault][form == "whole"]
+    with answering(fault) as url:
+        address = parse_address("URL", url, None, 0.2 if told == _SLOW else 60)
+        server = find_server(address, None)
+        with pytest.raises(AnswerError, match=told):
+            server.ask(read_questions()[0], Sampling(), form)
+
+
 @pytest.mark.parametrize("form", ["--json", "--markdown", None])
 @pytest.mark.parametrize("fault", HOSTILE)
 def test_a_hostile_server_gets_a_report(coordgen, monkeypatch, fault, form):
     monkeypatch.setattr("coordgen_rs.tools.exactness.connection.MOST_BYTES", 1_000_000)
     with answering(fault) as url:
-        timeout = ("--timeout", "0.2") if HOSTILE[fault].startswith("no end") else ()
+        timeout = ("--timeout", "0.2") if HOSTILE[fault][0] == _SLOW else ()
         given = ("verify", url, "--only", "chat", "--seeds", "none", *timeout)
         printed = coordgen(*given, *([form] if form else []), code=4)
     assert printed.err == ""
-    assert HOSTILE[fault] in printed.out
+    assert HOSTILE[fault][0] in printed.out
     assert "Traceback" not in printed.out
     assert "\x1b" not in printed.out
     if form == "--json":

@@ -54,7 +54,7 @@ def _facts(report: Report) -> list[str]:
         facts.append(_safe(report.failure))
     if report.plain_drafted:
         facts.append("the answers that should have no drafts have some: they are not switched off")
-    counts = ", ".join(f"{num} {status}" for status, num in report.counts.items())
+    counts = ", ".join(f"{num} {status}" for status, num in report.counts.items()) or "none"
     facts.append(f"asked: {counted(len(report.findings), 'question')} of {report.total}: {counts}")
     if report.speed(drafts=True).num_accepted == 0:
         facts.append("no draft was accepted, so that drafts were hardly put to the test")
