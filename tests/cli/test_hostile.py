@@ -35,6 +35,7 @@ VALID = {
     "bench": "nowhere --sections switching",
     "warm-up": "nowhere nowhere",
     "plan": "--profile nowhere --prompt-len 8",
+    "verify": "nowhere",
 }
 """Arguments of each command that parse, but name nothing that is there."""
 

@@ -49,6 +49,7 @@ NOT_RUN = {
     r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/tools/export/test_hub.py"),
     r"^coordgen chat": Exempt(Reason.PERSON, "tests/cli/test_chat.py"),
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
+    r"^coordgen verify": Exempt(Reason.PERSON, "tests/tools/exactness/test_our_server.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
     r"^from langchain_openai ": Exempt(Reason.ENGINE, "tests/server/test_openai_client.py"),
     r"coordgen_rs\.adapters|HostDrafter\(": Exempt(Reason.ENGINE, "tests/adapters/test_live.py"),
@@ -131,9 +132,24 @@ def check_c(text: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def check_report(text: str) -> None:
+    """A report of `coordgen verify`: its lines begin as those that are printed now."""
+    from coordgen_rs.tools.exactness.shown import as_text
+    from coordgen_rs.tools.exactness.verdict import Report
+
+    lines = text.splitlines()
+    assert (
+        lines[0] == "exact: every answer was the same with and without drafts, streamed and whole"
+    )
+    printed = as_text(Report("", total=1)).splitlines()
+    begins = [line.partition(" ")[0] for line in printed if line][1:]
+    assert [begin for begin in begins if not any(line.startswith(begin) for line in lines)] == []
+
+
 CHECKED: dict[str, Callable[[str], None]] = {
     r"^\[dependencies\]": check_dependency,
     r"^# name key\n": check_keys,
+    r"^exact: every answer": check_report,
     r'^#include "coordgen\.h"': check_c,
 }
 """What a block that is neither commands nor an example begins with, and how it is checked."""

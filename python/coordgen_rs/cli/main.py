@@ -18,6 +18,7 @@ _COMMANDS = {
     "serve": ("cli", "serve a model to OpenAI clients and browsers on this machine"),
     "export": ("tools", "convert a checkpoint to a bundle"),
     "check": ("tools", "verify a bundle's files, and that it is exact on this machine"),
+    "verify": ("tools", "ask any OpenAI-compatible server whether its drafts change answers"),
     "quality": ("tools", "compare the kinds of weights that a checkpoint can be exported with"),
     "info": ("cli", "describe a bundle"),
     "compile": ("tools", "compile a bundle for its Qualcomm chip, so that it loads quickly"),

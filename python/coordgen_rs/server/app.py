@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from coordgen_rs.errors import CoordgenError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.files.version import package_version
 from coordgen_rs.server.answers.answering import Answering, refused
 from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.answers.response_form import ResponseForm
@@ -252,6 +253,7 @@ class Endpoints:
             "object": "model",
             "created": self._created,
             "owned_by": "coordgen",
+            "version": package_version(),
             "state": self._worker.state,
         }
         if self._worker.state == "ready":

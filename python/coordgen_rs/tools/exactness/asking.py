@@ -1,0 +1,197 @@
+"""A server that is asked: what it is, how its drafts are switched off, and its answers.
+
+In: an address, questions, and how to ask. Out: replies, or an `AnswerError`.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from coordgen_rs.tools.exactness.connection import (
+    Address,
+    AnswerError,
+    RefusedError,
+    asked,
+)
+from coordgen_rs.tools.exactness.questions import Question
+from coordgen_rs.tools.exactness.replies import Reply, object_of, streamed, whole
+
+Form = Literal["whole", "streamed"]
+
+WITHOUT_DRAFTS: Mapping[str, dict[str, Any]] = {
+    "coordgen": {"coordgen": {"drafts": False}},
+    "llama.cpp": {"speculative.n_max": 0},
+}
+"""The fields of a request that switch drafts off, by the kind of a server. vLLM has none. Builds of
+llama.cpp from 2026 on ignore theirs; then its answers go on counting drafts, which is told."""
+
+_OWNERS = {"coordgen": "coordgen", "llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
+_SHOWN = 400
+"""Most characters shown of what a server says about a failure."""
+
+_NOT_THE_REQUEST = (401, 403, 408, 429)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen: `seed` None takes the most likely one."""
+
+    seed: int | None = None
+    temperature: float = 0.8
+
+    @property
+    def name(self) -> str:
+        """As reports show it."""
+        return "greedy" if self.seed is None else f"seed {self.seed}"
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a request."""
+        if self.seed is None:
+            return {"temperature": 0}
+        return {"temperature": self.temperature, "top_p": 0.95, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server, and the fields that each request to it has besides.
+
+    Attributes:
+        address: Where it is.
+        model: The model's name; None sends none.
+        kind: "coordgen", "llama.cpp", "vLLM", ..; "unknown" if it does not say.
+        version: As it tells it; None if it does not.
+        fields: Such as those of `WITHOUT_DRAFTS`.
+    """
+
+    address: Address
+    model: str | None
+    kind: str
+    version: str | None
+    fields: Mapping[str, Any]
+
+    def ask(self, question: Question, sampling: Sampling, form: Form) -> Reply:
+        """Ask once.
+
+        Raises:
+            AnswerError: There is no answer.
+        """
+        body = dict(question.body) | sampling.fields() | dict(self.fields)
+        if self.model is not None:
+            body["model"] = self.model
+        if form == "streamed":
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        begun = time.monotonic()
+        with asked(self.address, f"{self.address.base}/{question.path}", _json(body)) as incoming:
+            _check(incoming.status, incoming.pieces)
+            return (streamed if form == "streamed" else whole)(incoming.pieces, begun)
+
+    def gap_at(self, question: Question, at: int) -> float | None:
+        """How much likelier the most likely token is than the next one, in nats, at a character.
+
+        Args:
+            question: Asked greedily.
+            at: A character of the content, from 0.
+
+        Returns:
+            None where the server tells no probabilities.
+        """
+        is_chat = question.path.startswith("chat")
+        wanted = {"logprobs": True, "top_logprobs": 2} if is_chat else {"logprobs": 2}
+        body = dict(question.body) | Sampling().fields() | dict(self.fields) | wanted
+        if self.model is not None:
+            body["model"] = self.model
+        with suppress(AnswerError, LookupError, TypeError, AttributeError, ValueError):
+            told = _told(self.address, f"{self.address.base}/{question.path}", _json(body))
+            end = 0
+            for token, likely in _likelihoods(told["choices"][0]["logprobs"]):
+                end += len(token)
+                if end > at:
+                    first, second, *_ = sorted(likely, reverse=True)
+                    return float(first - second)
+        return None
+
+
+def _likelihoods(told: dict[str, Any]) -> Iterator[tuple[str, list[float]]]:
+    """Each token, and the logarithms of the likeliest ones; raises anything if it is malformed."""
+    if "content" in told:
+        for item in told["content"]:
+            yield item["token"], [other["logprob"] for other in item["top_logprobs"]]
+    else:
+        for token, likely in zip(told["tokens"], told["top_logprobs"], strict=False):
+            yield token, list(likely.values())
+
+
+def find_server(address: Address, model: str | None) -> Server:
+    """Ask a server what it is.
+
+    Args:
+        address: Where it is.
+        model: The model to be asked; None for the first that it lists.
+
+    Raises:
+        AnswerError: It cannot be reached, or does not answer.
+    """
+    kind, listed, header = "unknown", [], ""
+    with asked(address, f"{address.base}/models", None) as incoming:
+        header = incoming.server
+        content = b"".join(incoming.pieces)
+        if incoming.status in _NOT_THE_REQUEST or incoming.status >= 500:
+            raise AnswerError(_status(incoming.status, content))
+    if incoming.status == 200:
+        data = object_of(content, "the list of models").get("data")
+        listed = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+    for one in listed[:1]:
+        kind = _OWNERS.get(str(one.get("owned_by")), "unknown")
+        if model is None and isinstance(one.get("id"), str):
+            model = one["id"]
+    return Server(address, model, kind, _version(address, kind, listed) or header or None, {})
+
+
+def _version(address: Address, kind: str, listed: list[dict[str, Any]]) -> str | None:
+    places = {"llama.cpp": ("/props", "build_info"), "vLLM": ("/version", "version")}
+    found: object = listed[0].get("version") if listed else None
+    if kind in places:
+        path, name = places[kind]
+        with suppress(AnswerError):
+            found = _told(address, address.base.removesuffix("/v1") + path, None).get(name)
+    return found if isinstance(found, str) else None
+
+
+def _told(address: Address, path: str, body: bytes | None) -> dict[str, Any]:
+    """The object that a path answers with.
+
+    Raises:
+        AnswerError: It does not.
+    """
+    with asked(address, path, body) as incoming:
+        content = b"".join(incoming.pieces)
+        if incoming.status != 200:
+            raise AnswerError(_status(incoming.status, content))
+        return object_of(content, "the answer")
+
+
+def _check(status: int, pieces: Iterator[bytes]) -> None:
+    """Refuse a status that says that there is no answer.
+
+    Raises:
+        AnswerError: It is not 200; a `RefusedError` where the request is at fault.
+    """
+    if status == 200:
+        return
+    is_refusal = 400 <= status < 500 and status not in _NOT_THE_REQUEST
+    raise (RefusedError if is_refusal else AnswerError)(_status(status, b"".join(pieces)))
+
+
+def _status(status: int, content: bytes) -> str:
+    said: object = content.decode(errors="replace")
+    with suppress(AnswerError):
+        error = object_of(content, "it").get("error")
+        said = error.get("message") if isinstance(error, dict) else error
+    return f"status {status}: {str(said)[:_SHOWN]}"
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body).encode()

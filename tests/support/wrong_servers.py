@@ -1,0 +1,224 @@
+"""Servers in the form of OpenAI's API that answer by rule, and do so wrongly where a test says so.
+
+In: a fault by its name. Out: a server on a port of this machine, and its URL. The answers are a
+function of what is asked, but for the fault: no model, no clock.
+"""
+
+import hashlib
+import json
+import random
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+WORDS = [*"abcdefghijklmnop", "mill", "wheel", "red", "日本", "é", "👍🏽", '"', "\\", "\n"]
+
+
+class Answerer:
+    """What a server says, and which faults it has.
+
+    Args:
+        fault: One of the names in `test_wrong_servers.py`; None for a server that is right.
+        owner: What it says it is.
+        has_drafts: Whether it drafts where it is not told otherwise.
+    """
+
+    def __init__(self, fault=None, owner="coordgen", has_drafts=True):
+        self.fault, self.owner, self.has_drafts = fault, owner, has_drafts
+        self.draws, self.num_calls, self.num_asked = random.Random(7), 0, 0
+        self.ended = threading.Event()
+
+    def drafts(self, body):
+        """Whether it drafts this answer."""
+        return body.get("coordgen", {}).get("drafts", self.has_drafts)
+
+    def said(self, body):
+        """Tokens of the content, and the arguments of the calls."""
+        drafts = self.drafts(body)
+        self.num_asked += 1
+        asked = json.dumps([body.get(name) for name in ("messages", "prompt", "tools")])
+        seed = body.get("seed") if body["temperature"] else None
+        if self.fault == "other draws" and drafts and seed is not None:
+            seed += 1
+        digest = hashlib.sha256(f"{asked}{seed}".encode()).digest()
+        own = random.Random(digest)
+        tokens = [own.choice(WORDS) for _ in range(body["max_tokens"])]
+        if self.fault == "one token in a thousand" and drafts:
+            tokens = ["?" if self.draws.random() < 0.001 else token for token in tokens]
+        if self.fault == "noise" and self.draws.random() < 0.5:
+            tokens[len(tokens) // 2] = "!"
+        if self.fault == "near tie" and drafts:
+            tokens[3] = "?"
+        if not body.get("tools"):
+            return tokens, []
+        call = json.dumps({"text": "".join(tokens), "number": len(tokens)})
+        self.num_calls += drafts
+        if self.fault == "one call in fifty" and drafts and self.num_calls % 50 == 0:
+            call = call[:-9]
+        return [], [call]
+
+    def figures(self, body, num):
+        told = {"usage": {"completion_tokens": num}, "system_fingerprint": "fake-1"}
+        if self.drafts(body) or self.fault == "drafts stay on":
+            told["timings"] = {"draft_n": 9, "draft_n_accepted": 4}
+        return told
+
+    def whole(self, body):
+        tokens, calls = self.said(body)
+        reason = "tool_calls" if calls else "length"
+        choice = {"index": 0, "finish_reason": reason}
+        if self.fault == "other finish reason" and self.drafts(body):
+            choice["finish_reason"] = "stop"
+        if "prompt" in body:
+            choice["text"] = "".join(tokens)
+        else:
+            choice["message"] = {"role": "assistant", "content": "".join(tokens)}
+            if calls:
+                listed = [self._call(number, call) for number, call in enumerate(calls)]
+                choice["message"] = {"role": "assistant", "content": None, "tool_calls": listed}
+        if body.get("logprobs"):
+            other = -0.72 if self.fault == "near tie" else -4.0
+            pairs = [{"logprob": -0.7}, {"logprob": other}]
+            content = [{"token": token, "top_logprobs": pairs} for token in tokens]
+            choice["logprobs"] = {"content": content}
+        return {"choices": [choice], **self.figures(body, len(tokens) or 20)}
+
+    def events(self, body):
+        message = self.whole(body)
+        choice = message["choices"][0]
+        text = choice.get("text", choice.get("message", {}).get("content")) or ""
+        if self.fault == "another stream":
+            text = text[:5] + text[6:]
+        key = "text" if "prompt" in body else "content"
+        for start in range(0, len(text), 7):
+            part = {key: text[start : start + 7]}
+            yield {"choices": [part if key == "text" else {"delta": part}]}
+        for call in choice.get("message", {}).get("tool_calls", []):
+            given = call["function"]["arguments"]
+            for start in range(0, len(given), 11):
+                function = {"arguments": given[start : start + 11]}
+                if not start:
+                    function["name"] = call["function"]["name"]
+                delta = {"tool_calls": [{"index": call["index"], "function": function}]}
+                yield {"choices": [{"delta": delta}]}
+        end = {"finish_reason": choice["finish_reason"]} | ({"text": ""} if key == "text" else {})
+        yield {"choices": [end]} | {k: v for k, v in message.items() if k != "choices"}
+
+    def _call(self, number, given):
+        function = {"name": "save", "arguments": given}
+        return {"index": number, "id": f"call_{self.num_asked}", "function": function}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        listed = {"data": [{"id": "fake", "owned_by": self.server.answerer.owner}]}
+        self._send(json.dumps(listed if self.path == "/v1/models" else {}).encode())
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answerer = self.server.answerer
+        hostile = getattr(self, f"_{answerer.fault}".replace(" ", "_"), None)
+        if hostile is not None:
+            hostile(body)
+        elif body.get("stream"):
+            events = [json.dumps(event) for event in answerer.events(body)]
+            self._send("".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode())
+        else:
+            self._send(json.dumps(answerer.whole(body)).encode())
+
+    def _send(self, content, status=200, length=None):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content) if length is None else length))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _head(self, *lines):
+        self.wfile.write("\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode())
+        self.close_connection = True
+
+    def _hangs(self, body):
+        self.server.answerer.ended.wait(30)
+        self.close_connection = True
+
+    def _too_short(self, body):
+        self._send(b'{"choices": []}', length=99)
+        self.close_connection = True
+
+    def _too_long(self, body):
+        self._send(json.dumps(self.server.answerer.whole(body)).encode(), length=20)
+        self.close_connection = True
+
+    def _invalid_chunk(self, body):
+        self._head("Transfer-Encoding: chunked")
+        self.wfile.write(b"zz\r\nabc\r\n")
+
+    def _bad_utf8(self, body):
+        self._send(
+            b'{"choices": [{"text": "\xff"}]}' if not body.get("stream") else b"data: \xff\n"
+        )
+
+    def _status_500(self, body):
+        self._send(b'{"error": {"message": "out of \\u001b[2J memory"}}', status=500)
+
+    def _no_json(self, body):
+        self._send(b"<html>welcome</html>")
+
+    def _deep_json(self, body):
+        self._send(b"[" * 100_000)
+
+    def _endless(self, body):
+        self._head()
+        event = b'data: {"choices": [{"delta": {"content": "again "}}]}\n\n' * 2000
+        try:
+            while not self.server.answerer.ended.is_set():
+                self.wfile.write(event)
+        except OSError:
+            pass
+
+    def _slow_drip(self, body):
+        self._head()
+        try:
+            while not self.server.answerer.ended.wait(0.02):
+                self.wfile.write(b" ")
+        except OSError:
+            pass
+
+    def _slow_head(self, body):
+        try:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-A: ")
+            while not self.server.answerer.ended.wait(0.02):
+                self.wfile.write(b"a")
+        except OSError:
+            pass
+        self.close_connection = True
+
+    def _not_http(self, body):
+        self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
+        self.close_connection = True
+
+    def _no_end(self, body):
+        self._send(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')
+
+    def _wrong_types(self, body):
+        self._send(b'{"choices": [{"message": {"content": 7, "tool_calls": {}}}]}')
+
+
+@contextmanager
+def answering(fault=None, **options):
+    """A server with a fault, and its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        server.answerer = Answerer(fault, **options)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.answerer.ended.set()
+            server.shutdown()
+            thread.join()
