@@ -194,7 +194,9 @@ def _plain(
         fields = WITHOUT_DRAFTS.get(server.kind)
     if fields is None:
         return None, "nothing: give --plain-url, --plain-fields or --model"
-    return replace(server, fields=fields), f"the same server, with {json.dumps(fields)}"
+    return replace(
+        server, fields={**server.fields, **fields}
+    ), f"the same server, with {json.dumps(fields)}"
 
 
 def _command(options: argparse.Namespace) -> str:

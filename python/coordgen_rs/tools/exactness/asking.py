@@ -28,6 +28,10 @@ WITHOUT_DRAFTS: Mapping[str, dict[str, Any]] = {
 """The fields of a request that switch drafts off, by the kind of a server. vLLM has none. Builds of
 llama.cpp from 2026 on ignore theirs; then its answers go on counting drafts, which is told."""
 
+_ALONE: Mapping[str, dict[str, Any]] = {"llama.cpp": {"cache_prompt": False}}
+"""What keeps answers from depending on earlier ones, by the kind of a server. llama.cpp's bits are
+others where a prompt, or most of it, is in its cache: it is read in other batches then."""
+
 _OWNERS = {"coordgen": "coordgen", "llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 _SHOWN = 400
 """Most characters shown of what a server says about a failure."""
@@ -63,7 +67,7 @@ class Server:
         model: The model's name; None sends none.
         kind: "coordgen", "llama.cpp", "vLLM", ..; "unknown" if it does not say.
         version: As it tells it; None if it does not.
-        fields: Such as those of `WITHOUT_DRAFTS`.
+        fields: Such as those of `WITHOUT_DRAFTS`, besides what makes requests independent.
     """
 
     address: Address
@@ -147,7 +151,8 @@ def find_server(address: Address, model: str | None) -> Server:
         kind = _OWNERS.get(str(one.get("owned_by")), "unknown")
         if model is None and isinstance(one.get("id"), str):
             model = one["id"]
-    return Server(address, model, kind, _version(address, kind, listed) or header or None, {})
+    version = _version(address, kind, listed) or header or None
+    return Server(address, model, kind, version, _ALONE.get(kind, {}))
 
 
 def _version(address: Address, kind: str, listed: list[dict[str, Any]]) -> str | None:

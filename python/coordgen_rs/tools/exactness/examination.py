@@ -168,7 +168,10 @@ def _is_uniform(replies: dict[Way, list[Reply]]) -> bool:
 
 
 def _judge(finding: Finding) -> None:
-    """Fill in the verdict. The expected answer is that of the first way, asked whole."""
+    """Fill in the verdict. The expected answer is that of the first way, asked whole.
+
+    What is said now in one way, now in another, without drafts, in the same form, is noise.
+    """
     if finding.expected is None:
         return
     first = [reply.said for reply in finding.replies[finding.expected]]
@@ -180,7 +183,10 @@ def _judge(finding: Finding) -> None:
         return
     for way in sorted(finding.replies, key=lambda way: (way.drafts, FORMS.index(way.form))):
         if way != finding.expected and _tell(finding, way, expected):
-            finding.status = "differs"
+            is_noise = not way.drafts and any(
+                reply.said == expected for reply in finding.replies[way]
+            )
+            finding.status = "noise" if is_noise else "differs"
             break
     _fault(finding)
 
