@@ -77,7 +77,11 @@ fn weight_rows<'py>(
         return Err(OptionError::new_err(message));
     }
     let numbers: Vec<usize> = numbers.into_iter().map(|number| number as usize).collect();
-    let mut rows = vec![0.0; numbers.len() * columns];
+    let (len, mut rows) = (numbers.len().saturating_mul(columns), Vec::new());
+    if rows.try_reserve_exact(len).is_err() {
+        return Err(PyMemoryError::new_err(format!("there is no room for {len} numbers")));
+    }
+    rows.resize(len, 0.0_f32);
     #[expect(unsafe_code, reason = "a matrix of a whole vocabulary is not copied for some rows")]
     // SAFETY: the elements are read while the interpreter is held, and no call writes to an array
     // without holding it.

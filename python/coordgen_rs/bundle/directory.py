@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle import rotation
 from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
 from coordgen_rs.bundle.panels import PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
@@ -174,10 +175,9 @@ class Bundle:
 def _rotations(
     prefix: str, inv_freq: Sequence[float], manifest: Manifest
 ) -> dict[str, NDArray[np.float32]]:
-    positions = np.arange(manifest.slots, dtype=np.float32)
-    angles = positions[:, None] * np.asarray(inv_freq, np.float32)
-    factor = np.float32(1.0 if manifest.rope_factor is None else manifest.rope_factor)
-    return {f"{prefix}cos": np.cos(angles) * factor, f"{prefix}sin": np.sin(angles) * factor}
+    factor = 1.0 if manifest.rope_factor is None else manifest.rope_factor
+    cos, sin = rotation.tables(manifest.slots, inv_freq, factor)
+    return {f"{prefix}cos": cos, f"{prefix}sin": sin}
 
 
 def _lack(path: Path) -> str:

@@ -8,6 +8,7 @@ what is removed when, is in `cache.py`.
 
 import hashlib
 import json
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -158,6 +159,9 @@ def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
     return digest
 
 
+_MACHINE = f"{platform.system()}-{platform.machine()}"
+
+
 @once
 def _code() -> str:
     """A hash of what converts: the version, the core, and the sources of the export.
@@ -168,7 +172,7 @@ def _code() -> str:
     whole = hashlib.sha256(f"{SCHEMA_VERSION}\n{package_version()}".encode())
     for file in (Path(extension_file), *sorted(_EXPORT_SOURCES.rglob("*.py"))):
         whole.update(hashlib.sha256(file.read_bytes()).digest())
-    return whole.hexdigest()[:32]
+    return f"{_MACHINE}-{whole.hexdigest()[:32]}"
 
 
 def _opened(directory: Path, source: Source) -> Bundle | None:
@@ -263,9 +267,13 @@ class _Making:
         return bundle
 
     def _remove_older(self) -> None:
-        """Remove what other code has made of the same source, unless it is in use."""
+        """Remove what other code has made of the same source, unless it is in use.
+
+        Machines of another kind may share the cache, and have a core of their own.
+        """
         for other in conversions(self.directory.parents[1]):
-            if other.source == self.source.shown and other.code != _code():
+            is_of_this_kind = other.code.startswith(_MACHINE)
+            if other.source == self.source.shown and is_of_this_kind and other.code != _code():
                 with suppress(OSError), held_name(other.directory) as is_mine:
                     if is_mine:
                         remove(other.directory)

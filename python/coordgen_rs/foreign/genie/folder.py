@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle import rotation
 from coordgen_rs.bundle.directory import GENIE_CONFIG_NAME as CONFIG_NAME
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, BundleError
@@ -86,10 +87,8 @@ class GenieFolder(Bundle):
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """Same as in `Bundle`, for every position that a run can reach."""
-        positions = np.arange(self.model.context, dtype=np.float32)
-        frequencies = np.asarray(self.manifest.inv_freq, np.float32)
-        angles = positions[:, None] * frequencies
-        return {"cos": np.cos(angles), "sin": np.sin(angles)}
+        cos, sin = rotation.tables(self.model.context, self.manifest.inv_freq)
+        return {"cos": cos, "sin": sin}
 
 
 def opened(
