@@ -117,11 +117,13 @@ test-arm64: wheel-arm64 build/.core $(EMBEDDED) ## tests and logits on three arm
 	$(BIN)/python tests/arm64/run.py test $(EMBEDDED) $(or $(BUNDLES),$(wildcard build/smollm2))
 
 c: ## the crate for programs in C: libcoordgen.a, libcoordgen.so and coordgen.h in build/c
-	cargo rustc --quiet --release --lib --features c --crate-type staticlib,cdylib --target-dir target/c
+	cargo rustc --quiet --release --lib --features c --crate-type staticlib,cdylib --target-dir target/c \
+		-- -C link-arg=-Wl,-soname,libcoordgen.so.0
 	mkdir -p build/c/include build/c/lib
 	cp include/coordgen.h build/c/include
 	cp target/c/release/libcoordgen_rs.a build/c/lib/libcoordgen.a
-	cp target/c/release/libcoordgen_rs.so build/c/lib/libcoordgen.so
+	cp target/c/release/libcoordgen_rs.so build/c/lib/libcoordgen.so.0
+	ln -sf libcoordgen.so.0 build/c/lib/libcoordgen.so
 
 sanitize: ## tests of the crate's threads under ThreadSanitizer (once: rustup component add rust-src)
 	@test -d "$$(rustc --print sysroot)/lib/rustlib/src/rust/library" || { \

@@ -16,13 +16,15 @@
 //     coordgen_drafter_free(drafter);
 //
 // Errors: every call gives a status. One that fails changes nothing and writes nothing, but that a closed history
-// is closed; `coordgen_last_error` says why. Arrays may be NULL where their length is 0.
+// is closed, and that indexing may have dropped the oldest requests before; `coordgen_last_error` says why. Where
+// memory runs out, the process ends. Arrays may be NULL where their length is 0.
 //
 // Handles: numbers, 0 for none. One that was never given out, was closed, or is of the other kind is found out. They
 // belong to the process that they were made in: a fork must make its own.
 //
 // Threads: any thread may call any function at any time. Calls on one handle wait for each other; those on different
-// drafters do not, also where they share a history. A drafter is for one request at a time: engines of many have a
+// drafters do not, but for `coordgen_drafter_begin` over one history: the first takes in what was appended since, at
+// 0.3 us a token, and others wait for that. A drafter is for one request at a time: engines of many have a
 // drafter for each, over one history. The message of `coordgen_last_error` is the thread's own.
 
 #ifndef COORDGEN_H
@@ -208,7 +210,8 @@ enum coordgen_status coordgen_drafter_follow(uint64_t drafter,
 // Gives up the request, if there is one, and what of a history it holds. What was learned of the sources stays.
 enum coordgen_status coordgen_drafter_end(uint64_t drafter);
 
-// Writes what came of the proposals of the request to `statistics`; after its end, of the last one.
+// Writes what came of the proposals of the request to `statistics`; after its end, of the last one, but for
+// `num_tokens` and `prompt_len`, which are 0 then.
 //
 // # Safety
 // `statistics` is NULL or can be written.
@@ -221,8 +224,9 @@ enum coordgen_status coordgen_drafter_free(uint64_t drafter);
 // Opens the history at `path` (in UTF-8 on Windows), or makes an empty one, and writes its handle to `history`.
 // NULL is a history in memory, of about the last two million tokens. The file has an index beside it,
 // `PATH.index`. One handle at a time may have it open, of all processes. Its tokens are below
-// `vocab_size`. Where it holds more than `max_tokens` (0 for ten million), the oldest requests are
-// dropped.
+// `vocab_size`. Where it holds more than `max_tokens` (0 for ten million) as it is opened or indexed, the
+// oldest requests are dropped; appending drops none. Of requests that no index covers, the last one to two
+// million tokens are drafted from: a program that runs long calls `coordgen_history_index` now and then.
 //
 // # Safety
 // `path` is NULL or ends with a zero; `history` is NULL or can be written.

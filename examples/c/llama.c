@@ -250,6 +250,7 @@ static int read_tokens(const engine *engine, const char *path, int32_t *tokens, 
   FILE *file = fopen(path, "rb");
   if (file == NULL) fail(path);
   size_t num_bytes = fread(text, 1, sizeof text, file);
+  if (ferror(file) || fgetc(file) != EOF) fail("the prompt cannot be read, or is longer than 64 KiB");
   fclose(file);
   int num = llama_tokenize(engine->vocab, text, num_bytes, tokens, most, true, true);
   if (num <= 0) fail("the prompt is empty, or too long for the context");

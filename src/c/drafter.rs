@@ -195,7 +195,8 @@ pub extern "C" fn coordgen_drafter_end(drafter: u64) -> Status {
     })
 }
 
-/// Writes what came of the proposals of the request to `statistics`; after its end, of the last one.
+/// Writes what came of the proposals of the request to `statistics`; after its end, of the last one, but for
+/// `num_tokens` and `prompt_len`, which are 0 then.
 ///
 /// # Safety
 /// `statistics` is NULL or can be written.

@@ -13,10 +13,13 @@ use crate::waiting;
 const PLACE_BITS: u32 = 24;
 const ROUND_BITS: u32 = 32;
 
-/// A value, and whether a call on it has panicked.
+/// A value, and what became of it.
 struct Held<T> {
     value: T,
+    /// A call on it has panicked.
     is_broken: bool,
+    /// Its last call was made: whoever found it before comes too late.
+    is_over: bool,
 }
 
 type Shared<T> = Arc<Mutex<Held<T>>>;
@@ -47,7 +50,7 @@ impl<T: Send> Handles<T> {
 
     /// Takes a value in. Fails when there are 2^24 already.
     pub fn add(&self, value: T) -> Result<u64, Failure> {
-        let held = Some(Arc::new(Mutex::new(Held { value, is_broken: false })));
+        let held = Some(Arc::new(Mutex::new(Held { value, is_broken: false, is_over: false })));
         let mut places = waiting::lock(&self.places);
         let index = match places.vacant.pop() {
             Some(index) => index,
@@ -77,6 +80,9 @@ impl<T: Send> Handles<T> {
         };
         let shared = shared.ok_or_else(|| self.unknown(handle))?;
         let mut held = waiting::lock(&shared);
+        if held.is_over {
+            return Err(self.unknown(handle));
+        }
         if held.is_broken {
             let message = format!("a call on this {} met a defect before", self.name);
             return Err(Failure::new(Status::Broken, message));
@@ -121,6 +127,7 @@ impl<T: Send> Removed<T> {
     /// Calls `last` on it, unless a call has panicked.
     pub fn with<R>(self, last: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut held = waiting::lock(&self.0);
+        held.is_over = true;
         (!held.is_broken).then(|| last(&mut held.value))
     }
 }
@@ -147,6 +154,28 @@ mod tests {
             assert!(handles.remove(wrong).is_err(), "{wrong:#x}");
         }
         assert_eq!(value(&handles, second).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_call_that_waited_for_the_last_one_finds_no_value() {
+        let handles = Handles::new(b'a', "one");
+        let handle = handles.add(1).unwrap();
+        let begun = std::sync::Barrier::new(2);
+        std::thread::scope(|threads| {
+            let first = threads.spawn(|| {
+                handles.with(handle, |_| {
+                    begun.wait();
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    Ok(())
+                })
+            });
+            begun.wait();
+            let held = handles.places.lock().unwrap().all[0].held.clone().unwrap();
+            handles.remove(handle).unwrap().with(|_| ()).unwrap();
+            assert!(held.lock().unwrap().is_over);
+            assert!(first.join().unwrap().is_ok());
+        });
+        assert!(value(&handles, handle).is_err());
     }
 
     #[test]

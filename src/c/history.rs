@@ -29,8 +29,9 @@ pub struct HistoryStatistics {
 /// Opens the history at `path` (in UTF-8 on Windows), or makes an empty one, and writes its handle to `history`.
 /// NULL is a history in memory, of about the last two million tokens. The file has an index beside it,
 /// `PATH.index`. One handle at a time may have it open, of all processes. Its tokens are below
-/// `vocab_size`. Where it holds more than `max_tokens` (0 for ten million), the oldest requests are
-/// dropped.
+/// `vocab_size`. Where it holds more than `max_tokens` (0 for ten million) as it is opened or indexed, the
+/// oldest requests are dropped; appending drops none. Of requests that no index covers, the last one to two
+/// million tokens are drafted from: a program that runs long calls `coordgen_history_index` now and then.
 ///
 /// # Safety
 /// `path` is NULL or ends with a zero; `history` is NULL or can be written.

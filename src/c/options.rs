@@ -129,6 +129,9 @@ unsafe fn rows(given: &Options) -> Result<Vec<usize>, Failure> {
 /// As for [`options`].
 unsafe fn costs(given: &Options, num_rows: usize) -> Result<Option<Vec<StepCost>>, Failure> {
     if given.costs.is_null() {
+        if !given.costs_per_token.is_null() {
+            return Err(Failure::new(Status::BadOption, "costs_per_token without costs"));
+        }
         return Ok(None);
     }
     // SAFETY: as promised.

@@ -33,7 +33,6 @@ _TESTS = (["tests/core"], ["tests/test_lossless.py", "-k", "int8 and both_ways"]
 _CORPUS = ROOT / "fuzz" / "corpus"
 _EXAMPLES = "16"
 _ONE_THREAD = {"COORDGEN_THREADS": "1"}  # emulated threads that wait for work take a core each
-_FUZZ_RUNS = 1000
 
 _NOT_RUN = "Not run here: Python's other tests, QNN, the peers; and nothing ran on a real device."
 
@@ -97,16 +96,13 @@ def files(interpreter: list[str], made_on: str) -> str:
 
 
 def fuzz(processor: str) -> Iterator[str]:
-    """Run the crate's fuzz targets on what is kept for them, and on the same random inputs."""
+    """Run the crate's fuzz targets on the inputs that are kept for them; nothing new is sought."""
     words = ["/usr/bin/cargo", "build", "--quiet", "--release", "--target", TARGET]
     run(*words, "--manifest-path", ROOT / "fuzz" / "Cargo.toml", **_DEBIANS_RUST)
     for source in sorted((ROOT / "fuzz" / "targets").glob("*.rs")):
         built = BUILD / "target" / TARGET / "release" / source.stem
-        found = BUILD / "found" / source.stem  # libFuzzer writes to the first folder
-        found.mkdir(parents=True, exist_ok=True)
-        words = [*emulated(processor), str(built), str(found), str(_CORPUS / source.stem)]
-        options = ["-seed=1", f"-runs={_FUZZ_RUNS}", f"-artifact_prefix={found}/crash-"]
-        line = result([*words, *options], {}, of_errors=True)
+        words = [*emulated(processor), str(built), str(_CORPUS / source.stem), "-runs=0"]
+        line = result(words, {}, of_errors=True)
         yield f"fuzz target {source.stem}: {line}"
 
 

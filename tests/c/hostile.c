@@ -82,6 +82,7 @@ int main(int argc, char **argv) {
     size_t num = 0, room = draw(ROOM + 1), *out = draw(30) ? &num : NULL;
     uint64_t made = 0;
     coordgen_status status;
+    memset(parents, 0xa5, sizeof parents);
     switch (draw(16)) {
       case 0:
         status = make(&options, path, draw(30) ? &made : NULL);
@@ -114,7 +115,9 @@ int main(int argc, char **argv) {
                  : draw(2) ? coordgen_history_clear(handle())
                            : coordgen_history_close(handle());
     }
-    if (status < 0 || status > COORDGEN_STATUS_BROKEN || (out && num > ROOM)) return 1;
+    if (status < 0 || status > COORDGEN_STATUS_BROKEN || num > room) return 1;
+    for (size_t node = room; node < ROOM; node++)
+      if (parents[node] != 0xa5a5a5a5u) return 1;
     if (status != COORDGEN_STATUS_OK && strlen(coordgen_last_error()) == 0) return 1;
     if (status == COORDGEN_STATUS_BROKEN) return fprintf(stderr, "%s\n", coordgen_last_error()), 1;
     counts[status]++;

@@ -271,8 +271,10 @@ impl Shared {
             return None;
         }
         let mut surplus = self.num_recent_tokens - MAX_RECENT_TOKENS / 2;
+        let mut num_left = self.recent.len();
         Some(self.retain(|document| {
-            let forget = surplus > 0;
+            num_left -= 1;
+            let forget = surplus > 0 && num_left > 0; // the newest stays
             surplus = surplus.saturating_sub(document.tokens.len());
             !forget
         }))

@@ -104,6 +104,7 @@ impl DocumentLog {
             let _ = fs::remove_file(&unfinished); // nothing can be done if that fails, too
             return Err(not_written(&error));
         }
+        sync_folder_of(&self.path);
         (self.file, self.num_bytes, self.key) = (file, bytes.len() as u64, key);
         Ok(())
     }
@@ -111,6 +112,13 @@ impl DocumentLog {
 
 fn unusable(error: &io::Error) -> Error {
     Error::UnusableHistory { reason: error.to_string() }
+}
+
+/// Makes a new name last, where the system can: a cleared history must not come back.
+fn sync_folder_of(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let _ = File::open(folder).and_then(|folder| folder.sync_all()); // Windows opens no folders
 }
 
 fn not_written(error: &io::Error) -> Error {

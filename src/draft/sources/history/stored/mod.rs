@@ -75,7 +75,8 @@ impl StoredHistory {
     }
 
     /// Opens the history at `path`, of tokens below `vocab_size`, or makes an empty one. Where more than
-    /// `max_tokens` are stored, the oldest requests are dropped.
+    /// `max_tokens` are stored, the oldest requests are dropped, as soon as the file can be written; later
+    /// by [`index`](Self::index) alone.
     ///
     /// Fails when it is open elsewhere, is another file or of another vocabulary, or cannot be read or written.
     pub fn open(path: &Path, vocab_size: u32, max_tokens: usize) -> Result<Self> {
@@ -89,7 +90,10 @@ impl StoredHistory {
             num_dropped_bytes: found.num_dropped_bytes,
             ..Self::in_memory(vocab_size)
         };
-        opened.drop_oldest()?;
+        match opened.drop_oldest() {
+            Err(Error::HistoryNotWritten { .. }) => {} // what is there can be read
+            dropped => drop(dropped?),
+        }
         opened.open_index();
         let covers = opened.shared.covers() as usize;
         for (index, document) in opened.documents.iter().enumerate().skip(covers) {
@@ -136,7 +140,8 @@ impl StoredHistory {
         let is_replaced = self.drop_oldest()?;
         let Some(path) = self.index_path() else { return Ok(()) };
         let Some(log) = &self.log else { return Ok(()) };
-        if !is_replaced && self.shared.covers() == self.documents.len() as u64 {
+        let is_whole = self.shared.covers() == self.documents.len() as u64;
+        if !is_replaced && is_whole && !self.shared.is_damaged() {
             return Ok(());
         }
         let documents = self.documents.iter();
@@ -163,7 +168,10 @@ impl StoredHistory {
     /// is lost by that.
     pub fn close(&mut self) -> Result<()> {
         let grown = self.shared.num_indexed_tokens() / GROWTH;
-        if self.shared.num_recent_tokens() >= LEAST_INDEXED.max(grown) {
+        let covers = self.shared.covers() as usize;
+        // Of these, only some may be remembered.
+        let num_new: usize = self.documents.iter().skip(covers).map(Vec::len).sum();
+        if self.shared.is_damaged() || num_new >= LEAST_INDEXED.max(grown) {
             self.index()?;
         }
         self.log = None;

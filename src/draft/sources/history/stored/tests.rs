@@ -164,3 +164,34 @@ fn many_requests_are_indexed_when_it_is_closed() {
     history.close().unwrap();
     assert_eq!(scratch.open().shared.covers(), 50);
 }
+
+#[test]
+fn a_damaged_index_is_built_again() {
+    let scratch = Scratch::new("rot");
+    let mut history = scratch.open();
+    (0..2_000).for_each(|first| history.add(&document(first % 7, 12)).unwrap());
+    history.index().unwrap();
+    drop(history);
+    let index = scratch.0.join("history.index");
+    let whole = fs::read(&index).unwrap();
+    for call in [StoredHistory::index, StoredHistory::close] {
+        let mut bytes = whole.clone();
+        bytes[whole.len() / 2] ^= 1;
+        fs::write(&index, bytes).unwrap();
+        let mut history = scratch.open();
+        history.shared().check_index();
+        assert!(history.shared().is_damaged());
+        call(&mut history).unwrap();
+        assert!(!history.shared().is_damaged());
+        drop(history);
+        assert_eq!(fs::read(&index).unwrap(), whole);
+    }
+}
+
+#[test]
+fn a_request_longer_than_what_is_remembered_is_drafted_from() {
+    let history = StoredHistory::in_memory(VOCAB_SIZE);
+    history.shared().remember(&document(0, 5)).unwrap();
+    history.shared().remember(&vec![TokenId(3); 3_000_000]).unwrap();
+    assert_eq!(history.num_tokens(), 3_000_000);
+}
