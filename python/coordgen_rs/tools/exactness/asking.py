@@ -139,11 +139,14 @@ def find_server(address: Address, model: str | None) -> Server:
         AnswerError: It cannot be reached, or does not answer.
     """
     kind, listed, header = "unknown", [], ""
-    with asked(address, f"{address.base}/models", None) as incoming:
-        header = incoming.server
-        content = b"".join(incoming.pieces)
-        if incoming.status in _NOT_THE_REQUEST or incoming.status >= 500:
-            raise AnswerError(_status(incoming.status, content))
+    try:
+        with asked(address, f"{address.base}/models", None) as incoming:
+            header = incoming.server
+            content = b"".join(incoming.pieces)
+            if incoming.status in _NOT_THE_REQUEST or incoming.status >= 500:
+                raise AnswerError(_status(incoming.status, content))
+    except AnswerError as error:
+        raise AnswerError(f"{address.shown}: {error}") from error
     if incoming.status == 200:
         data = object_of(content, "the list of models").get("data")
         listed = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []

@@ -133,7 +133,8 @@ def asked(address: Address, path: str, body: bytes | None) -> Iterator[Incoming]
         what = str(error) or type(error).__name__
         raise AnswerError(f"not an answer of HTTP: {what}") from error
     except (OSError, ValueError) as error:
-        raise AnswerError(f"cannot be asked: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise AnswerError(f"cannot be asked: {reason}") from error
     finally:
         connection.close()
 
