@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs import Bundle
+from coordgen_rs.bundle import rotation
 from coordgen_rs.foreign.genie.binary.file import read_binary
 from coordgen_rs.foreign.genie.binary.tensors import GraphFacts
 from coordgen_rs.target.qnn.onnx_runtime import version
@@ -133,12 +134,10 @@ def _float(name: str, *shape: Any) -> onnx.ValueInfoProto:
 def _position_processor(bundle: Bundle, out: Path, context: int) -> dict[str, Any]:
     """From a 2-D mask and position ids to a mask for each row, cosines and sines."""
     names = [f"{name}_before_quantizer" for name in TENSORS]
-    angles = np.arange(context, dtype=np.float32)[:, None] * np.asarray(
-        bundle.manifest.inv_freq, np.float32
-    )
+    cos, sin = rotation.tables(context, bundle.manifest.inv_freq)
     constants = {
-        "cos_table": np.cos(angles),
-        "sin_table": np.sin(angles),
+        "cos_table": cos,
+        "sin_table": sin,
         "one": np.array(1, np.float32),
         "unseen": np.array(-50, np.float32),
         "axis": np.array([1], np.int64),

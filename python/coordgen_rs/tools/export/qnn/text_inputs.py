@@ -6,6 +6,7 @@ In: the configuration and a number of tokens. Out: mask, rotations, and a past t
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle import rotation
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.qnn.graph import key_value_names
 
@@ -21,14 +22,11 @@ def text_inputs(config: ModelConfig, layers: range, num_rows: int) -> dict[str, 
     """
     mask = np.full((1, 1, num_rows, 1 + num_rows), _MASKED, np.float32)
     mask[0, 0, :, 1:] = np.where(np.tri(num_rows, dtype=bool), 0, np.float32(_MASKED))
-    angles = np.arange(num_rows, dtype=np.float32)[:, None] * np.asarray(
-        config.inv_freq, np.float32
-    )
-    factor = np.float32(config.rope_factor or 1.0)
+    cos, sin = rotation.tables(num_rows, config.inv_freq, config.rope_factor or 1.0)
     past = np.zeros((1, config.num_kv_heads, 1, config.head_dim), np.float32)
     return {
         "mask": mask,
-        "cos": np.cos(angles)[np.newaxis, np.newaxis] * factor,
-        "sin": np.sin(angles)[np.newaxis, np.newaxis] * factor,
+        "cos": cos[np.newaxis, np.newaxis],
+        "sin": sin[np.newaxis, np.newaxis],
         **{key_value_names(it, kind)[0]: past for it in layers for kind in ("key", "value")},
     }
