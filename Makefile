@@ -24,7 +24,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth table peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -166,6 +166,10 @@ bench: build/.core ## micro-benchmarks of drafting, in Rust and through the bind
 growth: ## instructions of a step after 1,000 to 1,000,000 tokens (needs valgrind; long; LENGTHS="1000 16000")
 	cargo bench --quiet --bench growth -- $(LENGTHS)
 
+table: $(if $(DATA),build/.table) ## all lossless drafting methods on recorded answers (DATA=DIR; OPTIONS=--quick; 20 minutes, the first time 3 GB)
+	@test -n "$(DATA)" || { echo "which records? make table DATA=DIR" >&2; exit 2; }
+	$(BIN)/python benches/peers/table.py --data "$(DATA)" --picture build/table.svg $(OPTIONS)
+
 peers: $(LLAMA_CPP_STAMP)-built ## llama.cpp with all that this processor has, for benches/peers (77 MB, 7 to 12 minutes)
 
 clean: ## remove everything that was built
@@ -203,6 +207,11 @@ build/.fuzz: build/.core
 
 build/.peers: | build/.venv
 	$(BIN)/python -m pip install --quiet --group peers-build
+	@touch $@
+
+build/.table: build/.core build/.peers $(LLAMA_CPP_STAMP)
+	$(BIN)/python -m pip install --quiet --group table
+	cd benches/peers && $(WITH_BIN) python -m recorded.build
 	@touch $@
 
 $(LLAMA_CPP_STAMP): | build/.peers

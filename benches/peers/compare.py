@@ -5,7 +5,7 @@
 DATA is lines with `task` and `prompt` (`python models/corpus.py --jsonl N`), BUNDLE is float32. Two
 kinds of rows: engines answer end to end, in turns, and their tokens must be those of plain
 decoding; drafting rules replay those answers. A peer whose package is absent is named and
-left out; `pip install --group peers` installs them, but for ArcticInference (see `arctic.py`).
+left out; `pip install --group peers` installs them, and `make table` builds ArcticInference.
 """
 
 import argparse
@@ -19,18 +19,17 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import numpy as np
 
-import arctic
 import contest
 import genai
 import ours
-import transformers_lookup
 from coordgen_rs import open_session
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.replay.run import replay
 from coordgen_rs.tools.replay.templates import TokenizedRecord
 from coordgen_rs.tools.tables import show_table
-from rules import replay_rule
+from recorded import arctic, transformers_lookup
+from recorded.rule import replay_rule
 from support.script import run_script
 
 ENGINES = (genai,)

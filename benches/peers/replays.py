@@ -1,9 +1,8 @@
 """Recorded answers replayed: our drafter, SAM-Decoding and ArcticInference, under their ceiling.
 
-    python benches/peers/replays.py --data DIR --tokenizers DIR
+    python benches/peers/replays.py --data DIR
 
-DIR holds files of records as `coordgen replay` takes them, and folders with a tokenizer.json. Which
-file goes with which tokenizer and template is in `SETS`, unless `--set` says otherwise. A file, a
+DIR holds files of records, as for `table.py`, which sets more methods side by side. A file, a
 tokenizer or a package that is absent is named and left out.
 
 For each set and budget: tokens a step; ours over SAM-Decoding's; the tokens a step of an oracle
@@ -15,47 +14,19 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import arctic
-from ceiling import Losses, ceiling
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.tools.replay.records import read_records
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.tools.evaluation.replayed import tokenized
 from coordgen_rs.tools.replay.run import HISTORIES, replay
-from coordgen_rs.tools.replay.templates import TEMPLATES, open_tokenizer, tokenize
 from coordgen_rs.tools.tables import show_table
-from rules import replay_rule
+from recorded import arctic, sets
+from recorded.ceiling import Losses, ceiling
+from recorded.rule import replay_rule
 from support.script import run_script
-
-
-class Set(NamedTuple):
-    """A file of records.
-
-    Attributes:
-        name: In the table.
-        file: Its name.
-        tokenizer: Folder of its model's tokenizer.
-        template: Its model's chat template.
-    """
-
-    name: str
-    file: str
-    tokenizer: str
-    template: str
-
-
-SETS = (
-    Set("spec-bench", "specbench_vicuna7b_v13.jsonl", "llama2", "vicuna"),
-    Set("vectara", "vectara_summ_qwen25_llama32.jsonl", "qwen2.5", "qwen2.5"),
-    Set("ui", "ui_droidtask_gold.jsonl", "qwen2.5", "qwen2.5"),
-    Set("replies", "reply_taubench_gpt4o.jsonl", "qwen2.5", "qwen2.5"),
-    Set("agents", "agent_sweagent_traj.jsonl", "qwen2.5", "qwen2.5"),
-)
-"""Files that are looked for."""
 
 COLUMNS = (
     "budget",
@@ -75,7 +46,8 @@ def main(arguments=None):
     """Print a table a set, or with `--json` one object; 2 where there is nothing to replay."""
     try:
         options = _parser().parse_args(arguments)
-    except OptionError as error:
+        sources = sets.chosen_sources(options)
+    except (CoordgenError, OSError) as error:
         print(f"replays.py: {error}", file=sys.stderr)
         return 2
     try:
@@ -85,64 +57,32 @@ def main(arguments=None):
         print(f"skipped {arctic.NAME}: no package {arctic.PACKAGE}", file=sys.stderr)
         has_arctic = False
     report = {}
-    for one in options.set or SETS:
-        records, vocab_size = _records(one, options)
-        if records:
-            report[one.name] = _measured(one, records, vocab_size, options, has_arctic)
-            if not options.json:
-                _show(one.name, len(records), report[one.name])
+    for name, source in sources.items():
+        records, vocab_size = tokenized(source)
+        report[name] = _measured(name, records, vocab_size, options, has_arctic)
+        if not options.json:
+            _show(name, len(records), report[name])
     if options.json:
         print(json.dumps(report))
-    return 0 if report else 2
+    return 0
 
 
 def _parser():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="files of records")
-    parser.add_argument("--tokenizers", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--set",
-        type=_set,
-        action="append",
-        metavar="NAME=FILE:TOKENIZER:TEMPLATE",
-        help="in place of the known sets; may be repeated",
-    )
+    sets.add_options(parser)
     option.count("--budgets", nargs="+", default=[8, 16, 32, 64]).add_to(parser)
     parser.add_argument("--history", choices=HISTORIES, default="none")
-    parser.add_argument("--half", type=int, choices=[0, 1], help="only every other record")
-    option.count("--limit N").help("only the first N records").add_to(parser)
     parser.add_argument("--json", action="store_true")
     return parser
 
 
-def _set(typed):
-    name, _, rest = typed.partition("=")
-    file, tokenizer, template = rest.split(":")
-    if template not in TEMPLATES:
-        raise argparse.ArgumentTypeError(f"no template {template!r}: {', '.join(TEMPLATES)}")
-    return Set(name, file, tokenizer, template)
-
-
-def _records(one, options):
-    """The tokenized records of a set, and the size of its vocabulary; none where it is absent."""
-    template = TEMPLATES[one.template]
-    try:
-        tokenizer = open_tokenizer(options.tokenizers / one.tokenizer, template)
-        records = read_records(options.data / one.file, limit=options.limit)
-    except (CoordgenError, OSError) as error:
-        print(f"skipped {one.name}: {error}", file=sys.stderr)
-        return [], 0
-    chosen = records if options.half is None else records[options.half :: 2]
-    return [tokenize(record, template, tokenizer) for record in chosen], tokenizer.vocab_size
-
-
-def _measured(one, records, vocab_size, options, has_arctic):
+def _measured(name, records, vocab_size, options, has_arctic):
     """The figures of a set, a dictionary a budget."""
     remembering = options.history == "earlier-requests"
     figures = []
     with progress() as on_progress:
         for done, budget in enumerate(options.budgets):
-            on_progress(f"{one.name}, {budget} draft tokens", done, len(options.budgets))
+            on_progress(f"{name}, {budget} draft tokens", done, len(options.budgets))
             losses = Losses(budget, remembering=remembering)
             common = {"budget": budget, "history": options.history, "vocab_size": vocab_size}
             ours = replay(records, on_step=losses.step, **common)

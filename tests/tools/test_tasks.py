@@ -10,7 +10,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.tools import tasks
 from coordgen_rs.tools.fleet.build import build
-from coordgen_rs.tools.tasks import RayTasks, Sequential, TaskLostError
+from coordgen_rs.tools.tasks import Processes, RayTasks, Sequential, TaskLostError
 from fleet_records import records, write_jsonl
 from fleet_tasks import Killing, Unreadable, die, refuse, square
 
@@ -28,6 +28,21 @@ def ray_tasks():
 
 def test_calls_run_here_one_after_the_other():
     assert list(Sequential().run(square, [3, 1, 2])) == [(0, 9), (1, 1), (2, 4)]
+
+
+def test_calls_run_side_by_side_with_the_same_results():
+    found = list(Processes(2).run(square, range(20)))
+    assert sorted(found) == list(Sequential().run(square, range(20)))
+
+
+def test_an_error_of_a_process_is_raised_as_it_is():
+    with pytest.raises(HistoryError, match="number 7 is wrong"):
+        list(Processes(2).run(refuse, [7, 7]))
+
+
+def test_a_killed_process_is_told():
+    with pytest.raises(TaskLostError, match="a process was killed"):
+        list(Processes(1).run(die, [1]))
 
 
 def test_calls_run_on_ray_with_the_same_results(ray_tasks):

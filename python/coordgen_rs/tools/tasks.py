@@ -1,4 +1,4 @@
-"""Calls that do not depend on each other: one after the other here, or as tasks on Ray.
+"""Calls that do not depend on each other: one after the other here, side by side, or on Ray.
 
 In: a function of a module, and what to call it with. Out: what each call returns, as it ends. The
 results are the same either way; what a call writes must be whole or absent, because Ray calls again
@@ -6,8 +6,12 @@ where a worker was killed.
 """
 
 import logging
+import multiprocessing
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from signal import SIG_DFL, SIGINT, signal
 from typing import Any, Protocol, TypeVar
 
 from coordgen_rs.errors import CoordgenError, OptionError
@@ -25,7 +29,7 @@ _WORKER_LACKS = re.compile(r"failed to import|cannot import name|No module named
 
 
 class TaskLostError(CoordgenError):
-    """Ray cannot be reached, or lost a task more often than it retries."""
+    """A process that ran a call was killed; or Ray cannot be reached, or gave a task up."""
 
 
 class Tasks(Protocol):
@@ -49,6 +53,40 @@ class Sequential:
         """Same as in `Tasks`, in order."""
         for index, argument in enumerate(arguments):
             yield index, call(argument)
+
+
+class Processes:
+    """Calls run in processes of this machine, some at once; what they need is imported anew.
+
+    Args:
+        num_at_once: How many, at least 1.
+    """
+
+    def __init__(self, num_at_once: int) -> None:
+        self._num_at_once = num_at_once
+
+    def run(
+        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
+    ) -> Iterator[tuple[int, _Out]]:
+        """Same as in `Tasks`.
+
+        Raises:
+            TaskLostError: A process was killed.
+        """
+        pool = ProcessPoolExecutor(
+            self._num_at_once,
+            multiprocessing.get_context("spawn"),
+            initializer=signal,
+            initargs=(SIGINT, SIG_DFL),  # an interrupt ends them without a word
+        )
+        try:
+            calls = {pool.submit(call, one): index for index, one in enumerate(arguments)}
+            for ended in as_completed(calls):
+                yield calls[ended], ended.result()
+        except BrokenProcessPool as error:
+            raise TaskLostError("a process was killed, perhaps for want of memory") from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class RayTasks:

@@ -16,7 +16,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.replay.templates import TokenizedRecord
 from genai_folders import graphs_own_logits
 from genai_model import export_genai
-from rules import accepted_tokens, replay_rule
+from recorded.rule import accepted_tokens, replay_rule
 
 
 @pytest.fixture
@@ -165,6 +165,9 @@ class Clairvoyant:
     def accept(self, new_tokens: np.ndarray) -> None:
         self.heard += new_tokens.tolist()
 
+    def memory_bytes(self) -> int:
+        return 8 * len(self.heard)
+
     def end(self) -> None:
         assert self.heard == self.whole
 
@@ -174,3 +177,4 @@ def test_replayed_rule_hears_the_record_and_nothing_more() -> None:
     record = TokenizedRecord("t", whole[:4], whole[4:])
     result = replay_rule("all-knowing", [record], 3, Clairvoyant(whole.tolist()))
     assert (result.tokens, result.steps, result.per_task) == (8, 2, {"t": (8, 2)})
+    assert (result.rows, result.memory_bytes) == (1 + 3 + 1 + 3, 8 * 12)

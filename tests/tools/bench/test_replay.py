@@ -28,9 +28,11 @@ FIELDS = {
     "tokens",
     "steps",
     "tokens_per_step",
+    "rows_per_token",
     "per_task",
     "propose_us",
     "accept_us",
+    "step_us",
     "memory_bytes",
 }
 

@@ -10,9 +10,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import replays
-from ceiling import Losses, Seen, ceiling
 from coordgen_rs.tools.replay.run import replay
 from coordgen_rs.tools.replay.templates import TokenizedRecord
+from recorded.ceiling import Losses, Seen, ceiling
 
 
 def uint32(tokens):
@@ -93,8 +93,12 @@ def test_the_command_prints_a_table_a_set_and_names_what_is_absent(tmp_path, cap
     tokenizer.save(str(tmp_path / "words" / "tokenizer.json"))
     line = {"id": "1", "task": "copy", "prompt": "a b c d a b", "output": "c d a b c d"}
     (tmp_path / "one.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "sets.toml").write_text(
+        '[sets]\none = { file = "one.jsonl", tokenizer = "words", template = "none" }\n'
+        'two = { file = "two.jsonl", tokenizer = "words", template = "none" }\n'
+    )
     options = ["--data", str(tmp_path), "--tokenizers", str(tmp_path), "--budgets", "2", "8"]
-    sets = ["--set", "one=one.jsonl:words:none", "--set", "two=two.jsonl:words:none"]
+    sets = ["--half", "all", "--sets", str(tmp_path / "sets.toml")]
     assert replays.main([*options, *sets]) == 0
     said = capsys.readouterr()
     assert "one, 1 records" in said.out

@@ -56,6 +56,9 @@ def add_arguments(parser: Parser) -> None:
             option.one_of("--commit NAME,..", ("compact", "canonical"), default="compact")
         ).help("compact or canonical; default compact"),
         option.count("--limit N").help("only the first N records"),
+        option.count("--half H", least=0, most=1).help(
+            "of these, only every other one, from the first (0) or the second (1) on"
+        ),
         shared.JSON,
         table_option.TABLE,
         ray_option.RAY,
@@ -78,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
     ((drafter, budget, history, commit),) = settings
     template = TEMPLATES[options.template]
     tokenizer = open_tokenizer(options.tokenizer, template)
-    records = read_records(options.data[0], output_of=options.output_of, limit=options.limit)
+    records = read_records(
+        options.data[0], output_of=options.output_of, limit=options.limit, half=options.half
+    )
     result = replay(
         [tokenize(record, template, tokenizer) for record in records],
         drafter=drafter,
@@ -102,6 +107,7 @@ def _cells(
             options.template,
             options.output_of,
             options.limit,
+            options.half,
         )
         for path in options.data
     ]
@@ -114,9 +120,10 @@ def _table(figures: dict[str, Any]) -> str:
         f"{figures['tokens']} tokens of {figures['records']} records in {figures['steps']} steps",
         f"tokens_per_step  {figures['tokens_per_step']:.3f}",
         *(f"  {task:14} {value:.3f}" for task, value in figures["per_task"].items()),
+        f"rows_per_token   {figures['rows_per_token']:.3f}",
         *(
             f"{call} p50 / p99  {figures[f'{call}_us']['p50']} / {figures[f'{call}_us']['p99']} us"
-            for call in ("propose", "accept")
+            for call in ("propose", "accept", "step")
         ),
         f"memory  {figures['memory_bytes'] / 1e6:.1f} MB",
     ]

@@ -66,7 +66,7 @@ def evaluate(
         OSError: The table cannot be written, or a file of a cell not be read.
     """
     known = table.cells
-    named = {_key(settings): (settings, cell) for cell in cells for settings in [cell.settings()]}
+    named = {key_of(cell): (cell.settings(), cell) for cell in cells}
     missing = [key for key in named if key not in known]
     failed: list[str] = []
     on_progress("measuring", 0, len(missing))
@@ -89,8 +89,9 @@ def _measured(cell: Cell) -> tuple[list[Row], str | None]:
         return [], str(error)
 
 
-def _key(settings: Row) -> str:
-    text = json.dumps(settings | _software(), sort_keys=True)
+def key_of(cell: Cell) -> str:
+    """What the rows of a cell, measured by this version, have in the column `CELL`."""
+    text = json.dumps(cell.settings() | _software(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from coordgen_rs.tools.evaluation.cells import flattened, sha256_of
 from coordgen_rs.tools.evaluation.table_file import Row
 from coordgen_rs.tools.replay.records import read_records
-from coordgen_rs.tools.replay.run import replay
+from coordgen_rs.tools.replay.run import ReplayResult, replay
 from coordgen_rs.tools.replay.templates import TEMPLATES, TokenizedRecord, open_tokenizer, tokenize
 
 ALL = "all"
@@ -27,6 +27,7 @@ class Source:
         template: The name of the chat format.
         output_of: The model whose answers are used; None for the field `output`.
         limit: Only so many records; None for all.
+        half: Of these, only every other one, from the first (0) or the second (1) on; None for all.
     """
 
     data: Path
@@ -34,6 +35,19 @@ class Source:
     template: str
     output_of: str | None = None
     limit: int | None = None
+    half: int | None = None
+
+    def settings(self) -> Row:
+        """All that the records depend on."""
+        return {
+            "data": self.data.name,
+            "data_sha256": sha256_of(self.data),
+            "tokenizer_sha256": sha256_of(self.tokenizer / "tokenizer.json"),
+            "template": self.template,
+            "output_of": self.output_of,
+            "limit": self.limit,
+            "half": self.half,
+        }
 
 
 @dataclass(frozen=True)
@@ -48,15 +62,9 @@ class Replayed:
 
     def settings(self) -> Row:
         """Same as in `Cell`."""
-        source = self.source
         return {
             "command": "replay",
-            "data": source.data.name,
-            "data_sha256": sha256_of(source.data),
-            "tokenizer_sha256": sha256_of(source.tokenizer / "tokenizer.json"),
-            "template": source.template,
-            "output_of": source.output_of,
-            "limit": source.limit,
+            **self.source.settings(),
             "drafter": self.drafter,
             "budget": self.budget,
             "history": self.history,
@@ -65,7 +73,7 @@ class Replayed:
 
     def measure(self) -> list[Row]:
         """Same as in `Cell`."""
-        records, vocab_size = _tokenized(self.source)
+        records, vocab_size = tokenized(self.source)
         result = replay(
             records,
             drafter=self.drafter,
@@ -74,20 +82,30 @@ class Replayed:
             commit=self.commit,
             vocab_size=vocab_size,
         )
-        figures = result.to_json()
-        for name in ("drafter", "budget", "per_task"):
-            del figures[name]
-        rows = [
-            {"task": task, "tokens": tokens, "steps": steps, "tokens_per_step": tokens / steps}
-            for task, (tokens, steps) in sorted(result.per_task.items())
-        ]
-        return [*rows, {"task": ALL} | flattened(figures)]
+        return rows_of(result)
+
+
+def rows_of(result: ReplayResult) -> list[Row]:
+    """A row for each task, and one for all."""
+    figures = result.to_json()
+    for name in ("drafter", "budget", "per_task"):
+        del figures[name]
+    rows = [
+        {"task": task, "tokens": tokens, "steps": steps, "tokens_per_step": tokens / steps}
+        for task, (tokens, steps) in sorted(result.per_task.items())
+    ]
+    return [*rows, {"task": ALL} | flattened(figures)]
 
 
 @lru_cache(maxsize=1)
-def _tokenized(source: Source) -> tuple[list[TokenizedRecord], int]:
-    """The records; cells of one file that follow each other in a process read it once."""
+def tokenized(source: Source) -> tuple[list[TokenizedRecord], int]:
+    """The records, and the size of their vocabulary.
+
+    Cells of one file that follow each other in a process read it once.
+    """
     template = TEMPLATES[source.template]
     tokenizer = open_tokenizer(source.tokenizer, template)
-    records = read_records(source.data, output_of=source.output_of, limit=source.limit)
+    records = read_records(
+        source.data, output_of=source.output_of, limit=source.limit, half=source.half
+    )
     return [tokenize(record, template, tokenizer) for record in records], tokenizer.vocab_size

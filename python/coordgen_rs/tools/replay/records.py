@@ -35,7 +35,7 @@ class Record:
 
 
 def read_records(
-    path: Path, *, output_of: str | None = None, limit: int | None = None
+    path: Path, *, output_of: str | None = None, limit: int | None = None, half: int | None = None
 ) -> list[Record]:
     """The records of a file, in its order.
 
@@ -45,6 +45,7 @@ def read_records(
             name to text) and `history` (earlier turns with `user` and `assistant`).
         output_of: A model named in `outputs`, or as `model`; None takes `output`.
         limit: Read only so many lines.
+        half: Of these, only every other one: 0 from the first on, 1 from the second; None for all.
 
     Raises:
         RecordsError: No line, or one that is no such object, or a model without an answer in it.
@@ -61,9 +62,10 @@ def read_records(
                 raise RecordsError(f"{path}, line {number}: {_cause(error)}") from error
     except JsonTextError as error:
         raise RecordsError(str(error)) from error
-    if not records:
+    chosen = records if half is None else records[half::2]
+    if not chosen:
         raise RecordsError(f"{path}: no records")
-    return records
+    return chosen
 
 
 def _record(fields: Any, output_of: str | None) -> Record:

@@ -51,9 +51,10 @@ class ReplayResult:
         records: Number of records.
         tokens: Tokens given out, end tokens included.
         steps: Verifications.
+        rows: Rows verified: the nodes of all trees, their roots included.
         per_task: Task to (tokens, steps).
         propose_us: Microseconds of every `propose`, step inputs included.
-        accept_us: Microseconds of every `accept`, learning included.
+        accept_us: Microseconds of the `accept` of the same step, learning included.
         memory_bytes: Bytes held by the drafter after the last record.
     """
 
@@ -62,6 +63,7 @@ class ReplayResult:
     records: int = 0
     tokens: int = 0
     steps: int = 0
+    rows: int = 0
     per_task: dict[str, tuple[int, int]] = field(default_factory=dict)
     propose_us: list[float] = field(default_factory=list)
     accept_us: list[float] = field(default_factory=list)
@@ -71,6 +73,11 @@ class ReplayResult:
     def tokens_per_step(self) -> float:
         """`accept_len + 1`, averaged over all steps."""
         return self.tokens / max(self.steps, 1)
+
+    @property
+    def rows_per_token(self) -> float:
+        """Rows verified for each token given out; plain decoding verifies one."""
+        return self.rows / max(self.tokens, 1)
 
     def to_json(self) -> dict[str, Any]:
         """The figures under the names that `coordgen replay --json` prints."""
@@ -82,9 +89,11 @@ class ReplayResult:
             "tokens": self.tokens,
             "steps": self.steps,
             "tokens_per_step": round(self.tokens_per_step, 4),
+            "rows_per_token": round(self.rows_per_token, 4),
             "per_task": {task: round(tokens / steps, 4) for task, (tokens, steps) in tasks},
             "propose_us": _percentiles(self.propose_us),
             "accept_us": _percentiles(self.accept_us),
+            "step_us": _percentiles([*map(sum, zip(self.propose_us, self.accept_us, strict=True))]),
             "memory_bytes": self.memory_bytes,
         }
 
@@ -141,12 +150,13 @@ def replay(
     result.tokens = sum(tokens for tokens, _ in per_task.values())
     result.steps = sum(steps for _, steps in per_task.values())
     result.per_task = {task: (tokens, steps) for task, (tokens, steps) in per_task.items()}
+    result.rows = timed.rows
     result.memory_bytes = timed.memory_bytes()
     return result
 
 
 class _TimedDrafter(RecordedDrafter):
-    """A drafter that notes how long each `propose` and `accept` took, in microseconds."""
+    """A drafter that counts rows, and notes the microseconds of each `propose` and `accept`."""
 
     def __init__(self, drafter: Drafter, on_step: OnStep | None) -> None:
         super().__init__(drafter)
@@ -154,11 +164,13 @@ class _TimedDrafter(RecordedDrafter):
         self._on_step = on_step
         self.propose_us: list[float] = []
         self.accept_us: list[float] = []
+        self.rows = 0
 
     def propose(self, past_len: int) -> StepInputs:
         start = time.perf_counter()
         inputs = self.drafter.propose(past_len)
         self.propose_us.append(1e6 * (time.perf_counter() - start))
+        self.rows += inputs.num_nodes
         return inputs
 
     def accept(self, logits: NDArray[Any]) -> Accepted:

@@ -12,22 +12,31 @@ NAME = "transformers prompt lookup"
 
 
 class TransformersLookup:
-    """Its `PromptLookupCandidateGenerator`, with its own n-grams of up to 2 tokens."""
+    """Its `PromptLookupCandidateGenerator`.
 
-    def __init__(self):
+    Args:
+        most: Tokens of the longest n-gram that it matches; its own default is 2.
+    """
+
+    def __init__(self, most=2):
         """Raises ModuleNotFoundError without the packages."""
         import torch
         from transformers.generation import candidate_generator
 
-        self._torch = torch
+        torch.set_num_threads(1)
+        self._torch, self._most = torch, most
         self._generator = candidate_generator.PromptLookupCandidateGenerator
 
     def begin(self, prompt):
         """It keeps nothing."""
 
     def propose(self, text, budget):
-        """As of `Rule`."""
-        lookup = self._generator(num_output_tokens=budget, max_length=len(text) + budget + 1)
+        """Same as in `Rule`."""
+        lookup = self._generator(
+            num_output_tokens=budget,
+            max_matching_ngram_size=self._most,
+            max_length=len(text) + budget + 1,
+        )
         whole = self._torch.from_numpy(text.astype(np.int64))[None]
         drafted = lookup.get_candidates(whole)[0][0, len(text) :].tolist()
         return drafted, range(-1, len(drafted) - 1)
@@ -37,6 +46,10 @@ class TransformersLookup:
 
     def end(self):
         """It keeps nothing."""
+
+    def memory_bytes(self):
+        """It keeps nothing."""
+        return 0
 
 
 def open_rule():

@@ -25,14 +25,20 @@ class Rule(Protocol):
         """
 
     def accept(self, new_tokens):
-        """The text goes on by `(tokens,) u32`."""
+        """The text goes on by `(tokens,) u32`, of which all but the last were drafted."""
 
     def end(self):
         """The request is over."""
 
+    def memory_bytes(self):
+        """Bytes that it holds beside the text, by its own count."""
+
 
 def replay_rule(name, records, budget, rule):
-    """The records in turn; `accept_us` are the rule's alone, verification left out."""
+    """The records in turn; `accept_us` are the rule's alone, verification left out.
+
+    `memory_bytes` are the most at the end of a request.
+    """
     result = ReplayResult(name, budget)
     for record in records:
         rule.begin(record.prompt)
@@ -47,7 +53,9 @@ def replay_rule(name, records, budget, rule):
             rule.accept(text[place:end])
             result.accept_us.append(1e6 * (time.perf_counter() - verified))
             result.propose_us.append(1e6 * (proposed - start))
+            result.rows += 1 + len(tokens)
             place, steps = end, steps + 1
+        result.memory_bytes = max(result.memory_bytes, rule.memory_bytes())
         rule.end()
         tokens, earlier_steps = result.per_task.get(record.task, (0, 0))
         result.per_task[record.task] = tokens + len(record.answer), earlier_steps + steps

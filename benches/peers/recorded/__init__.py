@@ -1,0 +1,1 @@
+"""Drafting rules of other engines on recorded answers: no model runs."""
