@@ -81,6 +81,7 @@ NOT_RUN = {
     r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/grammar\.py": Exempt(Reason.RECORDS),
     r"^python benches/peers/perplexity\.py": Exempt(Reason.MODEL),
+    r"^python benches/peers/table\.py": Exempt(Reason.RECORDS, "tests/tools/bench/test_table.py"),
     r"^python benches/peers/replays\.py": Exempt(
         Reason.RECORDS, "tests/tools/bench/test_replays.py"
     ),

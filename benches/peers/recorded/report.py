@@ -98,7 +98,7 @@ def show(figures):
     _table(f"drafting a step of {middle} draft tokens", figures.methods, costs, digits=1)
     remembering = [method for method in figures.methods if method.remembers]
     _table(
-        f"tokens per step with {middle} draft tokens and earlier requests",
+        f"tokens per step with earlier requests and {middle} draft tokens",
         remembering,
         by_set(EARLIER),
     )
