@@ -26,6 +26,7 @@ class Answerer:
     def __init__(self, fault=None, owner="coordgen", has_drafts=True):
         self.fault, self.owner, self.has_drafts = fault, owner, has_drafts
         self.draws, self.num_calls, self.num_asked = random.Random(7), 0, 0
+        self.num_looks = 0
         self.ended = threading.Event()
 
     def drafts(self, body):
@@ -116,8 +117,14 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        listed = {"data": [{"id": "fake", "owned_by": self.server.answerer.owner}]}
-        self._send(json.dumps(listed if self.path == "/v1/models" else {}).encode())
+        answerer = self.server.answerer
+        answerer.num_looks += 1
+        if answerer.fault == "unavailable" and answerer.num_looks < 3:
+            return self._send(b'{"error": {"message": "Loading model"}}', status=503)
+        is_loading = answerer.fault == "loading" and answerer.num_looks < 3
+        state = "loading" if is_loading or answerer.fault == "never loaded" else "ready"
+        listed = {"data": [{"id": "fake", "owned_by": answerer.owner, "state": state}]}
+        return self._send(json.dumps(listed if self.path == "/v1/models" else {}).encode())
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -146,6 +146,19 @@ def test_a_hostile_server_gets_a_report(coordgen, monkeypatch, fault, form):
         assert told["asked"] == 3, "no more is asked after three failures"
 
 
+@pytest.mark.parametrize("fault", ["loading", "unavailable"])
+def test_a_server_that_is_loading_its_model_is_waited_for(report, fault):
+    with answering(fault) as url:
+        told = report(url, "--only", "chat", code=0)
+    assert told["verdict"] == "exact"
+
+
+def test_a_server_that_never_ends_loading_gets_a_report(coordgen):
+    with answering("never loaded") as url:
+        printed = coordgen("verify", url, "--timeout", "0.3", code=4)
+    assert "it is still loading its model after 0.3 s" in printed.out
+
+
 def test_a_server_that_is_not_there_gets_a_report(coordgen):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -37,6 +37,9 @@ _SHOWN = 400
 """Most characters shown of what a server says about a failure."""
 
 _NOT_THE_REQUEST = (401, 403, 408, 429)
+_UNAVAILABLE = 503
+_PAUSE_S = 0.2
+"""Between two looks at a server that is loading its model."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def _likelihoods(told: dict[str, Any]) -> Iterator[tuple[str, list[float]]]:
 
 
 def find_server(address: Address, model: str | None) -> Server:
-    """Ask a server what it is.
+    """Ask a server what it is; one that is loading its model is waited for, within its timeout.
 
     Args:
         address: Where it is.
@@ -138,24 +141,41 @@ def find_server(address: Address, model: str | None) -> Server:
     Raises:
         AnswerError: It cannot be reached, or does not answer.
     """
-    kind, listed, header = "unknown", [], ""
+    kind, end = "unknown", time.monotonic() + address.timeout_s
     try:
-        with asked(address, f"{address.base}/models", None) as incoming:
-            header = incoming.server
-            content = b"".join(incoming.pieces)
-            if incoming.status in _NOT_THE_REQUEST or incoming.status >= 500:
-                raise AnswerError(_status(incoming.status, content))
+        listed, header = _listed(address)
+        while listed is None or (listed and listed[0].get("state") == "loading"):
+            if time.monotonic() > end:
+                raise AnswerError(f"it is still loading its model after {address.timeout_s:g} s")
+            time.sleep(_PAUSE_S)
+            listed, header = _listed(address)
     except AnswerError as error:
         raise AnswerError(f"{address.shown}: {error}") from error
-    if incoming.status == 200:
-        data = object_of(content, "the list of models").get("data")
-        listed = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     for one in listed[:1]:
         kind = _OWNERS.get(str(one.get("owned_by")), "unknown")
         if model is None and isinstance(one.get("id"), str):
             model = one["id"]
     version = _version(address, kind, listed) or header or None
     return Server(address, model, kind, version, _ALONE.get(kind, {}))
+
+
+def _listed(address: Address) -> tuple[list[dict[str, Any]] | None, str]:
+    """The models that a server lists, None while it is unavailable, and its name for itself.
+
+    Raises:
+        AnswerError: It cannot be reached, or does not answer.
+    """
+    with asked(address, f"{address.base}/models", None) as incoming:
+        content = b"".join(incoming.pieces)
+    if incoming.status == _UNAVAILABLE:
+        return None, incoming.server
+    if incoming.status in _NOT_THE_REQUEST or incoming.status >= 500:
+        raise AnswerError(_status(incoming.status, content))
+    if incoming.status != 200:
+        return [], incoming.server
+    data = object_of(content, "the list of models").get("data")
+    listed = data if isinstance(data, list) else []
+    return [one for one in listed if isinstance(one, dict)], incoming.server
 
 
 def _version(address: Address, kind: str, listed: list[dict[str, Any]]) -> str | None:
