@@ -12,7 +12,7 @@ _OTHERS = "#9a9a9a"
 
 
 def draw(figures, path):
-    """Draw ours in colour, the best of every engine in grey with its name.
+    """Draw the best of every engine, ours in colour.
 
     Raises:
         OptionError: matplotlib is not installed.
@@ -43,11 +43,11 @@ def draw(figures, path):
 
 
 def best_of_each_engine(figures):
-    """Of every engine the method with the most tokens a step, and all of ours; in their order."""
+    """Of every engine, and of ours, the method with the most tokens a step; in their order."""
     best = {}
     for method in figures.methods:
         reached = figures.over(sum, "tokens_per_step", figures.middle, "none", method)
-        engine = getattr(method, "package", method.name)
+        engine = getattr(method, "package", method.name.partition(" ")[0])
         if reached is not None and reached > best.get(engine, (0.0, None))[0]:
             best[engine] = reached, method
     chosen = {method.name for _, method in best.values()}
@@ -72,6 +72,7 @@ def _panel(panel, figures, one_set, methods):
             linewidth=2 if is_ours else 1,
         )
     panel.set_title(one_set)
+    panel.set_ylim(bottom=1)  # plain decoding
     panel.set_xscale("log", base=2)
     panel.set_xticks(figures.budgets, [str(budget) for budget in figures.budgets])
     panel.minorticks_off()
