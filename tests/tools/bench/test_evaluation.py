@@ -1,13 +1,16 @@
 """Evaluations of many cells: one table, gone on with, the same from Ray."""
 
 import json
+from itertools import product
 
 import pytest
 
 from checkpoints import ROOT
 from coordgen_rs.errors import OptionError
-from coordgen_rs.tools.evaluation.cells import evaluate
+from coordgen_rs.tools.evaluation.cells import evaluate, key_of
+from coordgen_rs.tools.evaluation.replayed import Replayed, Source
 from coordgen_rs.tools.evaluation.table_file import TableError, TableFile, open_table
+from coordgen_rs.tools.replay.run import HISTORIES
 from coordgen_rs.tools.tasks import Sequential
 from fleet_tasks import FakeCell
 
@@ -62,6 +65,14 @@ def test_figures_are_those_of_a_replay_alone(coordgen, logs, tmp_path):
     figures = json.loads(alone.out)
     for name in ("tokens", "steps", "tokens_per_step", "records"):
         assert row[name] == figures[name]
+
+
+def test_each_setting_is_a_cell_of_its_own(logs):
+    """The settings of a replay have a `commit`, as the software has."""
+    source = Source(logs[0], TOKENIZER, "none")
+    settings = product(("auto", "sam"), (4, 8), HISTORIES, ("compact", "canonical"))
+    cells = [Replayed(source, *chosen) for chosen in settings]
+    assert len({key_of(cell) for cell in cells}) == len(cells) == 16
 
 
 def test_a_cell_that_fails_is_named_and_tried_again(coordgen, logs, tmp_path):

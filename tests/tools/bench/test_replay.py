@@ -19,6 +19,7 @@ from coordgen_rs.tools.replay.templates import (
     open_tokenizer,
     tokenize,
 )
+from recorded.rule import replay_rule
 
 WORDS = ["a", "b", "c", "d", "e", "f", "the", "user", "says", "again", "[UNK]"]
 FIELDS = {
@@ -33,6 +34,7 @@ FIELDS = {
     "propose_us",
     "accept_us",
     "step_us",
+    "begin_us",
     "memory_bytes",
 }
 
@@ -113,6 +115,53 @@ def test_every_drafter_says_every_record(drafter, history, commit, budget):
     assert set(result.per_task) == {"even", "odd"}
     assert sum(steps for _, steps in result.per_task.values()) == result.steps
     assert len(result.propose_us) == len(result.accept_us) == result.steps
+
+
+@pytest.mark.parametrize("drafter", ["auto", "sam", "prompt-lookup"])
+def test_no_drafter_knows_where_the_answer_ends(drafter):
+    (record,) = make_records(1)
+    end = len(record.answer) // 2
+    cut = record._replace(answer=record.answer[:end])
+    trees = {}
+    for one in (record, cut):
+        trees[len(one.answer)] = drafted = []
+        replay(
+            [one],
+            drafter=drafter,
+            vocab_size=9,
+            on_step=lambda _, tree, __, to=drafted: to.append([part.tolist() for part in tree]),
+        )
+    assert trees[end] == trees[len(record.answer)][: len(trees[end])]
+    assert any(len(tokens) > 2 for tokens, _ in trees[end][-2:]), "nothing is drafted at its end"
+
+
+class NaiveLookup:
+    """Prompt lookup as a rule of another engine."""
+
+    def begin(self, prompt):
+        pass
+
+    def propose(self, text, budget):
+        drafted = naive_candidates(text.astype(np.int64))[:budget].tolist()
+        return drafted, range(-1, len(drafted) - 1)
+
+    def accept(self, new_tokens):
+        pass
+
+    def end(self):
+        pass
+
+    def memory_bytes(self):
+        return 0
+
+
+@pytest.mark.parametrize("budget", [4, 10])
+def test_a_rule_is_counted_as_a_drafter_is(budget):
+    records = make_records()
+    ours = replay(records, drafter="prompt-lookup", budget=budget, vocab_size=9)
+    rule = replay_rule("naive", records, budget, NaiveLookup())
+    assert (ours.tokens, ours.steps, ours.rows) == (rule.tokens, rule.steps, rule.rows)
+    assert ours.per_task == rule.per_task
 
 
 @pytest.mark.parametrize("budget", [4, 10, 16])

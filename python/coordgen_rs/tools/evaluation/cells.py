@@ -62,7 +62,7 @@ def evaluate(
         on_progress: Called with what is being done, how much is done, and how much there is.
 
     Raises:
-        TaskLostError: Ray lost a task more often than it retries; what ended before is stored.
+        TaskLostError: A cell's process was killed, or Ray gave a task up; what ended is stored.
         OSError: The table cannot be written, or a file of a cell not be read.
     """
     known = table.cells
@@ -91,7 +91,7 @@ def _measured(cell: Cell) -> tuple[list[Row], str | None]:
 
 def key_of(cell: Cell) -> str:
     """What the rows of a cell, measured by this version, have in the column `CELL`."""
-    text = json.dumps(cell.settings() | _software(), sort_keys=True)
+    text = json.dumps({"settings": cell.settings(), "software": _software()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

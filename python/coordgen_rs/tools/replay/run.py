@@ -1,12 +1,14 @@
 """Replay: recorded answers play the target, so that drafters are measured without a model.
 
 A record's answer is what its model said, so a tree's node is accepted when its path is what stands
-there. Drafting costs what it costs in generation on a CPU; only the target is missing.
+there. Drafting costs what it costs in generation on a CPU; only the target is missing. How long the
+answer is, no drafter knows: what it proposes beyond the end is counted, as in use.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +57,8 @@ class ReplayResult:
         per_task: Task to (tokens, steps).
         propose_us: Microseconds of every `propose`, step inputs included.
         accept_us: Microseconds of the `accept` of the same step, learning included.
-        memory_bytes: Bytes held by the drafter after the last record.
+        begin_us: Microseconds of every `begin`, in which the prompt is read.
+        memory_bytes: Most bytes that the drafter held at the end of a record.
     """
 
     drafter: str
@@ -67,6 +70,7 @@ class ReplayResult:
     per_task: dict[str, tuple[int, int]] = field(default_factory=dict)
     propose_us: list[float] = field(default_factory=list)
     accept_us: list[float] = field(default_factory=list)
+    begin_us: list[float] = field(default_factory=list)
     memory_bytes: int = 0
 
     @property
@@ -94,6 +98,7 @@ class ReplayResult:
             "propose_us": _percentiles(self.propose_us),
             "accept_us": _percentiles(self.accept_us),
             "step_us": _percentiles([*map(sum, zip(self.propose_us, self.accept_us, strict=True))]),
+            "begin_us": _percentiles(self.begin_us),
             "memory_bytes": self.memory_bytes,
         }
 
@@ -132,53 +137,76 @@ def replay(
     budget = arguments.count("budget", budget, most=MOST_BUDGET)
     records = list(records)
     longest = max((len(record.prompt) + len(record.answer) for record in records), default=0)
-    session = RecordedSession([budget + 1], vocab_size, longest)
+    beyond = budget + 1  # tokens that a step may give out more than are left
+    behind = np.full(beyond, vocab_size, np.uint32)  # an id that no text has
+    vocab_size += 1
+    session = RecordedSession([budget + 1], vocab_size, longest + beyond)
     sources = draft_method(drafter).sources(
         recorded=True, earlier_requests=history == "earlier-requests"
     )
     core = Drafter(session.step_inputs, vocab_size, sources=sources, commit=commit)
-    timed = _TimedDrafter(core, on_step)
-    result = ReplayResult(drafter, budget, propose_us=timed.propose_us, accept_us=timed.accept_us)
+    result = ReplayResult(drafter, budget)
+    timed = _TimedDrafter(core, behind, result, on_step)
     per_task: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for record in records:
         session.answer, timed.record = record.answer, record
-        max_new_tokens = len(record.answer)
-        steps = generate(session, record.prompt, max_new_tokens=max_new_tokens, drafter=timed)
-        per_task[record.task][0] += max_new_tokens
-        per_task[record.task][1] += sum(1 for _ in steps)
+        num_left, num_steps = len(record.answer), 0
+        with closing(
+            generate(session, record.prompt, max_new_tokens=num_left + beyond, drafter=timed)
+        ) as steps:
+            while num_left > 0:
+                num_left -= len(next(steps).token_ids)
+                num_steps += 1
+            result.memory_bytes = max(result.memory_bytes, timed.memory_bytes())
+        per_task[record.task][0] += len(record.answer)
+        per_task[record.task][1] += num_steps
     result.records = len(records)
     result.tokens = sum(tokens for tokens, _ in per_task.values())
     result.steps = sum(steps for _, steps in per_task.values())
     result.per_task = {task: (tokens, steps) for task, (tokens, steps) in per_task.items()}
-    result.rows = timed.rows
-    result.memory_bytes = timed.memory_bytes()
     return result
 
 
 class _TimedDrafter(RecordedDrafter):
-    """A drafter that counts rows, and notes the microseconds of each `propose` and `accept`."""
+    """A drafter that notes in a result how long its calls took, and the rows of its trees.
 
-    def __init__(self, drafter: Drafter, on_step: OnStep | None) -> None:
+    Args:
+        drafter: What drafts.
+        behind: `(tokens,) u32`, what the target says behind the answer.
+        result: Filled with what is noted.
+        on_step: Same as in `replay`.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        behind: NDArray[np.uint32],
+        result: ReplayResult,
+        on_step: OnStep | None,
+    ) -> None:
         super().__init__(drafter)
         self.record: TokenizedRecord | None = None
-        self._on_step = on_step
-        self.propose_us: list[float] = []
-        self.accept_us: list[float] = []
-        self.rows = 0
+        self._behind, self._result, self._on_step = behind, result, on_step
+
+    def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
+        start = time.perf_counter()
+        super().begin(prompt_ids, *limits, **options)
+        self._result.begin_us.append(1e6 * (time.perf_counter() - start))
 
     def propose(self, past_len: int) -> StepInputs:
         start = time.perf_counter()
         inputs = self.drafter.propose(past_len)
-        self.propose_us.append(1e6 * (time.perf_counter() - start))
-        self.rows += inputs.num_nodes
+        self._result.propose_us.append(1e6 * (time.perf_counter() - start))
+        self._result.rows += inputs.num_nodes
         return inputs
 
     def accept(self, logits: NDArray[Any]) -> Accepted:
         if self._on_step is not None and self.record is not None:
             self._on_step(self.record, self.drafter.draft, logits)
+        said = np.append(logits, self._behind)
         start = time.perf_counter()
-        accepted = super().accept(logits)
-        self.accept_us.append(1e6 * (time.perf_counter() - start))
+        accepted = super().accept(said)
+        self._result.accept_us.append(1e6 * (time.perf_counter() - start))
         return accepted
 
 
