@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from checkpoints import CHECKPOINTS
 from command_line import MODULE, coordgen, refused
+from coordgen_rs._core import draft_method, draft_sources
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import ChatTemplateError, OptionError
 from coordgen_rs.opening.session import open_session
@@ -29,6 +30,7 @@ from coordgen_rs.tools.bench.sections.ablation import BASES, ROWS
 from coordgen_rs.tools.bench.sections.breakdown import PARTS
 from coordgen_rs.tools.bench.sections.energy import NO_SOURCE, measure_energy
 from coordgen_rs.tools.bench.sections.methods import measure_methods
+from coordgen_rs.tools.bench.sections.sources import DRAW_ON_EARLIER, drafters_of, measure_sources
 from coordgen_rs.tools.commands import bench as cli
 from coordgen_rs.tools.export import export_checkpoint
 from prompts import PROMPTS
@@ -170,9 +172,56 @@ def test_the_ablation_has_a_row_for_every_combination(whole_run):
     assert {row["gain"] for row in rows(document, "ablation", adds="nothing")} == {1}
     for row in rows(document, "ablation"):
         (base,) = rows(document, "ablation", task=row["task"], base=row["base"], adds="nothing")
-        assert row["gain"] * base["tokens_per_step"] == pytest.approx(
-            row["tokens_per_step"], rel=1e-4
-        )
+        check_gain(row, base)
+
+
+def check_gain(row, base):
+    assert row["gain"] * base["tokens_per_step"] == pytest.approx(row["tokens_per_step"], rel=1e-4)
+
+
+def test_the_papers_bases_draft_from_what_its_methods_do():
+    assert BASES["prompt-lookup (PLD)"] == tuple(draft_method("prompt-lookup").sources())
+    sam = draft_method("sam").sources(earlier_requests=True)
+    assert BASES["sam-earlier-requests (SAM)"] == tuple(sam)
+
+
+def test_auto_stands_beside_auto_with_one_source_more_and_one_less(whole_run):
+    _, document, _ = whole_run
+    wanted = list(drafters_of(free_rows=False, earlier_requests=True))
+    for task in ("rag", "ui", "all"):
+        shown = rows(document, "sources", task=task)
+        assert [row["drafter"] for row in shown] == wanted
+        plain, auto = shown[:2]
+        assert plain["tokens_per_step"] == plain["speedup"]["median"] == auto["gain"] == 1
+        for row in shown:
+            check_gain(row, auto)
+
+
+@pytest.mark.parametrize("earlier_requests", [False, True])
+@pytest.mark.parametrize("free_rows", [False, True])
+def test_each_source_is_added_to_auto_or_left_out_of_it(free_rows, earlier_requests):
+    situation = {"free_rows": free_rows, "earlier_requests": earlier_requests}
+    auto = draft_method("auto").sources(**situation)
+    absent = {"draft-model"} if earlier_requests else {"draft-model", *DRAW_ON_EARLIER}
+    for source in draft_sources():
+        less, more = f"without {source.name}", f"with {source.name}"
+        drafters = drafters_of(**situation)
+        if source.name in auto:
+            assert {*drafters[less], source.name} == set(auto)
+            assert source.name not in drafters[less]
+        elif source.can_be_asked_for and source.name not in absent:
+            assert drafters[more] == (*auto, source.name)
+        else:
+            assert not {less, more} & set(drafters)
+
+
+def test_sources_are_measured_at_the_price_that_is_asked_for(session_of):
+    costly = measure_sources(made_workbench(session_of))
+    assert "with calibration" in costly.column("drafter")
+    free = measure_sources(made_workbench(session_of, is_free=True, remembering=False))
+    assert "without calibration" in free.column("drafter")
+    assert "with earlier-requests" not in free.column("drafter")
+    assert "as if rows cost nothing" in free.notes[-1]
 
 
 def test_the_parts_of_an_answers_time_add_up(whole_run):

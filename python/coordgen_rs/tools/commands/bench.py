@@ -48,7 +48,7 @@ examples:
 _STDOUT = Path("-")
 
 _DRAFTING = ("methods", "graphs", "breakdown", "latency", "energy")
-_STREAMING = ("methods", "ablation", "breakdown", "latency", "energy")
+_STREAMING = ("methods", "ablation", "sources", "breakdown", "latency", "energy")
 _READ_BY = {
     "methods": ("methods",),
     "draft_model": _DRAFTING,

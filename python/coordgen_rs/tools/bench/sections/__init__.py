@@ -17,6 +17,7 @@ from coordgen_rs.tools.bench.sections.graphs import measure_graphs
 from coordgen_rs.tools.bench.sections.latency import measure_latency
 from coordgen_rs.tools.bench.sections.memory import measure_memory
 from coordgen_rs.tools.bench.sections.methods import measure_methods
+from coordgen_rs.tools.bench.sections.sources import measure_sources
 from coordgen_rs.tools.bench.sections.switching import measure_switching
 
 
@@ -38,7 +39,10 @@ class Measurement(NamedTuple):
 
 SECTIONS: dict[str, Measurement] = {
     "methods": Measurement(measure_methods, "published methods and ours: speed, acceptance"),
-    "ablation": Measurement(measure_ablation, "what each source adds (CoordGen, Table 4)"),
+    "ablation": Measurement(
+        measure_ablation, "calibration and reuse beside other drafters (CoordGen, Table 4)"
+    ),
+    "sources": Measurement(measure_sources, "auto with one source more, and one less"),
     "graphs": Measurement(
         measure_graphs, "drafting and switching, each on and off (Table 3)", may_stream=False
     ),

@@ -1,4 +1,4 @@
-"""Section `ablation`: what calibration, reuse and history each add (CoordGen, Table 4).
+"""Section `ablation`: what calibration and reuse add to other drafters (CoordGen, Table 4).
 
 It measures drafting, not time: every step is as wide as the session allows, as on a processor where
 rows cost nothing.
@@ -21,11 +21,11 @@ COLUMNS = (
 )
 
 BASES: dict[str, tuple[str, ...]] = {
-    "prompt-lookup": ("prompt-lookup",),
-    "automaton": ("automaton",),
-    "automaton + history (SAM)": ("automaton", "earlier-requests"),
+    "prompt-lookup (PLD)": ("prompt-lookup",),
+    "sam-earlier-requests (SAM)": ("sam-earlier-requests",),
+    "automaton + earlier-requests": ("automaton", "earlier-requests"),
 }
-"""What drafts by itself, by its name in the table; history is earlier requests of the same task."""
+"""What drafts by itself, by its name in the table: the paper's two, then ours."""
 
 OURS = ("calibration", "reuse")
 
@@ -72,7 +72,7 @@ def measure_ablation(bench: Workbench) -> Section:
                     counts[row][counted] = tokens + stats.new_tokens, steps + stats.steps
     return Section(
         "ablation",
-        f"sources added one by one, {bench.session.step_inputs[-1].rows} rows a step",
+        f"calibration and reuse added, {bench.session.step_inputs[-1].rows} rows a step",
         "measured",
         COLUMNS,
         [_cells(counts, row, task) for task in (*bench.prompts, ALL) for row in ROWS],
@@ -80,6 +80,7 @@ def measure_ablation(bench: Workbench) -> Section:
         [
             "gain: tokens_per_step over those of the base alone",
             "counts, not times: steps are as wide as they can be, whatever a row costs here",
+            "earlier requests: those of the same task",
         ],
         Across("task", ("tokens_per_step", "gain")),
     )
