@@ -166,8 +166,9 @@ bench: build/.core ## micro-benchmarks of drafting, in Rust and through the bind
 growth: ## instructions of a step after 1,000 to 1,000,000 tokens (needs valgrind; long; LENGTHS="1000 16000")
 	cargo bench --quiet --bench growth -- $(LENGTHS)
 
-table: $(if $(DATA),build/.table) ## all lossless drafting methods on recorded answers (DATA=DIR; OPTIONS=--quick; 20 minutes, the first time 3 GB)
-	@test -n "$(DATA)" || { echo "which records? make table DATA=DIR" >&2; exit 2; }
+table: $(if $(wildcard $(DATA)),build/.table $(LLAMA_CPP_STAMP)) ## all lossless drafting methods on recorded answers (DATA=DIR; OPTIONS=--quick; 20 minutes, the first time 3 GB)
+	@test -d "$(DATA)" || { echo "make table DATA=DIR: there is no folder of records $(DATA)" >&2; exit 2; }
+	cd benches/peers && $(WITH_BIN) python -m recorded.build
 	$(BIN)/python benches/peers/table.py --data "$(DATA)" --picture build/table.svg $(OPTIONS)
 
 peers: $(LLAMA_CPP_STAMP)-built ## llama.cpp with all that this processor has, for benches/peers (77 MB, 7 to 12 minutes)
@@ -209,9 +210,8 @@ build/.peers: | build/.venv
 	$(BIN)/python -m pip install --quiet --group peers-build
 	@touch $@
 
-build/.table: build/.core build/.peers $(LLAMA_CPP_STAMP)
+build/.table: build/.core build/.peers
 	$(BIN)/python -m pip install --quiet --group table
-	cd benches/peers && $(WITH_BIN) python -m recorded.build
 	@touch $@
 
 $(LLAMA_CPP_STAMP): | build/.peers

@@ -26,6 +26,7 @@ from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.tools.evaluation.cells import evaluate, key_of
 from coordgen_rs.tools.evaluation.table_file import CELL, open_table
+from coordgen_rs.tools.replay.run import MOST_BUDGET
 from coordgen_rs.tools.tasks import Processes
 from recorded import picture, report, sets
 from recorded.methods import METHODS, versions
@@ -42,27 +43,31 @@ def main(arguments=None):
         options = _parser().parse_args(arguments)
         if options.quick:
             options.limit, options.budgets = _QUICK_LIMIT, _QUICK_BUDGETS
+        if options.picture is not None:
+            picture.check(options.picture)
         figures, cells = _planned(sets.chosen_sources(options), options.budgets)
         failed = _measure(options.table, cells, figures, options.processes)
+        report.show(figures)
+        for version in versions(figures.methods):
+            print(f"Peer: {version}")
+        if options.picture is not None:
+            picture.draw(figures, options.picture)
+    except BrokenPipeError:  # for `run_script`
+        raise
     except (CoordgenError, OSError) as error:
         print(f"table.py: {error}", file=sys.stderr)
         return 2
-    report.show(figures)
-    for version in versions(figures.methods):
-        print(f"Peer: {version}")
-    if options.picture is not None:
-        picture.draw(figures, options.picture)
     return 1 if failed else 0
 
 
 def _parser():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     sets.add_options(parser)
-    option.count("--budgets", nargs="+", default=BUDGETS).help(
+    option.count("--budgets", nargs="+", most=MOST_BUDGET, default=BUDGETS).help(
         "draft tokens per step; default 4 8 16 32 64"
     ).add_to(parser)
     parser.add_argument(
-        "--quick", action="store_true", help="the first 40 records of a set, 16 draft tokens"
+        "--quick", action="store_true", help="the first 40 lines of a file, 16 draft tokens"
     )
     parser.add_argument(
         "--table", type=Path, default=KEPT, metavar="FILE", help="where cells are kept"
@@ -76,7 +81,7 @@ def _parser():
 
 def _planned(sources, budgets):
     """What the tables show, and its cells by set, method, budget and history."""
-    methods = [method for method in METHODS if _is_there(method)]
+    methods = [method for method in METHODS if _is_there(method, max(budgets))]
     figures = report.Figures(list(sources), methods, budgets)
     asked = [(method, budget, "none") for method in methods for budget in budgets]
     asked += [(method, figures.middle, report.EARLIER) for method in methods if method.remembers]
@@ -87,10 +92,10 @@ def _planned(sources, budgets):
     return figures, cells
 
 
-def _is_there(method):
+def _is_there(method, budget):
     try:
-        method.open()
-    except ModuleNotFoundError as error:
+        method.open(budget)
+    except (ImportError, OSError) as error:
         print(f"skipped {method.name}: {error}", file=sys.stderr)
         return False
     return True

@@ -4,6 +4,7 @@ In: its main function. Out: the process' exit code. An interrupted one says so i
 command `coordgen` does; what it had begun is cleared up by its own `with` blocks before.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +13,8 @@ from typing import NoReturn
 
 _INTERRUPTED = 130
 """128 + SIGINT: the exit code that shells give to a program that was interrupted."""
+_NOT_READ = 141
+"""128 + SIGPIPE."""
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
@@ -21,6 +24,9 @@ def run_script(main: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:
         print(f"{sys.argv[0]}: interrupted", file=sys.stderr)
         code = _INTERRUPTED
+    except BrokenPipeError:  # who read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _NOT_READ
     sys.exit(code)
 
 

@@ -6,6 +6,7 @@ Needs the package `arctic-inference`, or the part of it that `make table` builds
 """
 
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ PINNED = (
     "sha256:7f22e3e1b1071c6061c0d6951be17c0fb50b08d06d6e543144c8f52faba60a36",
 )
 """The version that `make table` builds a part of, and the hash of its file."""
-BUILT = Path(__file__).resolve().parents[3] / "build" / "peers" / "arctic"
+BUILT = Path(__file__).resolve().parents[3] / "build" / "peers" / PINNED[0]
 """Where `make table` puts `arctic_inference`, of which the parts for vLLM are left out."""
 
 DEFAULTS = {"use_tree_spec": False}
@@ -42,7 +43,7 @@ class Arctic:
     def __init__(self, remembering=False, how=FILLED):
         """Raises ModuleNotFoundError without the package."""
         if BUILT.is_dir() and str(BUILT) not in sys.path:
-            sys.path.append(str(BUILT))
+            sys.path.insert(0, str(BUILT))
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
         self._cache = SuffixDecodingCache(max_cached_requests=-1 if remembering else 0)
@@ -71,6 +72,12 @@ class Arctic:
         """Same as in `Rule`: its trees' own estimates."""
         trees = [self._cache._global_tree, *self._cache._local_trees.values()]
         return sum(tree.estimate_memory() for tree in trees)
+
+
+def version():
+    """What is called, with its version."""
+    is_built = BUILT.is_dir()
+    return PINNED[0] if is_built else f"{PACKAGE} {metadata.version(PACKAGE)}"
 
 
 def open_rule():

@@ -37,7 +37,7 @@ def main():
             except subprocess.CalledProcessError as error:
                 ended = f"{error.cmd[0]} ended with {error.returncode}"
                 print(f"{name}: not built: {ended}", file=sys.stderr)
-            except (OSError, tarfile.TarError) as error:
+            except (OSError, ValueError, tarfile.TarError) as error:
                 print(f"{name}: not built: {error}", file=sys.stderr)
 
 
@@ -55,8 +55,8 @@ def build_arctic(place, built):
     package = built / "arctic_inference"
     shutil.copytree(source / "arctic_inference/suffix_decoding", package / "suffix_decoding")
     shutil.copy(source / "arctic_inference/__init__.py", package)
-    for module in made.glob("_C.*"):
-        shutil.copy(module, package / "suffix_decoding")
+    (module,) = made.glob("_C.*.so")
+    shutil.copy(module, package / "suffix_decoding")
 
 
 def build_vllm(place, built):

@@ -5,6 +5,7 @@ it, the rules are absent.
 """
 
 import ctypes
+import hashlib
 import os
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import numpy as np
 
 PACKAGE = "llama.cpp"
 _PEERS = Path(__file__).resolve().parents[3] / "build" / "peers"
-BUILT = _PEERS / "llama_rules.so"
+_ASKING = Path(__file__).with_name("llama_cpp.cpp")
+BUILT = _PEERS / f"llama-{hashlib.sha256(_ASKING.read_bytes()).hexdigest()[:8]}.so"
 SOURCE = _PEERS / "llama.cpp"
 """Where `make table` and `make peers` unpack llama.cpp."""
 TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 _MOST_DRAFTED = 4096
+"""More than a budget of a replay."""
 
 
 class LlamaCpp:
@@ -25,8 +28,8 @@ class LlamaCpp:
     Args:
         name: Which.
         matched: Tokens that it matches; None for its own default: 12, of ngram-mod 24.
-        drafted: Tokens that it drafts; None for its own default: 48, of ngram-mod 48 to 64. It is
-            cut to the budget; ngram-cache drafts 8 at most.
+        drafted: Tokens that it drafts, at most 4,096; None for its own default: 48, of ngram-mod 48
+            to 64. It is cut to the budget; ngram-cache drafts 8 at most.
         remembering: Whether it is told that a new request begins, as in the server, or made anew
             for each.
     """
@@ -40,6 +43,7 @@ class LlamaCpp:
         self._made_of = name.encode(), matched or 0, drafted or 0
         self._remembering = remembering
         self._draft = np.zeros(_MOST_DRAFTED, np.int32)
+        self._drafted_at = self._draft.ctypes.data
 
     def begin(self, prompt):
         """Same as in `Rule`."""
@@ -50,7 +54,8 @@ class LlamaCpp:
 
     def propose(self, text, budget):
         """Same as in `Rule`."""
-        length = self._library.rule_propose(self._rule, budget, self._draft.ctypes.data)
+        most = min(budget, _MOST_DRAFTED)
+        length = self._library.rule_propose(self._rule, most, self._drafted_at)
         return self._draft[:length].tolist(), range(-1, length - 1)
 
     def accept(self, new_tokens):
@@ -77,8 +82,9 @@ class LlamaCpp:
 
 
 def version():
-    """The package whose sources it was built of; None where they are gone."""
-    return next((path.name.removesuffix(".tar.gz") for path in SOURCE.glob("*.tar.gz")), None)
+    """What is called, with the package whose sources it was built of."""
+    packages = [path.name.removesuffix(".tar.gz") for path in SOURCE.glob("*.tar.gz")]
+    return f"llama.cpp in {', '.join(packages) or 'a package that is gone'}"
 
 
 def _int32(tokens):

@@ -3,6 +3,7 @@
 In: figures. Out: an SVG file. Needs matplotlib.
 """
 
+from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.bench.reporting.plots import check_matplotlib
 from recorded.methods import CHAIN
 
@@ -11,14 +12,23 @@ _PANEL = 3.4, 2.9
 _OTHERS = "#9a9a9a"
 
 
+def check(path):
+    """Refuse a picture that could not be drawn, before anything is measured.
+
+    Raises:
+        OptionError: It is no SVG file in a folder that is there, or matplotlib is not installed.
+    """
+    check_matplotlib()
+    if path.suffix != ".svg" or not path.absolute().parent.is_dir():
+        raise OptionError(f"--picture {path}: must be an .svg file in a folder that is there")
+
+
 def draw(figures, path):
     """Draw the best of every engine, ours in colour.
 
     Raises:
-        OptionError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    check_matplotlib()
     from matplotlib import pyplot, rc_context
 
     drawn = best_of_each_engine(figures)

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from functools import partial
 
+from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.tools.evaluation.replayed import ALL
 from coordgen_rs.tools.tables import show_table
 
@@ -86,11 +87,14 @@ def show(figures):
         by_budget("rows_per_token"),
     )
     by_task = {
-        f"{task}": partial(figures.on, of, "tokens_per_step", middle, "none", task=task)
+        printable(f"{of}: {task}"): partial(
+            figures.on, of, "tokens_per_step", middle, "none", task=task
+        )
         for of, task in figures.tasks
     }
     _table(f"tokens per step by task with {middle} draft tokens", figures.methods, by_task)
     costs = {
+        "reading a prompt, us": partial(mean, "begin_us_p50", middle, "none"),
         "median, us": partial(mean, "step_us_p50", middle, "none"),
         "99th percentile, us": partial(figures.over, max, "step_us_p99", middle, "none"),
         "memory, MB": partial(_megabytes, figures, middle),

@@ -25,7 +25,10 @@ class Rule(Protocol):
         """
 
     def accept(self, new_tokens):
-        """The text goes on by `(tokens,) u32`, of which all but the last were drafted."""
+        """The text goes on by `(tokens,) u32`: what was drafted and is right, and one more.
+
+        At the end of a record the one more may be missing.
+        """
 
     def end(self):
         """The request is over."""
@@ -41,7 +44,9 @@ def replay_rule(name, records, budget, rule):
     """
     result = ReplayResult(name, budget)
     for record in records:
+        start = time.perf_counter()
         rule.begin(record.prompt)
+        result.begin_us.append(1e6 * (time.perf_counter() - start))
         text, place = np.concatenate([record.prompt, record.answer]), len(record.prompt)
         steps = 0
         while place < len(text):

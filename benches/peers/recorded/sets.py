@@ -7,12 +7,12 @@ In: a file of sets, a folder of records, and one of tokenizers. Out: by name, a 
 import argparse
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.tools.evaluation.replayed import Source
+from coordgen_rs.tools.evaluation.replayed import Source, tokenized
 from coordgen_rs.tools.replay.templates import TEMPLATES
 
 KNOWN = Path(__file__).with_name("sets.toml")
@@ -51,16 +51,28 @@ def read_sets(path=KNOWN):
         SetsError: It is no such file.
     """
     try:
-        with path.open("rb") as stream:
-            lines = tomllib.load(stream)["sets"]
-        sets = [RecordSet(name, **fields) for name, fields in lines.items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SetsError(f"{path} is no file of record sets: {error}") from error
-    for one in sets:
-        if one.template not in TEMPLATES:
-            known = ", ".join(TEMPLATES)
-            raise SetsError(f"{path}: {one.name} has no template of {known}: {one.template!r}")
-    return sets
+        lines = tomllib.loads(path.read_text("utf-8")).get("sets")
+    except OSError as error:
+        raise SetsError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SetsError(f"{path} is not TOML: {error}") from error
+    if not isinstance(lines, dict) or not lines:
+        raise SetsError(f"{path} lists no sets: it has no table [sets]")
+    return [_read_set(f"{path}: {name}", name, line) for name, line in lines.items()]
+
+
+def _read_set(where, name, line):
+    known = [one.name for one in fields(RecordSet)[1:]]
+    if not isinstance(line, dict) or not all(isinstance(value, str) for value in line.values()):
+        raise SetsError(f"{where} must be a table of words: {', '.join(known)}")
+    if unknown := line.keys() - set(known):
+        raise SetsError(f"{where} has an unknown key {sorted(unknown)[0]!r}; there are {known}")
+    if missing := [key for key in known[:-1] if key not in line]:
+        raise SetsError(f"{where} has no {missing[0]!r}")
+    if line["template"] not in TEMPLATES:
+        templates = ", ".join(TEMPLATES)
+        raise SetsError(f"{where} has the template {line['template']!r}; there are {templates}")
+    return RecordSet(name, **line)
 
 
 def add_options(parser: argparse.ArgumentParser):
@@ -86,9 +98,11 @@ def chosen_sources(options):
     """The sources that the options choose, by the names of their sets.
 
     Raises:
-        OptionError: No set is there.
+        OptionError: No set is there, or the records of one cannot be read.
         SetsError: The file of sets cannot be used.
     """
+    if not options.data.is_dir():
+        raise OptionError(f"--data: there is no folder {options.data}")
     beside = options.data / "tokenizers", options.data.absolute().parent / "tokenizers"
     tokenizers = options.tokenizers or next(filter(Path.is_dir, beside), beside[0])
     how = {"limit": options.limit, "half": _HALVES[options.half]}
@@ -97,5 +111,12 @@ def chosen_sources(options):
     }
     sources = {name: source for name, source in found.items() if source is not None}
     if not sources:
-        raise OptionError(f"none of the sets of {options.sets} is in {options.data}")
+        raise OptionError(
+            f"nothing to replay: no set of {options.sets} has its records and tokenizer"
+        )
+    for name, source in sources.items():  # once, before each cell would fail
+        try:
+            tokenized(source)
+        except (CoordgenError, OSError) as error:
+            raise OptionError(f"{name}: {error}") from error
     return sources

@@ -5,10 +5,14 @@ one. llama-cpp-python's `LlamaPromptLookupDecoding` is the same rule, the first 
 tokens, and is not measured again. Needs the packages `transformers` and `torch`.
 """
 
+from importlib import metadata
+
 import numpy as np
 
 PACKAGE = "transformers"
 NAME = "transformers prompt lookup"
+_LONGEST = 1 << 20
+"""Its longest text; none of ours comes near."""
 
 
 class TransformersLookup:
@@ -28,21 +32,25 @@ class TransformersLookup:
         self._generator = candidate_generator.PromptLookupCandidateGenerator
 
     def begin(self, prompt):
-        """It keeps nothing."""
+        """Same as in `Rule`."""
+        self._text = self._torch.from_numpy(prompt.astype(np.int64))[None]
+        self._lookup = None
 
     def propose(self, text, budget):
         """Same as in `Rule`."""
-        lookup = self._generator(
-            num_output_tokens=budget,
-            max_matching_ngram_size=self._most,
-            max_length=len(text) + budget + 1,
-        )
-        whole = self._torch.from_numpy(text.astype(np.int64))[None]
-        drafted = lookup.get_candidates(whole)[0][0, len(text) :].tolist()
+        if self._lookup is None:
+            self._lookup = self._generator(
+                num_output_tokens=budget,
+                max_matching_ngram_size=self._most,
+                max_length=_LONGEST,
+            )
+        drafted = self._lookup.get_candidates(self._text)[0][0, len(text) :].tolist()
         return drafted, range(-1, len(drafted) - 1)
 
     def accept(self, new_tokens):
-        """It keeps nothing."""
+        """Same as in `Rule`; the text is copied, as `generate` does."""
+        new = self._torch.from_numpy(new_tokens.astype(np.int64))[None]
+        self._text = self._torch.cat((self._text, new), dim=1)
 
     def end(self):
         """It keeps nothing."""
@@ -50,6 +58,11 @@ class TransformersLookup:
     def memory_bytes(self):
         """It keeps nothing."""
         return 0
+
+
+def version():
+    """What is called, with its version."""
+    return f"{PACKAGE} {metadata.version(PACKAGE)}"
 
 
 def open_rule():

@@ -2,7 +2,7 @@
 
 In: the text so far. Out: a chain, by the function that vLLM compiles with numba: what followed the
 first occurrence of the longest n-gram within bounds. Only that module of the package is loaded,
-from `build/peers/vllm`, where `make table` puts it: the package itself takes gigabytes. Needs the
+from `build/peers`, where `make table` puts it: the package itself takes gigabytes. Needs the
 package `numba`.
 """
 
@@ -19,7 +19,7 @@ PINNED = (
     "sha256:ad44bdad85566b1532aa95066d6c92a5f6715867efe7df9cf2178f182af814c6",
 )
 """The version that `make table` builds a part of, and the hash of its file."""
-BUILT = Path(__file__).resolve().parents[3] / "build" / "peers" / "vllm" / "ngram_proposer.py"
+BUILT = Path(__file__).resolve().parents[3] / "build" / "peers" / f"{PINNED[0]}.py"
 _LONGEST = 1 << 20
 """Its longest text; none of ours comes near."""
 
@@ -55,6 +55,11 @@ class VllmNgram:
     def memory_bytes(self):
         """It keeps nothing."""
         return 0
+
+
+def version():
+    """What is called, with its version."""
+    return f"the n-gram proposer of {PINNED[0]}"
 
 
 def _module():

@@ -34,7 +34,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], *, num_words
         rows: One cell per column.
         num_words: Columns of words; the others are figures.
     """
-    lines = [list(columns), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    lines = [[cell.replace("|", r"\|") for cell in row] for row in (columns, *rows)]
     widths = [max(3, *map(len, cells)) for cells in zip(*lines, strict=True)]
     rule = ["-" * width for width in widths[:num_words]]
     lines.insert(1, rule + [f"{'-' * (width - 1)}:" for width in widths[num_words:]])

@@ -21,7 +21,12 @@ from recorded.rule import accepted_tokens, replay_rule
 
 @pytest.fixture
 def no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("onnxruntime_genai", "arctic_inference", "transformers", "torch"):
+    for package in (
+        "onnxruntime_genai",
+        "arctic_inference.suffix_decoding",
+        "transformers",
+        "torch",
+    ):
         monkeypatch.setitem(sys.modules, package, None)
 
 

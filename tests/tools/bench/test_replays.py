@@ -84,7 +84,7 @@ def test_every_step_ends_in_one_way():
 
 
 def test_the_command_prints_a_table_a_set_and_names_what_is_absent(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "arctic_inference", None)
+    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)
     words = ["a", "b", "c", "d", "[UNK]"]
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = HuggingFaceTokenizer(WordLevel(vocabulary, unk_token="[UNK]"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.commands import ray_option, table_option
 from coordgen_rs.tools.evaluation.replayed import Replayed, Source
@@ -57,7 +58,7 @@ def add_arguments(parser: Parser) -> None:
         ).help("compact or canonical; default compact"),
         option.count("--limit N").help("only the first N records"),
         option.count("--half H", least=0, most=1).help(
-            "of these, only every other one, from the first (0) or the second (1) on"
+            "behind --limit: only every other record, from the first (0) or the second (1) on"
         ),
         shared.JSON,
         table_option.TABLE,
@@ -119,7 +120,7 @@ def _table(figures: dict[str, Any]) -> str:
         f"{figures['drafter']}, {figures['budget']} draft tokens: "
         f"{figures['tokens']} tokens of {figures['records']} records in {figures['steps']} steps",
         f"tokens_per_step  {figures['tokens_per_step']:.3f}",
-        *(f"  {task:14} {value:.3f}" for task, value in figures["per_task"].items()),
+        *(f"  {printable(task):14} {value:.3f}" for task, value in figures["per_task"].items()),
         f"rows_per_token   {figures['rows_per_token']:.3f}",
         *(
             f"{call} p50 / p99  {figures[f'{call}_us']['p50']} / {figures[f'{call}_us']['p99']} us"

@@ -62,9 +62,11 @@ def read_records(
                 raise RecordsError(f"{path}, line {number}: {_cause(error)}") from error
     except JsonTextError as error:
         raise RecordsError(str(error)) from error
+    if not records:
+        raise RecordsError(f"{path}: no records")
     chosen = records if half is None else records[half::2]
     if not chosen:
-        raise RecordsError(f"{path}: no records")
+        raise RecordsError(f"{path}: no record in half {half} of {len(records)}")
     return chosen
 
 
