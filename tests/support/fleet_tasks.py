@@ -49,6 +49,13 @@ def die(argument: int) -> int:
     return argument
 
 
+def wait_for_ever(directory: str) -> int:
+    """Say who waits, by the name of a file."""
+    Path(directory, f"{os.getpid()}.pid").touch()
+    while True:
+        signal.pause()
+
+
 def refuse(argument: int) -> int:
     raise HistoryError(f"number {argument} is wrong")
 

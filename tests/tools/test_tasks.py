@@ -1,6 +1,9 @@
 """Calls here and on Ray: the same results, whatever becomes of the workers."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,39 @@ def test_calls_run_side_by_side_with_the_same_results():
 def test_an_error_of_a_process_is_raised_as_it_is():
     with pytest.raises(HistoryError, match="number 7 is wrong"):
         list(Processes(2).run(refuse, [7, 7]))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+def test_no_process_outlives_its_parent(how, tmp_path):
+    script = (
+        "from pathlib import Path; from coordgen_rs.tools.tasks import Processes\n"
+        "from fleet_tasks import wait_for_ever\n"
+        "if __name__ == '__main__':\n"
+        f"    list(Processes(2).run(wait_for_ever, [{str(tmp_path)!r}] * 2))\n"
+    )
+    (tmp_path / "run.py").write_text(script)
+    support = str(Path(fleet_tasks.__file__).parent)
+    begun = subprocess.Popen(
+        [sys.executable, tmp_path / "run.py"],
+        env=os.environ | {"PYTHONPATH": support},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(workers := list(tmp_path.glob("*.pid"))) < 2:
+        assert begun.poll() is None
+    begun.send_signal(how)
+    said = begun.communicate(timeout=120)[1]
+    for worker in workers:
+        while is_running(int(worker.stem)):
+            pass
+    assert said.count("Traceback") == (how == signal.SIGINT), "the parent's own"
+
+
+def is_running(process_id):
+    try:
+        return " Z" not in Path(f"/proc/{process_id}/stat").read_text().partition(")")[2][:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_killed_process_is_told():

@@ -7,11 +7,14 @@ where a worker was killed.
 
 import logging
 import multiprocessing
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from signal import SIG_DFL, SIGINT, signal
+from contextlib import contextmanager
+from signal import SIG_IGN, SIGINT, signal
+from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from coordgen_rs.errors import CoordgenError, OptionError
@@ -73,20 +76,42 @@ class Processes:
         Raises:
             TaskLostError: A process was killed.
         """
-        pool = ProcessPoolExecutor(
-            self._num_at_once,
-            multiprocessing.get_context("spawn"),
-            initializer=signal,
-            initargs=(SIGINT, SIG_DFL),  # an interrupt ends them without a word
-        )
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(self._num_at_once, context, initializer=_end_with_parent)
+        before = set(multiprocessing.active_children())
         try:
-            calls = {pool.submit(call, one): index for index, one in enumerate(arguments)}
+            with _without_interrupts():  # nor do they hear one, who are begun now
+                calls = {pool.submit(call, one): index for index, one in enumerate(arguments)}
             for ended in as_completed(calls):
                 yield calls[ended], ended.result()
         except BrokenProcessPool as error:
-            raise TaskLostError("a process was killed, perhaps for want of memory") from error
+            raise TaskLostError("a process was killed, or ran out of memory") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C is left to the caller, who may only wait a moment for it."""
+    before = signal(SIGINT, SIG_IGN)
+    try:
+        yield
+    finally:
+        signal(SIGINT, before)
+
+
+def _end_with_parent() -> None:
+    """Called in a new process: it ends when its parent does, however that ends."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 class RayTasks:
