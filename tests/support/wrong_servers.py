@@ -21,10 +21,11 @@ class Answerer:
         fault: One of the names in `test_wrong_servers.py`; None for a server that is right.
         owner: What it says it is.
         has_drafts: Whether it drafts where it is not told otherwise.
+        model: What it lists.
     """
 
-    def __init__(self, fault=None, owner="coordgen", has_drafts=True):
-        self.fault, self.owner, self.has_drafts = fault, owner, has_drafts
+    def __init__(self, fault=None, owner="coordgen", has_drafts=True, model="fake"):
+        self.fault, self.owner, self.has_drafts, self.model = fault, owner, has_drafts, model
         self.draws, self.num_calls, self.num_asked = random.Random(7), 0, 0
         self.num_looks = 0
         self.ended = threading.Event()
@@ -44,6 +45,10 @@ class Answerer:
         digest = hashlib.sha256(f"{asked}{seed}".encode()).digest()
         own = random.Random(digest)
         tokens = [own.choice(WORDS) for _ in range(body["max_tokens"])]
+        if self.fault == "says nothing":
+            return [], []
+        if self.fault == "plain fails" and body.get("stream"):
+            tokens[3] = "?"
         if self.fault == "one token in a thousand" and drafts:
             tokens = ["?" if self.draws.random() < 0.001 else token for token in tokens]
         if self.fault == "noise" and self.draws.random() < 0.5:
@@ -59,7 +64,10 @@ class Answerer:
         return [], [call]
 
     def figures(self, body, num):
+        num = 10**400 if self.fault == "huge figures" else num
         told = {"usage": {"completion_tokens": num}, "system_fingerprint": "fake-1"}
+        if self.fault == "tells nothing":
+            return told
         if self.drafts(body) or self.fault == "drafts stay on":
             told["timings"] = {"draft_n": 9, "draft_n_accepted": 4}
         return told
@@ -123,18 +131,25 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(b'{"error": {"message": "Loading model"}}', status=503)
         is_loading = answerer.fault == "loading" and answerer.num_looks < 3
         state = "loading" if is_loading or answerer.fault == "never loaded" else "ready"
-        listed = {"data": [{"id": "fake", "owned_by": answerer.owner, "state": state}]}
+        listed = {"data": [{"id": answerer.model, "owned_by": answerer.owner, "state": state}]}
         return self._send(json.dumps(listed if self.path == "/v1/models" else {}).encode())
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         answerer = self.server.answerer
         hostile = getattr(self, f"_{answerer.fault}".replace(" ", "_"), None)
+        if answerer.fault == "plain fails" and not answerer.drafts(body):
+            hostile = self._status_500
         if hostile is not None:
             hostile(body)
         elif body.get("stream"):
             events = [json.dumps(event) for event in answerer.events(body)]
-            self._send("".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode())
+            text = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
+            if answerer.fault == "byte order mark":
+                text = f"\ufeff{text}"
+            if answerer.fault == "carriage returns":
+                text = text.replace("\n", "\r")
+            self._send(text.encode())
         else:
             self._send(json.dumps(answerer.whole(body)).encode())
 
@@ -207,6 +222,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _not_http(self, body):
         self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
         self.close_connection = True
+
+    def _redirect(self, body):
+        self.send_response(302)
+        self.send_header("Location", f"http://127.0.0.1{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _no_end(self, body):
         self._send(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')

@@ -1,6 +1,7 @@
 """`coordgen verify` on servers that are wrong on purpose: each fault is found, none is invented."""
 
 import json
+import re
 import socket
 
 import pytest
@@ -20,7 +21,8 @@ HOSTILE = {
     "bad utf8": ("not UTF-8: byte 0xff at 0", "not UTF-8: byte 0xff at 23"),
     "status 500": ("status 500: out of", "status 500: out of"),
     "no json": (_EVENTS, "not valid JSON"),
-    "deep json": ("without a finish_reason", "more than 100 lists"),
+    "deep json": (_EVENTS, "more than 100 lists"),
+    "redirect": ("302: it redirects to http://", "302: it redirects to http://"),
     "endless": ("longer than 1,000,000 bytes", "longer than 1,000,000 bytes"),
     "slow drip": (_SLOW, _SLOW),
     "slow head": (_SLOW, _SLOW),
@@ -112,9 +114,66 @@ def test_drafts_that_stay_on_are_not_taken_for_plain_decoding(report, fault, opt
 def test_an_unknown_server_needs_another_that_is_plain(report):
     with answering(owner="someone") as url, answering(has_drafts=False) as plain:
         assert report(url, *SHORT, code=3)["verdict"] == "not compared"
-        assert report(url, *SHORT, "--plain-url", url, code=3)["without_drafts"]["num_drafted"]
+        with answering(owner="someone") as drafting:
+            told = report(url, *SHORT, "--plain-url", drafting, code=3)
+            assert told["without_drafts"]["num_drafted"]
         told = report(url, *SHORT, "--plain-url", plain, code=0)
     assert (told["plain"]["url"], told["verdict"]) == (f"{plain}/v1", "exact")
+
+
+@pytest.mark.parametrize(
+    ("fault", "options"), [("tells nothing", ()), (None, ("--plain-fields", '{"a": 1}'))]
+)
+def test_one_server_is_exact_only_if_it_shows_that_drafts_were_switched(coordgen, fault, options):
+    drafts = {"has_drafts": fault is not None, "owner": "coordgen"}
+    with answering(fault, **drafts) as url:
+        printed = coordgen("verify", url, *SHORT, *options, code=3)
+    assert "no verdict on drafts" in printed.out
+
+
+def test_of_two_servers_it_is_believed_that_one_has_no_drafts(coordgen):
+    with answering("tells nothing") as url, answering("tells nothing") as plain:
+        printed = coordgen("verify", url, *SHORT, "--plain-url", plain, code=0)
+        said = coordgen("verify", url, *SHORT, "--plain-url", url, code=2)
+    assert "neither server tells its drafts: that only one had some is believed" in printed.out
+    assert "--plain-url is URL itself" in said.err
+
+
+def test_empty_answers_are_no_evidence(coordgen):
+    with answering("says nothing") as url:
+        printed = coordgen("verify", url, "--only", "chat", "--seeds", "none", code=4)
+    assert "no answer says anything" in printed.out
+
+
+def test_a_failure_does_not_hide_a_difference_that_is_known_already(report):
+    with answering("plain fails") as url:
+        told = report(url, *SHORT, "--only", "chat", "--seeds", "none", code=1)
+    (finding,) = told["findings"]
+    assert finding["status"] == "differs"
+    assert finding["way"] == "with drafts, streamed"
+    assert "status 500" in finding["why"]
+
+
+@pytest.mark.parametrize("fault", ["byte order mark", "carriage returns"])
+def test_streams_in_other_legal_forms_are_read(report, fault):
+    with answering(fault) as url:
+        assert report(url, "--only", "chat", "--seeds", "none", code=0)["verdict"] == "exact"
+
+
+def test_figures_out_of_bounds_are_left_out(report):
+    with answering("huge figures") as url:
+        told = report(url, *SHORT, "--seeds", "none", code=0)
+    assert told["with_drafts"]["tokens_per_s"] is None
+
+
+def test_markdown_holds_nothing_live_of_what_a_server_says(coordgen):
+    name = "![x](http://example.org/p.png) <img src=x> @someone ```"
+    with answering(model=name) as url:
+        printed = coordgen("verify", url, *SHORT, "--markdown", code=0)
+    fenced = re.findall(r"```text\n(.*?)\n```", printed.out, flags=re.DOTALL)
+    assert "![x]" in fenced[0]
+    assert printed.out.count("![x]") == 1
+    assert "```\n" not in fenced[0]
 
 
 @pytest.mark.parametrize("form", ["streamed", "whole"])
@@ -156,7 +215,7 @@ def test_a_server_that_is_loading_its_model_is_waited_for(report, fault):
 def test_a_server_that_never_ends_loading_gets_a_report(coordgen):
     with answering("never loaded") as url:
         printed = coordgen("verify", url, "--timeout", "0.3", code=4)
-    assert "it is still loading its model after 0.3 s" in printed.out
+    assert "after 0.3 s it still says: the model is being loaded" in printed.out
 
 
 def test_a_server_that_is_not_there_gets_a_report(coordgen):

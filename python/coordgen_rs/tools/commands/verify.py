@@ -182,6 +182,8 @@ def _plain(
     if options.plain_url is not None:
         key, timeout_s = options.plain_api_key, options.timeout
         address = parse_address("--plain-url", options.plain_url, key, timeout_s)
+        if address.shown == server.address.shown:
+            raise OptionError("--plain-url is URL itself: for one server there is --plain-fields")
         plain = find_server(address, options.name)
         return plain, f"{plain.kind} {plain.version or ''} at {address.shown}".replace("  ", " ")
     if options.model is not None:

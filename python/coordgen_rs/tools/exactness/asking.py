@@ -13,6 +13,7 @@ from typing import Any, Literal
 from coordgen_rs.tools.exactness.connection import (
     Address,
     AnswerError,
+    Incoming,
     RefusedError,
     asked,
 )
@@ -92,7 +93,7 @@ class Server:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         begun = time.monotonic()
         with asked(self.address, f"{self.address.base}/{question.path}", _json(body)) as incoming:
-            _check(incoming.status, incoming.pieces)
+            _check(incoming)
             return (streamed if form == "streamed" else whole)(incoming.pieces, begun)
 
     def gap_at(self, question: Question, at: int) -> float | None:
@@ -110,7 +111,9 @@ class Server:
         body = dict(question.body) | Sampling().fields() | dict(self.fields) | wanted
         if self.model is not None:
             body["model"] = self.model
-        with suppress(AnswerError, LookupError, TypeError, AttributeError, ValueError):
+        with suppress(
+            AnswerError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError
+        ):
             told = _told(self.address, f"{self.address.base}/{question.path}", _json(body))
             end = 0
             for token, likely in _likelihoods(told["choices"][0]["logprobs"]):
@@ -143,12 +146,11 @@ def find_server(address: Address, model: str | None) -> Server:
     """
     kind, end = "unknown", time.monotonic() + address.timeout_s
     try:
-        listed, header = _listed(address)
-        while listed is None or (listed and listed[0].get("state") == "loading"):
+        while isinstance(found := _listed(address), str):
             if time.monotonic() > end:
-                raise AnswerError(f"it is still loading its model after {address.timeout_s:g} s")
+                raise AnswerError(f"after {address.timeout_s:g} s it still says: {found}")
             time.sleep(_PAUSE_S)
-            listed, header = _listed(address)
+        listed, header = found
     except AnswerError as error:
         raise AnswerError(f"{address.shown}: {error}") from error
     for one in listed[:1]:
@@ -159,8 +161,8 @@ def find_server(address: Address, model: str | None) -> Server:
     return Server(address, model, kind, version, _ALONE.get(kind, {}))
 
 
-def _listed(address: Address) -> tuple[list[dict[str, Any]] | None, str]:
-    """The models that a server lists, None while it is unavailable, and its name for itself.
+def _listed(address: Address) -> tuple[list[dict[str, Any]], str] | str:
+    """The models that a server lists and its name for itself; or why it is not ready yet.
 
     Raises:
         AnswerError: It cannot be reached, or does not answer.
@@ -168,14 +170,16 @@ def _listed(address: Address) -> tuple[list[dict[str, Any]] | None, str]:
     with asked(address, f"{address.base}/models", None) as incoming:
         content = b"".join(incoming.pieces)
     if incoming.status == _UNAVAILABLE:
-        return None, incoming.server
+        return _status(incoming, content)
     if incoming.status in _NOT_THE_REQUEST or incoming.status >= 500:
-        raise AnswerError(_status(incoming.status, content))
+        raise AnswerError(_status(incoming, content))
     if incoming.status != 200:
         return [], incoming.server
     data = object_of(content, "the list of models").get("data")
-    listed = data if isinstance(data, list) else []
-    return [one for one in listed if isinstance(one, dict)], incoming.server
+    listed = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+    if any(one.get("state") == "loading" for one in listed[:1]):
+        return "the model is being loaded"
+    return listed, incoming.server
 
 
 def _version(address: Address, kind: str, listed: list[dict[str, Any]]) -> str | None:
@@ -197,28 +201,33 @@ def _told(address: Address, path: str, body: bytes | None) -> dict[str, Any]:
     with asked(address, path, body) as incoming:
         content = b"".join(incoming.pieces)
         if incoming.status != 200:
-            raise AnswerError(_status(incoming.status, content))
+            raise AnswerError(_status(incoming, content))
         return object_of(content, "the answer")
 
 
-def _check(status: int, pieces: Iterator[bytes]) -> None:
+def _check(incoming: Incoming) -> None:
     """Refuse a status that says that there is no answer.
 
     Raises:
         AnswerError: It is not 200; a `RefusedError` where the request is at fault.
     """
+    status = incoming.status
     if status == 200:
         return
     is_refusal = 400 <= status < 500 and status not in _NOT_THE_REQUEST
-    raise (RefusedError if is_refusal else AnswerError)(_status(status, b"".join(pieces)))
+    error = RefusedError if is_refusal else AnswerError
+    raise error(_status(incoming, b"".join(incoming.pieces)))
 
 
-def _status(status: int, content: bytes) -> str:
+def _status(incoming: Incoming, content: bytes) -> str:
+    if incoming.location is not None:
+        to = incoming.location[:_SHOWN]
+        return f"status {incoming.status}: it redirects to {to}, which is not followed"
     said: object = content.decode(errors="replace")
     with suppress(AnswerError):
         error = object_of(content, "it").get("error")
         said = error.get("message") if isinstance(error, dict) else error
-    return f"status {status}: {str(said)[:_SHOWN]}"
+    return f"status {incoming.status}: {str(said)[:_SHOWN]}"
 
 
 def _json(body: Mapping[str, Any]) -> bytes:

@@ -88,11 +88,13 @@ class Incoming:
     Attributes:
         status: Of HTTP.
         server: The header `Server`; may be empty.
+        location: The header `Location` of a redirect; None elsewhere.
         pieces: The bytes of the body as they come. Raises AnswerError.
     """
 
     status: int
     server: str
+    location: str | None
     pieces: Iterator[bytes]
 
 
@@ -126,7 +128,9 @@ def asked(address: Address, path: str, body: bytes | None) -> Iterator[Incoming]
             connection.request("GET" if body is None else "POST", path, body, headers)
             response = connection.getresponse()
             server = response.headers.get("Server", "")
-            yield Incoming(response.status, server, _pieces(response))
+            is_redirect = 300 <= response.status < 400
+            location = response.headers.get("Location") if is_redirect else None
+            yield Incoming(response.status, server, location, _pieces(response))
     except TimeoutError as error:
         raise AnswerError(f"no end of the answer within {address.timeout_s:g} s") from error
     except http.client.HTTPException as error:

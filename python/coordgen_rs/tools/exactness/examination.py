@@ -147,13 +147,15 @@ def _examined(
         return True
 
     if not ask(ways, question.times * effort.rounds):
-        if finding.status == "refused" and finding.replies:
-            finding.status = "failed"  # it took the same question in another way
-        return finding
-    if not _is_uniform(finding.replies):
-        failed, kept = not ask(ways, effort.repeats), finding
-        if failed:  # what is known already is more than that it failed then
-            kept.status, kept.way, kept.why = "exact", None, None
+        if not finding.replies or _is_uniform(finding.replies):
+            if finding.replies and finding.status == "refused":
+                finding.status = "failed"  # it took the same question in another way
+            return finding
+        # What is known already is more than that it failed then.
+        finding.expected = next(way for way in ways if way in finding.replies)
+        finding.way = None
+    elif not _is_uniform(finding.replies) and not ask(ways, effort.repeats):
+        finding.status, finding.way, finding.why = "exact", None, None
     _judge(finding)
     if finding.difference and finding.difference.part == "content" and sampling.seed is None:
         finding.gap = sides[ways[0].drafts].gap_at(question, finding.difference.at)

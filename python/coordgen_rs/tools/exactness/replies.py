@@ -4,6 +4,7 @@ In: the bytes of a body as they come. Out: a `Reply`, or an `AnswerError` that s
 with them. Identifiers and times that differ from answer to answer are left out of what is compared.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,14 @@ from typing import Any
 from coordgen_rs.errors import arguments
 from coordgen_rs.files.json_text import JsonTextError, parse_json
 from coordgen_rs.tools.exactness.connection import AnswerError
+
+_FEWEST_TIMED = 8
+"""Tokens of an answer below which its rate says nothing."""
+_MOST_COUNTED = 1 << 53
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OTHER_FIELDS = (b":", b"event", b"id", b"retry")
+"""How lines of a stream begin that hold no data."""
+_LINE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,11 @@ class Said:
             found[f"name of tool call {number}"] = name
             found[f"arguments of tool call {number}"] = given
         return found | {"finish reason": str(self.finish_reason)}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compare but how it ends."""
+        return not (self.content or self.reasoning or self.calls)
 
     def fault(self) -> str | None:
         """What is wrong with it whatever other answers say: a tool call whose JSON is cut."""
@@ -78,7 +92,7 @@ class Reply:
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens a second behind the first text; None for a whole answer, or a very short one."""
-        if self.first_s is None or not self.num_tokens or self.num_tokens < 2:
+        if self.first_s is None or not self.num_tokens or self.num_tokens < _FEWEST_TIMED:
             return None
         seconds = self.total_s - self.first_s
         return (self.num_tokens - 1) / seconds if seconds > 0 else None
@@ -154,25 +168,30 @@ def _events(pieces: Iterable[bytes]) -> Iterator[bytes]:
         AnswerError: It is a page, or one object.
     """
     data: list[bytes] = []
-    for line in _lines(pieces):
+    for number, line in enumerate(_lines(pieces)):
+        if number == 0:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
         if line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
         elif not line and data:
             yield b"\n".join(data)
             data = []
-        elif line.startswith((b"{", b"<")):
+        elif line and not line.startswith(_OTHER_FIELDS):
             raise AnswerError(f"not a stream of events: {arguments.shown(line[:60])}")
     if data:
         yield b"\n".join(data)
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines that end with LF, CR or both, whatever stands at the end of a piece."""
     held = b""
     for piece in pieces:
-        *lines, held = (held + piece).split(b"\n")
-        yield from (line.removesuffix(b"\r") for line in lines)
-    if held:
-        yield held
+        *lines, held = _LINE_END.split(held + piece)
+        yield from lines
+    *lines, last = re.split(b"\r", held)  # none other is left
+    yield from lines
+    if last:
+        yield last
 
 
 @dataclass
@@ -273,7 +292,8 @@ def _drafts(told: dict[str, Any]) -> tuple[int | None, int | None]:
 def _count(told: Any, *names: str) -> int | None:
     for name in names:
         told = told.get(name) if isinstance(told, dict) else None
-    return told if isinstance(told, int) and not isinstance(told, bool) else None
+    is_count = isinstance(told, int) and not isinstance(told, bool) and 0 <= told < _MOST_COUNTED
+    return told if is_count else None
 
 
 def _choice(told: dict[str, Any], what: str) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from coordgen_rs.tools.exactness.verdict import Report, Speed, Verdict
 _VERDICTS: dict[Verdict, str] = {
     "exact": "exact: every answer was the same with and without drafts, streamed and whole",
     "differs": "differs: answers to the same question are not the same",
-    "noise": "no verdict: the server's own answers without drafts change from time to time",
-    "not compared": "no verdict on drafts: nothing here answered without them",
+    "noise": "no verdict: the server's answers to one question change from time to time",
+    "not compared": "no verdict on drafts: answers with them and without were not to be had",
     "failed": "failed: the server did not answer as it should",
     "interrupted": "interrupted: this is what was found until then",
 }
@@ -25,7 +25,7 @@ _SHOWN = 20
 
 def as_text(report: Report) -> str:
     """The report for a terminal."""
-    lines = [_VERDICTS[report.verdict], *_facts(report), ""]
+    lines = [_headline(report), *_facts(report), ""]
     lines += [f"{name:15} {text}" for name, text in _figures(report)]
     for finding in _told(report):
         lines += ["", *_finding(finding)]
@@ -34,7 +34,7 @@ def as_text(report: Report) -> str:
 
 def as_markdown(report: Report) -> str:
     """The report as one pastes it into an issue."""
-    lines = [f"**{_VERDICTS[report.verdict]}**", "", *(f"- {line}" for line in _facts(report)), ""]
+    lines = [f"**{_headline(report)}**", "", "```text", *_facts(report), "```", ""]
     lines += ["```sh", report.command, "```", "", "| side | figures |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in _figures(report)]
     for finding in _told(report):
@@ -43,25 +43,55 @@ def as_markdown(report: Report) -> str:
     return "\n".join([*lines, *_more(report)])
 
 
+def _headline(report: Report) -> str:
+    said = _VERDICTS[report.verdict]
+    num_refused = report.counts["refused"]
+    if report.verdict == "exact" and num_refused:
+        return f"{said}; {counted(num_refused, 'question')} refused"
+    return said
+
+
 def _facts(report: Report) -> list[str]:
     facts = []
     if report.server is not None:
         server, version = report.server, report.version
         what = f"{server.kind} {version or '(tells no version)'}"
-        facts.append(_safe(f"server: {what} at {server.address.shown}, model {server.model}"))
+        model = "no model listed" if server.model is None else f"model {server.model}"
+        facts.append(_safe(f"server: {what} at {server.address.shown}, {model}"))
+        if report.verdict == "failed" and server.model is None:
+            facts.append(
+                "it lists no models: the URL should be that of an API like OpenAI's, up to its /v1"
+            )
     facts.append(_safe(f"without drafts: {report.plain_is}"))
     if report.failure is not None:
         facts.append(_safe(report.failure))
-    if report.plain_drafted:
-        facts.append("the answers that should have no drafts have some: they are not switched off")
+    facts += _about_drafts(report)
+    if report.findings and report.failure is None and report.is_empty:
+        facts.append("no answer says anything")
     counts = ", ".join(f"{num} {status}" for status, num in report.counts.items()) or "none"
     facts.append(f"asked: {counted(len(report.findings), 'question')} of {report.total}: {counts}")
-    if report.speed(drafts=True).num_accepted == 0:
-        facts.append("no draft was accepted, so that drafts were hardly put to the test")
     return [
         *facts,
         f"by coordgen {package_version()}, Python {platform.python_version()}, {platform.system()}",
     ]
+
+
+def _about_drafts(report: Report) -> list[str]:
+    """What makes a comparison doubtful."""
+    if report.plain is None:
+        return []
+    speed = report.speed(drafts=True)
+    if report.plain_drafted:
+        return ["the answers that should have no drafts have some: they are not switched off"]
+    if speed.num_drafted == 0:
+        return ["the answers that should have drafts have none"]
+    if speed.num_drafted is None and report.is_one_server:
+        return ["the server does not tell its drafts, so whether they were switched is not known"]
+    if speed.num_drafted is None:
+        return ["neither server tells its drafts: that only one had some is believed"]
+    if not speed.num_accepted:
+        return ["no draft was accepted, so that drafts were hardly put to the test"]
+    return []
 
 
 def _figures(report: Report) -> list[tuple[str, str]]:

@@ -87,11 +87,36 @@ class Report:
             return "differs"
         if self.is_interrupted:
             return "interrupted"
-        if self.failure is not None or counts["failed"] or not counts.keys() - {"refused"}:
+        if self.failure is not None or counts["failed"] or self.is_empty:
             return "failed"
         if counts["noise"]:
             return "noise"
-        return "exact" if self.plain is not None and self.plain_drafted == 0 else "not compared"
+        return "exact" if self.are_compared else "not compared"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no answer says anything."""
+        replies = (reply for drafts in (True, False) for reply in self._replies(drafts=drafts))
+        return all(reply.said.is_empty for reply in replies)
+
+    @property
+    def is_one_server(self) -> bool:
+        """Whether the same server is asked with and without drafts."""
+        if self.server is None or self.plain is None:
+            return False
+        return self.server.address.shown == self.plain.address.shown
+
+    @property
+    def are_compared(self) -> bool:
+        """Whether one side had drafts and the other had none, as far as they tell.
+
+        Of two servers it is believed; one that is told to leave drafts out has to show that it
+        makes any.
+        """
+        drafted = self.speed(drafts=True).num_drafted
+        if self.plain is None or self.plain_drafted or drafted == 0:
+            return False
+        return bool(drafted) or not self.is_one_server
 
     @property
     def exit_code(self) -> int:
