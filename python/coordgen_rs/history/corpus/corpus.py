@@ -45,7 +45,7 @@ class Corpus:
     documents of a history.
 
     Disk: 8.3 to 11 bytes per token, twice that while segments are merged. Memory: while documents
-    are added or removed, 16 bytes for each token of the longest segment, 320 MB at most; in
+    are added or removed, 21 bytes for each token of the longest segment, 420 MB at most; in
     processes that draft from them, what they read, at most as much as on disk.
 
     Args:

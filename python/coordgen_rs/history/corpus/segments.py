@@ -14,7 +14,7 @@ from pathlib import Path
 from coordgen_rs.files.unfinished import remove_abandoned
 
 MOST_TOKENS = 20_000_000
-"""Most tokens of a segment: sorting takes 16 bytes of memory each."""
+"""Most tokens of a segment: sorting takes about 21 bytes of memory each."""
 
 _FEW = 1 << 18
 """Segments of fewer tokens are sorted in no time, and count as equally long."""
