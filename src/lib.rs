@@ -109,7 +109,8 @@
 //!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`ResumedCopy`], a copy behind a
 //!   mismatch; [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
 //!   comparison.
-//! - [`history`]: [`History`], finished requests as two sources, and those of many machines as a third;
+//! - [`history`]: [`History`], finished requests as two sources, those of many machines as a third, and the
+//!   documents of a corpus as a fourth;
 //!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
 //!   [`format`](draft::sources::history::format), its file,
 //!   [`gather`](draft::sources::history::gather), an index of documents that lie in files,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
+    from coordgen_rs.history.corpus.corpus import Corpus
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span, Stream
@@ -66,6 +67,7 @@ __all__ = [
     "Answer",
     "Bundle",
     "CoordgenError",
+    "Corpus",
     "Dialogue",
     "DraftModel",
     "Drafter",
@@ -110,6 +112,7 @@ _MODULES = {
     "Answer": "model.answer",
     "Bundle": "bundle.directory",
     "CoordgenError": "errors",
+    "Corpus": "history.corpus.corpus",
     "Dialogue": "model.dialogue",
     "DraftModel": "drafting.draft_model",
     "Drafter": "_core",

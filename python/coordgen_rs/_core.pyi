@@ -437,7 +437,8 @@ class Drafter:
             depend on its path alone).
         end_token_ids: Tokens that end an answer.
         history: Finished requests to draft from; adds the sources "history" (its index),
-            "recent" (what the index does not cover yet) and, above one, "fleet" (its index).
+            "recent" (what the index does not cover yet) and, above such, "fleet" (its index) and
+            "corpus" (its documents).
         lookup_table: The table that "lookup-table" reads and updates; a new one by default.
         model_draft: What "draft-model" proposes: a draft model's tree.
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
@@ -1057,12 +1058,15 @@ class SharedHistory:
     Args:
         vocab_size: Number of ids in the vocabulary.
         fleet: Whether it stands above a fleet's index, which may be opened later, and again.
+        corpus: Whether it stands above a corpus, which may be opened later, and again.
     """
 
     TERMINATOR: ClassVar[int]
     """Closes each document of an index; no vocabulary holds it."""
 
-    def __new__(cls, vocab_size: int, *, fleet: bool = False) -> SharedHistory: ...
+    def __new__(
+        cls, vocab_size: int, *, fleet: bool = False, corpus: bool = False
+    ) -> SharedHistory: ...
     def remember(self, token_ids: NDArray[np.uint32], number: int | None = None) -> None:
         """Append a finished request.
 
@@ -1096,6 +1100,28 @@ class SharedHistory:
             OptionError: `key` has not 32 bytes.
         """
 
+    def open_corpus(self, paths: Sequence[str | PathLike[str]], key: bytes) -> None:
+        """Open the segments of a corpus in place of those before; what is open stays open.
+
+        A request that runs drafts on from those before. A path always stands for the same file.
+        Costs a thousandth of each file that is new.
+
+        Raises:
+            HistoryIndexError: A segment is absent, damaged, or of another version, key or
+                vocabulary, or all have 2^32 tokens; then everything stays as it is.
+            OptionError: `key` has not 32 bytes.
+        """
+
+    @staticmethod
+    def is_whole_index(path: str | PathLike[str], key: bytes) -> bool:
+        """Whether the file at `path` is an index with that key, and no part of it is damaged.
+
+        Reads the whole file, without the interpreter's lock.
+
+        Raises:
+            OptionError: `key` has not 32 bytes.
+        """
+
     @staticmethod
     def write_gathered_index(
         path: str | PathLike[str],
@@ -1103,11 +1129,12 @@ class SharedHistory:
         places: Sequence[tuple[int, int, int]],
         vocab_size: int,
         key: bytes,
+        *,
+        private: bool = False,
     ) -> int:
         """Sort documents that lie in files, and replace the index at `path` by theirs.
 
-        Linear time, without the interpreter's lock; 16 bytes of memory per token. Others than its
-        owner may read the file, as far as the process's mask lets them.
+        Linear time, without the interpreter's lock; 16 bytes of memory per token.
 
         Args:
             path: The file.
@@ -1115,6 +1142,7 @@ class SharedHistory:
             places: Of each document the index of its file, its first byte there, and its tokens.
             vocab_size: Number of ids in the vocabulary.
             key: 32 bytes that opening must name again.
+            private: Whether only its owner may read the file, else whom the process's mask lets.
 
         Returns:
             The byte of the file at which the documents begin, in their order, a terminator of 4
@@ -1134,7 +1162,7 @@ class SharedHistory:
         vocab_size: int,
         covers: int,
         key: bytes,
-    ) -> None:
+    ) -> int:
         """Sort documents, and replace the index at `path` by theirs.
 
         Linear time, without the interpreter's lock; 16 bytes of memory per token.
@@ -1145,6 +1173,9 @@ class SharedHistory:
             vocab_size: Number of ids in the vocabulary.
             covers: Number of the last document.
             key: 32 bytes that opening must name again.
+
+        Returns:
+            The byte of the file at which the documents begin.
 
         Raises:
             HistoryIndexError: The file cannot be written; the one before is still there.
@@ -1160,7 +1191,7 @@ class SharedHistory:
         """
 
     def clear(self) -> None:
-        """Forget the index and all documents; a fleet's index stays."""
+        """Forget the index and all documents; a fleet's index and a corpus stay."""
 
     @property
     def vocab_size(self) -> int:
@@ -1181,6 +1212,14 @@ class SharedHistory:
     @property
     def num_fleet_tokens(self) -> int:
         """Tokens of the fleet's index, one more for each document; 0 without one."""
+
+    @property
+    def is_corpus_damaged(self) -> bool:
+        """Whether a damaged part of the corpus was read; that segment drafts nothing any more."""
+
+    @property
+    def num_corpus_tokens(self) -> int:
+        """Tokens of the corpus, one more for each piece of a document; 0 without one."""
 
     @property
     def num_recent_tokens(self) -> int:

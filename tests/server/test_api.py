@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from contextlib import contextmanager
 
 import pytest
 
@@ -12,37 +11,16 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
-from starlette.testclient import TestClient
-
 from coordgen_rs import JsonSchema, Lark, Regex
 from coordgen_rs.errors import NonFiniteLogitsError
-from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.asked import bodies
 from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.worker import Worker
 from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_served import refused, serving
 
 TEXT = "".join(text for text, _ in STEPS)
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
-
-
-@contextmanager
-def serving(model, **access):
-    worker = Worker(lambda: model, 8)
-    worker.start()
-    while worker.state == "loading":
-        pass
-    try:
-        with TestClient(
-            make_app(worker, Access("fake", **access)),
-            base_url="http://localhost:8080",
-            raise_server_exceptions=False,
-        ) as client:
-            yield client
-    finally:
-        worker.close()
-        worker.join()
 
 
 @pytest.fixture
@@ -62,13 +40,6 @@ def events_of(response):
     *events, end = response.text.split("\n\n")
     assert end == ""
     return [event.removeprefix("data: ") for event in events]
-
-
-def refused(response, status=400):
-    assert response.status_code == status, response.text
-    error = response.json()["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    return error
 
 
 def test_a_chat_is_answered_in_openais_form(client, model):

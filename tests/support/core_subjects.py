@@ -169,7 +169,7 @@ class OfHostDrafter(Subject):
 
 class OfSharedHistory(Subject):
     def made(self):
-        history = _core.SharedHistory(VOCAB_SIZE, fleet=True)
+        history = _core.SharedHistory(VOCAB_SIZE, fleet=True, corpus=True)
         history.remember(text(self.seed, 20))
         if self.seed % 2:
             path = Path(tempfile.gettempdir()) / f"coordgen-subject-{id(self)}"
@@ -177,6 +177,7 @@ class OfSharedHistory(Subject):
             _core.SharedHistory.write_index(path, documents.astype(np.uint32), VOCAB_SIZE, 1, KEY)
             history.open_index(path, KEY)
             history.open_fleet_index(path, KEY)
+            history.open_corpus([path], KEY)
             path.unlink()
         history.remember(text(self.seed + 2, 20), 2)
         return history
@@ -185,6 +186,7 @@ class OfSharedHistory(Subject):
         history = self.object
         counts = [history.num_recent_tokens, history.num_indexed_tokens, history.num_fleet_tokens]
         counts += [history.covers, history.is_damaged, history.is_fleet_damaged]
+        counts += [history.num_corpus_tokens, history.is_corpus_damaged]
         drafter = _core.HostDrafter(VOCAB_SIZE, history=history)
         drafter.begin(text(self.seed + 2, 8))
         found = [*counts, plainly(drafter.propose_tree(9))]

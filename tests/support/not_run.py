@@ -79,6 +79,7 @@ NOT_RUN = {
         Reason.MODEL, "tests/tools/bench/test_width_lists.py"
     ),
     r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
+    r"^python benches/edits\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/grammar\.py": Exempt(Reason.RECORDS),
     r"^python benches/peers/perplexity\.py": Exempt(Reason.MODEL),
     r"^python benches/peers/table\.py": Exempt(Reason.RECORDS, "tests/tools/bench/test_table.py"),

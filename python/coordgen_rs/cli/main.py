@@ -22,7 +22,10 @@ _COMMANDS = {
     "quality": ("tools", "compare the kinds of weights that a checkpoint can be exported with"),
     "info": ("cli", "describe a bundle"),
     "compile": ("tools", "compile a bundle for its Qualcomm chip, so that it loads quickly"),
-    "history": ("tools", "list, export, import and clear finished requests, build a fleet's index"),
+    "history": (
+        "tools",
+        "list, export, import and clear finished requests, add documents, build a fleet's index",
+    ),
     "replay": ("tools", "measure a drafter on recorded answers, without a model"),
     "profile": ("tools", "measure what each block of a bundle costs on this machine"),
     "bench": ("tools", "run benchmarks with a real model, as tables, JSON and plots"),

@@ -85,6 +85,11 @@ class Drafters:
             self._kept.popitem(last=False)[1].close()
         return found
 
+    @property
+    def history(self) -> Path | str | None:
+        """The directory in which requests are kept, and documents to draft from."""
+        return self._options.memory.history
+
     def close(self) -> None:
         """Close all histories and the draft model."""
         while self._kept:

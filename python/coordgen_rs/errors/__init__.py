@@ -82,6 +82,10 @@ class HistoryMismatchError(HistoryError):
     """A history was written with another tokenizer or vocabulary."""
 
 
+class HistoryBusyError(HistoryError):
+    """Others are adding or removing documents of the history, one at a time."""
+
+
 class StaleProfileWarning(UserWarning):
     """A profile is of another bundle, machine or version; plans based on it may be worse."""
 

@@ -29,6 +29,7 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.history.corpus.layer import CorpusLayer
 from coordgen_rs.history.fleet.layer import FleetLayer
 from coordgen_rs.history.indexes import index_name, remove_unfinished
 from coordgen_rs.history.rows import MOST_VOCABULARY
@@ -47,6 +48,7 @@ class History:
     """Finished requests of one namespace: stored, and drafted from.
 
     Give it to `make_drafter` and `generate`. Requests of other namespaces are never drafted from.
+    Documents that were added to the namespace (`history.corpus`) are drafted from as well.
     If the disk fails, generation continues: requests that cannot be written cause one
     `HistoryWarning`, and are kept in memory.
 
@@ -98,7 +100,9 @@ class History:
             raise OptionError("keep=False needs a fleet, and no directory")
         if fleet_namespace is not None and fleet is None:
             raise OptionError("a fleet_namespace needs a fleet, but there is none")
-        self.shared = SharedHistory(vocab_size, fleet=fleet is not None)
+        self.shared = SharedHistory(
+            vocab_size, fleet=fleet is not None, corpus=directory is not None
+        )
         self._keeps = keep
         self.namespace = arguments.text("namespace", namespace, may_be_empty=False)
         self._fingerprint = arguments.text("fingerprint", fingerprint) or "unknown"
@@ -117,6 +121,9 @@ class History:
             self._fleet = FleetLayer(place, layer, self._fingerprint, self.shared)
         path = None if directory is None else arguments.path("directory", directory)
         self._store = None if path is None else self._open_store(path)
+        self._corpus = None
+        if self._store is not None:
+            self._corpus = CorpusLayer(self._store, self.namespace, self._fingerprint, self.shared)
         if self._store is not None and max_tokens is not None and not self._store.read_only:
             with self._going_on("written"):
                 self._store.max_tokens = max_tokens
@@ -164,8 +171,8 @@ class History:
     def refresh(self) -> None:
         """Load what other processes stored, and rebuild the index if it is damaged.
 
-        Also take up the fleet's index, if another one took its place. `generate` calls it when a
-        request begins. Costs a query, and a copy of what is new.
+        Also take up documents that were added, and the fleet's index, if another took its place.
+        `generate` calls it when a request begins. Costs a few queries, and a copy of what is new.
 
         Raises:
             ForkedError: This process is a fork of the one that opened the history.
@@ -176,6 +183,8 @@ class History:
                 self._warn(f"the fleet's history: {wrong}")
             if self._store is None:
                 return
+            if self._corpus is not None and (wrong := self._corpus.refresh()) is not None:
+                self._warn(f"the documents of the history: {wrong}")
             epoch, is_damaged = self._store.epoch(self.namespace), self.shared.is_damaged
             if is_damaged or epoch != self._epoch:
                 wrong = "a block of the history's index is damaged" if is_damaged else None

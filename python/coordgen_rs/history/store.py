@@ -124,6 +124,9 @@ class HistoryStore:
     Attributes:
         fingerprint: The fingerprint in the database.
         vocab_size: The vocabulary size in the database.
+        path: The database.
+        read_only: Whether nothing may be changed.
+        connection: SQLite's; what else the database holds is in `corpus/tables.py`.
 
     Raises:
         HistoryMismatchError: The database was written with another tokenizer or vocabulary.
@@ -162,7 +165,7 @@ class HistoryStore:
             # Without a log beside it nothing is to be recovered, and no file need be made for that.
             has_log = path.with_name(f"{DATABASE_NAME}-wal").exists()
             mode = "mode=ro" if has_log else "mode=ro&immutable=1"
-        self._connection = sqlite3.connect(
+        self.connection = sqlite3.connect(
             f"file:{quote(bytes(path.absolute()))}?{mode}",
             uri=True,
             timeout=_BUSY_S,
@@ -186,7 +189,7 @@ class HistoryStore:
             self._use_wal()
         version = self._value("PRAGMA user_version")
         if version == 0 and not self.read_only and fingerprint and vocab_size:
-            with self._change():  # another process may have been first
+            with self.change():  # another process may have been first
                 if self._value("PRAGMA user_version") == 0:
                     self._create(fingerprint, vocab_size)
             version = SCHEMA_VERSION
@@ -196,7 +199,7 @@ class HistoryStore:
             raise HistoryError(
                 f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}"
             )
-        rows = self._connection.execute("SELECT name, value FROM properties").fetchall()
+        rows = self.connection.execute("SELECT name, value FROM properties").fetchall()
         self.fingerprint, self.vocab_size = checked_properties(rows, self.path)
         for what, expected, found in (
             ("tokenizer fingerprint", fingerprint, self.fingerprint),
@@ -217,42 +220,46 @@ class HistoryStore:
         end = time.monotonic() + _BUSY_S
         while True:
             try:
-                self._connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                self.connection.execute("PRAGMA journal_mode = WAL").fetchall()
                 break
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > end:
                     raise
                 time.sleep(0.01)
         # A commit outlasts the process; only a power failure may take the last ones.
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.execute("PRAGMA secure_delete = ON")
+        self.connection.execute("PRAGMA synchronous = NORMAL")
+        self.connection.execute("PRAGMA secure_delete = ON")
 
     def _create(self, fingerprint: str, vocab_size: int) -> None:
         statement = ""
         for line in _SCHEMA.splitlines():  # `executescript` would commit in between
             statement += line + "\n"
             if sqlite3.complete_statement(statement):
-                self._connection.execute(statement)
+                self.connection.execute(statement)
                 statement = ""
-        self._connection.executemany(
+        self.connection.executemany(
             "INSERT INTO properties VALUES (?, ?)",
             [("fingerprint", fingerprint), ("vocab_size", str(vocab_size))],
         )
 
     @contextmanager
-    def _change(self) -> Iterator[None]:
-        """A transaction that first waits for those of other processes."""
-        self._connection.execute("BEGIN IMMEDIATE")
+    def change(self) -> Iterator[None]:
+        """A transaction that first waits for those of other processes.
+
+        Raises:
+            sqlite3.Error: It cannot be written; then nothing is changed.
+        """
+        self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._connection.execute("COMMIT")
+            self.connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
             raise
 
     def _value(self, query: str, *parameters: object) -> int:
-        (value,) = self._connection.execute(query, parameters).fetchone() or (None,)
+        (value,) = self.connection.execute(query, parameters).fetchone() or (None,)
         if not isinstance(value, int | None):
             raise HistoryError(f"{self.path} is damaged: {value!r:.60} where a number should be")
         return value or 0
@@ -267,13 +274,13 @@ class HistoryStore:
         request is stored.
         """
         query = "SELECT value FROM properties WHERE name = 'max_tokens'"
-        row = self._connection.execute(query).fetchone()
+        row = self.connection.execute(query).fetchone()
         return DEFAULT_MAX_TOKENS if row is None else checked_limit(row[0], self.path)
 
     @max_tokens.setter
     def max_tokens(self, max_tokens: int) -> None:
         max_tokens = arguments.count("max_tokens", max_tokens)
-        self._connection.execute(
+        self.connection.execute(
             "INSERT OR REPLACE INTO properties VALUES ('max_tokens', ?)", (str(max_tokens),)
         )
 
@@ -285,7 +292,7 @@ class HistoryStore:
     def epoch(self, namespace: str) -> str:
         """Changes with each clearing and eviction: nothing older is used; "" for none."""
         query = "SELECT epoch FROM namespaces WHERE name = ?"
-        row = self._connection.execute(query, (namespace,)).fetchone()
+        row = self.connection.execute(query, (namespace,)).fetchone()
         return str(row[0]) if row else ""
 
     def count_tokens(self, namespace: str) -> int:
@@ -304,7 +311,7 @@ class HistoryStore:
             sqlite3.Error: The database cannot be written.
         """
         numbers = []
-        with self._change():
+        with self.change():
             for request in requests:
                 row = (
                     self._namespace_id(request.namespace),
@@ -313,7 +320,7 @@ class HistoryStore:
                     len(request.token_ids) // 4,
                     request.token_ids,
                 )
-                cursor = self._connection.execute(
+                cursor = self.connection.execute(
                     "INSERT INTO requests "
                     "(namespace, finished_at, prompt_len, num_tokens, token_ids) "
                     "VALUES (?, ?, ?, ?, ?)",
@@ -326,7 +333,7 @@ class HistoryStore:
         return Stored(numbers, evicted)
 
     def _namespace_id(self, namespace: str) -> int:
-        self._connection.execute(
+        self.connection.execute(
             "INSERT OR IGNORE INTO namespaces (name, epoch) VALUES (?, ?)",
             (namespace, secrets.token_hex(8)),
         )
@@ -340,7 +347,7 @@ class HistoryStore:
         evicted: list[tuple[int]] = []
         names: Counter[str] = Counter()
         query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
-        for row in self._connection.execute(query + "ORDER BY number"):
+        for row in self.connection.execute(query + "ORDER BY number"):
             if surplus <= 0:
                 break
             number, num_tokens, name = checked_size(row, self.path)
@@ -349,8 +356,8 @@ class HistoryStore:
             evicted.append((number,))
             names[name] += 1
             surplus -= num_tokens
-        self._connection.executemany("DELETE FROM requests WHERE number = ?", evicted)
-        self._connection.executemany(
+        self.connection.executemany("DELETE FROM requests WHERE number = ?", evicted)
+        self.connection.executemany(
             "UPDATE namespaces SET epoch = ? WHERE name = ?",
             [(secrets.token_hex(8), name) for name in names],
         )
@@ -365,7 +372,7 @@ class HistoryStore:
             "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
             "WHERE name = ? ORDER BY number DESC"
         )
-        rows = self._connection.execute(query, (namespace,))
+        rows = self.connection.execute(query, (namespace,))
         for place, row in enumerate(rows):
             number, length, _ = checked_size(row, self.path)
             num_tokens -= length
@@ -382,7 +389,7 @@ class HistoryStore:
         parameters: tuple[object, ...] = (after,)
         if namespace is not None:
             query, parameters = query + "AND name = ? ", (after, namespace)
-        for row in self._connection.execute(query + "ORDER BY number", parameters):
+        for row in self.connection.execute(query + "ORDER BY number", parameters):
             yield StoredRequest(*checked_request(row, self.path))
 
     def namespaces(self) -> list[NamespaceSummary]:
@@ -391,34 +398,34 @@ class HistoryStore:
             "SELECT name, COUNT(*), SUM(num_tokens), MIN(finished_at), MAX(finished_at) "
             "FROM requests JOIN namespaces ON id = namespace GROUP BY name ORDER BY name"
         )
-        rows = self._connection.execute(query)
+        rows = self.connection.execute(query)
         return [NamespaceSummary(*checked_summary(row, self.path)) for row in rows]
 
     def names(self) -> list[str]:
         """The namespaces' names, also where their requests are damaged."""
-        rows = self._connection.execute("SELECT name FROM namespaces")
+        rows = self.connection.execute("SELECT name FROM namespaces")
         return [name for (name,) in rows if isinstance(name, str)]
 
     def clear(self, namespace: str | None = None) -> int:
         """Erase the requests of a namespace, or of all; return how many there were."""
-        with self._change():
+        with self.change():
             before = self._value("SELECT COUNT(*) FROM requests")
             if namespace is None:
-                self._connection.execute("DELETE FROM requests")
-                self._connection.execute("DELETE FROM namespaces")
+                self.connection.execute("DELETE FROM requests")
+                self.connection.execute("DELETE FROM namespaces")
             else:
                 identity = "(SELECT id FROM namespaces WHERE name = ?)"
                 query = f"DELETE FROM requests WHERE namespace = {identity}"
-                self._connection.execute(query, (namespace,))
-                self._connection.execute("DELETE FROM namespaces WHERE name = ?", (namespace,))
+                self.connection.execute(query, (namespace,))
+                self.connection.execute("DELETE FROM namespaces WHERE name = ?", (namespace,))
             cleared = before - self._value("SELECT COUNT(*) FROM requests")
-        self._connection.execute("VACUUM")
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.connection.execute("VACUUM")
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return cleared
 
     def close(self) -> None:
         """Close the database."""
-        self._connection.close()
+        self.connection.close()
 
 
 def told_evictions(store: HistoryStore, evicted: dict[str, int]) -> str:

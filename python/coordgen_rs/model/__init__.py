@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import PLAIN
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
-from coordgen_rs.errors import EmptyPromptError, arguments
+from coordgen_rs.errors import EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
@@ -39,6 +39,7 @@ from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.vocabulary import Vocabulary
+    from coordgen_rs.history.corpus.corpus import Corpus
 
 
 class Model:
@@ -364,6 +365,29 @@ class Model:
             ChatTemplateError: There is no chat template, or it refuses the messages.
         """
         return self._prompts.render(messages, tools, template_variables)
+
+    def corpus(self, namespace: str | None = None) -> "Corpus":
+        """The documents from which requests of a namespace draft, to add some or remove some.
+
+        Requests that begin later draft from what has changed.
+
+        Args:
+            namespace: None for the model's own.
+
+        Raises:
+            OptionError: The model was opened without a history, in which documents are kept.
+            HistoryError: The history cannot be used.
+        """
+        from coordgen_rs.history.corpus.corpus import Corpus
+
+        if self._drafters is None or self._drafters.history is None:
+            raise OptionError("documents are kept in a history, but the model has none")
+        return Corpus(
+            self._drafters.history,
+            self._session.bundle,
+            namespace=namespace or self._namespace,
+            tokenizer=self._tokenizer,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

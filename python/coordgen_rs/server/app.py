@@ -22,6 +22,8 @@ from starlette.types import ASGIApp
 from coordgen_rs.errors import CoordgenError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.files.version import package_version
+from coordgen_rs.history.corpus.corpus import Corpus
+from coordgen_rs.server import documents
 from coordgen_rs.server.answers.answering import Answering, refused
 from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.answers.response_form import ResponseForm
@@ -93,6 +95,9 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         Route("/detokenize", endpoints.detokenize, methods=["POST"]),
         Route("/apply-template", endpoints.apply_template, methods=["POST"]),
+        Route(documents.PATH, endpoints.documents.list),
+        Route(documents.PATH, endpoints.documents.add, methods=["POST"]),
+        Route(documents.PATH + "/{name:path}", endpoints.documents.remove, methods=["DELETE"]),
     ]
     if access.with_metrics:
         routes.append(Route("/metrics", endpoints.metrics))
@@ -109,7 +114,7 @@ def make_app(worker: Worker, access: Access) -> ASGIApp:
         app = CORSMiddleware(
             app,
             allow_origins=access.origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["Retry-After"],
         )
@@ -128,6 +133,9 @@ class Endpoints:
     Args:
         worker: Answers requests.
         access: Gives the model's name.
+
+    Attributes:
+        documents: What is asked about documents to draft from.
     """
 
     def __init__(self, worker: Worker, access: Access) -> None:
@@ -135,6 +143,8 @@ class Endpoints:
         self._created = int(time.time())
         self._page, self._lanes = page(), Lanes()
         self._places = Places(_MOST_TEXTS, lambda num: 1)
+        self._adding = Places(1, lambda num: 1)
+        self.documents = documents.Documents(self._corpus, self._lanes)
 
     async def page(self, request: Request) -> Response:
         """The chat page."""
@@ -171,10 +181,7 @@ class Endpoints:
         asked = await self._read(request, check)
         model = self._worker.model
         prompt_ids = await self._lanes.run(client, partial(asked.prompt_ids, model))
-        namespace = None
-        if self._access.namespace_by_key and client.key:
-            namespace = f"{self._access.namespace}/{client.key}"
-        job = Job(asked, prompt_ids, client, namespace)
+        job = Job(asked, prompt_ids, client, self._namespace(client))
         tokenizer = model.tokenizer
         kind = ResponseForm if asked.kind == "response" else Form
         form = kind(
@@ -225,7 +232,23 @@ class Endpoints:
 
     def place(self, client: Client, path: str) -> AbstractContextManager[None]:
         """A place for a request to a path; see `Guard`."""
+        if path == documents.PATH:
+            return self._adding.one(client)
         return (self._worker.places if path in ANSWERING else self._places).one(client)
+
+    def _namespace(self, client: Client) -> str | None:
+        """The namespace of a client's requests; None for that of the model."""
+        if self._access.namespace_by_key and client.key:
+            return f"{self._access.namespace}/{client.key}"
+        return None
+
+    def _corpus(self, client: Client) -> Corpus:
+        """The documents that a client's requests draft from.
+
+        Raises:
+            OptionError: There is no history to keep documents in.
+        """
+        return self._worker.model.corpus(self._namespace(client))
 
     async def _read(self, request: Request, check: Callable[[Fields], _T]) -> _T:
         """What `check` makes of a request's body.

@@ -149,6 +149,7 @@ pub const SOURCES: &[Source] = &[
     source(History::INDEX, Needs::History, "finished requests that the index on disk covers"),
     source(History::RECENT, Needs::History, "finished requests that the index does not cover yet"),
     source(History::FLEET, Needs::History, "an index of many machines' requests"),
+    source(History::CORPUS, Needs::History, "documents that were added to draft from"),
     source(Prediction::NAME, Needs::Prediction, "the caller's own prediction of the answer"),
 ];
 

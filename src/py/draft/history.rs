@@ -8,6 +8,7 @@ use crate::draft::source::DraftSource;
 use crate::draft::sources::history::History;
 use crate::draft::sources::history::format::{Key, TERMINATOR, write_index};
 use crate::draft::sources::history::gather::{Belongs, Place, write_gathered_index};
+use crate::draft::sources::history::index::HistoryIndex;
 use crate::py::convert::token_ids;
 use crate::py::errors::OptionError;
 
@@ -45,10 +46,11 @@ fn key(bytes: &[u8]) -> PyResult<Key> {
 #[pymethods]
 impl PySharedHistory {
     #[new]
-    #[pyo3(signature = (vocab_size, *, fleet=false))]
-    fn new(vocab_size: u32, fleet: bool) -> Self {
+    #[pyo3(signature = (vocab_size, *, fleet=false, corpus=false))]
+    fn new(vocab_size: u32, fleet: bool, corpus: bool) -> Self {
         let new = if fleet { History::above_fleet } else { History::new };
-        Self { core: new(vocab_size) }
+        let core = new(vocab_size);
+        Self { core: if corpus { core.above_corpus() } else { core } }
     }
 
     #[doc = stub_doc!("SharedHistory.remember")]
@@ -73,7 +75,22 @@ impl PySharedHistory {
         Ok(py.detach(|| self.core.open_fleet_index(&path, &key))?)
     }
 
+    #[doc = stub_doc!("SharedHistory.open_corpus")]
+    fn open_corpus(&self, py: Python<'_>, paths: Vec<PathBuf>, key: &[u8]) -> PyResult<()> {
+        let key = self::key(key)?;
+        Ok(py.detach(|| self.core.open_corpus(paths, &key))?)
+    }
+
+    #[doc = stub_doc!("SharedHistory.is_whole_index")]
+    #[staticmethod]
+    fn is_whole_index(py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<bool> {
+        let key = self::key(key)?;
+        let is_whole = || HistoryIndex::open(&path, &key).is_ok_and(|index| index.check_all());
+        Ok(py.detach(is_whole))
+    }
+
     #[doc = stub_doc!("SharedHistory.write_gathered_index")]
+    #[pyo3(signature = (path, files, places, vocab_size, key, *, private=false))]
     #[staticmethod]
     fn write_gathered_index(
         py: Python<'_>,
@@ -82,8 +99,9 @@ impl PySharedHistory {
         places: Vec<(usize, u64, usize)>,
         vocab_size: u32,
         key: &[u8],
+        private: bool,
     ) -> PyResult<u64> {
-        let belongs = Belongs { vocab_size, key: self::key(key)? };
+        let belongs = Belongs { vocab_size, key: self::key(key)?, is_private: private };
         let place = |(file, start, num_tokens)| Place { file, start, num_tokens };
         let places: Vec<Place> = places.into_iter().map(place).collect();
         Ok(py.detach(|| write_gathered_index(&path, &files, &places, belongs))?)
@@ -98,7 +116,7 @@ impl PySharedHistory {
         vocab_size: u32,
         covers: u64,
         key: &[u8],
-    ) -> PyResult<()> {
+    ) -> PyResult<u64> {
         let key = self::key(key)?;
         let tokens = token_ids(documents, "documents")?;
         Ok(py.detach(|| write_index(&path, &tokens, vocab_size, covers, key))?)
@@ -146,6 +164,18 @@ impl PySharedHistory {
     #[getter]
     fn num_fleet_tokens(&self) -> usize {
         self.core.num_fleet_tokens()
+    }
+
+    #[doc = stub_doc!("SharedHistory.is_corpus_damaged")]
+    #[getter]
+    fn is_corpus_damaged(&self) -> bool {
+        self.core.is_corpus_damaged()
+    }
+
+    #[doc = stub_doc!("SharedHistory.num_corpus_tokens")]
+    #[getter]
+    fn num_corpus_tokens(&self) -> usize {
+        self.core.num_corpus_tokens()
     }
 
     #[doc = stub_doc!("SharedHistory.num_recent_tokens")]

@@ -103,7 +103,7 @@ async def _body(request: Request, most_bytes: int) -> bytes:
         else:
             return bytes(body)
     raise RefusalError(
-        f"the body is longer than {most_bytes:,} bytes, which hold any prompt that fits",
+        f"the body is longer than {most_bytes:,} bytes, the most that this path takes",
         status=413,
         code="body_too_large",
     )

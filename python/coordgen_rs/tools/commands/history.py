@@ -1,4 +1,4 @@
-"""`coordgen history`: list, export, import and clear finished requests; `build` is elsewhere."""
+"""`coordgen history`: list, export, import and clear finished requests; the rest is elsewhere."""
 
 import argparse
 import json
@@ -18,13 +18,14 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
+from coordgen_rs.history.corpus.tables import Tables
 from coordgen_rs.history.exchange import FORMAT, ExportHeader, read_exported
 from coordgen_rs.history.indexes import remove_indexes
 from coordgen_rs.history.store import (
     HistoryStore,
     told_evictions,
 )
-from coordgen_rs.tools.commands import history_build
+from coordgen_rs.tools.commands import history_build, history_documents
 
 EXAMPLES = """\
 examples:
@@ -32,12 +33,14 @@ examples:
   coordgen history export answers --namespace mail/alice > alice.jsonl
   coordgen history import answers alice.jsonl
   coordgen history clear answers --namespace mail/alice
+  coordgen history add answers src templates/mail.txt --tokenizer bundle
+  coordgen history remove answers templates/mail.txt --tokenizer bundle
   coordgen history build fleet --from 'logs/*.jsonl' --tokenizer bundle
 """
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the five commands; each sets `run_history`."""
+    """Declare the commands; each sets `run_history`."""
     parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
     commands = parser.commands
     for name, command in commands.items():
@@ -45,7 +48,11 @@ def add_arguments(parser: Parser) -> None:
         command.epilog = f"example:\n{example}\n"
         command.set_defaults(run_history=_COMMANDS[name][1], fail=command.error)
         command.declare(option.path("directory DIR"))
-    commands["ls"].declare(shared.JSON.help("print one JSON array instead"))
+    commands["ls"].declare(
+        option.flag("--documents").help("list the documents that were added, by namespace"),
+        option.text("--namespace NAME").help("only this namespace; default: all"),
+        shared.JSON.help("print one JSON array instead"),
+    )
     commands["import"].declare(
         option.word("file FILE", nargs="?", default="-").help(
             "a file from `history export`; default: stdin"
@@ -53,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
         max_tokens("--max-tokens N"),
     )
     history_build.add_arguments(commands["build"])
+    history_documents.add_arguments(commands["add"], commands["remove"])
     for name in ("export", "clear"):
         commands[name].declare(
             option.text("--namespace NAME").help("only this namespace; default: all")
@@ -73,7 +81,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    namespaces = _opened_to_read(options.directory).namespaces()
+    store = _opened_to_read(options.directory)
+    if options.documents:
+        return history_documents.ls(store, options.namespace, as_json=options.json)
+    namespaces = [
+        summary for summary in store.namespaces() if options.namespace in (None, summary.namespace)
+    ]
     if options.json:
         print(json.dumps([asdict(summary) for summary in namespaces]))
         return 0
@@ -144,8 +157,14 @@ def _clear(options: argparse.Namespace) -> int:
     with closing(HistoryStore(options.directory)) as store:
         names = store.names() if options.namespace is None else [options.namespace]
         num_requests = store.clear(options.namespace)
+        holding = [name for name in Tables.namespaces(store) if options.namespace in (None, name)]
+        num_documents = sum(len(Tables(store, name).documents()) for name in holding)
     remove_indexes(options.directory, names, others=options.namespace is None)
     text.tell(f"{options.directory}: {num_requests} requests cleared")
+    if num_documents:
+        text.tell(
+            f"coordgen: {num_documents} documents stay: `coordgen history remove` erases them"
+        )
     return 0
 
 
@@ -154,6 +173,8 @@ _COMMANDS = {
     "export": ("print requests as JSON lines", _export),
     "import": ("store requests from JSON lines", _import),
     "clear": ("erase requests", _clear),
+    "add": ("add documents to draft from", history_documents.add),
+    "remove": ("remove documents that were added", history_documents.remove),
     "build": (history_build.ABOUT, history_build.run),
 }
 """What each command does, and how."""

@@ -181,16 +181,15 @@ fn word_at(bytes: &[u8], start: usize) -> Option<u32> {
 /// `documents` are tokens below `vocab_size`, every document closed by [`TERMINATOR`]; `covers` and
 /// `key` come back from [`Header`]. Cost: linear time, and 16 bytes of memory a token. Fails when
 /// a token is unknown, a document is open, the text has 2^31 tokens, or the file cannot be written;
-/// then nothing is left behind.
+/// then nothing is left behind. Returns the byte of the file at which the text begins.
 pub fn write_index(
     path: &Path,
     documents: &[TokenId],
     vocab_size: u32,
     covers: u64,
     key: Key,
-) -> Result<()> {
-    write_own_index(path, documents.to_vec(), vocab_size, covers, key, Readers::Owner)?;
-    Ok(())
+) -> Result<u64> {
+    write_own_index(path, documents.to_vec(), vocab_size, covers, key, Readers::Owner)
 }
 
 /// As [`write_index`], of documents that need not be kept, for `readers`. Returns the byte of the file

@@ -30,10 +30,11 @@ pub struct Belongs {
     pub vocab_size: u32,
     /// What opening it must name again.
     pub key: Key,
+    /// Whether its owner alone may read it, else whom the process's mask lets.
+    pub is_private: bool,
 }
 
-/// Sorts the documents at `places` and writes their index to `path`, for whom the process's mask lets
-/// read it. Returns the byte of that file at which the documents begin, one after the other as in
+/// Sorts the documents at `places` and writes their index to `path`. Returns the byte of that file at which the documents begin, one after the other as in
 /// `places`, a terminator behind each.
 ///
 /// Cost: as [`write_index`](super::format::write_index), 16 bytes of memory a token, of which the
@@ -45,9 +46,10 @@ pub fn write_gathered_index(
     belongs: Belongs,
 ) -> Result<u64> {
     let documents = gather(files, places)?;
-    let Belongs { vocab_size, key } = belongs;
+    let Belongs { vocab_size, key, is_private } = belongs;
     let covers = places.len() as u64;
-    write_own_index(path, documents, vocab_size, covers, key, Readers::AsUsual)
+    let readers = if is_private { Readers::Owner } else { Readers::AsUsual };
+    write_own_index(path, documents, vocab_size, covers, key, readers)
 }
 
 fn gather(files: &[PathBuf], places: &[Place]) -> Result<Vec<TokenId>> {
@@ -126,7 +128,7 @@ mod tests {
         let key = [3; 32];
         let (expected, got) = (folder.join("expected.index"), folder.join("got.index"));
         write_index(&expected, &joined, 5, 4, key).unwrap();
-        let belongs = Belongs { vocab_size: 5, key };
+        let belongs = Belongs { vocab_size: 5, key, is_private: false };
         let start = write_gathered_index(&got, &files, &places, belongs).unwrap() as usize;
         let text = [1u32, 2, 3, 1, 2, TERMINATOR.0].map(u32::to_le_bytes).concat();
         assert_eq!(fs::read(&got).unwrap()[start..][..text.len()], text);
@@ -144,7 +146,7 @@ mod tests {
     fn a_place_of_any_length_is_refused_before_memory_is_taken_for_it() {
         let path = std::env::temp_dir().join(format!("coordgen-{}-huge", std::process::id()));
         fs::write(&path, [0; 8]).unwrap();
-        let belongs = Belongs { vocab_size: 5, key: [3; 32] };
+        let belongs = Belongs { vocab_size: 5, key: [3; 32], is_private: true };
         for shift in [31, 40, 61, 62, 63] {
             for num_tokens in [1 << shift, usize::MAX] {
                 let places = [Place { file: 0, start: 0, num_tokens }; 9];

@@ -1,8 +1,11 @@
 //! What was said before: finished requests as a draft source. In: documents, an index of older ones,
-//! and one that was built of many machines' requests. Out: a source for each, for each drafter.
+//! one that was built of many machines' requests, and those of a corpus, which are texts that somebody
+//! added to draft from. Out: a source for each, for each drafter.
 //!
 //! It stores nothing: the database from which an index can always be rebuilt is the caller's.
 
+mod corpus_source;
+mod follower;
 pub mod format;
 pub mod gather;
 pub mod index;
@@ -15,9 +18,10 @@ pub mod suffix_array;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use self::corpus_source::CorpusSource;
 use self::format::Key;
 use self::index::HistoryIndex;
 use self::index_source::{IndexSource, Layer};
@@ -42,12 +46,21 @@ struct Document {
     tokens: Arc<[TokenId]>,
 }
 
+/// A part of a corpus.
+#[derive(Debug)]
+struct Segment {
+    path: PathBuf,
+    index: Arc<HistoryIndex>,
+}
+
 /// What the sources of all drafters read from, when a request begins.
 #[derive(Debug, Default)]
 struct Shared {
     index: Option<Arc<HistoryIndex>>,
     /// The fleet's, below the history's own documents.
     fleet: Option<Arc<HistoryIndex>>,
+    /// What was added to draft from, in the order in which it was opened.
+    corpus: Arc<[Segment]>,
     /// Documents that the index does not cover, the oldest first.
     recent: Vec<Document>,
     num_recent_tokens: usize,
@@ -92,6 +105,7 @@ pub struct History {
     shared: Arc<Mutex<Shared>>,
     vocab_size: u32,
     has_fleet: bool,
+    has_corpus: bool,
 }
 
 impl History {
@@ -101,15 +115,22 @@ impl History {
     pub const RECENT: &'static str = "recent";
     /// The name of the source over the fleet's index.
     pub const FLEET: &'static str = "fleet";
+    /// The name of the source over the corpus.
+    pub const CORPUS: &'static str = "corpus";
 
     /// An empty history of tokens below `vocab_size`.
     pub fn new(vocab_size: u32) -> Self {
-        Self { shared: Arc::default(), vocab_size, has_fleet: false }
+        Self { shared: Arc::default(), vocab_size, has_fleet: false, has_corpus: false }
     }
 
     /// An empty history that stands above a fleet's index, which may be opened later, and again.
     pub fn above_fleet(vocab_size: u32) -> Self {
         Self { has_fleet: true, ..Self::new(vocab_size) }
+    }
+
+    /// The same history, which stands above a corpus: one that may be opened later, and again.
+    pub fn above_corpus(self) -> Self {
+        Self { has_corpus: true, ..self }
     }
 
     /// Number of ids in the vocabulary.
@@ -130,9 +151,16 @@ impl History {
         self.has_fleet.then(|| Box::new(source) as Box<dyn DraftSource>)
     }
 
-    /// All sources for one drafter: those of [`sources`](Self::sources), and the fleet's if there is one.
+    /// A further source for one drafter, "corpus", where the history stands above one.
+    pub fn corpus_source(&self) -> Option<Box<dyn DraftSource>> {
+        let source = CorpusSource::new(Arc::clone(&self.shared));
+        self.has_corpus.then(|| Box::new(source) as Box<dyn DraftSource>)
+    }
+
+    /// All sources for one drafter: those of [`sources`](Self::sources), and the fleet's and the corpus's
+    /// if there are such.
     pub fn all_sources(&self) -> impl Iterator<Item = Box<dyn DraftSource>> {
-        self.sources().into_iter().chain(self.fleet_source())
+        self.sources().into_iter().chain(self.fleet_source()).chain(self.corpus_source())
     }
 
     /// Appends a finished request, prompt and answer together. Fails when a token is unknown.
@@ -191,6 +219,29 @@ impl History {
         Ok(())
     }
 
+    /// Opens the segments of a corpus in place of those before; one that is open already stays open.
+    ///
+    /// A request that runs drafts on from those before. A path always stands for the same file. Fails
+    /// when a segment cannot be used, or they have 2^32 tokens together; then everything stays as it is.
+    pub fn open_corpus(&self, paths: Vec<PathBuf>, key: &Key) -> Result<()> {
+        let before = Arc::clone(&lock(&self.shared).corpus);
+        let open = |path: PathBuf| {
+            let known = before.iter().find(|segment| segment.path == path);
+            let index = match known {
+                Some(segment) => Arc::clone(&segment.index),
+                None => Arc::new(self.opened(&path, key)?),
+            };
+            Ok(Segment { path, index })
+        };
+        let segments = paths.into_iter().map(open).collect::<Result<Arc<[_]>>>()?;
+        if num_tokens(&segments) > u32::MAX as usize {
+            return Err(Error::UnusableIndex { reason: "the corpus has more than 2^32 tokens" });
+        }
+        let before = std::mem::replace(&mut lock(&self.shared).corpus, segments);
+        drop(before);
+        Ok(())
+    }
+
     fn opened(&self, path: &Path, key: &Key) -> Result<HistoryIndex> {
         let index = HistoryIndex::open(path, key)?;
         if index.header().vocab_size != self.vocab_size {
@@ -199,7 +250,7 @@ impl History {
         Ok(index)
     }
 
-    /// Forgets the index and all documents; the fleet's index stays.
+    /// Forgets the index and all documents; the fleet's index and the corpus stay.
     pub fn clear(&self) {
         let mut shared = lock(&self.shared);
         let before = shared.index.take();
@@ -234,6 +285,16 @@ impl History {
         lock(&self.shared).fleet.as_ref().map_or(0, |index| index.header().num_tokens as usize)
     }
 
+    /// Whether a damaged block of the corpus was read; that segment drafts nothing any more.
+    pub fn is_corpus_damaged(&self) -> bool {
+        lock(&self.shared).corpus.iter().any(|segment| segment.index.is_damaged())
+    }
+
+    /// Tokens of the corpus, a terminator a document included.
+    pub fn num_corpus_tokens(&self) -> usize {
+        num_tokens(&lock(&self.shared).corpus)
+    }
+
     /// Tokens of the documents that the index does not cover.
     pub fn num_recent_tokens(&self) -> usize {
         lock(&self.shared).num_recent_tokens
@@ -250,6 +311,10 @@ impl History {
     pub fn covers(&self) -> u64 {
         lock(&self.shared).index.as_ref().map_or(0, |index| index.header().covers)
     }
+}
+
+fn num_tokens(segments: &[Segment]) -> usize {
+    segments.iter().map(|segment| segment.index.header().num_tokens as usize).sum()
 }
 
 /// What was forgotten, to be freed when nobody waits for the lock any more.

@@ -1,5 +1,6 @@
 //! Both sources against twins that scan the documents, and an index under every kind of damage.
 
+mod corpus;
 mod threads;
 
 use std::collections::{BTreeSet, HashMap};
@@ -9,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 
+use super::follower::MAX_LEVELS;
 use super::format::{Key, TERMINATOR, write_index};
 use super::index::{HistoryIndex, Range};
-use super::index_source::MAX_LEVELS;
 use super::*;
 use crate::draft::source::{Cursor, Successor};
 use crate::draft::sources::automaton::escape::escape;
@@ -319,7 +320,7 @@ fn what_cannot_be_used_is_refused_by_name() {
     let unknown = TokenId(VOCAB_SIZE);
     let out_of_range = Err(Error::TokenOutOfRange { token: unknown, vocab_size: 4 });
     assert_eq!(History::new(VOCAB_SIZE).remember(&[unknown]), out_of_range);
-    let write = |tokens: &[TokenId]| write_index(&scratch.0, tokens, VOCAB_SIZE, 0, KEY);
+    let write = |tokens: &[TokenId]| write_index(&scratch.0, tokens, VOCAB_SIZE, 0, KEY).map(drop);
     assert_eq!(write(&[unknown, TERMINATOR]), out_of_range);
     assert!(matches!(write(&[TokenId(1)]), Err(Error::BadOption { .. })));
     let nowhere = write_index(&scratch.0.join("x"), &[], VOCAB_SIZE, 0, KEY);

@@ -1,0 +1,1 @@
+"""Documents that were added to draft from: source trees, templates, manuals."""

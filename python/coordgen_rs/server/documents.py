@@ -1,0 +1,143 @@
+"""`/v1/documents`: what a client adds to draft from, in the namespace of its key.
+
+In: requests. Out: answers, once what they ask for is done: documents are stored when the answer
+comes, and the next request drafts from them. One client at a time changes documents, in a thread of
+low priority; answers of others go on meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from coordgen_rs.errors import HistoryBusyError, OptionError
+from coordgen_rs.history.corpus.corpus import Corpus
+from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, read
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.network.client import Client, client_of
+from coordgen_rs.server.network.lanes import Lanes
+from coordgen_rs.server.refusal import RefusalError, UnavailableError
+
+PATH = "/v1/documents"
+
+MOST_TOKENS = 64_000_000
+"""Tokens of a namespace beyond which no document is added: about 200 MB of text, 600 MB of disk."""
+
+_MOST_NAME = 1024
+"""Characters of a document's name."""
+_WAIT_S = 10.0
+"""How long other processes may change the documents before a client is asked to come again."""
+
+
+class Documents:
+    """What the path answers.
+
+    Args:
+        corpus: Opens the documents that a client may ask for.
+        lanes: Runs what takes long before documents are stored, such as parsing.
+    """
+
+    def __init__(self, corpus: Callable[[Client], Corpus], lanes: Lanes) -> None:
+        self._corpus, self._lanes, self._changing = corpus, lanes, asyncio.Lock()
+
+    async def list(self, request: Request) -> Response:
+        """All documents of the namespace."""
+        return await self._done(request, _listed)
+
+    async def add(self, request: Request) -> Response:
+        """Add the documents of the body."""
+        run = partial(self._lanes.run, client_of(request.scope))
+        texts = await read(request, _asked_texts, MOST_BODY_BYTES, run)
+        async with self._changing:
+            return await self._done(request, partial(_added, texts))
+
+    async def remove(self, request: Request) -> Response:
+        """Remove a document, or all whose names begin with its name and a slash."""
+        async with self._changing:
+            return await self._done(request, partial(_removed, request.path_params["name"]))
+
+    async def _done(self, request: Request, what: Callable[[Corpus], dict[str, Any]]) -> Response:
+        """Do something with the documents of a client, in another thread.
+
+        Raises:
+            RefusalError: There is no history to keep documents in, or others change them.
+        """
+
+        def done() -> Response:
+            try:
+                opened = self._corpus(client_of(request.scope))
+            except OptionError as error:
+                raise RefusalError(str(error), code="no_history") from error
+            with opened as corpus:
+                try:
+                    return JSONResponse(what(corpus))
+                except HistoryBusyError as error:
+                    raise UnavailableError("other documents are being added") from error
+
+        return await asyncio.to_thread(done)
+
+
+def _asked_texts(fields: Fields) -> dict[str, str]:
+    """The body of a request to add documents.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    given = fields.take("documents")
+    fields.end()
+    if not isinstance(given, list) or not given:
+        raise fields.wrong("documents", "must be a list of documents")
+    texts: dict[str, str] = {}
+    for number, one in enumerate(given):
+        asked = Fields(one, f"documents[{number}]")
+        name, text = asked.text("name"), asked.text("text")
+        asked.end()
+        if not name or len(name) > _MOST_NAME:
+            raise asked.wrong("name", f"must be a name of 1 to {_MOST_NAME} characters")
+        if text is None:
+            raise asked.wrong("text", "must be the text of the document")
+        if name in texts:
+            raise asked.wrong("name", "is that of another document, too")
+        texts[name] = text
+    return texts
+
+
+def _listed(corpus: Corpus) -> dict[str, Any]:
+    documents = [
+        {
+            "name": document.name,
+            "num_bytes": document.num_bytes,
+            "num_tokens": document.num_tokens,
+            "added_at": document.added_at,
+        }
+        for document in corpus.documents()
+    ]
+    return {"object": "list", "data": documents}
+
+
+def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
+    if sum(document.num_tokens for document in corpus.documents()) >= MOST_TOKENS:
+        raise RefusalError(
+            f"the namespace has {MOST_TOKENS:,} tokens of documents, which is all that it may: "
+            "remove some",
+            status=413,
+            code="documents_full",
+        )
+    added = corpus.add_texts(texts, wait_s=_WAIT_S)
+    return {
+        "added": added.num_added,
+        "unchanged": added.num_unchanged,
+        "num_tokens": added.num_tokens,
+    }
+
+
+def _removed(name: str, corpus: Corpus) -> dict[str, Any]:
+    removed = corpus.remove([name], wait_s=_WAIT_S)
+    if not removed:
+        raise RefusalError(
+            "there is no such document", status=404, kind="not_found_error", param="name"
+        )
+    return {"removed": removed}

@@ -1,0 +1,136 @@
+"""`coordgen history add`, `remove` and `ls --documents`: the documents that are drafted from."""
+
+import argparse
+import json
+import os
+from contextlib import closing
+from dataclasses import asdict
+
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
+from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.history.corpus.corpus import Corpus
+from coordgen_rs.history.corpus.reading import Added
+from coordgen_rs.history.corpus.tables import Tables
+from coordgen_rs.history.corpus.texts import checked_paths, name_of
+from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.opening.directory import open_bundle
+
+_MOST_NAMED = 20
+"""Skipped files that are named one by one."""
+
+_WAIT_S = 60.0
+"""How long others may change the documents before the command gives up."""
+
+
+def add_arguments(add: Parser, remove: Parser) -> None:
+    """The options of both commands, besides DIR."""
+    namespace = option.text("--namespace NAME", may_be_empty=False, default=DEFAULT_NAMESPACE).help(
+        "only its requests draft from the documents; default: %(default)s"
+    )
+    tokenizer = option.path("--tokenizer BUNDLE", required=True)
+    add.declare(
+        option.path("files FILE", nargs="+").help(
+            "text in UTF-8, or directories of it; below these, what begins with a dot and links "
+            "are left out"
+        ),
+        tokenizer.help("a bundle with the tokenizer of the model that is to draft from them"),
+        namespace,
+        option.count("--threads N", most=256).help(
+            "how many tokenize, at low priority; default: one per core"
+        ),
+        shared.JSON.help("print one JSON object"),
+    )
+    remove.declare(
+        option.word("names NAME", nargs="+").help(
+            "documents as `ls --documents` names them, files, or directories that held them"
+        ),
+        tokenizer.help("the bundle with which they were added"),
+        namespace,
+    )
+
+
+def add(options: argparse.Namespace) -> int:
+    """Add documents, and print how many, and what was skipped.
+
+    Raises:
+        OptionError: A file is not there.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parts are shared out by threads of ours
+    paths = checked_paths(options.files)  # before a history is made
+    threads = options.threads or os.cpu_count() or 1
+    with Corpus(
+        options.directory, open_bundle(options.tokenizer), namespace=options.namespace
+    ) as corpus:
+        with progress() as on_progress:
+            added = corpus.add(
+                paths,
+                threads=threads,
+                wait_s=_WAIT_S,
+                on_progress=lambda added: on_progress("adding documents", added.num_added, 0),
+            )
+        documents = corpus.documents()
+    _tell(options, added, len(documents), sum(document.num_tokens for document in documents))
+    return 0
+
+
+def _tell(options: argparse.Namespace, added: Added, num_documents: int, num_tokens: int) -> None:
+    for skipped in added.skipped[:_MOST_NAMED]:
+        text.tell(f"coordgen: warning: {printable(skipped)}; skipped")
+    if len(added.skipped) > _MOST_NAMED:
+        text.tell(f"coordgen: warning: {len(added.skipped) - _MOST_NAMED} more files were skipped")
+    if added.lost:
+        text.tell(
+            f"coordgen: warning: a damaged segment was removed; {len(added.lost)} documents that "
+            "it held were forgotten, and added again where they are among the files given"
+        )
+    if options.json:
+        figures = asdict(added) | {"num_documents": num_documents, "all_tokens": num_tokens}
+        print(json.dumps(figures))
+        return
+    text.tell(
+        f"{options.directory}: {added.num_added} documents added ({added.num_tokens} tokens), "
+        f"{added.num_unchanged} unchanged, {len(added.skipped)} skipped; the namespace holds "
+        f"{num_documents} documents, {num_tokens} tokens"
+    )
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Remove documents.
+
+    Raises:
+        OptionError: None is called so.
+    """
+    names = {name for given in options.names for name in (given, name_of(given))}
+    with Corpus(
+        options.directory, open_bundle(options.tokenizer), namespace=options.namespace
+    ) as corpus:
+        removed = corpus.remove(names, wait_s=_WAIT_S)
+    if not removed:
+        raise OptionError(
+            f"{options.directory} has no document {', '.join(map(printable, options.names))} in "
+            f"the namespace {options.namespace!r}"
+        )
+    text.tell(f"{options.directory}: {len(removed)} documents removed")
+    return 0
+
+
+def ls(store: HistoryStore, namespace: str | None, *, as_json: bool) -> int:
+    """List the documents of a namespace, or of all."""
+    with closing(store):
+        names = Tables.namespaces(store) if namespace is None else [namespace]
+        found = [(name, document) for name in names for document in Tables(store, name).documents()]
+    if as_json:
+        print(json.dumps([{"namespace": name, **asdict(document)} for name, document in found]))
+        return 0
+    for name, document in found:
+        partly = "" if document.is_whole else f", {document.read_bytes} of them added so far"
+        print(
+            f"{printable(name)}: {printable(document.name)}: {document.num_bytes} bytes{partly}, "
+            f"{document.num_tokens} tokens"
+        )
+    return 0

@@ -1,0 +1,167 @@
+"""`/v1/documents`: what a client adds, lists and removes, and who drafts from it."""
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+import httpx
+
+from coordgen_rs import Bundle, History, Model
+from coordgen_rs.errors import OptionError
+from coordgen_rs.files.unfinished import held_name
+from coordgen_rs.history.corpus.corpus import Corpus
+from coordgen_rs.server import documents
+from coordgen_rs.server.network.keys import api_key
+from corpora import knows, source
+from fake_model import FakeModel
+from fake_served import refused, serving
+from served import served
+
+PATH = "/v1/documents"
+
+
+class ModelWithHistory(FakeModel):
+    """A model whose documents are in a history, those of each namespace apart."""
+
+    def __init__(self, directory, bundle):
+        super().__init__()
+        self.directory, self.bundle = directory, bundle
+
+    def corpus(self, namespace=None):
+        return Corpus(self.directory, self.bundle, namespace=namespace or "default")
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    return Bundle.open(bundle_of("embedded-draft", "fp32"))
+
+
+@pytest.fixture
+def model(tmp_path, bundle):
+    return ModelWithHistory(tmp_path / "answers", bundle)
+
+
+@pytest.fixture
+def client(model):
+    with serving(model) as client:
+        yield client
+
+
+def body(*numbers):
+    return {"documents": [{"name": f"src/{n}.txt", "text": source(n)} for n in numbers]}
+
+
+def test_documents_are_stored_when_the_answer_comes(client, model, bundle):
+    told = client.post(PATH, json=body(1, 2)).json()
+    assert (told["added"], told["unchanged"]) == (2, 0)
+    assert told["num_tokens"] > 200
+    with History.of(model.directory, bundle) as history:
+        assert knows(history, bundle, source(1))
+    assert client.post(PATH, json=body(1)).json()["unchanged"] == 1
+    listed = client.get(PATH).json()["data"]
+    assert [one["name"] for one in listed] == ["src/1.txt", "src/2.txt"]
+    assert listed[0]["num_bytes"] == len(source(1))
+
+
+def test_removed_documents_are_gone_and_others_are_not_found(client):
+    client.post(PATH, json=body(1, 2, 3))
+    assert client.delete(PATH + "/src/2.txt").json() == {"removed": ["src/2.txt"]}
+    refused(client.delete(PATH + "/src/2.txt"), 404)
+    assert client.delete(PATH + "/src").json() == {"removed": ["src/1.txt", "src/3.txt"]}
+    assert client.get(PATH).json()["data"] == []
+
+
+def test_each_key_has_its_own_documents(model):
+    keys = (api_key("a" * 8, "alice"), api_key("b" * 8, "bob"))
+    with serving(model, keys=keys, namespace_by_key=True) as client:
+        refused(client.post(PATH, json=body(1)), 401)
+        refused(client.get(PATH), 401)
+        refused(client.delete(PATH + "/src"), 401)
+        alice, bob = ({"Authorization": f"Bearer {letter * 8}"} for letter in "ab")
+        client.post(PATH, json=body(1), headers=alice)
+        assert client.get(PATH, headers=bob).json()["data"] == []
+        refused(client.delete(PATH + "/src/1.txt", headers=bob), 404)
+        assert len(client.get(PATH, headers=alice).json()["data"]) == 1
+    with Corpus(model.directory, model.bundle, namespace="default/alice") as corpus:
+        assert [one.name for one in corpus.documents()] == ["src/1.txt"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({}, "documents"),
+        ({"documents": []}, "documents"),
+        ({"documents": "text"}, "documents"),
+        ({"documents": [1]}, "documents[0]"),
+        ({"documents": [{"text": "x"}]}, "documents[0].name"),
+        ({"documents": [{"name": "", "text": "x"}]}, "documents[0].name"),
+        ({"documents": [{"name": "n" * 1025, "text": "x"}]}, "documents[0].name"),
+        ({"documents": [{"name": "x"}]}, "documents[0].text"),
+        ({"documents": [{"name": "x", "text": 1}]}, "documents[0].text"),
+        ({"documents": [{"name": "x", "text": "x", "more": 1}]}, "documents[0].more"),
+        ({"documents": [{"name": "x", "text": "x"}] * 2}, "documents[1].name"),
+        ({"documents": [{"name": "x", "text": "x"}], "model": "x"}, "model"),
+    ],
+)
+def test_a_malformed_body_is_refused_and_stores_nothing(client, wrong, param):
+
+    response = client.post(PATH, json=wrong)
+    assert refused(response)["param"] == param
+    assert client.get(PATH).json()["data"] == []
+
+
+def test_a_body_that_is_too_long_is_refused(client):
+    response = client.post(PATH, content=b"x" * (documents.MOST_BODY_BYTES + 1))
+    assert refused(response, 413)["code"] == "body_too_large"
+
+
+def test_a_full_namespace_takes_no_more(client, monkeypatch):
+    client.post(PATH, json=body(1))
+    monkeypatch.setattr(documents, "MOST_TOKENS", 10)
+    assert refused(client.post(PATH, json=body(2)), 413)["code"] == "documents_full"
+    assert client.delete(PATH + "/src").status_code == 200
+
+
+def test_without_a_history_there_is_nothing_to_add_to(model):
+    def corpus(namespace=None):
+        raise OptionError("documents are kept in a history, but the model has none")
+
+    model.corpus = corpus
+    with serving(model) as client:
+        assert refused(client.post(PATH, json=body(1)))["code"] == "no_history"
+        assert refused(client.get(PATH))["code"] == "no_history"
+
+
+def test_while_another_process_adds_the_client_is_to_come_again(client, model, monkeypatch):
+    monkeypatch.setattr(documents, "_WAIT_S", 0.0)
+    client.post(PATH, json=body(1))
+    with held_name(model.directory / "corpus"):
+        response = client.post(PATH, json=body(2))
+        refused(response, 503)
+        assert response.headers["Retry-After"]
+
+
+def test_a_model_without_a_history_has_no_corpus(bundle_of, tmp_path):
+    with (
+        Model.open(bundle_of("embedded-draft", "fp32")) as model,
+        pytest.raises(OptionError, match="kept in a history"),
+    ):
+        model.corpus()
+
+
+def test_answers_of_a_server_are_the_same_with_documents_and_draft_from_them(bundle_of, tmp_path):
+    bundle = bundle_of("embedded", "fp32")
+    ask = {"prompt": "Once upon a time there was a lamp.", "max_tokens": 60}
+    with served(bundle, "--history", str(tmp_path / "answers")) as (_, url):
+        plain = httpx.post(
+            f"{url}/v1/completions", json=ask | {"coordgen": {"drafts": False}}, timeout=300
+        ).json()
+        text = ask["prompt"] + plain["choices"][0]["text"]
+        documents = [{"name": "story", "text": text}, {"name": "other", "text": source(1)}]
+        response = httpx.post(url + PATH, json={"documents": documents}, timeout=300)
+        assert response.json()["added"] == 2
+        answer = httpx.post(f"{url}/v1/completions", json=ask, timeout=300).json()
+        assert answer["choices"] == plain["choices"]
+        assert answer["coordgen"]["token_sources"]["corpus"] > 20
