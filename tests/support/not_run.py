@@ -148,10 +148,21 @@ def check_report(text: str) -> None:
     assert [begin for begin in begins if not any(line.startswith(begin) for line in lines)] == []
 
 
+def check_record(text: str) -> None:
+    """A line of a file of records."""
+    from coordgen_rs.tools.replay.records import read_records
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "records.jsonl"
+        path.write_text(text)
+        assert len(read_records(path)) == 1
+
+
 CHECKED: dict[str, Callable[[str], None]] = {
     r"^\[dependencies\]": check_dependency,
     r"^# name key\n": check_keys,
     r"^exact: every answer": check_report,
+    r'^\{"id": "1", "task": ': check_record,
     r'^#include "coordgen\.h"': check_c,
 }
 """What a block that is neither commands nor an example begins with, and how it is checked."""
