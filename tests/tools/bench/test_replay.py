@@ -15,6 +15,7 @@ from coordgen_rs.tools.replay.records import Record, RecordsError, read_records
 from coordgen_rs.tools.replay.run import DRAFTERS, replay
 from coordgen_rs.tools.replay.templates import (
     TEMPLATES,
+    Template,
     TokenizedRecord,
     open_tokenizer,
     tokenize,
@@ -135,6 +136,38 @@ def test_no_drafter_knows_where_the_answer_ends(drafter):
     assert any(len(tokens) > 2 for tokens, _ in trees[end][-2:]), "nothing is drafted at its end"
 
 
+def test_nothing_is_drafted_behind_an_end_token():
+    (record,) = make_records(1)
+    end = int(record.answer[-1])
+    answer = np.append(record.answer[record.answer != end], np.uint32(end))
+    record = record._replace(prompt=record.prompt[record.prompt != end], answer=answer)
+    record = record._replace(prompt=np.concatenate([record.prompt, answer, record.prompt]))
+    ended = record._replace(end_token_ids=(end,))
+    drafted = []
+    for one in (record, ended):
+        trees = []
+        result = replay(
+            [one],
+            drafter="automaton",
+            vocab_size=9,
+            on_step=lambda _, tree, __, to=trees: to.append(tree),
+        )
+        assert result.tokens == len(answer)
+        behind = [tokens[parents[1:]] == end for tokens, parents in trees]
+        drafted.append(sum(int(places.sum()) for places in behind))
+    assert drafted[0] > drafted[1] == 0
+
+
+def test_an_answer_ends_with_its_first_end_token(data):
+    tokenizer = open_tokenizer(data.parent, TEMPLATES["none"])
+    template = Template(start="", user="{text}", end=" e")
+    record = Record("1", "t", "a b", "c d e f")
+    tokenized = tokenize(record, template, tokenizer)
+    expected = tokenizer.encode("c d e", special_tokens=False)
+    assert tokenized.answer.tolist() == expected.tolist()
+    assert tokenized.end_token_ids == (int(expected[-1]),)
+
+
 class NaiveLookup:
     """Prompt lookup as a rule of another engine."""
 
@@ -252,7 +285,7 @@ def test_earlier_turns_stand_in_the_template():
     assert texts[0].endswith("USER: Hi ASSISTANT: Hello</s>USER: And now? ASSISTANT:")
     assert texts[1] == "Yes.</s>"
     tokenize(record, TEMPLATES["qwen2.5"], Echo())
-    assert texts[2].endswith(
+    assert texts[3].endswith(
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
         "<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\n"
     )

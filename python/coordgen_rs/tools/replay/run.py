@@ -2,7 +2,7 @@
 
 A record's answer is what its model said, so a tree's node is accepted when its path is what stands
 there. Drafting costs what it costs in generation on a CPU; only the target is missing. How long the
-answer is, no drafter knows: what it proposes beyond the end is counted, as in use.
+answer is, no drafter knows, but as in use it knows which token ends it: nothing is drafted behind.
 """
 
 import time
@@ -144,7 +144,15 @@ def replay(
     sources = draft_method(drafter).sources(
         recorded=True, earlier_requests=history == "earlier-requests"
     )
-    core = Drafter(session.step_inputs, vocab_size, sources=sources, commit=commit)
+    ends = {token for record in records for token in record.end_token_ids}
+    session.end_token_ids = sorted(ends)
+    core = Drafter(
+        session.step_inputs,
+        vocab_size,
+        sources=sources,
+        commit=commit,
+        end_token_ids=session.end_token_ids,
+    )
     result = ReplayResult(drafter, budget)
     timed = _TimedDrafter(core, behind, result, on_step)
     per_task: dict[str, list[int]] = defaultdict(lambda: [0, 0])

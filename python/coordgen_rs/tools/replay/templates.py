@@ -64,11 +64,13 @@ class TokenizedRecord(NamedTuple):
         task: The record's task.
         prompt: `(tokens,) u32`.
         answer: `(tokens,) u32`, the end token included.
+        end_token_ids: What ends an answer of the model, and stands nowhere else in this one.
     """
 
     task: str
     prompt: NDArray[np.uint32]
     answer: NDArray[np.uint32]
+    end_token_ids: tuple[int, ...] = ()
 
 
 def tokenize(record: Record, template: Template, tokenizer: Tokenizer) -> TokenizedRecord:
@@ -78,10 +80,15 @@ def tokenize(record: Record, template: Template, tokenizer: Tokenizer) -> Tokeni
         text += template.user.format(text=user)
         text += template.gap + assistant + template.end + template.after
     text += template.user.format(text=record.prompt)
+    prompt = tokenizer.encode(text, special_tokens=False)
+    answer = tokenizer.encode(record.answer + template.end, special_tokens=False)
+    ends = tokenizer.encode(template.end, special_tokens=False)
+    places = np.flatnonzero(np.isin(answer, ends))
     return TokenizedRecord(
         record.task,
-        tokenizer.encode(text, special_tokens=False),
-        tokenizer.encode(record.answer + template.end, special_tokens=False),
+        prompt,
+        answer[: places[0] + 1] if len(places) else answer,
+        tuple(ends.tolist()),
     )
 
 
