@@ -28,7 +28,7 @@ class Added:
     Attributes:
         num_added: Documents that are new, or replaced one of the same name.
         num_unchanged: Documents that were there already.
-        num_tokens: Tokens of what was added, including a terminator for each piece.
+        num_tokens: Tokens of what was added.
         skipped: What is no text or cannot be read, and why: `NAME: why`.
         lost: Documents that lay in damaged segments, which were removed.
     """
@@ -69,6 +69,10 @@ class Reading:
         added: Counts what is read.
         threads: How many tokenize.
         pool: Has so many.
+
+    Attributes:
+        broken: Documents of which pieces were given before the rest could not be read: what was
+            stored of them is to be forgotten.
     """
 
     def __init__(
@@ -82,6 +86,9 @@ class Reading:
         self._encode, self._find, self._added = encode, find, added
         self._threads, self._pool = threads, pool
         self._names: set[str] = set()
+        self._failed: set[str] = set()
+        self._given: dict[str, int] = {}
+        self.broken: list[str] = []
 
     def pieces(
         self, texts: Iterable[Text | str], is_stopped: threading.Event
@@ -100,16 +107,25 @@ class Reading:
         for text, end, tokens in self._tokenized(texts):
             if is_stopped.is_set():
                 raise HistoryError("adding was stopped")
+            if text.name in self._failed:
+                continue
             if not piece or piece[-1].text is not text:
                 piece.append(Fresh(text, end, []))
             piece[-1].tokens.append(tokens)
             piece[-1].read_bytes = end
             num_tokens += len(tokens)
             if num_tokens >= _PIECE_TOKENS:
-                yield piece
+                yield self._whole(piece)
                 piece, num_tokens = [], 0
-        if piece:
+        if piece := self._whole(piece):
             yield piece
+
+    def _whole(self, piece: list[Fresh]) -> list[Fresh]:
+        """A piece without texts that could not be read to their ends."""
+        found = [one for one in piece if one.text.name not in self._failed]
+        for one in found:
+            self._given[one.text.name] = self._given.get(one.text.name, 0) + one.num_tokens
+        return found
 
     def _tokenized(
         self, texts: Iterable[Text | str]
@@ -139,10 +155,21 @@ class Reading:
                     yield text, part, end
                 if text.num_bytes == 0:
                     yield text, "", 0
-            except (NotTextError, OSError) as error:
-                self._added.skipped.append(f"{text.name}: {error}")
+            except NotTextError as error:
+                self._fail(text, str(error))
+            except OSError as error:
+                self._fail(text, f"it cannot be read: {error.strerror or error}")
             else:
                 self._added.num_added += 1
+
+    def _fail(self, text: Text, why: str) -> None:
+        """Leave out a text whose end cannot be read."""
+        self._failed.add(text.name)
+        if text.name in self._given:
+            self.broken.append(text.name)
+            self._added.num_tokens -= self._given[text.name]
+            why += "; what had been stored of it, and any earlier version, was removed"
+        self._added.skipped.append(f"{text.name}: {why}")
 
     def _start(self, text: Text) -> int | None:
         """Where adding a text begins; None if nothing of it is to be added."""

@@ -12,10 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs._core import SharedHistory
+from coordgen_rs.errors import HistoryIndexError
 from coordgen_rs.history.corpus.reading import Fresh
 from coordgen_rs.history.corpus.segments import new_segment_name, remove_strays, to_merge
 from coordgen_rs.history.corpus.tables import Document, Piece, Tables
 from coordgen_rs.history.store import HistoryStore
+
+
+_BLOCK_BYTES = 1 << 20
+
+_DAMAGE = ("there is none", "it is no index", "it is cut off", "its header is damaged")
+"""Reasons of the core (`index.rs`, `format.rs`) for which a segment will never be usable again. For
+any other, such as too many open files, it may be whole."""
 
 
 class Storing:
@@ -32,7 +40,7 @@ class Storing:
         self._folder, self._vocab_size = store.path.parent, store.vocab_size
 
     def add(self, piece: Sequence[Fresh]) -> int:
-        """Write a segment of fresh tokens; return their number, terminators included.
+        """Write a segment of fresh tokens; return their number, without terminators.
 
         Raises:
             HistoryIndexError: It cannot be written; then nothing is changed.
@@ -40,7 +48,7 @@ class Storing:
         """
         end = np.array([SharedHistory.TERMINATOR], np.uint32)
         parts = [part for one in piece if one.num_tokens for part in (*one.tokens, end)]
-        num_tokens, file = sum(map(len, parts)), new_segment_name()
+        file = new_segment_name()
         with self._removing_if_failed(file):
             start = 0
             if parts:
@@ -57,8 +65,8 @@ class Storing:
                         self._tables.put_piece(document, file, start, one.num_tokens)
                         start += 4 * (one.num_tokens + 1)
                 if parts:
-                    self._tables.put_segment(file, num_tokens)
-        return num_tokens
+                    self._tables.put_segment(file, sum(map(len, parts)))
+        return sum(one.num_tokens for one in piece)
 
     def merge(self) -> None:
         """Merge segments, until there are few of each length.
@@ -84,28 +92,65 @@ class Storing:
             HistoryIndexError: A segment cannot be written; then nothing is removed.
             sqlite3.Error: The same.
         """
-        self._rewrite([[file] for file in self._tables.segments_of(names)], without=names)
+        self._rewrite([[file] for file in self._tables.segments_of(names)], without=set(names))
+
+    def forget(self, names: Collection[str]) -> None:
+        """Forget documents; `fill_holes` then erases their text.
+
+        Raises:
+            sqlite3.Error: The database cannot be written.
+        """
+        with self._store.change():
+            self._tables.forget(names)
 
     def remove_damage(self) -> list[str]:
         """Forget what lies in damaged segments, and remove what killed runs left.
+
+        Only a segment that is missing, or is not what was written, is damaged.
 
         Returns:
             The names of the documents that are lost.
 
         Raises:
+            HistoryIndexError: A segment cannot be read now, or by this version; then nothing is
+                changed.
+            OSError: The same.
             sqlite3.Error: The database cannot be written.
         """
         lost: list[str] = []
         self._tables.create()
-        for file in self._tables.files():
-            if not SharedHistory.is_whole_index(self._folder / file, self._key):
-                names = self._tables.documents_in(file)
-                with self._store.change():
-                    self._tables.forget(names)
-                    self._tables.forget_segments([file])
-                lost += names
+        damaged = [file for file in self._tables.files() if self._is_damaged(self._folder / file)]
+        for file in damaged:
+            names = self._tables.documents_in(file)
+            with self._store.change():
+                self._tables.forget(names)
+                self._tables.forget_segments([file])
+            lost += names
         remove_strays(self._folder, self._tables.all_files())
         return lost
+
+    def _is_damaged(self, path: Path) -> bool:
+        """Whether a segment is missing, or is not what was written.
+
+        Raises:
+            HistoryIndexError: That cannot be told.
+            OSError: The same.
+        """
+        if SharedHistory.is_whole_index(path, self._key):
+            return False
+        opened = SharedHistory(self._vocab_size)
+        try:
+            opened.open_index(path, self._key)
+        except HistoryIndexError as error:
+            if str(error).endswith(_DAMAGE):
+                return True
+            raise HistoryIndexError(f"{path}: {error}; nothing was changed") from error
+        if opened.check_index():
+            return False
+        with path.open("rb") as stream:  # where the disk fails, reading raises
+            while stream.read(_BLOCK_BYTES):
+                pass
+        return True
 
     def _rewrite(self, groups: Sequence[Sequence[str]], without: Collection[str] = ()) -> None:
         """Write a segment in place of each group, some documents left out."""

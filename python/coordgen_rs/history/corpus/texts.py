@@ -71,8 +71,10 @@ def checked_paths(paths: Iterable[Path | str]) -> list[Path]:
     """Paths of files and directories that are there.
 
     Raises:
-        OptionError: One is no path, or there is nothing.
+        OptionError: One is no path, or there is nothing; or they are a single path.
     """
+    if isinstance(paths, str | bytes | os.PathLike):
+        raise OptionError(f"paths must be a list of paths, but is {arguments.shown(paths)}")
     found = [arguments.path("a path", path) for path in paths]
     for path in found:
         if not path.exists():
@@ -80,11 +82,16 @@ def checked_paths(paths: Iterable[Path | str]) -> list[Path]:
     return found
 
 
-def texts_of(paths: Iterable[Path]) -> Iterator[Text | str]:
-    """The files that paths name, as `files_of` finds them; of what is none, `NAME: why`."""
+def texts_of(
+    paths: Iterable[Path], go_on: Callable[[], None] = lambda: None
+) -> Iterator[Text | str]:
+    """The files that paths name, as `files_of` finds them; of what is none, `NAME: why`.
+
+    `go_on` is called for each file and each block of it; it may raise, to stop.
+    """
     for path in files_of(paths):
         try:
-            yield file_text(path)
+            yield file_text(path, go_on)
         except NotTextError as error:
             yield f"{path}: {error}"
         except OSError as error:
@@ -92,12 +99,18 @@ def texts_of(paths: Iterable[Path]) -> Iterator[Text | str]:
 
 
 def given_text(name: str, text: str) -> Text:
-    """A text as a document; it is valid Unicode."""
+    """A text as a document; it is valid Unicode.
+
+    Raises:
+        OptionError: It holds a zero byte.
+    """
+    if "\0" in text:
+        raise OptionError(f"the text of {arguments.shown(name)} holds a zero byte")
     data = text.encode()
     return Text(name, hashlib.sha256(data).hexdigest(), len(data), lambda: io.BytesIO(data))
 
 
-def file_text(path: Path) -> Text:
+def file_text(path: Path, go_on: Callable[[], None] = lambda: None) -> Text:
     """A file as a document, under its absolute path; it is read once to its end.
 
     Raises:
@@ -106,8 +119,10 @@ def file_text(path: Path) -> Text:
     """
     digest, decoder, num_bytes = hashlib.sha256(), getincrementaldecoder("utf-8")(), 0
     try:
-        with open_regular(path) as stream:
+        with _opened(path) as stream:
+            go_on()
             while block := stream.read(_BLOCK_BYTES):
+                go_on()
                 if b"\0" in block:
                     raise NotTextError("it is not text: it holds a zero byte")
                 decoder.decode(block)
@@ -116,9 +131,20 @@ def file_text(path: Path) -> Text:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise NotTextError("it is not text in UTF-8") from error
+    return Text(name_of(path), digest.hexdigest(), num_bytes, lambda: _opened(path))
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A regular file, for bytes.
+
+    Raises:
+        NotTextError: It is no regular file.
+        OSError: It cannot be opened.
+    """
+    try:
+        return open_regular(path)
     except JsonTextError as error:
-        raise NotTextError(str(error)) from error
-    return Text(name_of(path), digest.hexdigest(), num_bytes, lambda: open_regular(path))
+        raise NotTextError(f"it {str(error).removeprefix(f'{path} ')}") from error
 
 
 def name_of(path: Path | str) -> str:
