@@ -121,6 +121,7 @@ class History:
             self._fleet = FleetLayer(place, layer, self._fingerprint, self.shared)
         path = None if directory is None else arguments.path("directory", directory)
         self._store = None if path is None else self._open_store(path)
+        self._corpus_failed: str | None = None
         self._corpus = None
         if self._store is not None:
             self._corpus = CorpusLayer(self._store, self.namespace, self._fingerprint, self.shared)
@@ -178,13 +179,16 @@ class History:
             ForkedError: This process is a fork of the one that opened the history.
         """
         self._opened.check("history")
-        with self._lock, self._going_on("read"):
+        with self._lock:
+            self._refresh_requests()
+            self._refresh_corpus()
+
+    def _refresh_requests(self) -> None:
+        with self._going_on("read"):
             if self._fleet is not None and (wrong := self._fleet.refresh()) is not None:
                 self._warn(f"the fleet's history: {wrong}")
             if self._store is None:
                 return
-            if self._corpus is not None and (wrong := self._corpus.refresh()) is not None:
-                self._warn(f"the documents of the history: {wrong}")
             epoch, is_damaged = self._store.epoch(self.namespace), self.shared.is_damaged
             if is_damaged or epoch != self._epoch:
                 wrong = "a block of the history's index is damaged" if is_damaged else None
@@ -192,6 +196,18 @@ class History:
             for request in self._store.read(self.namespace, after=self._seen):
                 self.shared.remember(_from_bytes(request.token_ids), request.number)
                 self._seen = request.number
+
+    def _refresh_corpus(self) -> None:
+        """Take up documents; where that fails, requests are drafted from all the same."""
+        if self._store is None or self._corpus is None:
+            return
+        try:
+            wrong, failed = self._corpus.refresh(), None
+        except (sqlite3.Error, OSError, CoordgenError) as error:
+            wrong = failed = f"they cannot be read: {error}"
+        if wrong is not None and wrong != self._corpus_failed:
+            self._warn(f"the documents of the history: {wrong}")
+        self._corpus_failed = failed
 
     def add(self, prompt_ids: ArrayLike, answer_ids: ArrayLike) -> None:
         """Store a finished request, if requests are kept; `generate` calls it.

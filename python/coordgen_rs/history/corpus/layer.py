@@ -30,10 +30,14 @@ class CorpusLayer:
         self._tables = Tables(store, namespace)
         self._key = corpus_key(fingerprint, shared.vocab_size, namespace)
         self._seen: tuple[str, ...] = ()
+        self._unusable: tuple[str, ...] = ()
+        self._told: str | None = None
         self._has_told_damage = False
 
     def refresh(self) -> str | None:
         """Open the segments if they are not those of the last time. Costs two queries.
+
+        Those that could not be opened are tried again, at the cost of opening one.
 
         Returns:
             What is wrong with them, if that is news.
@@ -44,20 +48,28 @@ class CorpusLayer:
         """
         for _ in range(_TRIES):
             found = self._tables.files()
-            if found == self._seen:
+            if found == self._seen and not any(map(self._can_be_opened, self._unusable[:1])):
                 return self._damage()
-            wrong = self._open(found)
+            wrong = self._open(self._shared, found)
             if wrong is None:
-                break
-        else:
-            usable = [file for file in found if self._open((file,)) is None]
-            self._open(tuple(usable))
-        self._seen, self._has_told_damage = found, wrong is not None
-        return wrong
+                self._seen, self._unusable, self._told = found, (), None
+                self._has_told_damage = False
+                return None
+        # Told apart in a history of their own: what is drafted from stays until all is opened.
+        self._unusable = tuple(file for file in found if not self._can_be_opened(file))
+        usable = tuple(file for file in found if file not in self._unusable)
+        is_done = self._open(self._shared, usable) is None
+        self._seen = found if is_done else ()
+        is_news, self._told = wrong != self._told, wrong
+        self._has_told_damage = True
+        return wrong if is_news else None
 
-    def _open(self, files: tuple[str, ...]) -> str | None:
+    def _can_be_opened(self, file: str) -> bool:
+        return self._open(SharedHistory(self._shared.vocab_size, corpus=True), (file,)) is None
+
+    def _open(self, shared: SharedHistory, files: tuple[str, ...]) -> str | None:
         try:
-            self._shared.open_corpus([self._folder / file for file in files], self._key)
+            shared.open_corpus([self._folder / file for file in files], self._key)
         except HistoryIndexError as error:
             return f"a segment cannot be used: {error}; add its documents again"
         return None
