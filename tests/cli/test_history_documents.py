@@ -49,7 +49,7 @@ def test_documents_are_listed_by_namespace_and_apart_from_requests(add, coordgen
     assert coordgen("history", "export", answers).out.count("\n") == 1
     told = coordgen("history", "clear", answers).err
     assert "0 requests cleared" in told
-    assert "1 documents stay: `coordgen history remove` erases them" in told
+    assert "1 document stay: `coordgen history remove` erases them" in told
 
 
 def test_what_is_skipped_is_named_and_counted(add, tmp_path, monkeypatch):
@@ -75,9 +75,22 @@ def test_files_and_directories_are_removed_by_the_names_they_were_added_by(
     remove = ("history", "remove", "answers", "--tokenizer", bundle)
     assert "2 documents removed" in coordgen(*remove[:3], "src/odd", *remove[3:]).err
     first = tmp_path / "src" / "even" / "0.txt"
-    assert "1 documents removed" in coordgen(*remove[:3], first, *remove[3:]).err
+    assert "1 document removed" in coordgen(*remove[:3], first, *remove[3:]).err
     told = coordgen(*remove[:3], first, *remove[3:], code=2).err
     assert "has no document" in told
+
+
+def test_names_that_match_nothing_are_told_and_make_no_history(add, coordgen, tmp_path):
+    write_sources(tmp_path / "src", 2)
+    add(tmp_path / "src")
+    answers = tmp_path / "answers"
+    assert "is empty" in coordgen("history", "remove", answers, "", code=2).err
+    assert "2 documents: `ls --documents`" in coordgen("history", "ls", answers).err
+    told = coordgen("history", "remove", answers, tmp_path / "src", "other", code=1).err
+    assert "2 documents removed" in told
+    assert "there is no document other" in told
+    assert "holds no history" in coordgen("history", "remove", tmp_path / "no", "x", code=2).err
+    assert not (tmp_path / "no").exists()
 
 
 def test_what_cannot_be_added_is_refused_by_name(add, tmp_path, bundle):

@@ -257,7 +257,7 @@ def test_an_interrupted_document_goes_on_where_it_stopped(directory, bundle, tmp
 
 @pytest.mark.parametrize("where", [0, -1])
 def test_a_damaged_segment_is_told_and_mended_by_adding_again(
-    directory, bundle, tmp_path, where, monkeypatch
+    directory, bundle, tmp_path, where
 ):
     written = write_sources(tmp_path / "src", 9)
     with Corpus(directory, bundle) as corpus:
@@ -268,13 +268,14 @@ def test_a_damaged_segment_is_told_and_mended_by_adding_again(
         path.write_bytes(content)
         with pytest.warns(HistoryWarning, match="add its documents again"):
             draft_from_all(directory, bundle, written)
-        added = corpus.add([tmp_path / "src"])
+        with pytest.warns(HistoryWarning, match="a damaged segment was removed"):
+            added = corpus.add([tmp_path / "src"])
         assert added.num_added == len(added.lost) > 0
     with opened(directory, bundle) as history:
         assert all(knows(history, bundle, text) for text in written.values())
 
 
-def test_a_missing_segment_leaves_the_others_drafting(directory, bundle, monkeypatch):
+def test_a_missing_segment_leaves_the_others_drafting(directory, bundle):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1)})
         gone = segments(directory)[0]
@@ -428,3 +429,109 @@ def test_damaged_tables_are_an_error_by_name_or_do_no_harm(directory, bundle, ta
         ):
             with contextlib.suppress(HistoryError, HistoryIndexError):
                 change()
+
+
+def test_a_segment_that_cannot_be_read_now_loses_nothing(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+        [path] = segments(directory)
+        content = path.read_bytes()
+        path.write_bytes(content[:8] + b"\x02" + content[9:])
+        for change in (lambda: corpus.add_texts({"two": source(2)}), lambda: corpus.remove(["x"])):
+            with pytest.raises(HistoryIndexError, match=f"{path.name}.*another version"):
+                change()
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(HistoryIndexError, match="cannot be read"):
+            corpus.remove(["one"])
+        path.rmdir()
+        path.write_bytes(content)
+        assert [one.name for one in corpus.documents()] == ["one"]
+    with opened(directory, bundle) as history:
+        assert knows(history, bundle, source(1))
+
+
+def test_what_is_lost_to_damage_is_told_by_remove(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"a/one": source(1), "b/two": source(2)})
+        for path in segments(directory):
+            path.unlink()
+        with pytest.warns(HistoryWarning, match="'a/one', 'b/two'"):
+            assert corpus.remove(["a"]) == ["a/one"]
+        assert corpus.lost == ["a/one", "b/two"]
+
+
+@pytest.mark.parametrize("names", ["/a/b.txt", b"x", [""], [1], pathlib.Path("x")])
+def test_names_that_are_none_are_refused(directory, bundle, names):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"/a/b.txt": source(1), "/c": source(2)})
+        with pytest.raises(OptionError):
+            corpus.remove(names)
+        assert corpus.remove(["/", "//"]) == []
+        assert corpus.remove([pathlib.Path("/a")]) == ["/a/b.txt"]
+        with pytest.raises(OptionError):
+            corpus.add_texts([("x", "y")])
+        with pytest.raises(OptionError, match="zero byte"):
+            corpus.add_texts({"x": "a\0b"})
+        with pytest.raises(OptionError):
+            corpus.add("/tmp")
+
+
+def test_remove_erases_what_an_interrupted_add_replaced(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1), "two": source(2)})
+        corpus._storing.forget(["one"])
+        corpus.remove(["two"])
+        assert segments(directory) == []
+
+
+def test_a_text_that_fails_half_way_is_forgotten(directory, bundle, tmp_path):
+    path = tmp_path / "file"
+    path.write_text(source(5))
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        corpus.add([path])
+        path.write_text(source(6, lines=200))
+        cut = lambda added: path.write_text(source(6, lines=100))  # noqa: E731
+        added = corpus.add([path], on_progress=cut)
+        assert "any earlier version, was removed" in added.skipped[0]
+        assert (added.num_added, added.num_tokens) == (0, 0)
+        assert corpus.documents() == []
+        assert not knows(history, bundle, source(6, lines=10))
+
+
+def test_damaged_tables_of_documents_leave_requests_readable(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+    with opened(directory, bundle) as history, opened(directory, bundle) as other:
+        with sqlite3.connect(directory / "history.sqlite") as connection:
+            connection.execute("UPDATE segments SET file = ?", (b"\xff",))
+        connection.close()
+        with pytest.warns(HistoryWarning, match="they cannot be read"):
+            history.add(range(10), range(10))
+        with pytest.warns(HistoryWarning, match="they cannot be read"):
+            other.refresh()
+        assert other.shared.num_recent_tokens == history.shared.num_recent_tokens > 0
+
+
+def test_a_segment_that_could_not_be_opened_is_tried_again(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+    [path] = segments(directory)
+    path.rename(directory / "away")
+    with pytest.warns(HistoryWarning, match="cannot be used"):
+        history = opened(directory, bundle)
+    with history:
+        (directory / "away").rename(path)
+        assert knows(history, bundle, source(1))
+
+
+def test_without_a_bundle_documents_are_removed_but_none_added(directory, bundle, tmp_path):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+    with Corpus(directory, None) as corpus:
+        with pytest.raises(OptionError, match="bundle"):
+            corpus.add_texts({"two": source(2)})
+        assert corpus.remove(["one"]) == ["one"]
+    with pytest.raises(HistoryError):
+        Corpus(tmp_path / "nowhere", None)
+    assert not (tmp_path / "nowhere").exists()

@@ -34,7 +34,7 @@ examples:
   coordgen history import answers alice.jsonl
   coordgen history clear answers --namespace mail/alice
   coordgen history add answers src templates/mail.txt --tokenizer bundle
-  coordgen history remove answers templates/mail.txt --tokenizer bundle
+  coordgen history remove answers templates/mail.txt
   coordgen history build fleet --from 'logs/*.jsonl' --tokenizer bundle
 """
 
@@ -95,6 +95,8 @@ def _ls(options: argparse.Namespace) -> int:
             f"{printable(summary.namespace)}: {summary.num_requests} requests, "
             f"{summary.num_tokens} tokens, last {_date(summary.last_finished_at)}"
         )
+    if told := _told_documents(store, options.namespace):
+        text.tell(f"coordgen: and {told}: `ls --documents` lists them")
     return 0
 
 
@@ -157,15 +159,22 @@ def _clear(options: argparse.Namespace) -> int:
     with closing(HistoryStore(options.directory)) as store:
         names = store.names() if options.namespace is None else [options.namespace]
         num_requests = store.clear(options.namespace)
-        holding = [name for name in Tables.namespaces(store) if options.namespace in (None, name)]
-        num_documents = sum(len(Tables(store, name).documents()) for name in holding)
-    remove_indexes(options.directory, names, others=options.namespace is None)
-    text.tell(f"{options.directory}: {num_requests} requests cleared")
-    if num_documents:
-        text.tell(
-            f"coordgen: {num_documents} documents stay: `coordgen history remove` erases them"
-        )
+        remove_indexes(options.directory, names, others=options.namespace is None)
+        text.tell(f"{options.directory}: {num_requests} requests cleared")
+        if told := _told_documents(store, options.namespace):
+            text.tell(f"coordgen: {told} stay: `coordgen history remove` erases them")
     return 0
+
+
+def _told_documents(store: HistoryStore, namespace: str | None) -> str | None:
+    """How many documents there are; None if there are none. What is damaged is told."""
+    try:
+        holding = [name for name in Tables.namespaces(store) if namespace in (None, name)]
+        num_documents = sum(len(Tables(store, name).documents()) for name in holding)
+    except (HistoryError, sqlite3.Error) as error:
+        text.tell(f"coordgen: warning: the documents cannot be counted: {error}")
+        return None
+    return history_documents.counted(num_documents) if num_documents else None
 
 
 _COMMANDS = {

@@ -5,6 +5,7 @@ import json
 import os
 from contextlib import closing
 from dataclasses import asdict
+from itertools import chain
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
@@ -13,7 +14,7 @@ from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.history.corpus.corpus import Corpus
+from coordgen_rs.history.corpus.corpus import Corpus, is_below
 from coordgen_rs.history.corpus.reading import Added
 from coordgen_rs.history.corpus.tables import Tables
 from coordgen_rs.history.corpus.texts import checked_paths, name_of
@@ -32,13 +33,14 @@ def add_arguments(add: Parser, remove: Parser) -> None:
     namespace = option.text("--namespace NAME", may_be_empty=False, default=DEFAULT_NAMESPACE).help(
         "only its requests draft from the documents; default: %(default)s"
     )
-    tokenizer = option.path("--tokenizer BUNDLE", required=True)
     add.declare(
         option.path("files FILE", nargs="+").help(
             "text in UTF-8, or directories of it; below these, what begins with a dot and links "
             "are left out"
         ),
-        tokenizer.help("a bundle with the tokenizer of the model that is to draft from them"),
+        option.path("--tokenizer BUNDLE", required=True).help(
+            "a bundle with the tokenizer of the model that is to draft from them"
+        ),
         namespace,
         option.count("--threads N", most=256).help(
             "how many tokenize, at low priority; default: one per core"
@@ -46,10 +48,10 @@ def add_arguments(add: Parser, remove: Parser) -> None:
         shared.JSON.help("print one JSON object"),
     )
     remove.declare(
-        option.word("names NAME", nargs="+").help(
+        option.text("names NAME", may_be_empty=False, nargs="+").help(
             "documents as `ls --documents` names them, files, or directories that held them"
         ),
-        tokenizer.help("the bundle with which they were added"),
+        option.path("--tokenizer BUNDLE").help("not needed: the history knows its tokenizer"),
         namespace,
     )
 
@@ -83,40 +85,41 @@ def _tell(options: argparse.Namespace, added: Added, num_documents: int, num_tok
         text.tell(f"coordgen: warning: {printable(skipped)}; skipped")
     if len(added.skipped) > _MOST_NAMED:
         text.tell(f"coordgen: warning: {len(added.skipped) - _MOST_NAMED} more files were skipped")
-    if added.lost:
-        text.tell(
-            f"coordgen: warning: a damaged segment was removed; {len(added.lost)} documents that "
-            "it held were forgotten, and added again where they are among the files given"
-        )
     if options.json:
         figures = asdict(added) | {"num_documents": num_documents, "all_tokens": num_tokens}
         print(json.dumps(figures))
         return
     text.tell(
-        f"{options.directory}: {added.num_added} documents added ({added.num_tokens} tokens), "
+        f"{options.directory}: {counted(added.num_added)} added ({added.num_tokens} tokens), "
         f"{added.num_unchanged} unchanged, {len(added.skipped)} skipped; the namespace holds "
-        f"{num_documents} documents, {num_tokens} tokens"
+        f"{counted(num_documents)}, {num_tokens} tokens"
     )
 
 
+def counted(num_documents: int) -> str:
+    """A number of documents, in words."""
+    return "1 document" if num_documents == 1 else f"{num_documents} documents"
+
+
 def remove(options: argparse.Namespace) -> int:
-    """Remove documents.
+    """Remove documents; 1 if a name matched none.
 
     Raises:
         OptionError: None is called so.
     """
-    names = {name for given in options.names for name in (given, name_of(given))}
-    with Corpus(
-        options.directory, open_bundle(options.tokenizer), namespace=options.namespace
-    ) as corpus:
-        removed = corpus.remove(names, wait_s=_WAIT_S)
+    names = {given: {given, name_of(given)} for given in options.names}
+    with Corpus(options.directory, None, namespace=options.namespace) as corpus:
+        removed = corpus.remove({*chain(*names.values())}, wait_s=_WAIT_S)
     if not removed:
         raise OptionError(
             f"{options.directory} has no document {', '.join(map(printable, options.names))} in "
             f"the namespace {options.namespace!r}"
         )
-    text.tell(f"{options.directory}: {len(removed)} documents removed")
-    return 0
+    text.tell(f"{options.directory}: {counted(len(removed))} removed")
+    unknown = [given for given in names if not any(is_below(one, names[given]) for one in removed)]
+    for given in unknown:
+        text.tell(f"coordgen: warning: there is no document {printable(given)}")
+    return 1 if unknown else 0
 
 
 def ls(store: HistoryStore, namespace: str | None, *, as_json: bool) -> int:
