@@ -1,5 +1,8 @@
 """`/v1/documents`: what a client adds, lists and removes, and who drafts from it."""
 
+import asyncio
+import threading
+
 import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
@@ -14,6 +17,7 @@ from coordgen_rs.files.unfinished import held_name
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.server import documents
 from coordgen_rs.server.network.keys import api_key
+from coordgen_rs.server.refusal import UnavailableError
 from corpora import knows, source
 from fake_model import FakeModel
 from fake_served import refused, serving
@@ -67,10 +71,27 @@ def test_documents_are_stored_when_the_answer_comes(client, model, bundle):
 
 def test_removed_documents_are_gone_and_others_are_not_found(client):
     client.post(PATH, json=body(1, 2, 3))
-    assert client.delete(PATH + "/src/2.txt").json() == {"removed": ["src/2.txt"]}
+    assert client.delete(PATH + "/src/2.txt").json() == {"removed": ["src/2.txt"], "lost": []}
     refused(client.delete(PATH + "/src/2.txt"), 404)
-    assert client.delete(PATH + "/src").json() == {"removed": ["src/1.txt", "src/3.txt"]}
+    assert client.delete(PATH + "/src").json()["removed"] == ["src/1.txt", "src/3.txt"]
     assert client.get(PATH).json()["data"] == []
+
+
+@pytest.mark.parametrize("name", ["/", "//", "/%2F"])
+def test_an_empty_name_removes_nothing(client, name):
+    client.post(PATH, json={"documents": [{"name": "/a", "text": source(1)}]})
+    assert client.delete(PATH + name).status_code >= 400
+    assert len(client.get(PATH).json()["data"]) == 1
+
+
+def test_errors_of_the_history_name_no_path(client, model):
+    client.post(PATH, json=body(1))
+    for path in model.directory.glob("*.corpus"):
+        content = path.read_bytes()
+        path.write_bytes(content[:8] + b"\x02" + content[9:])
+    response = client.delete(PATH + "/src")
+    assert "server's log" in refused(response, 500)["message"]
+    assert str(model.directory) not in response.text
 
 
 def test_each_key_has_its_own_documents(model):
@@ -100,6 +121,7 @@ def test_each_key_has_its_own_documents(model):
         ({"documents": [{"name": "n" * 1025, "text": "x"}]}, "documents[0].name"),
         ({"documents": [{"name": "x"}]}, "documents[0].text"),
         ({"documents": [{"name": "x", "text": 1}]}, "documents[0].text"),
+        ({"documents": [{"name": "x", "text": "a\0b"}]}, "documents[0].text"),
         ({"documents": [{"name": "x", "text": "x", "more": 1}]}, "documents[0].more"),
         ({"documents": [{"name": "x", "text": "x"}] * 2}, "documents[1].name"),
         ({"documents": [{"name": "x", "text": "x"}], "model": "x"}, "model"),
@@ -121,6 +143,10 @@ def test_a_full_namespace_takes_no_more(client, monkeypatch):
     client.post(PATH, json=body(1))
     monkeypatch.setattr(documents, "MOST_TOKENS", 10)
     assert refused(client.post(PATH, json=body(2)), 413)["code"] == "documents_full"
+    monkeypatch.setattr(documents, "MOST_TOKENS", 10_000)
+    monkeypatch.setattr(documents, "MOST_DOCUMENTS", 1)
+    assert refused(client.post(PATH, json=body(2)), 413)["code"] == "documents_full"
+    assert client.post(PATH, json=body(1)).status_code == 200
     assert client.delete(PATH + "/src").status_code == 200
 
 
@@ -135,15 +161,49 @@ def test_without_a_history_there_is_nothing_to_add_to(model):
 
 
 def test_while_another_process_adds_the_client_is_to_come_again(client, model, monkeypatch):
-    monkeypatch.setattr(documents, "_WAIT_S", 0.0)
     client.post(PATH, json=body(1))
+    monkeypatch.setattr(documents, "_WAIT_S", 0.05)
     with held_name(model.directory / "corpus"):
         response = client.post(PATH, json=body(2))
         refused(response, 503)
         assert response.headers["Retry-After"]
 
 
-def test_a_model_without_a_history_has_no_corpus(bundle_of, tmp_path):
+def test_a_client_that_waits_long_for_another_is_to_come_again(monkeypatch):
+    async def wait():
+        asked = documents.Documents(None, None, None)
+        async with asked._turn():
+            monkeypatch.setattr(documents, "_WAIT_S", 0.0)
+            with pytest.raises(UnavailableError):
+                async with asked._turn():
+                    pass
+        monkeypatch.setattr(documents, "_WAIT_S", 10.0)
+        async with asked._turn():
+            pass
+
+    asyncio.run(wait())
+
+
+def test_listing_and_removing_take_a_place(client, monkeypatch):
+    entered, let_go, answers = threading.Event(), threading.Event(), []
+
+    def listed(corpus):
+        entered.set()
+        assert let_go.wait(60)
+        return {}
+
+    monkeypatch.setattr(documents, "_listed", listed)
+    first = threading.Thread(target=lambda: answers.append(client.get(PATH).status_code))
+    first.start()
+    assert entered.wait(60)
+    refused(client.get(PATH), 429)
+    refused(client.delete(PATH + "/src"), 429)
+    let_go.set()
+    first.join()
+    assert answers == [200]
+
+
+def test_a_model_without_a_history_has_no_corpus(bundle_of):
     with (
         Model.open(bundle_of("embedded-draft", "fp32")) as model,
         pytest.raises(OptionError, match="kept in a history"),

@@ -144,7 +144,7 @@ class Endpoints:
         self._page, self._lanes = page(), Lanes()
         self._places = Places(_MOST_TEXTS, lambda num: 1)
         self._adding = Places(1, lambda num: 1)
-        self.documents = documents.Documents(self._corpus, self._lanes)
+        self.documents = documents.Documents(self._corpus, self._lanes, self._adding.one)
 
     async def page(self, request: Request) -> Response:
         """The chat page."""

@@ -6,14 +6,16 @@ low priority; answers of others go on meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from coordgen_rs.errors import HistoryBusyError, OptionError
+from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError, OptionError
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, read
 from coordgen_rs.server.asked.fields import Fields
@@ -25,6 +27,9 @@ PATH = "/v1/documents"
 
 MOST_TOKENS = 64_000_000
 """Tokens of a namespace beyond which no document is added: about 200 MB of text, 600 MB of disk."""
+
+MOST_DOCUMENTS = 100_000
+"""Documents of a namespace beyond which none is added: their names are listed in one answer."""
 
 _MOST_NAME = 1024
 """Characters of a document's name."""
@@ -38,26 +43,59 @@ class Documents:
     Args:
         corpus: Opens the documents that a client may ask for.
         lanes: Runs what takes long before documents are stored, such as parsing.
+        place: Holds a client's place for a request without a body; it may refuse. One with a body
+            has its place already (`Guard`).
     """
 
-    def __init__(self, corpus: Callable[[Client], Corpus], lanes: Lanes) -> None:
-        self._corpus, self._lanes, self._changing = corpus, lanes, asyncio.Lock()
+    def __init__(
+        self,
+        corpus: Callable[[Client], Corpus],
+        lanes: Lanes,
+        place: Callable[[Client], AbstractContextManager[None]],
+    ) -> None:
+        self._corpus, self._lanes, self._place = corpus, lanes, place
+        self._changing = asyncio.Lock()
 
     async def list(self, request: Request) -> Response:
         """All documents of the namespace."""
-        return await self._done(request, _listed)
+        with self._place(client_of(request.scope)):
+            return await self._done(request, _listed)
 
     async def add(self, request: Request) -> Response:
         """Add the documents of the body."""
         run = partial(self._lanes.run, client_of(request.scope))
         texts = await read(request, _asked_texts, MOST_BODY_BYTES, run)
-        async with self._changing:
+        async with self._turn():
             return await self._done(request, partial(_added, texts))
 
     async def remove(self, request: Request) -> Response:
-        """Remove a document, or all whose names begin with its name and a slash."""
-        async with self._changing:
-            return await self._done(request, partial(_removed, request.path_params["name"]))
+        """Remove a document, or all whose names begin with its name and a slash.
+
+        Raises:
+            RefusalError: The name is empty.
+        """
+        name = request.path_params["name"]
+        if not name.strip("/"):
+            raise RefusalError("the name of a document is empty", param="name")
+        with self._place(client_of(request.scope)):
+            async with self._turn():
+                return await self._done(request, partial(_removed, name))
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until no other client changes documents.
+
+        Raises:
+            UnavailableError: One does for long.
+        """
+        try:
+            await asyncio.wait_for(self._changing.acquire(), _WAIT_S)
+        except TimeoutError as error:
+            raise UnavailableError("other documents are being added") from error
+        try:
+            yield
+        finally:
+            self._changing.release()
 
     async def _done(self, request: Request, what: Callable[[Corpus], dict[str, Any]]) -> Response:
         """Do something with the documents of a client, in another thread.
@@ -77,7 +115,18 @@ class Documents:
                 except HistoryBusyError as error:
                     raise UnavailableError("other documents are being added") from error
 
-        return await asyncio.to_thread(done)
+        def told() -> Response:
+            try:
+                return done()
+            except (HistoryError, HistoryIndexError) as error:  # their messages name paths
+                logging.getLogger(__name__).error("documents: %s", error)
+                raise RefusalError(
+                    "the documents cannot be read or changed: the server's log says why",
+                    status=500,
+                    kind="server_error",
+                ) from error
+
+        return await asyncio.to_thread(told)
 
 
 def _asked_texts(fields: Fields) -> dict[str, str]:
@@ -99,6 +148,8 @@ def _asked_texts(fields: Fields) -> dict[str, str]:
             raise asked.wrong("name", f"must be a name of 1 to {_MOST_NAME} characters")
         if text is None:
             raise asked.wrong("text", "must be the text of the document")
+        if "\0" in text:
+            raise asked.wrong("text", "holds a zero byte")
         if name in texts:
             raise asked.wrong("name", "is that of another document, too")
         texts[name] = text
@@ -119,7 +170,14 @@ def _listed(corpus: Corpus) -> dict[str, Any]:
 
 
 def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
-    if sum(document.num_tokens for document in corpus.documents()) >= MOST_TOKENS:
+    documents = corpus.documents()
+    if len(texts.keys() | {document.name for document in documents}) > MOST_DOCUMENTS:
+        raise RefusalError(
+            f"the namespace would have more than {MOST_DOCUMENTS:,} documents: remove some",
+            status=413,
+            code="documents_full",
+        )
+    if sum(document.num_tokens for document in documents) >= MOST_TOKENS:
         raise RefusalError(
             f"the namespace has {MOST_TOKENS:,} tokens of documents, which is all that it may: "
             "remove some",
@@ -131,6 +189,7 @@ def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
         "added": added.num_added,
         "unchanged": added.num_unchanged,
         "num_tokens": added.num_tokens,
+        "lost": added.lost,
     }
 
 
@@ -140,4 +199,4 @@ def _removed(name: str, corpus: Corpus) -> dict[str, Any]:
         raise RefusalError(
             "there is no such document", status=404, kind="not_found_error", param="name"
         )
-    return {"removed": removed}
+    return {"removed": removed, "lost": [name for name in corpus.lost if name not in {*removed}]}
