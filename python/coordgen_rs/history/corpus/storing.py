@@ -18,7 +18,6 @@ from coordgen_rs.history.corpus.segments import new_segment_name, remove_strays,
 from coordgen_rs.history.corpus.tables import Document, Piece, Tables
 from coordgen_rs.history.store import HistoryStore
 
-
 _BLOCK_BYTES = 1 << 20
 
 _DAMAGE = ("there is none", "it is no index", "it is cut off", "its header is damaged")
