@@ -23,7 +23,14 @@ from coordgen_rs.files.unfinished import held_name
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.history.corpus.segments import MOST_TOKENS, to_merge
 from coordgen_rs.history.corpus.tables import Tables
-from coordgen_rs.history.corpus.texts import NotTextError, file_text, files_of, given_text, name_of
+from coordgen_rs.history.corpus.texts import (
+    NotTextError,
+    file_text,
+    files_of,
+    given_text,
+    name_of,
+    texts_of,
+)
 from coordgen_rs.history.store import HistoryStore
 from corpora import add_forever, knows, make_small, source, write_sources
 from killed import kill_at_random, names, small_disk
@@ -472,7 +479,7 @@ def test_what_is_lost_to_damage_is_told_by_remove(directory, bundle):
 @pytest.mark.parametrize("names", ["/a/b.txt", b"x", [""], [1], pathlib.Path("x")])
 def test_names_that_are_none_are_refused(directory, bundle, names):
     with Corpus(directory, bundle) as corpus:
-        corpus.add_texts({"/a/b.txt": source(1), "/c": source(2)})
+        corpus.add_texts({"/a/b.txt": source(1), "//c": source(2)})
         with pytest.raises(OptionError):
             corpus.remove(names)
         assert corpus.remove(["/", "//"]) == []
@@ -543,3 +550,34 @@ def test_without_a_bundle_documents_are_removed_but_none_added(directory, bundle
     with pytest.raises(HistoryError):
         Corpus(tmp_path / "nowhere", None)
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_that_becomes_a_directory_is_told(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("text")
+    text = file_text(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(NotTextError, match="it is a directory"):
+        list(text.parts())
+
+
+def test_whoever_gives_up_waiting_stops_a_change(directory, bundle, tmp_path):
+    written, is_stopped = write_sources(tmp_path / "src", 2), threading.Event()
+    is_stopped.set()
+    with (
+        Corpus(directory, bundle) as corpus,
+        held_name(directory / "corpus"),
+        pytest.raises(HistoryError, match="stopped"),
+        corpus._held(600, is_stopped),
+    ):
+        pass
+
+    class StoppedError(Exception):
+        pass
+
+    def stop():
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        next(texts_of(map(pathlib.Path, written), stop))

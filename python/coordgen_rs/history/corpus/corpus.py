@@ -314,8 +314,10 @@ def is_below(name: str, wanted: Collection[str]) -> bool:
     """
     if name in wanted:
         return True
-    above = [name[:end] for end in range(1, len(name)) if name[end] == os.sep]
-    return any(folder in wanted or folder + os.sep in wanted for folder in above)
+    above = (name[:end] for end in range(1, len(name)) if name[end] == os.sep)
+    return any(
+        folder in wanted or folder + os.sep in wanted for folder in above if folder.strip(os.sep)
+    )
 
 
 def _checked_names(names: Iterable[Path | str]) -> set[str]:
