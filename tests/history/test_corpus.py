@@ -1,9 +1,11 @@
 """Documents that are added while others draft from them: what is stored, drafted, and removed."""
 
+import contextlib
 import os
 import pathlib
 import random
 import sqlite3
+import sys
 import threading
 import warnings
 
@@ -464,6 +466,28 @@ def test_a_segment_that_cannot_be_read_now_loses_nothing(directory, bundle):
         assert [one.name for one in corpus.documents()] == ["one"]
     with opened(directory, bundle) as history:
         assert knows(history, bundle, source(1))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="open files are not limited so")
+def test_too_many_open_files_lose_no_document(directory, bundle):
+    resource = pytest.importorskip("resource")
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+        corpus.documents()
+        limits, files = resource.getrlimit(resource.RLIMIT_NOFILE), []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, limits[0]), limits[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises((HistoryIndexError, HistoryError, OSError)):
+                corpus._storing.remove_damage()
+        finally:
+            for file in files:
+                os.close(file)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert [one.name for one in corpus.documents()] == ["one"]
+        assert len(segments(directory)) == 1
 
 
 def test_what_is_lost_to_damage_is_told_by_remove(directory, bundle):
