@@ -14,7 +14,10 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+sys.path.append(str(Path(__file__).parents[2]))
+
 from recorded import arctic, llama_cpp, vllm_ngram
+from support.script import run_script
 
 _HERE = Path(__file__).parent
 
@@ -94,4 +97,4 @@ def _run(*command):
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)
