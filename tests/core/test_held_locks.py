@@ -28,6 +28,8 @@ from core_subjects import (
 ARGUMENTS = {
     "remember": [tokens(1, 2)],
     "open_index": ["/nowhere/index", bytes(32)],
+    "open_corpus": [["/nowhere/index"], bytes(32)],
+    "is_whole_index": ["/nowhere/index", bytes(32)],
     "open_fleet_index": ["/nowhere/index", bytes(32)],
     "write_index": ["/nowhere/index", tokens(2**32 - 1), 5, 1, bytes(32)],
     "write_gathered_index": ["/nowhere/index", [], [], 5, bytes(32)],
@@ -73,6 +75,7 @@ def waits_while_held():
 
     def waits(holder, call):
         entered, is_over = threading.Event(), threading.Event()
+        failed = []
 
         def run():
             entered.set()
@@ -80,6 +83,8 @@ def waits_while_held():
                 call()
             except CoordgenError:
                 pass
+            except Exception as error:
+                failed.append(error)
             finally:
                 is_over.set()
 
@@ -94,6 +99,8 @@ def waits_while_held():
         thread = threading.Thread(target=run)
         waited = _core._while_held(holder, waits_now)
         thread.join()
+        if failed:
+            raise failed[0]  # a call that this table has wrong waits for nothing
         return waited
 
     interval = sys.getswitchinterval()

@@ -78,6 +78,7 @@ class SwitchBench:
 
         `first_token_range_us` and `exposed_range_us` are the least and the most of the rounds.
         `parts_us` is what computing and loading took, added up: the time they would take in turn.
+        `exposed_of_sync` is None where loads were so quick that nobody waited under `sync` either.
         """
         answers = self.answers[strategy]
         exposed_us = self._median(strategy, "exposed_us")
@@ -98,7 +99,8 @@ class SwitchBench:
             "planned": answers[-1].report.to_json()["planned"],
         }
         if "sync" in self.answers:
-            figures["exposed_of_sync"] = exposed_us / (self._median("sync", "exposed_us") or 1)
+            of_sync_us = self._median("sync", "exposed_us")
+            figures["exposed_of_sync"] = exposed_us / of_sync_us if of_sync_us else None
         return figures
 
     def _median(self, strategy: str, name: str) -> float:
