@@ -53,6 +53,7 @@ impl Case {
         let situation = Situation {
             free_rows: !has_costs,
             draft_model: true,
+            common_phrases: true,
             earlier_requests: true,
             recorded: false,
         };

@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use coordgen_rs::commit::CommitPolicy;
 use coordgen_rs::constraint::{Allowed, Constraint};
@@ -12,6 +13,7 @@ use coordgen_rs::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 use coordgen_rs::draft::host::{HostDrafter, HostOptions};
 use coordgen_rs::draft::methods::{DrawnOn, Method, Needs, SOURCES, source_drawing_on};
 use coordgen_rs::draft::source::DraftSource;
+use coordgen_rs::draft::sources::common_phrases::PhraseTable;
 use coordgen_rs::draft::sources::history::History;
 use coordgen_rs::draft::sources::history::format::{TERMINATOR, write_index};
 use coordgen_rs::draft::sources::model::ModelDraft;
@@ -173,7 +175,11 @@ impl<'a> Replay<'a> {
         text: &Text,
         model: Option<SharedModelDraft>,
     ) -> (Vec<Box<dyn DraftSource>>, Option<Finished>) {
-        let on = DrawnOn { draft_model: model, ..DrawnOn::default() };
+        let on = DrawnOn {
+            draft_model: model,
+            phrases: Some(phrases(text)),
+            ..DrawnOn::default()
+        };
         let (mut sources, mut history): (Vec<Box<dyn DraftSource>>, _) = (Vec::new(), None);
         let finished = text.ending_alike(FINISHED);
         for &name in &case.sources {
@@ -351,4 +357,12 @@ fn host_step(host: &mut HostDrafter, text: &Text, num_given: &mut usize) -> (usi
     counted(false);
     *num_given += num_right + 1;
     (num_drafted, num_right + 1)
+}
+
+/// Phrases of the answer, of two tokens and of three.
+fn phrases(text: &Text) -> Arc<PhraseTable> {
+    let of_two = text.answer.windows(2).step_by(5).map(|two| ((None, two[0]), two[1], 0.25));
+    let of_three = text.answer.windows(3).step_by(7);
+    let of_three = of_three.map(|three| ((Some(three[0]), three[1]), three[2], 0.5));
+    Arc::new(PhraseTable::new(of_two.chain(of_three)).expect("chances"))
 }

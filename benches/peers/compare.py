@@ -23,6 +23,7 @@ import contest
 import genai
 import ours
 from coordgen_rs import open_session
+from coordgen_rs.drafting.common_phrases import phrase_table_of
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.replay.run import replay
@@ -101,7 +102,9 @@ def _replayed(session, prompts, held, budget, versions):
         TokenizedRecord(task, prompt, np.array(answer.tokens, np.uint32))
         for prompt, (task, answer) in zip(flat, held.recorded(), strict=True)
     ]
-    results = {"auto": replay(records, budget=budget, vocab_size=session.vocab_size)}
+    phrases = phrase_table_of(session.bundle)
+    ours = replay(records, budget=budget, vocab_size=session.vocab_size, phrases=phrases)
+    results = {"auto": ours}
     for peer in RULES:
         rule = _opened(peer, versions, peer.open_rule)
         if rule is not None:

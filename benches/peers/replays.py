@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.tools.evaluation.replayed import tokenized
 from coordgen_rs.tools.replay.run import HISTORIES, replay
@@ -59,7 +60,8 @@ def main(arguments=None):
     report = {}
     for name, source in sources.items():
         records, vocab_size = tokenized(source)
-        report[name] = _measured(name, records, vocab_size, options, has_arctic)
+        phrases = phrase_table_at(source.tokenizer / "tokenizer.json")
+        report[name] = _measured(name, records, vocab_size, phrases, options, has_arctic)
         if not options.json:
             _show(name, len(records), report[name])
     if options.json:
@@ -76,7 +78,7 @@ def _parser():
     return parser
 
 
-def _measured(name, records, vocab_size, options, has_arctic):
+def _measured(name, records, vocab_size, phrases, options, has_arctic):
     """The figures of a set, a dictionary a budget."""
     remembering = options.history == "earlier-requests"
     figures = []
@@ -85,7 +87,7 @@ def _measured(name, records, vocab_size, options, has_arctic):
             on_progress(f"{name}, {budget} draft tokens", done, len(options.budgets))
             losses = Losses(budget, remembering=remembering)
             common = {"budget": budget, "history": options.history, "vocab_size": vocab_size}
-            ours = replay(records, on_step=losses.step, **common)
+            ours = replay(records, phrases=phrases, on_step=losses.step, **common)
             sam = replay(records, drafter="sam", **common)
             rule = arctic.Arctic(remembering) if has_arctic else None
             of_arctic = rule and replay_rule("arctic", records, budget, rule).tokens_per_step

@@ -6,12 +6,15 @@
 
 #![no_main]
 
+use std::sync::Arc;
+
 use arbitrary::{Arbitrary, Result, Unstructured};
 use coordgen_fuzz::within_memory;
 use coordgen_rs::draft::choose::model_choice::ModelPrice;
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
 use coordgen_rs::draft::methods::{DrawnOn, source_drawing_on};
+use coordgen_rs::draft::sources::common_phrases::PhraseTable;
 use coordgen_rs::draft::sources::model::ModelDraft;
 use coordgen_rs::draft::sources::model::source::SharedModelDraft;
 use coordgen_rs::sampling::Sampling;
@@ -28,7 +31,7 @@ use ruled_target::{VOCAB_SIZE, plain, run_step, says};
 mod ruled_target;
 
 const ATTENDED: usize = 64;
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "automaton",
     "calibration",
     "reuse",
@@ -39,6 +42,7 @@ const NAMES: [&str; 10] = [
     "sam",
     "sam-earlier-requests",
     "token-recycling",
+    "common-phrases",
 ];
 
 fuzz_target!(|data: &[u8]| {
@@ -72,7 +76,13 @@ impl Life {
     fn new<'a>(input: &mut Unstructured<'a>) -> Result<Option<(Self, &'a [u8])>> {
         let model = SharedModelDraft::new(ModelDraft::new(VOCAB_SIZE, vec![], 0.1).expect("0 to 1"));
         let history = History::new(VOCAB_SIZE as u32);
-        let drawn_on = DrawnOn { draft_model: Some(model.clone()), ..DrawnOn::default() };
+        let [one, two, three] = [1, 2, 3].map(TokenId);
+        let phrases = [((None, one), two, 0.5), ((Some(one), two), three, 0.9)];
+        let drawn_on = DrawnOn {
+            draft_model: Some(model.clone()),
+            phrases: Some(Arc::new(PhraseTable::new(phrases).expect("chances"))),
+            ..DrawnOn::default()
+        };
         let chosen = u16::arbitrary(input)?;
         let mut sources: Vec<Box<dyn DraftSource>> = (NAMES.iter().enumerate())
             .filter(|(index, _)| chosen >> index & 1 == 1)

@@ -293,6 +293,7 @@ class DraftMethod:
         *,
         free_rows: bool = False,
         draft_model: bool = False,
+        common_phrases: bool = False,
         earlier_requests: bool = False,
         recorded: bool = False,
     ) -> list[str]:
@@ -301,6 +302,7 @@ class DraftMethod:
         Args:
             free_rows: Rows cost nothing: the drafter is given no costs.
             draft_model: There is a draft model.
+            common_phrases: There is a `PhraseTable`.
             earlier_requests: Whether to draft from earlier requests.
             recorded: A recorded answer plays the target, so that there are no logits.
 
@@ -441,6 +443,7 @@ class Drafter:
             "corpus" (its documents).
         lookup_table: The table that "lookup-table" reads and updates; a new one by default.
         model_draft: What "draft-model" proposes: a draft model's tree.
+        phrases: What "common-phrases" draws on.
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
             targets that verify no branches. Other trees use only the first source, and no costs:
             "static" is Token Recycling's, a `DynamicTree` is DIAA's.
@@ -463,6 +466,7 @@ class Drafter:
         history: SharedHistory | None = None,
         lookup_table: LookupTable | None = None,
         model_draft: ModelDraft | None = None,
+        phrases: PhraseTable | None = None,
         tree: str | DynamicTree = ...,
     ) -> Drafter: ...
     def begin(
@@ -1589,6 +1593,38 @@ class Plan:
     @property
     def actions(self) -> list[Action]:
         """All loads and releases, in the order in which the loader does them."""
+
+@final
+class PhraseTable:
+    """What often comes after a token, or after two, in most texts.
+
+    Several drafters may share one. It learns nothing.
+
+    Args:
+        before: `(n,) u32`, the token before the last of each context; 2**32 - 1 where a context has
+            one token.
+        last: `(n,) u32`, the last token of each context.
+        next: `(n,) u32`, a token that often comes next.
+        chances: `(n,) f32`, 0 to 1, how often it does. Those of one token and context are added up.
+
+    Raises:
+        OptionError: A chance is not in 0 to 1, or tokens are not integers.
+        ShapeError: The arrays have different lengths.
+    """
+
+    def __new__(
+        cls,
+        before: NDArray[np.uint32],
+        last: NDArray[np.uint32],
+        next: NDArray[np.uint32],
+        chances: NDArray[np.float32],
+    ) -> PhraseTable: ...
+    @property
+    def num_contexts(self) -> int:
+        """Contexts that something often comes after."""
+
+    def memory_bytes(self) -> int:
+        """Bytes held on the heap."""
 
 @final
 class LookupTable:

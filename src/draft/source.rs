@@ -125,6 +125,12 @@ pub trait Propose {
     fn is_expectation(&self) -> bool {
         false
     }
+
+    /// Whether it tells what is common in any text: its estimates are shares of what all others leave
+    /// over at the place.
+    fn is_background(&self) -> bool {
+        false
+    }
 }
 
 /// What a source is told: the request, and what the target made of it.

@@ -338,7 +338,7 @@ SUBJECTS = {
 }
 
 STATELESS = {
-    "Accepted", "Action", "BlockCost", "DraftMethod", "DraftSource", "DynamicTree", "Plan", "Run",
-    "Sampling", "SwitchReport",
+    "Accepted", "Action", "BlockCost", "DraftMethod", "DraftSource", "DynamicTree", "PhraseTable",
+    "Plan", "Run", "Sampling", "SwitchReport",
 }  # fmt: skip
 """Classes whose objects never change: every attribute is read-only."""

@@ -19,11 +19,13 @@ from coordgen_rs._core import (
     StepInputs,
     draft_method,
 )
+from coordgen_rs.drafting.common_phrases import phrase_table_of
 from coordgen_rs.drafting.options import COMMITS
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
+    from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.history.requests import History
@@ -95,7 +97,8 @@ def make_drafter(
     """A drafter for `session`.
 
     Args:
-        session: The target; its measured step costs decide how wide a draft pays.
+        session: The target; its measured step costs decide how wide a draft pays. Where it has a
+            `bundle`, that tells in which tokens phrases are common.
         draft: The name of a method (`_core.draft_methods`), or the names of any sources
             (`_core.draft_sources`). "auto" has calibration and the look-up table where rows are
             free: elsewhere, running the head over the prompt costs more than calibration gains
@@ -116,6 +119,7 @@ def make_drafter(
         OptionError: A method, source or commit is unknown; a method lacks what it needs, or does
             not use the table or draft model that it is given; or the history has another
             vocabulary.
+        BundleError: The tokenizer of the session's bundle cannot be read.
     """
     commit = chosen_commit(session, commit)
     for name, flag in (("earlier_requests", earlier_requests), ("free_rows", free_rows)):
@@ -124,6 +128,7 @@ def make_drafter(
     arguments.having("draft_model", draft_model, "shaped", "DraftModel")
     arguments.of_type("lookup_table", lookup_table, LookupTable)
     costs = None if free_rows else session.step_costs
+    bundle: "Bundle | None" = getattr(session, "bundle", None)
     in_gaps = weighs = True
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
@@ -132,6 +137,7 @@ def make_drafter(
         sources = method.sources(
             free_rows=costs is None,
             draft_model=draft_model is not None,
+            common_phrases=bundle is not None,
             earlier_requests=history is None if earlier_requests is None else earlier_requests,
         )
     else:
@@ -150,6 +156,7 @@ def make_drafter(
         history=None if history is None else history.shared,
         lookup_table=lookup_table,
         model_draft=None if draft_model is None else draft_model.core,
+        phrases=phrase_table_of(bundle) if bundle and "common-phrases" in sources else None,
         tree=tree,
     )
     if draft_model is None or "draft-model" not in sources:

@@ -101,6 +101,16 @@ class Tokenizer:
                 )
         return np.asarray(encoding.ids, np.uint32)
 
+    def encode_each(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each of many short texts, without those that are put around a text.
+
+        Raises:
+            BundleError: The tokenizer cannot do these texts, for what its file says.
+        """
+        with self._errors("cannot encode the texts"):
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
     @cached_property
     def bound(self) -> TokenBound | None:
         """How much text a token can stand for; None for any. The first time takes a while."""

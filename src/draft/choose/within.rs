@@ -73,4 +73,8 @@ impl Propose for Within<'_> {
     fn is_expectation(&self) -> bool {
         self.source.is_expectation()
     }
+
+    fn is_background(&self) -> bool {
+        self.source.is_background()
+    }
 }

@@ -15,6 +15,7 @@ use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::calibration::Calibration;
+use crate::draft::sources::common_phrases::CommonPhrases;
 use crate::draft::sources::earlier_requests::EarlierRequests;
 use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::model::shape::{Growth, ModelShape, Stop};
@@ -130,6 +131,7 @@ const REUSE: (&str, When) = (DraftReuse::NAME, When::Always);
 const CALIBRATION: (&str, When) = (Calibration::NAME, When::Always);
 const LOOKUP_TABLE: (&str, When) = (TableSource::NAME, When::Always);
 const DRAFT_MODEL: (&str, When) = (ModelSource::NAME, When::Always);
+const COMMON_PHRASES: (&str, When) = (CommonPhrases::NAME, When::Always);
 const EARLIER: (&str, When) = (EarlierRequests::NAME, When::Earlier);
 
 /// All methods: ours, then the papers'.
@@ -147,13 +149,14 @@ pub const METHODS: &[Method] = &[
             (Calibration::NAME, When::FreeRows),
             (TableSource::NAME, When::FreeRows),
             DRAFT_MODEL,
+            COMMON_PHRASES,
             EARLIER,
         ],
         "the default: automaton, reuse and earlier requests, and what else pays where rows are free",
     ),
     Method::new(
         "blend",
-        &[AUTOMATON, CALIBRATION, REUSE, LOOKUP_TABLE, DRAFT_MODEL, EARLIER],
+        &[AUTOMATON, CALIBRATION, REUSE, LOOKUP_TABLE, DRAFT_MODEL, COMMON_PHRASES, EARLIER],
         "automaton, calibration, reuse and the look-up table, whether or not they pay",
     ),
     Method::new("automaton", &[AUTOMATON], "the suffix automaton over the request alone"),

@@ -1,9 +1,12 @@
 //! The sources by name. In: a name, and what the sources draw on. Out: what it proposes and needs, or a
 //! new source of that name.
 
+use std::sync::Arc;
+
 use crate::draft::source::DraftSource;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::calibration::Calibration;
+use crate::draft::sources::common_phrases::{CommonPhrases, PhraseTable};
 use crate::draft::sources::earlier_requests::EarlierRequests;
 use crate::draft::sources::history::History;
 use crate::draft::sources::lookup_table::SharedTable;
@@ -23,6 +26,8 @@ pub struct Situation {
     pub free_rows: bool,
     /// There is a draft model.
     pub draft_model: bool,
+    /// There is a table of what is common in most texts.
+    pub common_phrases: bool,
     /// Earlier requests may be drawn on.
     pub earlier_requests: bool,
     /// A recorded answer plays the target: there are no logits.
@@ -40,6 +45,8 @@ pub enum Needs {
     StepLogits,
     /// A draft model that is run between the steps.
     DraftModel,
+    /// A table of what is common in most texts, in the target's tokens.
+    PhraseTable,
     /// Finished requests, which bring the source along.
     History,
     /// The caller's own prediction, which brings the source along.
@@ -54,6 +61,7 @@ impl Needs {
             Self::PrefillLogits => "logits of the prompt",
             Self::StepLogits => "logits of every row",
             Self::DraftModel => "a draft model",
+            Self::PhraseTable => "a table of phrases",
             Self::History => "a history",
             Self::Prediction => "a prediction",
         }
@@ -66,6 +74,7 @@ impl Needs {
             Self::Nothing => true,
             Self::PrefillLogits | Self::StepLogits => !situation.recorded,
             Self::DraftModel => situation.draft_model,
+            Self::PhraseTable => situation.common_phrases,
             Self::History | Self::Prediction => false,
         }
     }
@@ -121,6 +130,7 @@ pub const SOURCES: &[Source] = &[
         "what the target held likely after each token, kept across requests",
     ),
     source(ModelSource::NAME, Needs::DraftModel, "what a smaller model says"),
+    source(CommonPhrases::NAME, Needs::PhraseTable, "which words come after which in most texts"),
     source(
         EarlierRequests::NAME,
         Needs::Nothing,
@@ -160,6 +170,8 @@ pub struct DrawnOn {
     pub lookup_table: SharedTable,
     /// For "draft-model".
     pub draft_model: Option<SharedModelDraft>,
+    /// For "common-phrases".
+    pub phrases: Option<Arc<PhraseTable>>,
 }
 
 /// A new source by its name, with nothing to draw on but the requests. Fails as
@@ -168,8 +180,9 @@ pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
     source_drawing_on(name, &DrawnOn::default())
 }
 
-/// A new source by its name. Fails when there is none of that name, when it is "draft-model" and
-/// there is none to draw on, and when it is one that a history or a prediction brings along.
+/// A new source by its name. Fails when there is none of that name, when it is "draft-model" or
+/// "common-phrases" and there is none to draw on, and when it is one that a history or a prediction
+/// brings along.
 pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource>> {
     Ok(match name {
         SuffixAutomaton::NAME => Box::new(SuffixAutomaton::new()),
@@ -179,7 +192,11 @@ pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource
         TableSource::NAME => Box::new(TableSource::new(on.lookup_table.clone())),
         ModelSource::NAME => match &on.draft_model {
             Some(model) => Box::new(ModelSource::new(model.clone())),
-            None => return Err(without_a_model(name)),
+            None => return Err(nothing_to_draw_on(name, "a draft model")),
+        },
+        CommonPhrases::NAME => match &on.phrases {
+            Some(table) => Box::new(CommonPhrases::new(table.clone())),
+            None => return Err(nothing_to_draw_on(name, "a table of phrases")),
         },
         EarlierRequests::NAME => Box::new(EarlierRequests::new()),
         PromptLookup::NAME => Box::new(PromptLookup::new()),
@@ -190,8 +207,8 @@ pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource
     })
 }
 
-fn without_a_model(name: &str) -> Error {
-    let got = format!("{name:?} without a draft model");
+fn nothing_to_draw_on(name: &str, missing: &str) -> Error {
+    let got = format!("{name:?} without {missing}");
     Error::BadOption { what: "sources", got, must: "given what they draw on" }
 }
 

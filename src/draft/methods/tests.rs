@@ -1,6 +1,7 @@
 //! The registry: names lead to what they name, and methods have the sources of their papers.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::named_sources::names_to_ask_for;
 use super::*;
@@ -10,10 +11,11 @@ use crate::draft::sources::model::source::SharedModelDraft;
 use proptest::prelude::*;
 
 fn situations() -> impl Strategy<Value = Situation> {
-    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(free_rows, draft_model, earlier_requests, recorded)| Situation {
+    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(free_rows, draft_model, common_phrases, earlier_requests, recorded)| Situation {
             free_rows,
             draft_model,
+            common_phrases,
             earlier_requests,
             recorded,
         },
@@ -22,7 +24,11 @@ fn situations() -> impl Strategy<Value = Situation> {
 
 fn drawn_on() -> DrawnOn {
     let draft = ModelDraft::new(5, vec![], 0.0).unwrap();
-    DrawnOn { draft_model: Some(SharedModelDraft::new(draft)), ..DrawnOn::default() }
+    DrawnOn {
+        draft_model: Some(SharedModelDraft::new(draft)),
+        phrases: Some(Arc::default()),
+        ..DrawnOn::default()
+    }
 }
 
 proptest! {
@@ -88,6 +94,7 @@ fn what_is_unknown_is_told_what_is_known() {
         "method is \"plain\", but must be one that drafts: plain decoding has no drafter"
     );
     assert!(source_named("draft-model").is_err());
+    assert!(source_named("common-phrases").is_err());
 }
 
 #[test]
@@ -96,19 +103,29 @@ fn methods_have_the_sources_of_their_papers() {
         Method::named(name).unwrap().sources(situation).map(|names| names.join(" "))
     };
     let plainest = Situation::default();
-    let all =
-        Situation { free_rows: true, draft_model: true, earlier_requests: true, recorded: false };
+    let all = Situation {
+        free_rows: true,
+        draft_model: true,
+        common_phrases: true,
+        earlier_requests: true,
+        recorded: false,
+    };
     let recorded = Situation { recorded: true, ..plainest };
     for (name, situation, expected) in [
         ("auto", plainest, "automaton resumed-copy reuse"),
         (
             "auto",
             all,
-            "automaton resumed-copy reuse calibration lookup-table draft-model earlier-requests",
+            "automaton resumed-copy reuse calibration lookup-table draft-model common-phrases \
+             earlier-requests",
         ),
         ("auto", recorded, "automaton resumed-copy"),
         ("blend", plainest, "automaton calibration reuse lookup-table"),
-        ("blend", all, "automaton calibration reuse lookup-table draft-model earlier-requests"),
+        (
+            "blend",
+            all,
+            "automaton calibration reuse lookup-table draft-model common-phrases earlier-requests",
+        ),
         ("automaton", all, "automaton"),
         ("coordgen", plainest, "automaton calibration reuse"),
         ("coordgen", all, "automaton calibration reuse earlier-requests"),

@@ -3,6 +3,7 @@
 
 pub mod automaton;
 pub mod calibration;
+pub mod common_phrases;
 pub mod earlier_requests;
 pub mod history;
 pub mod lookup_table;

@@ -10,6 +10,7 @@ use super::history::PySharedHistory;
 use super::lookup_table::PyLookupTable;
 use super::methods::TreeOption;
 use super::model::PyModelDraft;
+use super::phrases::PyPhraseTable;
 use super::step_choice::{CostOption, step_choice};
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
@@ -127,7 +128,7 @@ impl PyDrafter {
     #[pyo3(signature = (
         step_inputs, vocab_size, *, sources=vec![SuffixAutomaton::NAME.into()], costs=None,
         commit="canonical", end_token_ids=vec![], history=None, lookup_table=None,
-        model_draft=None, tree=TreeOption::default()
+        model_draft=None, phrases=None, tree=TreeOption::default()
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -141,6 +142,7 @@ impl PyDrafter {
         history: Option<PyRef<'_, PySharedHistory>>,
         lookup_table: Option<PyRef<'_, PyLookupTable>>,
         model_draft: Option<PyRef<'_, PyModelDraft>>,
+        phrases: Option<PyRef<'_, PyPhraseTable>>,
         tree: TreeOption,
     ) -> PyResult<Self> {
         let options = DrafterOptions {
@@ -153,6 +155,7 @@ impl PyDrafter {
         let drawn_on = DrawnOn {
             lookup_table: lookup_table.map(|table| table.core.clone()).unwrap_or_default(),
             draft_model: model_draft.map(|draft| draft.core.clone()),
+            phrases: phrases.map(|table| table.core.clone()),
         };
         let sources = sources.iter().map(|name| source_drawing_on(name, &drawn_on));
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?;

@@ -145,16 +145,19 @@ impl PyDraftMethod {
 
     #[doc = stub_doc!("DraftMethod.sources")]
     #[pyo3(signature = (
-        *, free_rows=false, draft_model=false, earlier_requests=false, recorded=false
+        *, free_rows=false, draft_model=false, common_phrases=false, earlier_requests=false,
+        recorded=false
     ))]
     fn sources(
         &self,
         free_rows: bool,
         draft_model: bool,
+        common_phrases: bool,
         earlier_requests: bool,
         recorded: bool,
     ) -> PyResult<Vec<&'static str>> {
-        let situation = Situation { free_rows, draft_model, earlier_requests, recorded };
+        let situation =
+            Situation { free_rows, draft_model, common_phrases, earlier_requests, recorded };
         Ok(self.core.sources(situation)?)
     }
 

@@ -7,6 +7,7 @@ mod host;
 mod lookup_table;
 mod methods;
 mod model;
+mod phrases;
 mod sources;
 mod step_choice;
 
@@ -24,6 +25,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lookup_table::PyLookupTable>()?;
     module.add_class::<lookup_table::PyDynamicTree>()?;
     model::register(module)?;
+    module.add_class::<phrases::PyPhraseTable>()?;
     module.add_class::<drafter::PyDrafter>()?;
     module.add_class::<host::PyHostDrafter>()?;
     module.add_class::<drafter::PyAccepted>()

@@ -8,6 +8,7 @@ from typing import Any
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.drafting.common_phrases import phrase_table
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.commands import ray_option, table_option
 from coordgen_rs.tools.evaluation.replayed import Replayed, Source
@@ -92,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
         history=history,
         commit=commit,
         vocab_size=tokenizer.vocab_size,
+        phrases=phrase_table(tokenizer),
     )
     figures = result.to_json()
     print(json.dumps(figures) if options.json else _table(figures))

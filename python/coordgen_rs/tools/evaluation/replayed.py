@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.tools.evaluation.cells import flattened, sha256_of
 from coordgen_rs.tools.evaluation.table_file import Row
 from coordgen_rs.tools.replay.records import read_records
@@ -74,6 +75,7 @@ class Replayed:
     def measure(self) -> list[Row]:
         """Same as in `Cell`."""
         records, vocab_size = tokenized(self.source)
+        phrases = phrase_table_at(self.source.tokenizer / "tokenizer.json")
         result = replay(
             records,
             drafter=self.drafter,
@@ -81,6 +83,7 @@ class Replayed:
             history=self.history,
             commit=self.commit,
             vocab_size=vocab_size,
+            phrases=phrases,
         )
         return rows_of(result)
 

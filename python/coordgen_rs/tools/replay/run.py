@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, Drafter, StepInputs, draft_method, draft_methods
+from coordgen_rs._core import Accepted, Drafter, PhraseTable, StepInputs, draft_method, draft_methods
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.tools.replay.target import RecordedDrafter, RecordedSession
@@ -111,6 +111,7 @@ def replay(
     history: str = "none",
     commit: str = "compact",
     vocab_size: int,
+    phrases: PhraseTable | None = None,
     on_step: OnStep | None = None,
 ) -> ReplayResult:
     """Replay recorded answers through a drafter, one record after another.
@@ -123,6 +124,7 @@ def replay(
         commit: "compact" gives out every accepted token at once, as the literature counts;
             "canonical" feeds what was accepted on a side branch again.
         vocab_size: Number of ids of the tokenizer.
+        phrases: What is common in most texts, in tokens of that tokenizer.
         on_step: Called before each verification.
 
     Returns:
@@ -142,7 +144,9 @@ def replay(
     vocab_size += 1
     session = RecordedSession([budget + 1], vocab_size, longest + beyond)
     sources = draft_method(drafter).sources(
-        recorded=True, earlier_requests=history == "earlier-requests"
+        recorded=True,
+        common_phrases=phrases is not None,
+        earlier_requests=history == "earlier-requests",
     )
     ends = {token for record in records for token in record.end_token_ids}
     session.end_token_ids = sorted(ends)
@@ -152,6 +156,7 @@ def replay(
         sources=sources,
         commit=commit,
         end_token_ids=session.end_token_ids,
+        phrases=phrases,
     )
     result = ReplayResult(drafter, budget)
     timed = _TimedDrafter(core, behind, result, on_step)

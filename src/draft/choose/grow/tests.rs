@@ -239,6 +239,7 @@ struct Says {
     token: TokenId,
     probability: f32,
     is_model: bool,
+    is_background: bool,
 }
 
 impl Propose for Says {
@@ -261,6 +262,10 @@ impl Propose for Says {
     fn is_model(&self) -> bool {
         self.is_model
     }
+
+    fn is_background(&self) -> bool {
+        self.is_background
+    }
 }
 
 impl Learn for Says {
@@ -275,8 +280,8 @@ impl Learn for Says {
 
 /// Of a tree from a copy that is sure of token 1, and one more that is nearly so of token 2.
 fn first_path_beside(is_model: bool, acceptance: &Acceptance) -> Vec<f32> {
-    let copy = Says { token: TokenId(1), probability: 0.9, is_model: false };
-    let other = Says { token: TokenId(2), probability: 0.8, is_model };
+    let copy = Says { token: TokenId(1), probability: 0.9, is_model: false, is_background: false };
+    let other = Says { token: TokenId(2), probability: 0.8, is_model, is_background: false };
     let sources: Vec<Box<dyn DraftSource>> = vec![Box::new(copy), Box::new(other)];
     let limits = GrowthLimits { num_nodes: 12, depth: 9, side_worth: 0.25, branches: true };
     let mut grower = TreeGrower::new(usize::MAX, vec![]);
@@ -386,4 +391,31 @@ fn copies_that_agree_with_what_the_target_held_likely_are_trusted_apart() {
         assert_eq!(standing == Standing::Agreed, token == TokenId(0), "{token:?}");
     }
     assert!(grown(false).iter().all(|&(_, standing)| standing == Standing::Unopposed));
+}
+
+#[test]
+fn what_is_common_anywhere_shares_what_the_copies_leave_over() {
+    let says = |token, probability, is_background| -> Box<dyn DraftSource> {
+        Box::new(Says { token: TokenId(token), probability, is_model: false, is_background })
+    };
+    let acceptance = Acceptance::new(3);
+    let trust = acceptance.factor(0, 15, Standing::Unopposed);
+    let limits = GrowthLimits { num_nodes: 40, depth: 1, side_worth: 1.0, branches: true };
+    let mut grower = TreeGrower::new(usize::MAX, vec![]);
+    // Wherever it stands in the list.
+    for at in 0..3 {
+        let mut sources = vec![says(1, 0.5, false), says(2, 0.25, false)];
+        sources.insert(at, says(3, 0.4, true));
+        grower.grow(&sources, &acceptance, TokenId(0), &[], limits);
+        let [_, one, other, common] = &grower.nodes[..] else { panic!("{:?}", grower.nodes) };
+        let [sure, less] = [0.5, 0.25].map(|own| own * trust);
+        let share = 0.4 * (1.0 - sure - less);
+        for (node, token, worth) in [(one, 1, sure), (other, 2, less), (common, 3, share * trust)] {
+            assert_eq!(node.token, TokenId(token));
+            assert!((node.worth - worth).abs() < 1e-6, "{:?}", grower.nodes);
+        }
+        let learned = grower.guesses.get(common.guess.unwrap()).proposal;
+        assert_eq!((learned.source, learned.standing), (at, Standing::Unopposed));
+        assert!((learned.probability - share).abs() < 1e-6, "what it is held to is its share");
+    }
 }

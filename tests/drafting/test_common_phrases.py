@@ -1,0 +1,142 @@
+"""Which words come after which in most texts: the table of a tokenizer, and drafts from it."""
+
+import json
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as Package
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from checkpoints import CHECKPOINTS
+from core_subjects import step_inputs
+from coordgen_rs import make_drafter
+from coordgen_rs._core import Drafter, PhraseTable
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.drafting.common_phrases import phrase_table, phrase_table_at
+from coordgen_rs.errors import BundleError, OptionError
+from coordgen_rs.opening.session import open_session
+from coordgen_rs.text.tokenizer import Tokenizer
+
+PROSE = "x in case of the emergency, it is one of the most important parts of the table. " * 20
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory):
+    """Pairs of bytes merged as in today's tokenizers: common words are one token, others several."""
+    package = Package(models.BPE())
+    package.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    package.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    package.train_from_iterator(
+        [PROSE], trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    )
+    path = tmp_path_factory.mktemp("phrases") / "tokenizer.json"
+    package.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_file):
+    return Tokenizer(tokenizer_file)
+
+
+def drafted(tokenizer, phrases, text, depth=1):
+    """The tokens of a draft behind a text from phrases alone, and their parents."""
+    drafter = Drafter(
+        [step_inputs(8)], tokenizer.vocab_size, sources=["common-phrases"], phrases=phrases
+    )
+    prompt = tokenizer.encode(text, special_tokens=False)
+    drafter.begin(prompt, 50)
+    drafter.propose(len(prompt) - 1)
+    return drafter.draft
+
+
+def test_a_common_word_is_drafted_behind_what_it_often_follows(tokenizer):
+    token_ids, parents = drafted(tokenizer, phrase_table(tokenizer), "x in case of")
+    likeliest = tokenizer.decode(token_ids[1:2])
+    assert (likeliest, parents[1]) == (" the", 0)
+
+
+def test_a_word_of_several_tokens_is_drafted_whole(tokenizer):
+    [context] = [[" some", {" emergency": 60}]]
+    pieces = tokenizer.encode(" emergency", special_tokens=False)
+    table = _table_of([context], tokenizer)
+    assert table.num_contexts >= 1
+    token_ids, parents = drafted(tokenizer, table, "x some")
+    path = [int(token) for token in token_ids[1 : 1 + len(pieces)]]
+    assert path == pieces.tolist()
+    assert parents[1 : 1 + len(pieces)].tolist() == list(range(len(pieces)))
+
+
+def _table_of(lines, tokenizer):
+    """A table of other lines than the package's."""
+    from coordgen_rs.drafting import common_phrases
+
+    words = {word for *context, nexts in lines for word in (*context, *nexts)}
+    phrases = list(
+        common_phrases._phrases(lines, common_phrases._tokens(tokenizer, sorted(words)))
+    )
+    before, last, following, chances = zip(*phrases, strict=True)
+    ids = (np.array(column, np.uint32) for column in (before, last, following))
+    return PhraseTable(*ids, np.array(chances, np.float32))
+
+
+def test_the_table_of_a_file_is_made_once_until_the_file_is_another(tokenizer_file, tmp_path):
+    copied = tmp_path / "tokenizer.json"
+    copied.write_bytes(tokenizer_file.read_bytes())
+    made = phrase_table_at(copied)
+    assert phrase_table_at(copied) is made
+    assert 1_000 < made.num_contexts < 40_000
+    assert made.memory_bytes() < 2_000_000
+    written = json.loads(copied.read_text("utf-8"))
+    written["model"]["merges"] = written["model"]["merges"][:10]
+    copied.write_text(json.dumps(written), "utf-8")
+    assert phrase_table_at(copied) is not made
+    copied.write_text("{}", "utf-8")
+    with pytest.raises(BundleError, match="not a readable tokenizer"):
+        phrase_table_at(copied)
+    copied.unlink()
+    with pytest.raises(BundleError):
+        phrase_table_at(copied)
+
+
+def test_arrays_that_do_not_fit_each_other_are_refused():
+    from coordgen_rs.errors import ShapeError
+
+    ids, chances = np.array([1], np.uint32), np.array([0.5], np.float32)
+    none = np.zeros(0, np.uint32)
+    for arrays in ((none, ids, ids), (ids, none, ids), (ids, ids, none)):
+        with pytest.raises(ShapeError):
+            PhraseTable(*arrays, chances)
+    for chance in (-0.5, 1.5, np.nan):
+        with pytest.raises(OptionError, match="chance of a phrase"):
+            PhraseTable(ids, ids, ids, np.array([chance], np.float32))
+
+
+def test_sources_that_need_a_table_are_refused_without_one():
+    with pytest.raises(OptionError, match="without a table of phrases"):
+        Drafter([step_inputs(4)], 100, sources=["common-phrases"])
+
+
+def test_tokens_beyond_the_vocabulary_are_never_drafted():
+    ids, beyond = np.array([1], np.uint32), np.array([50], np.uint32)
+    none = np.array([2**32 - 1], np.uint32)
+    table = PhraseTable(none, ids, beyond, np.array([0.9], np.float32))
+    drafter = Drafter([step_inputs(4)], 50, sources=["common-phrases"], phrases=table)
+    drafter.begin(ids, 9)
+    assert drafter.propose(0).num_nodes == 1
+
+
+def test_a_drafter_of_a_bundle_drafts_from_common_phrases(tmp_path):
+    from coordgen_rs.tools.export import export_checkpoint
+
+    export_checkpoint(CHECKPOINTS["embedded"], tmp_path / "bundle", context=256, prefill_rows=32)
+    with_phrases = open_session(tmp_path / "bundle")
+    try:
+        drafter = make_drafter(with_phrases)
+        prompt = Tokenizer.of(Bundle.open(tmp_path / "bundle")).encode("because of")
+        drafter.begin(prompt, 20)
+        drafter.propose(len(prompt) - 1)
+        assert "common-phrases" in drafter.per_source
+    finally:
+        with_phrases.close()
