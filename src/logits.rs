@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
-use crate::scores::max_without_nan;
+use crate::scores::{max_without_nan, position};
 use crate::top_k::{TopK, top_k};
 
 /// Scores read at a time: small enough for the second look at the best block to hit the cache.
@@ -66,7 +66,7 @@ pub fn argmax(row: &[f32]) -> Option<TokenId> {
     if !best.is_finite() {
         return None;
     }
-    let offset = row[best_start..].iter().position(|&score| score == best)?;
+    let offset = position(&row[best_start..], best)?;
     Some(TokenId((best_start + offset) as u32))
 }
 

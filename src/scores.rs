@@ -1,5 +1,5 @@
-//! Passes over a row of scores. In: scores. Out: the largest, how many reach a score, and the sum of
-//! the weights that a softmax gives them. Knows no tokens.
+//! Passes over a row of scores. In: scores. Out: the largest, where a score stands, how many reach one,
+//! and the sum of the weights that a softmax gives them. Knows no tokens.
 //!
 //! Each pass runs over independent lanes and adds them up in a fixed order, in multiplications and
 //! additions that round alike everywhere: the answer is the same to the last bit on every machine,
@@ -7,6 +7,10 @@
 
 /// Independent running values, so that the compiler keeps them in vector registers.
 const LANES: usize = 16;
+
+/// Those of passes whose answer does not depend on their number. With sixteen the compiler makes scalar
+/// instructions of the search for the largest score, which takes five times as long.
+const WIDE_LANES: usize = 32;
 
 /// Weights at most 2^-120 of the largest are left out: no sum of others would change by them.
 const LEAST_POWER: f32 = -120.0;
@@ -36,6 +40,11 @@ macro_rules! pass {
 pass! {
     /// The largest score; `None` when NaN is among them, minus infinity when there are none.
     max_without_nan(scores: &[f32]) -> Option<f32>
+}
+
+pass! {
+    /// The index of the first score that equals `wanted`.
+    position(scores: &[f32], wanted: f32) -> Option<usize>
 }
 
 pass! {
@@ -105,16 +114,16 @@ impl Weight {
 
 /// The passes, in steps that the compiler makes vector instructions of.
 mod anywhere {
-    use super::{LANES, Weight};
+    use super::{LANES, WIDE_LANES, Weight};
 
     #[inline(always)]
     pub fn max_without_nan(scores: &[f32]) -> Option<f32> {
-        let (groups, rest) = scores.as_chunks::<LANES>();
-        let mut largest = [f32::NEG_INFINITY; LANES];
+        let (groups, rest) = scores.as_chunks::<WIDE_LANES>();
+        let mut largest = [f32::NEG_INFINITY; WIDE_LANES];
         // NaN makes every sum NaN: one addition a score, where a comparison of its own costs two steps.
-        let mut sums = [0.0; LANES];
+        let mut sums = [0.0; WIDE_LANES];
         for group in groups {
-            for lane in 0..LANES {
+            for lane in 0..WIDE_LANES {
                 largest[lane] =
                     if group[lane] > largest[lane] { group[lane] } else { largest[lane] };
                 sums[lane] += group[lane];
@@ -130,6 +139,18 @@ mod anywhere {
             return None;
         }
         Some(folded(largest, |one, other| if other > one { other } else { one }))
+    }
+
+    #[inline(always)]
+    pub fn position(scores: &[f32], wanted: f32) -> Option<usize> {
+        let (groups, _) = scores.as_chunks::<WIDE_LANES>();
+        // All of a group is compared: a search that may end at any score takes one at a time.
+        let holds = |group: &[f32; WIDE_LANES]| {
+            group.iter().fold(0, |any, &score| any | u32::from(score == wanted)) != 0
+        };
+        let start = WIDE_LANES * groups.iter().position(holds).unwrap_or(groups.len());
+        let found = scores[start..].iter().position(|&score| score == wanted)?;
+        Some(start + found)
     }
 
     #[inline(always)]
@@ -156,8 +177,11 @@ mod anywhere {
 
     /// One value of all lanes: each of the first half with that of the second, and so on.
     #[inline(always)]
-    fn folded(mut lanes: [f32; LANES], fold: impl Fn(f32, f32) -> f32) -> f32 {
-        let mut num_lanes = LANES;
+    fn folded<const NUM_LANES: usize>(
+        mut lanes: [f32; NUM_LANES],
+        fold: impl Fn(f32, f32) -> f32,
+    ) -> f32 {
+        let mut num_lanes = NUM_LANES;
         while num_lanes > 1 {
             num_lanes /= 2;
             for lane in 0..num_lanes {
@@ -177,7 +201,7 @@ mod tests {
     fn rows() -> impl Strategy<Value = Vec<f32>> {
         let odd = prop::sample::select(vec![0.0, -0.0, f32::NEG_INFINITY, f32::MIN, 1e-40]);
         let score = prop_oneof![8 => -30.0f32..30.0, 4 => (-4i8..4).prop_map(f32::from), 1 => odd];
-        prop::collection::vec(score, 1..5 * LANES)
+        prop::collection::vec(score, 1..5 * WIDE_LANES)
     }
 
     proptest! {
@@ -198,6 +222,10 @@ mod tests {
         fn passes_equal_their_naive_twins(row in rows(), least in -9.0f32..9.0, t in 0.01f32..9.0) {
             let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             prop_assert_eq!(max_without_nan(&row), Some(largest));
+            for wanted in [largest, least] {
+                let expected = row.iter().position(|&score| score == wanted);
+                prop_assert_eq!(position(&row, wanted), expected);
+            }
             let counted = row.iter().filter(|&&score| score >= least);
             prop_assert_eq!(count_at_least(&row, least), counted.clone().count());
             prop_assume!(largest.is_finite());

@@ -106,6 +106,10 @@ impl Propose for SuffixAutomaton {
 impl Learn for SuffixAutomaton {
     fn extend(&mut self, tokens: &[TokenId]) {
         Self::extend(self, tokens);
+        // A prompt. A step must not wait for a copy of all that was said so far.
+        if tokens.len() > self.text_len() / 8 {
+            self.settle();
+        }
     }
 
     fn clear(&mut self) {

@@ -72,6 +72,7 @@ impl States {
     #[inline]
     pub fn prefetch(&self, id: StateId) {
         prefetch(self.get(id));
+        prefetch(&self.tallies[id.index()]);
     }
 
     /// Length of the longest substring of a class.
