@@ -58,8 +58,6 @@ _YARN: dict[str, Any] = {
     "rope_theta": 1e4,
     "factor": 4.0,
     "original_max_position_embeddings": 64,
-    "beta_fast": 4.0,
-    "beta_slow": 1.0,
 }
 _MINISTRAL: dict[str, Any] = {
     "head_dim": 24,
@@ -67,11 +65,23 @@ _MINISTRAL: dict[str, Any] = {
         **_YARN,
         "original_max_position_embeddings": 32,
         "factor": 8.0,
+        "beta_fast": 2.0,
+        "beta_slow": 0.5,
         "mscale": 1.0,
         "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.3,
     },
 }
+_SHORT_MINISTRAL: dict[str, Any] = {
+    **_MINISTRAL,
+    "rope_parameters": {
+        **_MINISTRAL["rope_parameters"],
+        "original_max_position_embeddings": 128,
+        "factor": 2.0,
+    },
+    "tie_word_embeddings": True,
+}
+"""Its queries grow behind the texts that are read."""
 _OLMO: dict[str, Any] = {
     "sliding_window": 24,
     "rope_parameters": {
@@ -120,7 +130,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3, untied": ("Qwen3ForCausalLM", {"head_dim": 16, "num_key_value_heads": 4}),
     "Qwen3, YaRN": ("Qwen3ForCausalLM", {"head_dim": 24, "rope_parameters": _YARN}),
     "Ministral 3": ("Ministral3ForCausalLM", _MINISTRAL),
-    "Ministral 3, tied": ("Ministral3ForCausalLM", _MINISTRAL | {"tie_word_embeddings": True}),
+    "Ministral 3, tied, short": ("Ministral3ForCausalLM", _SHORT_MINISTRAL),
     "Ministral 3 with pictures": (
         "Mistral3ForConditionalGeneration",
         {
@@ -242,7 +252,7 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
     "SmolLM3": {},
     "Qwen3, YaRN": {},
     "Ministral 3": {},
-    "Ministral 3, tied": {},
+    "Ministral 3, tied, short": {},
     "OLMo 2": {},
     "OLMo 3": {},
     "OLMo 3, context in window": {},

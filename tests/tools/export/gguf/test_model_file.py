@@ -187,6 +187,9 @@ def test_float32_of_other_checkpoints_is_not_called_kept(tmp_path, checkpoint):
         export_checkpoint(checkpoint, tmp_path / "bundle", weights="keep")
 
 
+YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+
+
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
@@ -201,7 +204,30 @@ def test_float32_of_other_checkpoints_is_not_called_kept(tmp_path, checkpoint):
         ({"llama.expert_count": 8}, UnsupportedModelError, "mixtures of experts"),
         ({"llama.attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
         ({"llama.final_logit_softcapping": 9.0}, UnsupportedModelError, "final_logit_softcapping"),
-        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope scaling 'yarn'"),
+        ({"llama.rope.scaling.type": "dynamic"}, UnsupportedModelError, "scaling 'dynamic'"),
+        (YARN | {"llama.rope.scaling.factor": "x"}, CheckpointError, "factor is 'x'"),
+        (
+            YARN | {"llama.rope.scaling.yarn_ext_factor": 0.5},
+            UnsupportedModelError,
+            "yarn_ext_factor is 0.5, which is not supported beside yarn",
+        ),
+        (
+            YARN | {"llama.rope.scaling.yarn_attn_factor": 1.0},
+            UnsupportedModelError,
+            "yarn_attn_factor is 1, where yarn's other figures give 1.13863",
+        ),
+        (
+            YARN | {"llama.attention.temperature_scale": 0.1},
+            UnsupportedModelError,
+            "llama_4_scaling_beta = 0.1 is not supported in llama",
+        ),
+        ({"llama.attention.head_count_kv": [2, 0]}, UnsupportedModelError, "a recurrent one"),
+        ({"llama.attention.head_count_kv": ["2", "2"]}, CheckpointError, "expected a number"),
+        (
+            {"general.architecture": "granitehybrid"},
+            UnsupportedModelError,
+            "architecture 'granitehybrid' is not supported",
+        ),
         ({"tokenizer.ggml.eos_token_id": [1]}, CheckpointError, r"eos_token_id \[1\] is not"),
         ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "model is 'bert'"),
         ({"tokenizer.ggml.tokens": None}, CheckpointError, r"ggml\.tokens is missing"),

@@ -151,10 +151,13 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         config, head_dim, by_kind=family.rotates_by_kind, rotates_part=family.rotates_part
     )
     rope, window_rope = read_ropes(found)
-    query_scaling = read_query_scaling(found[0].parameters)
-    if query_scaling is not None and not family.scales_queries:
+    query_scaling = None
+    if family.scales_queries:
+        query_scaling = read_query_scaling(found[0].parameters)
+    elif found[0].parameters.get(QUERY_BETA):
+        beta = found[0].parameters[QUERY_BETA]
         raise UnsupportedModelError(
-            f"config.json: {QUERY_BETA} = {query_scaling.beta:g} is not supported in {family.name}"
+            f"config.json: {QUERY_BETA} = {beta!r:.60} is not supported in {family.name}"
         )
     return ModelConfig(
         family=family.name,

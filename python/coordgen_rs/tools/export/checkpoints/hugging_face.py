@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.errors import CheckpointError
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, read_object
 from coordgen_rs.text.chat_files import read_templates

@@ -155,8 +155,7 @@ def _llama3(parameters: Mapping[str, Any]) -> _Scaling:
         raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
     if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
         raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
-    how = {"factor": factor, "low": low, "high": high, "original": original}
-    return _Scaling(partial(scaled_as_llama3, **how))
+    return _Scaling(partial(scaled_as_llama3, factor=factor, low=low, high=high, original=original))
 
 
 def _yarn(parameters: Mapping[str, Any], dim: int) -> _Scaling:
@@ -180,8 +179,8 @@ def _yarn(parameters: Mapping[str, Any], dim: int) -> _Scaling:
     is_whole = bool(parameters.get("truncate", True))
     span = yarn_span(theta, dim, turns, original, is_whole=is_whole)
     attention = yarn_attention(parameters, factor)
-    how = {"factor": factor, "span": span}
-    return _Scaling(partial(scaled_as_yarn, **how), None if attention == 1 else attention)
+    scaled = partial(scaled_as_yarn, factor=factor, span=span)
+    return _Scaling(scaled, None if attention == 1 else attention)
 
 
 def yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:

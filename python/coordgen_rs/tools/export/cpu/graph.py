@@ -149,7 +149,9 @@ def _prepared(
     graph.split("Split", [qkv, sizes], parts, axis=-1)
     query, key, value = parts
     if model.wide_qk_norm and layer.query_norm is not None and layer.key_norm is not None:
-        query = graph.normed(query, Norm(f"{name}.query_norm", layer.query_norm, model.rms_norm_eps))
+        query = graph.normed(
+            query, Norm(f"{name}.query_norm", layer.query_norm, model.rms_norm_eps)
+        )
         key = graph.normed(key, Norm(f"{name}.key_norm", layer.key_norm, model.rms_norm_eps))
     if model.query_scaling is not None:
         scale = graph.node("Squeeze", [QUERY_SCALE, graph.integers(1)], f"{name}.query_scale")

@@ -137,7 +137,7 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
     return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
 
 
-def _kv_heads(metadata: GgufMetadata, heads: int) -> int:
+def _kv_heads(metadata: GgufMetadata, heads: int) -> Any:
     """The number of key and value heads, which some files tell for each layer.
 
     Raises:
@@ -230,8 +230,8 @@ def _yarn(metadata: GgufMetadata) -> dict[str, Any]:
         metadata.of("rope.scaling.yarn_attn_factor", said), computed, rel_tol=1e-5
     ):
         raise UnsupportedModelError(
-            f"{metadata.header.path}: rope.scaling.yarn_attn_factor is {said:g}, where yarn's other "
-            f"figures give {computed:g}"
+            f"{metadata.header.path}: rope.scaling.yarn_attn_factor is {said:g}, where yarn's "
+            f"other figures give {computed:g}"
         )
     for name in ("rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor"):
         value = metadata.number(name, 1.0)
