@@ -53,6 +53,50 @@ _GEMMA: dict[str, Any] = {
     },
 }
 
+_YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_MINISTRAL: dict[str, Any] = {
+    "head_dim": 24,
+    "rope_parameters": {
+        **_YARN,
+        "original_max_position_embeddings": 32,
+        "factor": 8.0,
+        "beta_fast": 2.0,
+        "beta_slow": 0.5,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.3,
+    },
+}
+_SHORT_MINISTRAL: dict[str, Any] = {
+    **_MINISTRAL,
+    "rope_parameters": {
+        **_MINISTRAL["rope_parameters"],
+        "original_max_position_embeddings": 128,
+        "factor": 2.0,
+    },
+    "tie_word_embeddings": True,
+}
+"""Its queries grow behind the texts that are read."""
+_OLMO: dict[str, Any] = {
+    "sliding_window": 24,
+    "rope_parameters": {
+        "full_attention": {**_YARN, "attention_factor": 0.1 * math.log(4) + 1},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+_GRANITE4: dict[str, Any] = {
+    **_GRANITE,
+    "layer_types": ["full_attention"] * 4,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "position_embedding_type": "rope",
+    "shared_intermediate_size": 80,
+}
 _EYES = {
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -84,9 +128,31 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 16, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
     ),
     "Qwen3, untied": ("Qwen3ForCausalLM", {"head_dim": 16, "num_key_value_heads": 4}),
+    "Qwen3, YaRN": ("Qwen3ForCausalLM", {"head_dim": 24, "rope_parameters": _YARN}),
+    "Ministral 3": ("Ministral3ForCausalLM", _MINISTRAL),
+    "Ministral 3, tied, short": ("Ministral3ForCausalLM", _SHORT_MINISTRAL),
+    "Ministral 3 with pictures": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": _MINISTRAL | {"model_type": "ministral3"},
+            "vision_config": {"model_type": "pixtral", **_EYES, "head_dim": 8},
+            "tie_word_embeddings": False,
+        },
+    ),
+    "OLMo 2": ("Olmo2ForCausalLM", {"rope_parameters": {"rope_theta": 5e5}}),
+    "OLMo 3": ("Olmo3ForCausalLM", _OLMO),
+    "OLMo 3, context in window": ("Olmo3ForCausalLM", _OLMO | {"sliding_window": 512}),
     "SmolLM3": ("SmolLM3ForCausalLM", {}),
     "Granite 3": ("GraniteForCausalLM", _GRANITE | {"tie_word_embeddings": True}),
     "Granite 3, untied": ("GraniteForCausalLM", _GRANITE),
+    "Granite 4 dense": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE4 | {"tie_word_embeddings": True},
+    ),
+    "Granite 4 dense, unrotated": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE4 | {"position_embedding_type": None},
+    ),
     "Phi-3-mini, window 24": ("Phi3ForCausalLM", {"num_key_value_heads": 4, "sliding_window": 24}),
     "Phi-3.5-mini": (
         "Phi3ForCausalLM",
@@ -184,8 +250,16 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
     "Qwen3, untied": {},
     "Mistral": {},
     "SmolLM3": {},
+    "Qwen3, YaRN": {},
+    "Ministral 3": {},
+    "Ministral 3, tied, short": {},
+    "OLMo 2": {},
+    "OLMo 3": {},
+    "OLMo 3, context in window": {},
     "Granite 3": {},
     "Granite 3, untied": {},
+    "Granite 4 dense": {},
+    "Granite 4 dense, unrotated": {},
     "Phi-3-mini, window 24": {},
     "Phi-3.5-mini": _PHI_METADATA,
     "Phi-4-mini": _PHI_METADATA,

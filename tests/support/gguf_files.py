@@ -28,6 +28,10 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "SmolLM3ForCausalLM": "smollm3",
     "GraniteForCausalLM": "granite",
+    "GraniteMoeHybridForCausalLM": "granite",
+    "Ministral3ForCausalLM": "mistral3",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo2",
     "Phi3ForCausalLM": "phi3",
     "Gemma3ForCausalLM": "gemma3",
 }
@@ -69,6 +73,7 @@ def write_gguf(
         for file in sorted(checkpoint.glob("*.safetensors"))
         for key, value in load_file(file).items()
     }
+    weights = _with_gates_apart(weights)
     names = hugging_face_names(architecture, config["num_hidden_layers"])
     for in_gguf, in_hugging_face in names.items():
         if in_hugging_face in weights:
@@ -86,6 +91,19 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path)
+
+
+def _with_gates_apart(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """Weights of Granite 4 under Granite 3's names."""
+    found = {}
+    for name, values in weights.items():
+        prefix, is_shared, part = name.partition("shared_mlp.")
+        if part.startswith("input_linear"):
+            gate, up = np.split(values, 2)
+            found |= {f"{prefix}mlp.gate_proj.weight": gate, f"{prefix}mlp.up_proj.weight": up}
+        else:
+            found[f"{prefix}mlp.down_proj.weight" if is_shared else name] = values
+    return found
 
 
 def neighbours(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
@@ -140,7 +158,7 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
         "block_count": layers,
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
+        "feed_forward_length": config.get("shared_intermediate_size", config["intermediate_size"]),
         "attention.head_count": heads,
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": head_dim,
@@ -156,9 +174,34 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
             "residual_scale": float(config["residual_multiplier"]),
             "logit_scale": float(config["logits_scaling"]),
         }
-    if name in ("gemma3", "phi3") and config.get("sliding_window"):
+    if "position_embedding_type" in config:  # Granite 4: heads are told for each layer
+        sizes["rope.scaling.finetuned"] = config["position_embedding_type"] == "rope"
+        sizes["attention.head_count_kv"] = [config["num_key_value_heads"]] * layers
+    if name in ("gemma3", "phi3", "olmo2") and config.get("sliding_window"):
         sizes["attention.sliding_window"] = config["sliding_window"]
+    if name == "olmo2" and config.get("sliding_window"):
+        pattern = [kind == "sliding_attention" for kind in config["layer_types"]]
+        sizes["attention.sliding_window_pattern"] = pattern
+    sizes |= _yarn(_rope(config))
     return {f"{name}.{key}": value for key, value in sizes.items()}
+
+
+def _yarn(rope: dict[str, Any]) -> dict[str, Any]:
+    if rope.get("rope_type", rope.get("type")) != "yarn":
+        return {}
+    numbers = {
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.yarn_attn_factor": rope.get("attention_factor"),
+        "rope.scaling.yarn_beta_fast": rope.get("beta_fast"),
+        "rope.scaling.yarn_beta_slow": rope.get("beta_slow"),
+        "rope.scaling.yarn_log_multiplier": rope.get("mscale_all_dim"),
+        "attention.temperature_scale": rope.get("llama_4_scaling_beta"),
+    }
+    return {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        **{key: float(value) for key, value in numbers.items() if value is not None},
+    }
 
 
 def _rope(config: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ It does not load graphs (`target/`) or write bundles (`tools/export/`).
 
 import hashlib
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,16 +120,11 @@ class Bundle:
         return np.asarray(file)  # rows of a memmap are slow to take
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
-        """Cosines and sines of the rotary embedding, `(slots, rotated pairs) f32` each.
+        """What graphs read of each position, `(slots, n) f32` each, by the input's name.
 
-        By the name of the input that takes their rows: `cos` and `sin`, and `window_cos` and
-        `window_sin` where layers with a sliding window are rotated otherwise.
+        Cosines and sines of rotations, and what else `rotation.tables_by_input` makes.
         """
-        manifest = self.manifest
-        tables = _rotations("", manifest.inv_freq, manifest)
-        if manifest.window_inv_freq is not None:
-            tables |= _rotations("window_", manifest.window_inv_freq, manifest)
-        return tables
+        return rotation.tables_by_input(self.manifest.slots, self.manifest)
 
     def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compare the SHA-256 of every file with the manifest; reads everything once.
@@ -170,14 +165,6 @@ class Bundle:
                 raise BundleDamagedError(
                     f"{path} is damaged: {num_bytes} bytes, expected {record.num_bytes}"
                 )
-
-
-def _rotations(
-    prefix: str, inv_freq: Sequence[float], manifest: Manifest
-) -> dict[str, NDArray[np.float32]]:
-    factor = 1.0 if manifest.rope_factor is None else manifest.rope_factor
-    cos, sin = rotation.tables(manifest.slots, inv_freq, factor)
-    return {f"{prefix}cos": cos, f"{prefix}sin": sin}
 
 
 def _lack(path: Path) -> str:

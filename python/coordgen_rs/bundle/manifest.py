@@ -13,6 +13,7 @@ import numpy as np
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.panels import WeightType, num_bytes
+from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
@@ -246,7 +247,9 @@ class Manifest:
     window_inv_freq: list[float] | None = None
     """Rotation in layers with a sliding window, where it is another than `inv_freq`."""
     rope_factor: float | None = None
-    """What cosines and sines are multiplied by; None for 1."""
+    """What cosines and sines of `inv_freq` are multiplied by; None for 1."""
+    query_scaling: QueryScaling | None = None
+    """How queries grow with their position; None where they do not within the context."""
     kept: list[KeptWeights] | None = None
     """One entry per type of tensor if the weights are those of the checkpoint, else None."""
     chat: ChatFiles | None = None
@@ -367,6 +370,9 @@ def _check_rotations(manifest: Manifest) -> None:
         _check_range("window", manifest.window, 1, MOST_OF_A_SIZE)
     if manifest.rope_factor is not None:
         _check_range("rope_factor", manifest.rope_factor, 0, 1000)
+    if manifest.query_scaling is not None:
+        _check_range("query_scaling.beta", manifest.query_scaling.beta, 0, 1000)
+        _check_range("query_scaling.period", manifest.query_scaling.period, 1, MOST_OF_A_SIZE)
 
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:

@@ -1,16 +1,73 @@
-"""The rotary position embedding: radians per position of each rotated pair, and their tables.
+"""What queries and keys owe to their position: rotations, and in some models a scale of queries.
 
-In: the base and the figures of a scaling. Out: float32 values, near to what the reference computes
-and the same on every processor.
+In: the base and the figures of a scaling. Out: radians per position of each rotated pair, and
+tables by position: float32 values, near to what the reference computes and the same on every
+processor.
 Where the figures stand, and whether they can be, is for those who read them
 (`tools/export/checkpoints/rope.py`, `foreign/genie/config.py`).
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+QUERY_SCALE = "query_scale"
+"""The table of what queries are multiplied by."""
+
+
+@dataclass(frozen=True)
+class QueryScaling:
+    """Queries grow with their position: by `1 + beta * ln(1 + position // period)`, as in Llama 4.
+
+    Up to `period` tokens they stay as they are.
+    """
+
+    beta: float
+    period: int
+
+
+class Positions(Protocol):
+    """What says how rows depend on their position: a manifest, or a checkpoint's configuration."""
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """Radians per position, one for each rotated pair."""
+
+    @property
+    def rope_factor(self) -> float | None:
+        """What cosines and sines of `inv_freq` are multiplied by; None for 1."""
+
+    @property
+    def window_inv_freq(self) -> list[float] | None:
+        """Rotation in layers with a sliding window, where it is another."""
+
+    @property
+    def query_scaling(self) -> QueryScaling | None:
+        """How queries grow with their position; None where they do not."""
+
+
+def tables_by_input(num_positions: int, source: Positions) -> dict[str, NDArray[np.float32]]:
+    """What graphs read of positions 0 and on, `(num_positions, n) f32` each, by the input's name.
+
+    `cos` and `sin`; `window_cos` and `window_sin` where layers with a sliding window are rotated
+    otherwise; `query_scale`, with one column, where queries grow with their position.
+    """
+    factor = 1.0 if source.rope_factor is None else source.rope_factor
+    cos, sin = tables(num_positions, source.inv_freq, factor)
+    found = {"cos": cos, "sin": sin}
+    if source.window_inv_freq is not None:
+        cos, sin = tables(num_positions, source.window_inv_freq)
+        found |= {"window_cos": cos, "window_sin": sin}
+    if source.query_scaling is not None:
+        scaling = source.query_scaling
+        periods = np.arange(num_positions, dtype=np.float64) // scaling.period
+        scales = 1 + scaling.beta * np.log(1 + periods)
+        found[QUERY_SCALE] = scales.astype(np.float32)[:, np.newaxis]
+    return found
 
 
 def unscaled(theta: float, head_dim: int) -> NDArray[np.float32]:
@@ -55,3 +112,46 @@ def scaled_as_llama3(
     ramp = np.clip((turns - low) / (high - low), 0.0, 1.0)
     scaled = (1 - ramp) * frequencies / factor + ramp * frequencies
     return np.asarray(scaled, np.float32)
+
+
+def scaled_as_yarn(
+    frequencies: NDArray[np.float32], factor: float, span: tuple[float, float]
+) -> NDArray[np.float32]:
+    """YaRN's scaling: fast pairs are kept, slow ones stretched, a ramp over pairs between.
+
+    Source: Peng et al. 2023, https://arxiv.org/abs/2309.00071, section 3.2.
+
+    Args:
+        frequencies: `(pairs,) f32`, unscaled.
+        factor: How far the slow ones are stretched.
+        span: The first and the last pair of the ramp, as `yarn_span` gives them.
+    """
+    low, high = span
+    if low == high:
+        high += 0.001
+    pairs = np.arange(len(frequencies), dtype=np.float32)
+    ramp = np.clip((pairs - np.float32(low)) / np.float32(high - low), 0, 1)
+    kept = 1 - ramp
+    scaled = frequencies / np.float32(factor) * (1 - kept) + frequencies * kept
+    return np.asarray(scaled, np.float32)
+
+
+def yarn_span(
+    theta: float, head_dim: int, turns: tuple[float, float], original: float, *, is_whole: bool
+) -> tuple[float, float]:
+    """The pairs between which YaRN's ramp lies.
+
+    Args:
+        theta: The base.
+        head_dim: Rotated dimensions of a head.
+        turns: Turns within the original context of the ramp's first pair and its last.
+        original: Positions for which the frequencies were made.
+        is_whole: Whether the ramp begins and ends at whole pairs.
+    """
+    low, high = (
+        head_dim * math.log(original / (turn * 2 * math.pi)) / (2 * math.log(theta))
+        for turn in turns
+    )
+    if is_whole:
+        low, high = math.floor(low), math.ceil(high)
+    return max(low, 0), min(high, head_dim - 1)

@@ -52,7 +52,7 @@ class Device(Protocol):
         """Whether the first block reads token ids and positions, not embedded and rotated ones."""
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
-        """Cosines and sines by position, as in `Bundle.rope_tables`, as the graphs read them."""
+        """Tables by position, as in `Bundle.rope_tables`, as the graphs read them."""
 
     def buffers(self, rows: int) -> Buffers:
         """New buffers for `rows` tokens."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnxruntime
 
 from coordgen_rs.bundle.manifest import BlockFiles, Manifest, ModelShape
+from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.errors import BundleError
 
 Shapes = Mapping[str, tuple[int | None, ...]]
@@ -23,6 +24,8 @@ def row_sizes(manifest: Manifest) -> dict[str, int]:
     for prefix, inv_freq in rotations.items():
         if inv_freq is not None:
             sizes |= dict.fromkeys((f"{prefix}cos", f"{prefix}sin"), len(inv_freq))
+    if manifest.query_scaling is not None:
+        sizes[QUERY_SCALE] = 1
     return sizes
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.hugging_face import text_config
 from families import needs_transformers
@@ -48,6 +49,106 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Mistral-7B-v0.1": ("MistralForCausalLM", {**SIZES, "sliding_window": 4096}),
     "Mistral-7B-v0.3": ("MistralForCausalLM", {**SIZES, "sliding_window": None, "rope_theta": 1e6}),
+    "Qwen3-0.6B with YaRN": (
+        "Qwen3ForCausalLM",
+        {
+            **SIZES,
+            "head_dim": 32,
+            "rope_theta": 1_000_000,
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32_768,
+            },
+        },
+    ),
+    "Ministral-3-3B-Base-2512": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {
+                **SIZES,
+                "model_type": "ministral3",
+                "head_dim": 32,
+                "max_position_embeddings": 262_144,
+                "rope_parameters": {
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "factor": 16.0,
+                    "llama_4_scaling_beta": 0.1,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 1.0,
+                    "original_max_position_embeddings": 16_384,
+                    "rope_theta": 1_000_000.0,
+                    "rope_type": "yarn",
+                    "type": "yarn",
+                },
+                "sliding_window": None,
+                "tie_word_embeddings": True,
+            },
+        },
+    ),
+    "Ministral 3, all left out": ("Ministral3ForCausalLM", {**SIZES, "num_attention_heads": 8}),
+    "Mistral-Small-3.1-24B": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {
+                **SIZES,
+                "model_type": "mistral",
+                "head_dim": 32,
+                "rope_theta": 1e9,
+                "sliding_window": None,
+                "tie_word_embeddings": False,
+            },
+        },
+    ),
+    "OLMo-2-1124-7B": (
+        "Olmo2ForCausalLM",
+        {
+            **SIZES,
+            "attention_bias": False,
+            "max_position_embeddings": 4096,
+            "rope_scaling": None,
+            "rope_theta": 500_000,
+        },
+    ),
+    "Olmo-3-7B-Instruct": (
+        "Olmo3ForCausalLM",
+        {
+            **SIZES,
+            "attention_bias": False,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 2,
+            "max_position_embeddings": 65_536,
+            "rope_scaling": {
+                "attention_factor": 1.2079441541679836,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 8192,
+                "rope_type": "yarn",
+            },
+            "rope_theta": 500_000,
+            "sliding_window": 4096,
+        },
+    ),
+    "granite-4.0-micro": (
+        "GraniteMoeHybridForCausalLM",
+        {
+            **SIZES,
+            "attention_multiplier": 0.015625,
+            "embedding_multiplier": 12,
+            "layer_types": ["attention"] * 8,
+            "logits_scaling": 10,
+            "mamba_d_head": 64,
+            "mamba_n_heads": 3,
+            "num_experts_per_tok": 0,
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "residual_multiplier": 0.22,
+            "rope_theta": 10_000_000,
+            "shared_intermediate_size": 112,
+            "tie_word_embeddings": True,
+        },
+    ),
     "SmolLM3-3B": (
         "SmolLM3ForCausalLM",
         {
@@ -176,6 +277,29 @@ def test_switches_of_published_configurations():
     assert configs["Mistral-7B-v0.1"].within(4097).window == 4096
     assert configs["Qwen2 with windows"].window_layers == {3, 4, 5, 6, 7}
     assert configs["granite-3.3-2b-instruct"].logits_scale == 0.125
+    granite = configs["granite-4.0-micro"]
+    assert (granite.ffn_size, granite.unrotated_layers) == (112, frozenset())
+
+
+def test_switches_of_models_with_yarn():
+    configs = {name: parsed(*published) for name, published in PUBLISHED.items()}
+    qwen = configs["Qwen3-0.6B with YaRN"]
+    assert qwen.rope_factor == pytest.approx(1.138629, abs=1e-6)
+    ministral = configs["Ministral-3-3B-Base-2512"]
+    assert ministral.tied_head
+    assert ministral.rope_factor is None  # mscale and mscale_all_dim are the same
+    assert ministral.query_scaling == QueryScaling(0.1, 16_384)
+    assert ministral.within(16_384).query_scaling is None
+    assert ministral.within(16_385) == ministral
+    assert configs["Ministral 3, all left out"].query_scaling == QueryScaling(0.1, 16_384)
+    small = configs["Mistral-Small-3.1-24B"]
+    assert (small.family, small.window, small.query_scaling) == ("mistral", None, None)
+    olmo = configs["Olmo-3-7B-Instruct"]
+    assert (olmo.window, olmo.window_layers) == (4096, {0, 1, 2, 4, 5, 6})
+    assert (olmo.input_norms, olmo.output_norms, olmo.wide_qk_norm) == (False, True, True)
+    assert olmo.window_inv_freq == configs["OLMo-2-1124-7B"].inv_freq
+    assert olmo.inv_freq != olmo.window_inv_freq
+    assert olmo.rope_factor == pytest.approx(1.207944, abs=1e-6)
 
 
 def test_windows_of_gemma_have_their_own_rotation_where_the_file_does_not_say_which():

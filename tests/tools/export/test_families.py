@@ -10,6 +10,7 @@ import pytest
 
 from coordgen_rs import generate, make_drafter, plain
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
 from families import (
@@ -95,9 +96,32 @@ def test_drafts_change_no_token(model_of, name, weights):
         assert [token for step in steps for token in step.token_ids] == answer, kind
 
 
-@pytest.mark.parametrize("name", ["SmolLM3", "Gemma 3"])
+@pytest.mark.parametrize("name", ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3"])
 def test_a_block_of_one_kind_of_layers_computes_the_same(model_of, tmp_path, name):
     _, whole = model_of(name)
     _, cut = exported_model(name, tmp_path, blocks=4)
     expected, got = (prompt_logits(OrtSession(CpuDevice(it)), tokens()) for it in (whole, cut))
     assert np.array_equal(got, expected)
+
+
+def test_queries_grow_only_in_a_context_that_reaches_so_far(model_of, tmp_path):
+    _, whole = model_of("Ministral 3")
+    _, short = exported_model("Ministral 3", tmp_path, context=32)
+    assert whole.manifest.query_scaling == QueryScaling(0.3, 32)
+    assert short.manifest.query_scaling is None
+    expected, got = (prompt_logits(OrtSession(CpuDevice(it)), tokens(32)) for it in (whole, short))
+    assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["OLMo 3", "Ministral 3", "Granite 4 dense"])
+def test_a_calibration_text_brings_four_bits_nearer(model_of, tmp_path, name):
+    text, ids = tmp_path / "text.txt", tokens(4_000) % 95 + 4
+    text.write_text("".join(chr(28 + token) for token in ids))
+    _, rounded = model_of(name, weights="int4")
+    _, calibrated = exported_model(name, tmp_path, weights="int4", calibration=text)
+    exact, *others = (
+        prompt_logits(OrtSession(CpuDevice(it)), ids[:90])
+        for it in (model_of(name)[1], calibrated, rounded)
+    )
+    errors = [np.square(other - exact).mean() for other in others]
+    assert errors[0] < errors[1]

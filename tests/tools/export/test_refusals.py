@@ -38,6 +38,24 @@ SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
 GRANITE = {"architectures": ["GraniteForCausalLM"]}
 PHI3 = {"architectures": ["Phi3ForCausalLM"]}
 GEMMA3 = {"architectures": ["Gemma3ForCausalLM"]}
+YARN = {"type": "yarn", "factor": 4.0}
+GROWTH = {"llama_4_scaling_beta": 0.1}
+LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0] * 8,
+    "original_max_position_embeddings": 64,
+}
+MINISTRAL = {"architectures": ["Ministral3ForCausalLM"]}
+MISTRAL3 = {"architectures": ["Mistral3ForConditionalGeneration"]}
+OLMO3 = {
+    "architectures": ["Olmo3ForCausalLM"],
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+GRANITE4 = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "num_local_experts": 0,
+    "layer_types": ["attention", "attention"],
+}
 
 
 def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **options: Any) -> None:
@@ -65,7 +83,7 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         (SMOLLM3 | {"no_rope_layer_interval": 0}, "no_rope_layer_interval"),
         (GRANITE | {"residual_multiplier": "small"}, "residual_multiplier is 'small'"),
         (GRANITE | {"logits_scaling": 0}, "logits_scaling is 0"),
-        (PHI3 | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
+        (PHI3 | {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "dynamic"),
         (
             PHI3 | {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
             "expected 8 numbers",
@@ -84,7 +102,44 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "dynamic"),
+        ({"rope_scaling": YARN | {"factor": "x"}}, "factor is 'x'"),
+        ({"rope_scaling": YARN | {"factor": 0.5}}, "factor is 0.5"),
+        ({"rope_scaling": YARN | {"beta_fast": -1}}, "beta_fast is -1"),
+        ({"rope_scaling": YARN | {"beta_slow": [1]}}, r"beta_slow is \[1\]"),
+        ({"rope_scaling": YARN | {"mscale": "1"}}, "mscale is '1'"),
+        ({"rope_scaling": YARN | {"attention_factor": 0}}, "attention_factor is 0"),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 0}}, "original_max_pos"),
+        ({"rope_scaling": YARN, "rope_theta": 1}, "rope_theta is 1, which YaRN"),
+        ({"rope_scaling": YARN | GROWTH}, "llama_4_scaling_beta = 0.1 is not supported in llama"),
+        (MINISTRAL | {"rope_parameters": YARN | {"llama_4_scaling_beta": "x"}}, "beta is 'x'"),
+        (MINISTRAL | {"rope_parameters": GROWTH}, "original_max_position_embeddings is None"),
+        (MINISTRAL | {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        (MINISTRAL | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        (MINISTRAL | {"head_dim": 15}, "of dimension 15 cannot be grouped and rotated"),
+        (MISTRAL3 | {"text_config": {"model_type": "mistral4"}}, "model_type 'mistral4'"),
+        (MISTRAL3 | {"text_config": {"model_type": 3}}, "model_type 3, which is not supported"),
+        (MISTRAL3, "text_config is None"),
+        (OLMO3 | {"attention_bias": True}, "attention_bias"),
+        (OLMO3 | {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        (OLMO3 | {"layer_types": ["full_attention"]}, "each of 2 layers"),
+        (OLMO3 | {"sliding_window": None}, "layer_types"),
+        (OLMO3 | {"rope_scaling": LONGROPE}, "longrope is not supported where layers with a"),
+        (
+            OLMO3 | {"rope_parameters": {"sliding_attention": YARN}},
+            "an attention factor of 1.13863 is not supported in layers with a window",
+        ),
+        (OLMO3 | {"architectures": ["OlmoForCausalLM"]}, "OlmoForCausalLM"),
+        (OLMO3 | {"architectures": ["OlmoHybridForCausalLM"]}, "OlmoHybridForCausalLM"),
+        (OLMO3 | {"architectures": ["FlexOlmoForCausalLM"]}, "FlexOlmoForCausalLM"),
+        (GRANITE4 | {"num_local_experts": 62}, "num_local_experts = 62: mixtures of experts"),
+        (GRANITE4 | {"layer_types": ["mamba", "attention"]}, "layer 0 of 2 is .* 'mamba'"),
+        (GRANITE4 | {"layer_types": None}, "layer 0 of 2 is of the kind 'mamba'"),
+        (GRANITE4 | {"layer_types": ["attention", 7]}, "layer 1 of 2 is of the kind 7"),
+        (GRANITE4 | {"layer_types": ["attention"]}, "each of 2 layers"),
+        (GRANITE4 | {"attention_bias": True}, "attention_bias"),
+        (GRANITE4 | {"shared_intermediate_size": 0}, "intermediate_size is 0"),
+        (GRANITE4 | {"architectures": ["GraniteMoeForCausalLM"]}, "GraniteMoeForCausalLM"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
         ({"hidden_size": "many"}, "hidden_size"),
         ({"head_dim": 25_545_525_350}, "head_dim"),
@@ -129,6 +184,11 @@ def test_any_altered_config_is_read_or_refused_by_name(data):
     scaling = LLAMA3_SCALING | {changed: data.draw(JSON_VALUES)}
     with contextlib.suppress(CheckpointError):
         parse_config(config | {"rope_scaling": scaling}, {})
+    yarn = YARN | {"beta_fast": 8, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 0.5} | GROWTH
+    changed = data.draw(st.sampled_from(sorted(yarn)))
+    ministral = config | MINISTRAL | {"rope_parameters": yarn | {changed: data.draw(JSON_VALUES)}}
+    with contextlib.suppress(CheckpointError):
+        parse_config(ministral, {})
 
 
 def test_another_architecture_is_an_unsupported_model(tmp_path):

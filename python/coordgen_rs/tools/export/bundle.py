@@ -81,6 +81,7 @@ def write_manifest(
     Raises:
         ExportError: It cannot be written.
     """
+    within = config.within(options.context)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         tool=f"coordgen-rs {package_version()}",
@@ -93,9 +94,10 @@ def write_manifest(
         bos_token_id=config.bos_token_id,
         end_token_ids=config.end_token_ids,
         inv_freq=config.inv_freq,
-        window=config.within(options.context).window,
+        window=within.window,
         window_inv_freq=config.window_inv_freq,
         rope_factor=config.rope_factor,
+        query_scaling=within.query_scaling,
         tokenizer=TOKENIZER_NAME,
         files=dict(staging.records),
         **parts,

@@ -69,14 +69,14 @@ class StoredLinear:
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """One decoder layer."""
+    """One decoder layer; norms that the family does not have are None."""
 
-    attention_norm: StoredTensor
     qkv: StoredLinear
     attention_out: StoredLinear
-    ffn_norm: StoredTensor
     gate_up: StoredLinear
     down: StoredLinear
+    attention_norm: StoredTensor | None = None
+    ffn_norm: StoredTensor | None = None
     query_norm: StoredTensor | None = None
     key_norm: StoredTensor | None = None
     attention_out_norm: StoredTensor | None = None
@@ -175,9 +175,11 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
     gate_up = [tensor(f"mlp.{part}.weight", n, hidden) for part, n in gate_up_sizes.items()]
     norms = config.norm_names(number)
 
-    def norm(field: str) -> StoredTensor:
-        size = config.head_dim if field in ("query_norm", "key_norm") else hidden
-        return writer.tensor(source.norm_tensor(norms[field], size))
+    def norm(field: str) -> StoredTensor | None:
+        name = norms.pop(field, None)
+        if name is None:
+            return None
+        return writer.tensor(source.norm_tensor(name, config.norm_size(field)))
 
     return StoredLayer(
         attention_norm=norm("attention_norm"),
@@ -186,7 +188,7 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
         ffn_norm=norm("ffn_norm"),
         gate_up=writer.linear(gate_up, bits),
         down=writer.linear([tensor("mlp.down_proj.weight", hidden, ffn)], bits),
-        **{field: norm(field) for field in norms if field not in ("attention_norm", "ffn_norm")},
+        **{field: norm(field) for field in list(norms)},
     )
 
 

@@ -11,10 +11,11 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import exported, sums, write_checkpoint
 from coordgen_rs import Bundle, generate, open_session, plain
+from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.errors import BundleError, CheckpointError, OptionError, UnsupportedModelError
 from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.checkpoints.config import parse_config
+from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import architecture_named
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, read_header
 from coordgen_rs.tools.export.checkpoints.gguf.metadata import GgufMetadata, config_document
@@ -187,6 +188,9 @@ def test_float32_of_other_checkpoints_is_not_called_kept(tmp_path, checkpoint):
         export_checkpoint(checkpoint, tmp_path / "bundle", weights="keep")
 
 
+YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+
+
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
@@ -201,7 +205,30 @@ def test_float32_of_other_checkpoints_is_not_called_kept(tmp_path, checkpoint):
         ({"llama.expert_count": 8}, UnsupportedModelError, "mixtures of experts"),
         ({"llama.attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
         ({"llama.final_logit_softcapping": 9.0}, UnsupportedModelError, "final_logit_softcapping"),
-        ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "rope scaling 'yarn'"),
+        ({"llama.rope.scaling.type": "dynamic"}, UnsupportedModelError, "scaling 'dynamic'"),
+        (YARN | {"llama.rope.scaling.factor": "x"}, CheckpointError, "factor is 'x'"),
+        (
+            YARN | {"llama.rope.scaling.yarn_ext_factor": 0.5},
+            UnsupportedModelError,
+            "yarn_ext_factor is 0.5, which is not supported beside yarn",
+        ),
+        (
+            YARN | {"llama.rope.scaling.yarn_attn_factor": 1.0},
+            UnsupportedModelError,
+            "yarn_attn_factor is 1, where yarn's other figures give 1.13863",
+        ),
+        (
+            YARN | {"llama.attention.temperature_scale": 0.1},
+            UnsupportedModelError,
+            "llama_4_scaling_beta = 0.1 is not supported in llama",
+        ),
+        ({"llama.attention.head_count_kv": [2, 0]}, UnsupportedModelError, "a recurrent one"),
+        ({"llama.attention.head_count_kv": ["2", "2"]}, CheckpointError, "expected a number"),
+        (
+            {"general.architecture": "granitehybrid"},
+            UnsupportedModelError,
+            "architecture 'granitehybrid' is not supported",
+        ),
         ({"tokenizer.ggml.eos_token_id": [1]}, CheckpointError, r"eos_token_id \[1\] is not"),
         ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "model is 'bert'"),
         ({"tokenizer.ggml.tokens": None}, CheckpointError, r"ggml\.tokens is missing"),
@@ -272,3 +299,47 @@ def test_factors_of_llama_3_hold_for_the_whole_context(tmp_path):
         GgufMetadata(GgufHeader(plain_file, metadata, tensors)), architecture_named("llama")
     )
     assert parse_config(document, {}).max_positions == header.metadata["llama.context_length"]
+
+
+def parsed_header(architecture: str, **options: object) -> ModelConfig:
+    """The configuration of a file with small sizes and these further keys."""
+    sizes = {
+        "block_count": 4,
+        "context_length": 1024,
+        "embedding_length": 64,
+        "feed_forward_length": 96,
+        "attention.head_count": 4,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    }
+    given = {**sizes, **{key.replace("__", "."): value for key, value in options.items()}}
+    metadata = {f"{architecture}.{name}": value for name, value in given.items()}
+    header = GgufHeader(Path("x.gguf"), {"general.architecture": architecture, **metadata}, {})
+    document = config_document(GgufMetadata(header), architecture_named(architecture))
+    return parse_config({**document, "vocab_size": 16}, {})
+
+
+def test_an_architecture_of_two_families_is_the_one_that_its_metadata_says():
+    assert parsed_header("mistral3").family == "mistral"
+    ministral = parsed_header("mistral3", attention__temperature_scale=0.5)
+    assert (ministral.family, ministral.query_scaling) == ("ministral3", QueryScaling(0.5, 1024))
+    assert parsed_header("olmo2").family == "olmo2"
+    olmo = parsed_header("olmo2", attention__sliding_window=8)
+    assert (olmo.family, olmo.window_layers) == ("olmo3", {0, 1, 2})
+    pattern = [False, True, True, True]
+    options = {"attention__sliding_window": 8, "attention__sliding_window_pattern": pattern}
+    assert parsed_header("olmo2", **options, rope__freq_base_swa=7e4).window_layers == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (0, "sliding_window_pattern is 0"),
+        (2.5, "sliding_window_pattern is 2.5"),
+        ("4", "sliding_window_pattern is '4', expected a number"),
+        ([True], "each of 4 layers"),
+    ],
+)
+def test_a_pattern_of_windows_that_cannot_be_is_refused(pattern, message):
+    options = {"attention__sliding_window": 8, "attention__sliding_window_pattern": pattern}
+    with pytest.raises(CheckpointError, match=message):
+        parsed_header("olmo2", **options)

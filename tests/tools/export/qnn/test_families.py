@@ -18,7 +18,10 @@ from qnn_bundles import SMALL, float_logits, needs_emulator
 
 pytestmark = needs_transformers
 
-ON_HTP = ("Qwen3", "Mistral", "SmolLM3", "Granite 3", "Phi-3.5-mini", "Phi-4-mini")
+ON_HTP = (
+    *("Qwen3", "Mistral", "SmolLM3", "Granite 3", "Phi-3.5-mini", "Phi-4-mini"),
+    *("Qwen3, YaRN", "Ministral 3, tied, short", "Granite 4 dense"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,9 @@ def test_drafts_change_no_token_on_the_emulator(
     [
         ("Gemma 3", "gemma3 has norms behind attention and feed-forward"),
         ("Mistral, window 24", "a sliding window of 24 tokens"),
+        ("OLMo 2", "olmo2 has norms behind attention and feed-forward"),
+        ("OLMo 3", "olmo3 has norms behind attention and feed-forward"),
+        ("Ministral 3", "ministral3 has queries that grow behind 32 tokens"),
     ],
 )
 def test_what_only_the_cpu_does_is_refused_by_name(checkpoint_of, tmp_path, name, message):

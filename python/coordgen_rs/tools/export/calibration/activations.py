@@ -16,6 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from coordgen_rs.bundle.rotation import tables_by_input
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.target.kv_cache import KV_FORMS, row_bytes
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
@@ -90,7 +91,9 @@ class _FloatLayer:
         """
         num_rows, config = len(hidden), self._config
         inputs: dict[str, NDArray[Any]] = {"hidden": hidden[np.newaxis]}
-        inputs |= _text(num_rows) | _rotations(config, num_rows)
+        inputs |= _text(num_rows)
+        for name, table in tables_by_input(num_rows, config).items():
+            inputs[name] = table[np.newaxis, np.newaxis]
         size = row_bytes(KV_FORMS[0], config.head_dim)
         cache = np.zeros((1, config.num_kv_heads, num_rows, size), np.uint8)
         inputs |= {f"{kind}_{self._number}": cache for kind in ("key", "value")}
@@ -121,7 +124,7 @@ def _read(product: onnx.NodeProto, model: onnx.ModelProto) -> str:
             helper.make_node("Mul", [activated, up], [name]),
         ]
     else:
-        return str(x)
+        nodes = [helper.make_node("Identity", [x], [name])]  # no graph gives what it is given
     model.graph.node.extend(nodes)
     return name
 
@@ -134,15 +137,3 @@ def _text(num_rows: int) -> dict[str, NDArray[np.int32]]:
         "lengths": np.zeros(1, np.int32),
         "span": np.array([0, num_rows], np.int32),
     }
-
-
-def _rotations(config: ModelConfig, num_rows: int) -> dict[str, _Array]:
-    """Cosines and sines of the first positions."""
-    tables: dict[str, _Array] = {}
-    factor = np.float32(config.rope_factor or 1.0)
-    for prefix, inv_freq in (("", config.inv_freq), ("window_", config.window_inv_freq or [])):
-        positions = np.arange(num_rows, dtype=np.float32)[:, None]
-        angles = positions * np.asarray(inv_freq, np.float32)
-        for name, function in (("cos", np.cos), ("sin", np.sin)):
-            tables[prefix + name] = (function(angles) * factor)[np.newaxis, np.newaxis]
-    return tables

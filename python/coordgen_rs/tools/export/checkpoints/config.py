@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.families import family_of
 from coordgen_rs.tools.export.checkpoints.fields import (
@@ -18,7 +19,7 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     token_ids,
     unrotated_layers,
 )
-from coordgen_rs.tools.export.checkpoints.rope import read_ropes
+from coordgen_rs.tools.export.checkpoints.rope import QUERY_BETA, read_query_scaling, read_ropes
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -42,7 +43,11 @@ class ModelConfig(ModelShape):
     bos_token_id: int | None
     end_token_ids: list[int]
     qk_norm: bool = False
-    """Queries and keys are normed head by head before they are rotated."""
+    """Queries and keys are normed before they are rotated, each head by itself."""
+    wide_qk_norm: bool = False
+    """The norms of queries and keys are over all heads at once."""
+    input_norms: bool = True
+    """What attention and feed-forward read is normed."""
     output_norms: bool = False
     """What attention and feed-forward give is normed before it joins the residual stream."""
     norm_offset: float = 0.0
@@ -60,7 +65,9 @@ class ModelConfig(ModelShape):
     logits_scale: float = 1.0
     """What the logits are multiplied by."""
     rope_factor: float | None = None
-    """What cosines and sines are multiplied by; None for 1."""
+    """What cosines and sines of `inv_freq` are multiplied by; None for 1."""
+    query_scaling: QueryScaling | None = None
+    """How queries grow with their position; None where they do not."""
     unrotated_layers: frozenset[int] = frozenset()
     """Layers without rotary embedding."""
     window: int | None = None
@@ -86,14 +93,30 @@ class ModelConfig(ModelShape):
                 "ffn_norm": "pre_feedforward_layernorm",
                 "ffn_out_norm": "post_feedforward_layernorm",
             }
+        if not self.input_norms:
+            del names["attention_norm"], names["ffn_norm"]
         if self.qk_norm:
             names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
         return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
 
+    def norm_size(self, field: str) -> int:
+        """Dimensions of a norm, by its field in a `StoredLayer`."""
+        heads = {"query_norm": self.num_heads, "key_norm": self.num_kv_heads}
+        if field not in heads:
+            return self.hidden_size
+        return heads[field] * self.head_dim if self.wide_qk_norm else self.head_dim
+
     def within(self, context: int) -> "ModelConfig":
-        """The same without its window, if a context of so many tokens fits into that."""
-        is_wider = self.window is not None and context <= self.window
-        return replace(self, window=None) if is_wider else self
+        """The same without what a context of so many tokens does not reach.
+
+        Its window, if that is as wide, and the growth of queries, if it begins behind.
+        """
+        window, scaling = self.window, self.query_scaling
+        return replace(
+            self,
+            window=None if window is not None and context <= window else window,
+            query_scaling=None if scaling is not None and context <= scaling.period else scaling,
+        )
 
 
 def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
@@ -124,8 +147,18 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         config, num_layers, family.window_rule, family.has_layer_types
     )
     unrotated = frozenset(unrotated_layers(config, num_layers))
-    found = rotations(config, head_dim, is_gemma=family.is_gemma, rotates_part=family.rotates_part)
+    found = rotations(
+        config, head_dim, by_kind=family.rotates_by_kind, rotates_part=family.rotates_part
+    )
     rope, window_rope = read_ropes(found)
+    query_scaling = None
+    if family.scales_queries:
+        query_scaling = read_query_scaling(found[0].parameters)
+    elif found[0].parameters.get(QUERY_BETA):
+        beta = found[0].parameters[QUERY_BETA]
+        raise UnsupportedModelError(
+            f"config.json: {QUERY_BETA} = {beta!r:.60} is not supported in {family.name}"
+        )
     return ModelConfig(
         family=family.name,
         hidden_size=hidden_size,
@@ -145,11 +178,14 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         qk_norm=family.qk_norm,
         window=window,
         window_layers=window_layers,
-        output_norms=family.is_gemma,
+        wide_qk_norm=family.norms_behind,
+        input_norms=not family.norms_behind,
+        output_norms=family.is_gemma or family.norms_behind,
         norm_offset=1.0 if family.is_gemma else 0.0,
         activation="gelu_tanh" if family.is_gemma else "silu",
         is_fused=family.is_fused,
         rope_factor=rope.factor,
+        query_scaling=query_scaling,
         unrotated_layers=unrotated,
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",

@@ -18,6 +18,8 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     no_layer,
     number,
     pattern_layers,
+    per_layer,
+    positive,
     unrotated_layers,
 )
 
@@ -62,6 +64,57 @@ def gemma_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
     return {"embedding_scale": hidden_size**0.5, "attention_scale": divisor**-0.5}
 
 
+def same_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """The config.json as it is."""
+    return config
+
+
+def ministral_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json of Ministral 3 with the rotation that it means by telling of none."""
+    if config.get("rope_parameters") or config.get("rope_scaling"):
+        return config
+    rotation = {
+        "type": "yarn",
+        "rope_theta": 1e6,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16_384,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    }
+    return {**config, "rope_parameters": rotation}
+
+
+def granite_hybrid_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json of Granite 4 in the words of Granite 3: only dense ones have these.
+
+    Raises:
+        UnsupportedModelError: There are experts, or recurrent layers.
+        CheckpointError: A field is malformed.
+    """
+    experts = config.get("num_local_experts", 8)
+    if experts:
+        raise UnsupportedModelError(
+            f"config.json: num_local_experts = {experts!r:.60}: mixtures of experts are not "
+            "supported"
+        )
+    layers = positive(config, "num_hidden_layers")
+    kinds = per_layer(config, "layer_types", layers) or ["mamba"] * layers
+    for layer, kind in enumerate(kinds):
+        if kind not in ("attention", "full_attention"):
+            raise UnsupportedModelError(
+                f"config.json: layer {layer} of {layers} is of the kind {kind!r:.60}: of Granite 4 "
+                "only models whose layers are all attention are supported, without recurrent ones"
+            )
+    is_rotated = int(config.get("position_embedding_type") == "rope")
+    return {
+        **config,
+        "layer_types": None,
+        "intermediate_size": config.get("shared_intermediate_size", 1024),
+        "no_rope_layers": [is_rotated] * layers,
+    }
+
+
 @dataclass(frozen=True)
 class Family:
     """What the models of a family have in common."""
@@ -70,9 +123,14 @@ class Family:
     architecture: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What a config.json means by leaving a field out, where it is not what Llama's means."""
+    fields: Callable[[dict[str, Any]], dict[str, Any]] = same_fields
+    """Says in Llama's words what a config.json says in others, or refuses it."""
     qkv_bias: bool = False
     qk_norm: bool = False
-    """Queries and keys are normed head by head before they are rotated."""
+    """Queries and keys are normed before they are rotated, each head by itself."""
+    norms_behind: bool = False
+    """OLMo's blocks: norms stand behind attention and feed-forward, not before them, and those of
+    queries and keys are over all heads at once."""
     window_rule: WindowRule = no_layer
     """Which layers have a sliding window, where there is one; for others than that of Llama,
     `use_sliding_window` says whether."""
@@ -84,10 +142,20 @@ class Family:
     """Query, key and value weights are one tensor, as are gate and up."""
     rotates_part: bool = False
     """Only the first dimensions of a head may be rotated."""
+    rotates_by_kind: bool = False
+    """Layers with a window may be rotated otherwise than others."""
+    scales_queries: bool = False
+    """Queries may grow with their position."""
     is_gemma: bool = False
-    """Gemma's blocks: four norms, whose weights are 1 less than what they multiply by, GELU, and a
-    rotation of their own for layers with a window."""
+    """Gemma's blocks: four norms, whose weights are 1 less than what they multiply by, and GELU."""
 
+
+_GRANITE = {
+    "embedding_multiplier": 1.0,
+    "attention_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+}
 
 FAMILIES = (
     Family("llama", "LlamaForCausalLM"),
@@ -114,21 +182,57 @@ FAMILIES = (
         window_rule=every_layer,
     ),
     Family(
+        "ministral3",
+        "Ministral3ForCausalLM",
+        {
+            "head_dim": 128,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 262_144,
+            "rms_norm_eps": 1e-5,
+            "use_sliding_window": True,
+            "sliding_window": None,
+        },
+        ministral_fields,
+        window_rule=every_layer,
+        scales_queries=True,
+    ),
+    Family(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
+        qk_norm=True,
+        norms_behind=True,
+    ),
+    Family(
+        "olmo3",
+        "Olmo3ForCausalLM",
+        {
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 5e5,
+            "use_sliding_window": True,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 4,
+        },
+        qk_norm=True,
+        norms_behind=True,
+        window_rule=pattern_layers,
+        has_layer_types=True,
+        rotates_by_kind=True,
+    ),
+    Family(
         "smollm3",
         "SmolLM3ForCausalLM",
         {"no_rope_layer_interval": 4, "tie_word_embeddings": True, "rope_theta": 2e6},
         window_rule=unrotated_layers,
         has_layer_types=True,
     ),
+    Family("granite", "GraniteForCausalLM", _GRANITE, scalars=granite_scalars),
     Family(
-        "granite",
-        "GraniteForCausalLM",
-        {
-            "embedding_multiplier": 1.0,
-            "attention_multiplier": 1.0,
-            "residual_multiplier": 1.0,
-            "logits_scaling": 1.0,
-        },
+        "granitemoehybrid",
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE, "rms_norm_eps": 1e-6},
+        granite_hybrid_fields,
         scalars=granite_scalars,
     ),
     Family(
@@ -153,12 +257,14 @@ FAMILIES = (
             "use_sliding_window": True,
             "sliding_window": 4096,
             "rope_theta": 1e6,
+            "rope_local_base_freq": 10_000.0,
             "tie_word_embeddings": True,
         },
         qk_norm=True,
         window_rule=pattern_layers,
         has_layer_types=True,
         scalars=gemma_scalars,
+        rotates_by_kind=True,
         is_gemma=True,
     ),
 )
@@ -170,11 +276,12 @@ def family_of(config: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
     Raises:
         UnsupportedModelError: Its architecture is none of those in `FAMILIES`, or an option is set
             that changes the arithmetic.
+        CheckpointError: A field is malformed.
     """
     architectures = config.get("architectures")
     for family in FAMILIES:
         if architectures == [family.architecture]:
-            config = {**family.defaults, **config}
+            config = family.fields({**family.defaults, **config})
             _refuse_options(config, family)
             return family, config
     known = ", ".join(family.architecture for family in FAMILIES)

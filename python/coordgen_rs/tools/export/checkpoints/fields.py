@@ -181,24 +181,24 @@ def _not_supported(config: Mapping[str, Any], name: str) -> str:
 
 
 def rotations(
-    config: Mapping[str, Any], head_dim: int, *, is_gemma: bool, rotates_part: bool
+    config: Mapping[str, Any], head_dim: int, *, by_kind: bool, rotates_part: bool
 ) -> list[Rotation]:
-    """The rotation of most layers, and of Gemma's layers with a window.
+    """The rotation of most layers and, `by_kind`, that of layers with a window.
 
     Raises:
         UnsupportedModelError: Only a part of each head is rotated, unless `rotates_part`.
         CheckpointError: A field is malformed.
     """
-    parameters = _rope_parameters(config, FULL if is_gemma else None)
+    parameters = _rope_parameters(config, FULL if by_kind else None)
     rotated = _rotated_dim(parameters, head_dim)
     if rotated != head_dim and not rotates_part:
         factor = parameters["partial_rotary_factor"]
         raise UnsupportedModelError(
             f"config.json: partial_rotary_factor = {factor} is not supported"
         )
-    if not is_gemma:
+    if not by_kind:
         return [Rotation(parameters, rotated)]
-    local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
+    local = {"rope_theta": config.get("rope_local_base_freq", config.get("rope_theta", 10_000.0))}
     if SLIDING in (config.get("rope_parameters") or {}):
         local = _rope_parameters({**config, **local}, SLIDING)
     return [Rotation(parameters, rotated), Rotation(local, head_dim)]

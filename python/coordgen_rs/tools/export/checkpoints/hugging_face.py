@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.errors import CheckpointError
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, read_object
 from coordgen_rs.text.chat_files import read_templates
@@ -20,8 +20,15 @@ from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.checkpoints.tokenizer_file import read_tokenizer
 
 _MOST_JSON_BYTES = 64 << 20
-_TEXT_PARTS = {"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
-"""The architecture of the language model, by that of the whole."""
+_TEXT_PARTS = {
+    "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Mistral3ForConditionalGeneration": {
+        "mistral": "MistralForCausalLM",
+        "ministral3": "Ministral3ForCausalLM",
+    },
+}
+"""The architecture of the language model, by that of the whole and `model_type` of the part, the
+first of which is meant where there is none."""
 _OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config")
 """Fields that the whole may have instead of its part."""
 _PREFIXES = {
@@ -30,6 +37,8 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
 }
 """What names of tensors begin with, before and since transformers 5, and without the rest."""
+_GATE_UP, _DOWN = "shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"
+"""The feed-forward of Granite 4 beside its experts, and all of it where there are none."""
 
 
 def open_hugging_face(path: Path) -> Checkpoint:
@@ -44,6 +53,9 @@ def open_hugging_face(path: Path) -> Checkpoint:
     config = text_config(whole)
     if config is not whole:
         tensors = text_tensors(tensors)
+        # Where neither part says it, a head of its own tells.
+        config = {"tie_word_embeddings": "lm_head.weight" not in tensors, **config}
+    tensors = usual_names(tensors)
     read_chat = partial(read_templates, path)
     return Checkpoint(_parsed(path, config), tensors, partial(read_tokenizer, path), read_chat)
 
@@ -113,17 +125,23 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         CheckpointError: There is none inside.
+        UnsupportedModelError: It is of a kind that is not supported.
     """
     architectures = config.get("architectures")
-    parts = (part for whole, part in _TEXT_PARTS.items() if architectures == [whole])
-    architecture = next(parts, None)
-    if architecture is None:
+    parts = next((part for whole, part in _TEXT_PARTS.items() if architectures == [whole]), None)
+    if parts is None:
         return config
     text = config.get("text_config")
     if not isinstance(text, dict):
         raise CheckpointError(f"config.json: text_config is {text!r:.60}, expected an object")
+    kind = text.get("model_type", next(iter(parts)))
+    if kind not in parts:
+        raise UnsupportedModelError(
+            f"config.json: text_config has the model_type {kind!r:.60}, which is not supported, "
+            f"only {', '.join(parts)}"
+        )
     outside = {name: config[name] for name in _OUTSIDE if name in config}
-    return {**outside, **text, "architectures": [architecture]}
+    return {**outside, **text, "architectures": [parts[kind]]}
 
 
 def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -134,5 +152,20 @@ def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             if name.startswith(prefix):
                 found[alone + name.removeprefix(prefix)] = tensor
         if name.startswith("lm_head."):
+            found[name] = tensor
+    return found
+
+
+def usual_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under Llama's names, where a family has others: those of Granite 4."""
+    found = {}
+    for name, tensor in tensors.items():
+        if name.endswith(_GATE_UP):
+            prefix, half = name.removesuffix(_GATE_UP), tensor.shape[0] // 2
+            found[f"{prefix}mlp.gate_proj.weight"] = tensor.part(0, half)
+            found[f"{prefix}mlp.up_proj.weight"] = tensor.part(half, tensor.shape[0])
+        elif name.endswith(_DOWN):
+            found[f"{name.removesuffix(_DOWN)}mlp.down_proj.weight"] = tensor
+        else:
             found[name] = tensor
     return found

@@ -6,29 +6,37 @@ for layers with a window, where they have one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.rotation import scaled_as_llama3, unscaled
+from coordgen_rs.bundle.rotation import (
+    QueryScaling,
+    scaled_as_llama3,
+    scaled_as_yarn,
+    unscaled,
+    yarn_span,
+)
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.fields import Rotation, number, positive
 
+_Frequencies = NDArray[np.float32]
+
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""
+QUERY_BETA = "llama_4_scaling_beta"
 
 
 @dataclass(frozen=True)
 class _Scaling:
-    """What the frequencies and their cosines are scaled by."""
+    """How the frequencies and their cosines are scaled."""
 
-    divisors: NDArray[np.float32] | float = 1.0
-    """What each pair's frequency is divided by, `(pairs,)` or one for all."""
-    llama3: Sequence[float] = ()
-    """The figures of Llama 3's scaling, where that is the one."""
+    scaled: Callable[[_Frequencies], _Frequencies]
+    """Makes the frequencies of unscaled ones, `(pairs,)` each."""
     factor: float | None = None
     """Same as in `Rope`, and so is the next."""
     most_positions: int | None = None
@@ -54,9 +62,33 @@ def read_ropes(rotations: Sequence[Rotation]) -> tuple[Rope, Rope | None]:
         CheckpointError: A field is malformed.
     """
     rope, *others = [read_rope(rotation) for rotation in rotations]
-    if others and (rope.factor is not None or rope.most_positions is not None):
-        raise UnsupportedModelError("config.json: longrope is not supported in Gemma")
-    return rope, others[0] if others else None
+    if not others or others[0] == rope:
+        return rope, None
+    if rope.most_positions is not None or others[0].most_positions is not None:
+        raise UnsupportedModelError(
+            "config.json: longrope is not supported where layers with a window have their own "
+            "rotation"
+        )
+    if others[0].factor is not None:
+        raise UnsupportedModelError(
+            f"config.json: an attention factor of {others[0].factor:g} is not supported in layers "
+            "with a window"
+        )
+    return rope, others[0]
+
+
+def read_query_scaling(parameters: Mapping[str, Any]) -> QueryScaling | None:
+    """How queries grow with their position, as Ministral 3's `llama_4_scaling_beta` says.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    if parameters.get(QUERY_BETA) is None:
+        return None
+    beta = number(parameters, QUERY_BETA, 0, 1000)
+    if beta == 0:
+        return None
+    return QueryScaling(beta, positive(parameters, "original_max_position_embeddings"))
 
 
 def read_rope(rotation: Rotation) -> Rope:
@@ -72,14 +104,12 @@ def read_rope(rotation: Rotation) -> Rope:
     theta = rotation.parameters["rope_theta"]
     if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
         raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
-    scaling = _read_scaling(rotation.parameters, dim // 2)
-    frequencies = unscaled(theta, dim) / scaling.divisors
-    if scaling.llama3:
-        frequencies = scaled_as_llama3(frequencies, *scaling.llama3)
+    scaling = _read_scaling(rotation.parameters, dim)
+    frequencies = scaling.scaled(unscaled(theta, dim))
     return Rope(frequencies.tolist(), scaling.factor, scaling.most_positions)
 
 
-def _read_scaling(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
+def _read_scaling(parameters: Mapping[str, Any], dim: int) -> _Scaling:
     """The scaling by its type.
 
     Raises:
@@ -90,15 +120,26 @@ def _read_scaling(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
     if rope_type == "llama3":
         return _llama3(parameters)
     if rope_type in ("longrope", "su"):
-        return _longrope(parameters, num_pairs)
+        return _longrope(parameters, dim // 2)
+    if rope_type == "yarn":
+        return _yarn(parameters, dim)
     if rope_type == "linear":
-        return _Scaling(number(parameters, "factor", 1, 1e6))
+        return _divided(number(parameters, "factor", 1, 1e6))
     if rope_type != "default":
         raise UnsupportedModelError(
             f"config.json: rope type {rope_type!r:.60} is not supported, "
-            "only default, linear, llama3 and longrope"
+            "only default, linear, llama3, longrope and yarn"
         )
-    return _Scaling()
+    return _divided(1.0)
+
+
+def _divided(by: NDArray[np.float32] | float, **other: Any) -> _Scaling:
+    """Each pair's frequency divided by its number, or all by one."""
+
+    def scaled(frequencies: _Frequencies) -> _Frequencies:
+        return np.asarray(frequencies / by, np.float32)
+
+    return _Scaling(scaled, **other)
 
 
 def _llama3(parameters: Mapping[str, Any]) -> _Scaling:
@@ -109,12 +150,53 @@ def _llama3(parameters: Mapping[str, Any]) -> _Scaling:
     """
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     try:
-        factor, low, high, original = figures = [float(parameters[name]) for name in names]
+        factor, low, high, original = (float(parameters[name]) for name in names)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
     if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
         raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
-    return _Scaling(llama3=figures)
+    return _Scaling(partial(scaled_as_llama3, factor=factor, low=low, high=high, original=original))
+
+
+def _yarn(parameters: Mapping[str, Any], dim: int) -> _Scaling:
+    """YaRN, whose factors hold for contexts of any length.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    theta = parameters["rope_theta"]
+    if theta == 1:
+        raise CheckpointError("config.json: rope_theta is 1, which YaRN cannot scale")
+    most = positive(parameters, "max_position_embeddings")
+    original = positive(parameters, "original_max_position_embeddings", most)
+    factor = most / original
+    if parameters.get("factor") is not None:
+        factor = number(parameters, "factor", 1, 1e6)
+    turns = (
+        number(parameters, "beta_fast", 1e-6, 1e6) if parameters.get("beta_fast") else 32.0,
+        number(parameters, "beta_slow", 1e-6, 1e6) if parameters.get("beta_slow") else 1.0,
+    )
+    is_whole = bool(parameters.get("truncate", True))
+    span = yarn_span(theta, dim, turns, original, is_whole=is_whole)
+    attention = yarn_attention(parameters, factor)
+    scaled = partial(scaled_as_yarn, factor=factor, span=span)
+    return _Scaling(scaled, None if attention == 1 else attention)
+
+
+def yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
+    """What YaRN multiplies cosines and sines by.
+
+    Raises:
+        CheckpointError: A figure is out of range.
+    """
+    if parameters.get("attention_factor") is not None:
+        return number(parameters, "attention_factor", 1e-3, 1e3)
+    scales = [
+        number(parameters, name, 0, 1e3) if parameters.get(name) is not None else 0.0
+        for name in ("mscale", "mscale_all_dim")
+    ]
+    above, below = (0.1 * scale * math.log(max(factor, 1.0)) + 1 for scale in scales)
+    return above / below if all(scales) else 0.1 * math.log(max(factor, 1.0)) + 1
 
 
 def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
@@ -142,4 +224,4 @@ def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
     elif factor > 1 and original > 1:
         attention = math.sqrt(1 + math.log(factor) / math.log(original))
     cut = original if original < most else None
-    return _Scaling(np.asarray(short, np.float32), factor=attention, most_positions=cut)
+    return _divided(np.asarray(short, np.float32), factor=attention, most_positions=cut)

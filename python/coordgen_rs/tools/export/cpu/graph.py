@@ -6,6 +6,7 @@ A block's inputs (all float32 unless said; M rows, the number of slots and of no
 hidden size):
     hidden (1, M, D); cos, sin (1, 1, M, head_dim / 2);
     window_cos, window_sin as cos, sin: for layers with a sliding window that are rotated otherwise;
+    query_scale (1, 1, M, 1): what queries are multiplied by, where they grow with their position;
     parents, sequences (nodes,), lengths (1,), span (2,), all int32: which nodes of a draft tree the
     rows are, and what each descends from (`src/ort/mod.rs`);
     for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, row_bytes) uint8; the
@@ -21,6 +22,8 @@ Why these operators: every row's bits must be the same at every M (measured, see
 - Norms and factors that some families have behind products are nodes of their own. A norm and the
   sum behind it are two: SkipSimplifiedLayerNormalization rounds otherwise than the norm that begins
   a block, so bits would depend on where a model is cut into blocks.
+- Norms over all heads, and the growth of queries, are nodes before attention: its own norms are of
+  one head. Growth comes before the rotation, which turns a longer vector by the same angle.
 - The query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width.
@@ -31,6 +34,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
+from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
 from coordgen_rs.tools.export.graph_builder import byte_info, float_info
@@ -62,6 +66,8 @@ def block_graph(
         half = len(inv_freq or [])
         angles = (f"{prefix}cos", f"{prefix}sin") if half else ()
         inputs += [float_info(angle, 1, 1, _ROWS, half) for angle in angles]
+    if model.query_scaling is not None:
+        inputs.append(float_info(QUERY_SCALE, 1, 1, _ROWS, 1))
     inputs += [
         helper.make_tensor_value_info(name, TensorProto.INT32, [size])
         for name, size in PATH.items()
@@ -95,14 +101,15 @@ def _attention(
 ) -> str:
     """The stream plus attention over the caches, which get the new keys and values first."""
     name, epsilon = f"layer_{number}", model.rms_norm_eps
-    rows = Rows(stream, Norm(f"{name}.attention_norm", layer.attention_norm, epsilon))
+    rows = _read(model, f"{name}.attention_norm", layer.attention_norm, stream)
     qkv = graph.product(f"{name}.qkv", rows, layer.qkv)
+    qkv = _prepared(graph, model, layer, name, qkv)
     is_windowed = number in model.window_layers
     own = "window_" if is_windowed and model.window_inv_freq is not None else ""
     is_rotated = number not in model.unrotated_layers
     angles = [f"{own}cos", f"{own}sin"] if is_rotated else ["", ""]
     norms = [
-        "" if it is None else graph.weight(f"{name}.{kind}_norm.weight", it)
+        "" if it is None or model.wide_qk_norm else graph.weight(f"{name}.{kind}_norm.weight", it)
         for kind, it in (("query", layer.query_norm), ("key", layer.key_norm))
     ]
     caches = [f"key_{number}", f"value_{number}"]
@@ -125,11 +132,38 @@ def _attention(
     return _join(graph, model, f"{name}.attention_out", Rows(attended), out, norm, stream)
 
 
+def _read(model: ModelConfig, name: str, norm: StoredTensor | None, stream: str) -> Rows:
+    """What a layer's products read of the stream: normed, where there is a norm before them."""
+    return Rows(stream, None if norm is None else Norm(name, norm, model.rms_norm_eps))
+
+
+def _prepared(
+    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, qkv: str
+) -> str:
+    """Queries, keys and values as attention reads them, what it cannot do itself done."""
+    if not model.wide_qk_norm and model.query_scaling is None:
+        return qkv
+    heads = (model.num_heads, model.num_kv_heads, model.num_kv_heads)
+    sizes = graph.integers(*(count * model.head_dim for count in heads))
+    parts = [f"{name}.{part}" for part in ("query", "key", "value")]
+    graph.split("Split", [qkv, sizes], parts, axis=-1)
+    query, key, value = parts
+    if model.wide_qk_norm and layer.query_norm is not None and layer.key_norm is not None:
+        query = graph.normed(
+            query, Norm(f"{name}.query_norm", layer.query_norm, model.rms_norm_eps)
+        )
+        key = graph.normed(key, Norm(f"{name}.key_norm", layer.key_norm, model.rms_norm_eps))
+    if model.query_scaling is not None:
+        scale = graph.node("Squeeze", [QUERY_SCALE, graph.integers(1)], f"{name}.query_scale")
+        query = graph.node("Mul", [query, scale], f"{name}.query_scaled")
+    return graph.node("Concat", [query, key, value], f"{name}.prepared", axis=-1)
+
+
 def _feed_forward(
     graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, stream: str
 ) -> str:
     """The stream plus the gated feed-forward."""
-    rows = Rows(stream, Norm(f"{name}.ffn_norm", layer.ffn_norm, model.rms_norm_eps))
+    rows = _read(model, f"{name}.ffn_norm", layer.ffn_norm, stream)
     both = Rows(graph.product(f"{name}.gate_up", rows, layer.gate_up), gate=model.activation)
     return _join(graph, model, f"{name}.down", both, layer.down, layer.ffn_out_norm, stream)
 

@@ -181,9 +181,11 @@ def _refuse_switches(config: ModelConfig) -> None:
     Raises:
         UnsupportedModelError: The model needs it; the message names it.
     """
+    scaling = config.query_scaling
     needed = {
         "norms behind attention and feed-forward": config.output_norms,
         f"a sliding window of {config.window} tokens": config.window is not None,
+        f"queries that grow behind {scaling and scaling.period} tokens": scaling is not None,
     }
     for what, is_needed in needed.items():
         if is_needed:

@@ -14,11 +14,13 @@ class Architecture:
     """What GGUF files of one architecture have in common."""
 
     hugging_face: str
-    """The name in `architectures` of a config.json."""
+    """The name in `architectures` of a config.json, unless metadata tells another."""
     rotates_neighbours: bool = False
     """Rows of query and key are reordered, because pairs are neighbours (GGML_ROPE_TYPE_NORM)."""
     layer_names: dict[str, str] = field(default_factory=dict)
     """Names of a layer's tensors that differ from `_LAYER`, or come on top."""
+    has_input_norms: bool = True
+    """Attention and feed-forward read normed rows."""
 
 
 _MODEL = {
@@ -38,17 +40,22 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_GEMMA_NORMS = {
+_NORMS_BEHIND = {
     "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_GEMMA_NORMS = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_INPUT_NORMS = ("attn_norm", "ffn_norm")
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 _ARCHITECTURES = {
     "llama": Architecture("LlamaForCausalLM", rotates_neighbours=True),
     "smollm3": Architecture("SmolLM3ForCausalLM", rotates_neighbours=True),
     "granite": Architecture("GraniteForCausalLM", rotates_neighbours=True),
+    "mistral3": Architecture("Ministral3ForCausalLM", rotates_neighbours=True),
+    "olmo2": Architecture(
+        "Olmo3ForCausalLM", layer_names=_HEAD_NORMS | _NORMS_BEHIND, has_input_norms=False
+    ),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM", layer_names=_HEAD_NORMS),
     "phi3": Architecture("Phi3ForCausalLM", layer_names=_FUSED),
@@ -74,6 +81,8 @@ def hugging_face_names(architecture: Architecture, num_layers: int) -> dict[str,
     """The Hugging Face name of every tensor that such a model may have, by its name in GGUF."""
     names = dict(_MODEL)
     parts = _LAYER | architecture.layer_names
+    if not architecture.has_input_norms:
+        parts = {part: name for part, name in parts.items() if part not in _INPUT_NORMS}
     for number in range(num_layers):
         for part, name in parts.items():
             for kind in ("weight", "bias"):

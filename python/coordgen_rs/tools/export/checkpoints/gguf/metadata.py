@@ -6,6 +6,7 @@ architecture without being told by the file is filled in here.
 Sources: llama.cpp's `llama-model.cpp` (loading), `conversion/` (the same, backwards).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import Architecture
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 from coordgen_rs.tools.export.checkpoints.gguf.tensors import read_numbers
+from coordgen_rs.tools.export.checkpoints.rope import yarn_attention
 
 _MOST_LAYERS = 1 << 12
 _ROPE_FREQS, _LONG, _SHORT = (
@@ -58,7 +60,14 @@ class GgufMetadata:
         Raises:
             CheckpointError: It is missing, or something else.
         """
-        value = self.get(name, default)
+        return self.of(name, self.get(name, default))
+
+    def of(self, name: str, value: Any) -> Any:
+        """The value of `name` if it is an integer or a float.
+
+        Raises:
+            CheckpointError: It is something else.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise CheckpointError(
                 f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}, "
@@ -102,7 +111,7 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
         "intermediate_size": metadata.number("feed_forward_length"),
         "num_hidden_layers": num_layers(metadata),
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.number("attention.head_count_kv", heads),
+        "num_key_value_heads": _kv_heads(metadata, heads),
         "head_dim": head_dim,
         "vocab_size": None if embedding is None else embedding.shape[0],
         "max_position_embeddings": metadata.number("context_length"),
@@ -126,6 +135,24 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
         pairs = enumerate(zip(tokens, kinds, strict=False))
         ends += [number for number, pair in pairs if pair[0] in _ENDS and pair[1] == _CONTROL]
     return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
+
+
+def _kv_heads(metadata: GgufMetadata, heads: int) -> Any:
+    """The number of key and value heads, which some files tell for each layer.
+
+    Raises:
+        CheckpointError: It is something else.
+        UnsupportedModelError: Layers differ; 0 stands for a recurrent layer.
+    """
+    value = metadata.get("attention.head_count_kv")
+    if isinstance(value, list) and value:
+        if set(map(repr, value)) != {repr(value[0])}:
+            raise UnsupportedModelError(
+                f"{metadata.header.path}: attention.head_count_kv is {value!r:.60}: layers with "
+                "different numbers of heads, 0 being a recurrent one, are not supported"
+            )
+        return metadata.of("attention.head_count_kv", value[0])
+    return metadata.number("attention.head_count_kv", heads)
 
 
 def _shortest(value: float) -> float:
@@ -158,24 +185,79 @@ def _rope(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
         # Only longrope has other factors behind it.
         original = metadata.number("rope.scaling.original_context_length", most)
         rope["original_max_position_embeddings"] = original if _LONG in tensors else most
+    elif kind == "yarn":
+        rope["rope_scaling"] = _yarn(metadata)
     elif kind == "linear":
         factor = metadata.number("rope.scaling.factor", 1.0)
         rope["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     elif kind != "none":
         raise UnsupportedModelError(f"{metadata.header.path}: rope scaling {kind!r:.60}")
+    growth = metadata.number("attention.temperature_scale", 0.0)
+    if growth:
+        rope["rope_scaling"] = {
+            "original_max_position_embeddings": metadata.number(
+                "rope.scaling.original_context_length", most
+            ),
+            **rope.get("rope_scaling", {}),
+            "llama_4_scaling_beta": _shortest(growth),
+        }
     return rope
+
+
+def _yarn(metadata: GgufMetadata) -> dict[str, Any]:
+    """YaRN's figures.
+
+    Raises:
+        CheckpointError: One is no number.
+        UnsupportedModelError: One has a meaning that is not known.
+    """
+    factor = metadata.number("rope.scaling.factor", 1.0)
+    scale = metadata.number("rope.scaling.yarn_log_multiplier", 0.0)
+    found = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": metadata.number(
+            "rope.scaling.original_context_length", metadata.number("context_length")
+        ),
+        "beta_fast": metadata.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+    }
+    if scale:
+        found |= {"mscale": 1.0, "mscale_all_dim": scale}
+    # A converter writes config.json's, which llama.cpp does not read: it computes its own.
+    said, computed = metadata.get("rope.scaling.yarn_attn_factor"), yarn_attention(found, factor)
+    if said is not None and not math.isclose(
+        metadata.of("rope.scaling.yarn_attn_factor", said), computed, rel_tol=1e-5
+    ):
+        raise UnsupportedModelError(
+            f"{metadata.header.path}: rope.scaling.yarn_attn_factor is {said:g}, where yarn's "
+            f"other figures give {computed:g}"
+        )
+    for name in ("rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor"):
+        value = metadata.number(name, 1.0)
+        if value != 1:
+            raise UnsupportedModelError(
+                f"{metadata.header.path}: {name} is {value:g}, which is not supported beside yarn"
+            )
+    return found
 
 
 def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
     """What only one architecture has."""
     layers = num_layers(metadata)
     if metadata.architecture == "granite":
+        is_rotated = int(metadata.get("rope.scaling.finetuned", True) is not False)
         return {
+            "no_rope_layers": [is_rotated] * layers,
             "attention_multiplier": metadata.number("attention.scale", head_dim**-0.5),
             "embedding_multiplier": metadata.number("embedding_scale", 1.0),
             "residual_multiplier": metadata.number("residual_scale", 1.0),
             "logits_scaling": metadata.number("logit_scale", 1.0),
         }
+    if metadata.architecture == "mistral3":
+        return _mistral(metadata)
+    if metadata.architecture == "olmo2":
+        return _olmo(metadata, layers)
     if metadata.architecture == "smollm3":
         # llama.cpp takes each fourth layer without being told.
         return {"no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(layers)]}
@@ -199,3 +281,33 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
             ],
         }
     return {}
+
+
+def _mistral(metadata: GgufMetadata) -> dict[str, Any]:
+    """Ministral 3, whose queries grow with their position, or Mistral Small 3, without."""
+    if metadata.number("attention.temperature_scale", 0.0):
+        return {}
+    return {"architectures": ["MistralForCausalLM"], "sliding_window": None}
+
+
+def _olmo(metadata: GgufMetadata, layers: int) -> dict[str, Any]:
+    """OLMo 3, whose layers have windows but for each fourth, or OLMo 2, without.
+
+    Raises:
+        CheckpointError: The pattern is malformed.
+    """
+    window = metadata.number("attention.sliding_window", 0)
+    if not window:
+        return {"architectures": ["Olmo2ForCausalLM"]}
+    pattern = metadata.get("attention.sliding_window_pattern", 4)
+    if not isinstance(pattern, list):
+        every = metadata.of("attention.sliding_window_pattern", pattern)
+        if not isinstance(every, int) or every < 1:
+            raise CheckpointError(f"{metadata.header.path}: sliding_window_pattern is {every}")
+        pattern = [bool((layer + 1) % every) for layer in range(layers)]
+    found = {
+        "sliding_window": window,
+        "layer_types": ["sliding_attention" if it else "full_attention" for it in pattern],
+    }
+    local = metadata.get("rope.freq_base_swa")
+    return found if local is None else {**found, "rope_local_base_freq": local}
