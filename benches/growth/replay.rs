@@ -175,11 +175,7 @@ impl<'a> Replay<'a> {
         text: &Text,
         model: Option<SharedModelDraft>,
     ) -> (Vec<Box<dyn DraftSource>>, Option<Finished>) {
-        let on = DrawnOn {
-            draft_model: model,
-            phrases: Some(phrases(text)),
-            ..DrawnOn::default()
-        };
+        let on = DrawnOn { draft_model: model, phrases: Some(phrases(text)), ..DrawnOn::default() };
         let (mut sources, mut history): (Vec<Box<dyn DraftSource>>, _) = (Vec::new(), None);
         let finished = text.ending_alike(FINISHED);
         for &name in &case.sources {
