@@ -1,6 +1,11 @@
 //! Powers of two and what rests on them, sixteen at a time, and sums over lanes in one order.
 //!
 //! In: lanes. Out: lanes, or a number. NaN gives NaN.
+//!
+//! Unsafe: as [`Lanes`].
+#![allow(unsafe_code)]
+
+use std::f32::consts::LOG2_E;
 
 use crate::kernels::lanes::{Lanes, WIDTH};
 
@@ -39,11 +44,22 @@ pub unsafe fn power<L: Lanes>(x: L::Floats) -> L::Floats {
 #[inline(always)]
 pub unsafe fn tanh<L: Lanes>(x: L::Floats) -> L::Floats {
     unsafe {
-        let factor = L::splat(-2.0 * std::f32::consts::LOG2_E);
+        let factor = L::splat(-2.0 * LOG2_E);
         let opposite = L::larger(L::splat(-LARGEST), L::multiply(x, factor));
         let power = power::<L>(L::subtract(L::splat(0.0), opposite));
         let share = L::divide(L::splat(-2.0), L::add(L::splat(1.0), power));
         L::add(share, L::splat(1.0))
+    }
+}
+
+/// `x / (1 + e^-x)`.
+#[inline(always)]
+pub unsafe fn silu<L: Lanes>(x: L::Floats) -> L::Floats {
+    unsafe {
+        // Powers of two are known up to that of 126; of what is further below, less than 2^-119 is left.
+        let x = L::larger(L::splat(-87.0), x);
+        let opposite = L::multiply(x, L::splat(-LOG2_E));
+        L::divide(x, L::add(L::splat(1.0), power::<L>(opposite)))
     }
 }
 
