@@ -23,6 +23,24 @@ pub unsafe fn load_some<L: Lanes>(from: &[f32], first: usize) -> L::Floats {
     }
 }
 
+/// Writes lanes from `first` on, as many as there is room for.
+///
+/// # Safety
+///
+/// As [`Lanes`].
+#[inline(always)]
+pub unsafe fn store_some<L: Lanes>(to: &mut [f32], first: usize, x: L::Floats) {
+    let to = &mut to[first..];
+    unsafe {
+        if to.len() >= WIDTH {
+            return L::store(to.as_mut_ptr(), x);
+        }
+        let mut all = [0.0; WIDTH];
+        L::store(all.as_mut_ptr(), x);
+        to.copy_from_slice(&all[..to.len()]);
+    }
+}
+
 /// The sum of products of two slices of one length: number `i` goes to lane `i` modulo [`WIDTH`], fused;
 /// lanes are added by halves.
 ///
