@@ -133,6 +133,16 @@ impl<'a, R: Rule> Step<'a, R> {
         Ok(Self { rule, run, walks, given })
     }
 
+    /// What it computes by.
+    pub fn rule(&self) -> &R {
+        &self.rule
+    }
+
+    /// Where rows go, `(M, heads * values)`.
+    pub fn given(&self) -> *mut f32 {
+        self.given
+    }
+
     /// Tasks, of which each may run on another thread.
     pub fn num_tasks(&self) -> usize {
         self.walks.len() * self.rule.heads().heads

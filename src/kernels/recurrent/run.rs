@@ -22,8 +22,8 @@ pub enum Wrong {
     Sequences { states: usize, lengths: usize, reads: usize },
     #[error("a state has {got} bytes, not {expected}")]
     StateBytes { got: usize, expected: usize },
-    #[error("there is no room for updates")]
-    NoUpdates,
+    #[error("updates of {got} bytes are no header of 64 and rows of {row} bytes")]
+    UpdateBytes { got: usize, row: usize },
     #[error(
         "the state of sequence {sequence} is of {applied} tokens, but {length} are committed, {pending} of them pending"
     )]
@@ -133,7 +133,9 @@ impl Run {
         if got != expected {
             return Err(Wrong::StateBytes { got, expected });
         }
-        let [last, other] = updates.halves(sizes.update).ok_or(Wrong::NoUpdates)?;
+        let (got, row) = (updates.half_bytes, updates::row_bytes(sizes.update));
+        let wrong = Wrong::UpdateBytes { got, row };
+        let [last, other] = updates.halves(sizes.update).ok_or(wrong)?;
         let nodes = Nodes::new(parents, sequences, lengths, span, rows, usize::MAX)?;
         // The rest of a tree joins what is there of it.
         let next = if nodes.first() == 0 { other } else { last };

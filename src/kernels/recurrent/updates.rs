@@ -55,7 +55,7 @@ impl Origin {
 #[derive(Clone, Copy)]
 pub struct Updates {
     at: *mut u8,
-    half_bytes: usize,
+    pub(super) half_bytes: usize,
 }
 
 /// The rows of a half.
@@ -79,9 +79,14 @@ impl Updates {
         Self { at, half_bytes }
     }
 
-    /// The last tree's updates, of which each has so many numbers, and room for the next tree's.
+    /// The last tree's updates, of which each has so many numbers, and room for the next tree's; none
+    /// where halves are no headers and whole rows.
     pub(super) fn halves(self, numbers: usize) -> Option<[Half; 2]> {
-        let rows = self.half_bytes.checked_sub(HEADER)? / row_bytes(numbers);
+        let rows = self.half_bytes.checked_sub(HEADER)?;
+        if !rows.is_multiple_of(row_bytes(numbers)) {
+            return None;
+        }
+        let rows = rows / row_bytes(numbers);
         // SAFETY: by contract of `new`, both halves are there.
         let half = |index: usize| Half {
             at: unsafe { self.at.add(index * self.half_bytes) },

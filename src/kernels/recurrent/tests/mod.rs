@@ -280,9 +280,9 @@ fn fail<T: Layer>(session: &mut Session<'_, T>, random: &mut Random, reads: &[i3
     let trees = session.trees(random, reads);
     let cuts = cuts(random, trees.parents.len());
     session.run(&trees, reads, &cuts, random.way());
-    for sequence in 0..reads.len() {
+    for (sequence, reads) in reads.iter().enumerate() {
         let length = session.committed[sequence].len() as i64;
-        let is_read = reads[sequence] != 0 && trees.sequences.contains(&(sequence as i32));
+        let is_read = *reads != 0 && trees.sequences.contains(&(sequence as i32));
         let state = session.state(sequence);
         assert_eq!(undo(state, length), Ok(is_read));
         assert!(applied(state) <= length);
