@@ -78,8 +78,8 @@
 //! | operator | of a state | of a node |
 //! |---|---|---|
 //! | `CausalConvolution` | `(taps - 1) * 16(channels)` | `16(channels)` |
-//! | `GatedDelta` | `value_heads * key_dim * 16(value_dim)` | `16(value_heads * (key_dim + 16(value_dim) + 1))` |
-//! | `SelectiveUpdate` | `heads * state_dim * 16(head_dim)` | `16(heads * (state_dim + 16(head_dim) + 1))` |
+//! | `GatedDelta` | `value_heads * key_dim * 16(value_dim)` | `16(key_heads * key_dim + value_heads * (16(value_dim) + 1))` |
+//! | `SelectiveUpdate` | `heads * state_dim * 16(head_dim)` | `16(groups * state_dim + heads * (16(head_dim) + 1))` |
 //!
 //! A half of a state begins with the number of tokens that it stands for, an int64. Where that is the
 //! length, pending nodes are there already and are not applied again; else it must be the length less

@@ -20,7 +20,7 @@ def padded(count):
     return -(-count // 16) * 16
 
 
-HEADS_SIZES = (HEADS * KEYS * VALUES, padded(HEADS * (KEYS + VALUES + 1)))
+HEADS_SIZES = (HEADS * KEYS * VALUES, padded(2 * KEYS + HEADS * (VALUES + 1)))
 # Of each operator its attributes, weights by shape, columns of its rows, numbers of its states and
 # updates, and columns that it gives.
 OPERATORS = {

@@ -22,7 +22,7 @@ use crate::kernels::exp::silu;
 use crate::kernels::lanes::{Lanes, WIDTH, load_some, on_processor, store_some};
 
 /// Most tokens that a sum is of.
-pub const MOST_TAPS: usize = 8;
+const MOST_TAPS: usize = 8;
 
 /// Channels of a task.
 const CHANNELS: usize = 256;
@@ -32,7 +32,7 @@ const CHANNELS: usize = 256;
 pub struct CausalConvolution<'a> {
     /// Numbers of a row that is given.
     pub channels: usize,
-    /// Tokens that a sum is of, the row's own included: 2 to [`MOST_TAPS`].
+    /// Tokens that a sum is of, the row's own included: 2 to 8.
     pub taps: usize,
     /// What is convolved.
     pub rows: Rows<'a>,
@@ -58,7 +58,7 @@ impl CausalConvolution<'_> {
         Sizes { state: (self.taps - 1) * self.padded(), update: self.padded() }
     }
 
-    /// Whether there are such layers: 2 to [`MOST_TAPS`] taps, no more than 2^20 channels.
+    /// Whether there are such layers: 2 to 8 taps, no more than 2^20 channels.
     pub fn is_right(taps: usize, channels: usize) -> bool {
         (2..=MOST_TAPS).contains(&taps) && (1..=1 << 20).contains(&channels)
     }

@@ -17,9 +17,7 @@ const EPSILON: f32 = 1e-6;
 /// A layer's weights, and the rows of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedDelta<'a> {
-    /// Heads of queries and keys; those of values are a multiple of them.
-    pub key_heads: usize,
-    /// Heads of values, which are those of the state.
+    /// Heads of queries and keys, and of values, which are those of the state.
     pub heads: Heads,
     /// `(M, 2 * key_heads * keys + heads * values)`: queries, keys and values.
     pub rows: Rows<'a>,
@@ -40,8 +38,8 @@ pub struct GatedDelta<'a> {
 impl GatedDelta<'_> {
     /// Numbers of a row of queries, keys and values.
     pub fn row_numbers(&self) -> usize {
-        let Heads { heads, keys, values } = self.heads;
-        2 * self.key_heads * keys + heads * values
+        let Heads { key_heads, heads, keys, values } = self.heads;
+        2 * key_heads * keys + heads * values
     }
 }
 
@@ -55,7 +53,7 @@ impl Rule for GatedDelta<'_> {
     fn fits(&self, rows: usize) -> bool {
         let Heads { heads, values, .. } = self.heads;
         let [gate, beta, decay] = self.columns;
-        heads.checked_rem(self.key_heads) == Some(0)
+        self.heads.is_right()
             && self.rows.width == self.row_numbers()
             && self.rows.have(rows, 0, self.rows.width)
             && self.projected.have(rows, gate, heads * values)
@@ -66,12 +64,12 @@ impl Rule for GatedDelta<'_> {
 
     #[inline(always)]
     unsafe fn prepare<L: Lanes>(&self, row: usize, head: usize, to: Prepared<'_>) -> Factors {
-        let Heads { heads, keys, values } = self.heads;
-        let key_head = head / (heads / self.key_heads);
+        let Heads { key_heads, heads, keys, values } = self.heads;
+        let key_head = self.heads.key_of(head);
         let of = |first: usize, len: usize| self.rows.part(row, first, len);
         let query = of(key_head * keys, keys);
-        let key = of((self.key_heads + key_head) * keys, keys);
-        to.value.copy_from_slice(of(2 * self.key_heads * keys + head * values, values));
+        let key = of((key_heads + key_head) * keys, keys);
+        to.value.copy_from_slice(of(2 * key_heads * keys + head * values, values));
         let [_, beta, decay] = self.columns.map(|column| self.projected.part(row, column, heads));
         // SAFETY: by contract.
         unsafe {

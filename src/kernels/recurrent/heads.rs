@@ -11,7 +11,7 @@
 //! | | in memory |
 //! |---|---|
 //! | a state | `(heads, values / 16, keys, 16)`: a tile of sixteen values' columns is computed to its end, its copies for the tree included, while it is in a processor's first cache |
-//! | an update | `(heads, keys + values)`: keys, and values as they were added; then `(heads,)` decays |
+//! | an update | `(key_heads, keys)`, `(heads, values)` as they were added, `(heads,)` decays |
 //!
 //! Values are rounded up to a multiple of 16, and so are decays. An update holds the value that was
 //! added, which a path alone determines, so to apply it takes no sum over the state.
@@ -23,7 +23,9 @@ use crate::kernels::lanes::{Lanes, WIDTH};
 /// The sizes of a layer's heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
-    /// How many there are.
+    /// Of keys and queries, each of which serves as many heads of the state.
+    pub key_heads: usize,
+    /// Of the state, a multiple of them.
     pub heads: usize,
     /// Rows of a head's matrix.
     pub keys: usize,
@@ -36,6 +38,7 @@ impl Heads {
     pub fn is_right(self) -> bool {
         let most = 1 << 16;
         [self.heads, self.keys, self.values].iter().all(|size| (1..=most).contains(size))
+            && self.heads.checked_rem(self.key_heads) == Some(0)
             && self.heads * self.keys * self.padded() <= 1 << 28
     }
 
@@ -49,14 +52,23 @@ impl Heads {
         self.keys * self.padded()
     }
 
-    /// Numbers of a head's key and value.
-    pub(super) fn pair(self) -> usize {
-        self.keys + self.padded()
+    /// Which key serves a head.
+    #[inline(always)]
+    pub(super) fn key_of(self, head: usize) -> usize {
+        head / (self.heads / self.key_heads)
+    }
+
+    /// Where in an update a head's key begins, its value, and its decay.
+    #[inline(always)]
+    pub(super) fn places(self, head: usize) -> [usize; 3] {
+        let values = self.key_heads * self.keys;
+        let decays = values + self.heads * self.padded();
+        [self.key_of(head) * self.keys, values + head * self.padded(), decays + head]
     }
 
     /// Numbers that a layer keeps.
     pub fn sizes(self) -> Sizes {
-        let update = self.heads * self.pair() + self.heads;
+        let update = self.key_heads * self.keys + self.heads * (self.padded() + 1);
         Sizes { state: self.heads * self.matrix(), update: update.next_multiple_of(WIDTH) }
     }
 }
@@ -98,14 +110,14 @@ pub trait Rule: Sync {
     ///
     /// # Safety
     ///
-    /// As [`Lanes`].
+    /// As `Lanes`.
     unsafe fn prepare<L: Lanes>(&self, row: usize, head: usize, to: Prepared<'_>) -> Factors;
 
     /// Makes of what a head has read, `(values,)`, what it gives.
     ///
     /// # Safety
     ///
-    /// As [`Lanes`].
+    /// As `Lanes`.
     unsafe fn finish<L: Lanes>(&self, row: usize, head: usize, read: &mut [f32]);
 }
 

@@ -18,10 +18,9 @@ use crate::kernels::lanes::{Lanes, dot, on_processor};
 /// A layer's weights, and the rows of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectiveUpdate<'a> {
-    /// Of the state: its numbers are the keys, a head's the values.
+    /// Of the state: its numbers are the keys, a head's the values; groups, each with its own B, C and
+    /// norm, are the heads of keys.
     pub heads: Heads,
-    /// Groups of heads, each with its own B and C, and its own norm.
-    pub groups: usize,
     /// `(M, heads * values + 2 * groups * keys)`: inputs, B and C.
     pub rows: Rows<'a>,
     /// What else a row is projected to.
@@ -45,7 +44,7 @@ pub struct SelectiveUpdate<'a> {
 impl SelectiveUpdate<'_> {
     /// Numbers of a row of inputs, B and C.
     pub fn row_numbers(&self) -> usize {
-        self.width() + 2 * self.groups * self.heads.keys
+        self.width() + 2 * self.heads.key_heads * self.heads.keys
     }
 
     /// Numbers of a row that is given.
@@ -70,7 +69,7 @@ impl Rule for SelectiveUpdate<'_> {
     fn fits(&self, rows: usize) -> bool {
         let [gate, step] = self.columns;
         let heads = self.heads.heads;
-        heads.checked_rem(self.groups) == Some(0)
+        self.heads.is_right()
             && self.rows.width == self.row_numbers()
             && self.rows.have(rows, 0, self.rows.width)
             && self.projected.have(rows, gate, self.width())
@@ -81,11 +80,11 @@ impl Rule for SelectiveUpdate<'_> {
 
     #[inline(always)]
     unsafe fn prepare<L: Lanes>(&self, row: usize, head: usize, to: Prepared<'_>) -> Factors {
-        let Heads { heads, keys, .. } = self.heads;
-        let group = head / (heads / self.groups);
+        let Heads { key_heads, heads, keys, .. } = self.heads;
+        let group = self.heads.key_of(head);
         let of = |group: usize| self.rows.part(row, self.width() + group * keys, keys);
         to.key.copy_from_slice(of(group));
-        to.query.copy_from_slice(of(self.groups + group));
+        to.query.copy_from_slice(of(key_heads + group));
         let step = self.projected.part(row, self.columns[1], heads)[head] + self.bias[head];
         let [least, most] = self.limits;
         // SAFETY: by contract.
@@ -131,7 +130,7 @@ on_processor! {
 #[inline(always)]
 unsafe fn norm_rows_on<L: Lanes>(layer: &SelectiveUpdate<'_>, rows: Range<usize>, given: *mut f32) {
     let width = layer.width();
-    let group = width / layer.groups;
+    let group = width / layer.heads.key_heads;
     for row in rows {
         // SAFETY: by contract.
         let given = unsafe { std::slice::from_raw_parts_mut(given.add(row * width), width) };

@@ -1,7 +1,7 @@
 //! A task: one head of one sequence, sixteen columns of its state after the others.
 //!
 //! In: a step and the number of a task. Out: what the task's rows give, the state with what is
-//! committed, and updates. Updates are written last: those that are pending are read before.
+//! committed, and updates.
 
 use super::heads::{Factors, Heads, Prepared, Rule, Step};
 use super::run::Sequence;
@@ -155,13 +155,12 @@ impl<R: Rule> Task<'_, R> {
     /// The update that is kept of a node.
     #[inline(always)]
     unsafe fn kept(&self, node: u32, tile: usize) -> Update {
-        let Heads { heads, keys, .. } = self.heads;
         let numbers = self.step.run.last.numbers(node as usize);
-        // SAFETY: an update has all heads' pairs, then decays.
+        let [key, value, decay] = self.heads.places(self.head);
+        // SAFETY: an update has the places of all heads.
         unsafe {
-            let key = numbers.add(self.head * self.heads.pair());
-            let decay = *numbers.add(heads * self.heads.pair() + self.head);
-            Update { key, value: key.add(keys + tile * WIDTH), decay }
+            let value = numbers.add(value + tile * WIDTH);
+            Update { key: numbers.add(key), value, decay: *numbers.add(decay) }
         }
     }
 
@@ -213,10 +212,13 @@ impl<R: Rule> Task<'_, R> {
     /// Makes of what rows have read what they give, and keeps their updates.
     #[inline(always)]
     unsafe fn finish<L: Lanes>(&mut self) {
-        let Heads { heads, keys, .. } = self.heads;
-        let (padded, pair) = (self.heads.padded(), self.heads.pair());
+        let (keys, padded) = (self.heads.keys, self.heads.padded());
+        let [key, value, decay] = self.heads.places(self.head);
+        // The first of the heads that a key serves keeps it.
+        let of = |head: usize| self.heads.key_of(head);
+        let keeps_key = self.head == 0 || of(self.head - 1) < of(self.head);
         for (member, factors) in self.factors.iter().enumerate() {
-            // SAFETY: by contract; an update has all heads' pairs, then decays.
+            // SAFETY: by contract; an update has the places of all heads.
             unsafe {
                 let read = &mut *self.given(member);
                 self.step.rule.finish::<L>(self.row(member), self.head, read);
@@ -225,11 +227,13 @@ impl<R: Rule> Task<'_, R> {
                 }
                 let node = self.walk.members[member].node as usize;
                 let numbers = self.step.run.next.numbers(node);
-                let to = numbers.add(self.head * pair);
-                to.copy_from_nonoverlapping(self.keys[member * keys..].as_ptr(), keys);
-                let value = self.values[member * padded..].as_ptr();
-                to.add(keys).copy_from_nonoverlapping(value, padded);
-                *numbers.add(heads * pair + self.head) = factors.decay;
+                if keeps_key {
+                    let from = self.keys[member * keys..].as_ptr();
+                    numbers.add(key).copy_from_nonoverlapping(from, keys);
+                }
+                let from = self.values[member * padded..].as_ptr();
+                numbers.add(value).copy_from_nonoverlapping(from, padded);
+                *numbers.add(decay) = factors.decay;
             }
         }
     }

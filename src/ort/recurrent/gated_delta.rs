@@ -34,7 +34,6 @@ pub static OPERATOR: Operator = Operator::new(
 /// The rule in a node of a graph.
 struct Delta {
     processor: Processor,
-    key_heads: usize,
     heads: Heads,
     columns: [usize; 3],
     epsilon: f32,
@@ -43,32 +42,31 @@ struct Delta {
 impl Delta {
     fn new(node: Attributes) -> Outcome<Self> {
         let heads = Heads {
+            key_heads: node.count(c"key_heads")?,
             heads: node.count(c"value_heads")?,
             keys: node.count(c"key_dim")?,
             values: node.count(c"value_dim")?,
         };
-        let key_heads = node.count(c"key_heads")?;
-        if !heads.is_right() || heads.heads.checked_rem(key_heads) != Some(0) {
+        if !heads.is_right() {
             return Err(node.wrong("the heads' numbers or their sizes are out of range"));
         }
         let columns = node.counts(c"columns")?.try_into();
         let columns = columns.map_err(|_| node.wrong("there are three columns"))?;
         let (processor, epsilon) = (Processor::best(), node.float(c"epsilon")?);
-        Ok(Self { processor, key_heads, heads, columns, epsilon })
+        Ok(Self { processor, heads, columns, epsilon })
     }
 }
 
 impl Kernel for Delta {
     unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
-        let Self { processor, key_heads, heads, columns, epsilon } = *self;
+        let Self { processor, heads, columns, epsilon } = *self;
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (input, projected, [a, bias, norm]): (Input<'_, f32>, Input<'_, f32>, _) = unsafe {
             let floats = |index| Ok(call.input::<f32>(index)?.data);
             (call.input(0)?, call.input(1)?, [floats(2)?, floats(3)?, floats(4)?])
         };
         let ((rows, num_rows), (projected, _)) = (rows(call, &input)?, rows(call, &projected)?);
-        let layer =
-            GatedDelta { key_heads, heads, rows, projected, columns, a, bias, norm, epsilon };
+        let layer = GatedDelta { heads, rows, projected, columns, a, bias, norm, epsilon };
         // SAFETY: as above.
         let (run, given) = unsafe {
             let run = run(call, 5, heads.sizes(), num_rows)?;

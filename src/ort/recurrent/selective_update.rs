@@ -39,7 +39,6 @@ const NUMBERS_PER_TASK: usize = 1 << 13;
 struct Selective {
     processor: Processor,
     heads: Heads,
-    groups: usize,
     columns: [usize; 2],
     limits: [f32; 2],
     epsilon: f32,
@@ -48,25 +47,25 @@ struct Selective {
 impl Selective {
     fn new(node: Attributes) -> Outcome<Self> {
         let heads = Heads {
+            key_heads: node.count(c"groups")?,
             heads: node.count(c"heads")?,
             keys: node.count(c"state_dim")?,
             values: node.count(c"head_dim")?,
         };
-        let groups = node.count(c"groups")?;
-        if !heads.is_right() || heads.heads.checked_rem(groups) != Some(0) {
+        if !heads.is_right() {
             return Err(node.wrong("the heads' numbers or their sizes are out of range"));
         }
         let columns = node.counts(c"columns")?.try_into();
         let columns = columns.map_err(|_| node.wrong("there are two columns"))?;
         let limits = [node.float(c"least_step")?, node.float(c"most_step")?];
         let (processor, epsilon) = (Processor::best(), node.float(c"epsilon")?);
-        Ok(Self { processor, heads, groups, columns, limits, epsilon })
+        Ok(Self { processor, heads, columns, limits, epsilon })
     }
 }
 
 impl Kernel for Selective {
     unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
-        let Self { processor, heads, groups, columns, limits, epsilon } = *self;
+        let Self { processor, heads, columns, limits, epsilon } = *self;
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (input, projected, [a, bias, skip, norm]): (Input<'_, f32>, Input<'_, f32>, _) = unsafe {
             let floats = |index| Ok(call.input::<f32>(index)?.data);
@@ -76,7 +75,6 @@ impl Kernel for Selective {
         let ((rows, num_rows), (projected, _)) = (rows(call, &input)?, rows(call, &projected)?);
         let layer = SelectiveUpdate {
             heads,
-            groups,
             rows,
             projected,
             columns,

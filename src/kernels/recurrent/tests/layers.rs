@@ -124,7 +124,6 @@ impl Layer for Convolution {
 
 #[derive(Debug)]
 pub struct Delta {
-    key_heads: usize,
     heads: Heads,
     a: Vec<f32>,
     bias: Vec<f32>,
@@ -132,11 +131,11 @@ pub struct Delta {
 }
 
 impl Delta {
-    pub fn of(random: &mut Random, key_heads: usize, heads: Heads) -> Self {
+    pub fn of(random: &mut Random, heads: Heads) -> Self {
         let a = (0..heads.heads).map(|_| -0.01 - 4.0 * random.number().abs()).collect();
         let bias = random.numbers(heads.heads, 1.0);
         let norm = random.numbers(heads.values, 2.0);
-        Self { key_heads, heads, a, bias, norm }
+        Self { heads, a, bias, norm }
     }
 
     /// Where gates, betas and decays begin.
@@ -147,7 +146,6 @@ impl Delta {
 
     fn layer<'a>(&'a self, rows: Rows<'a>, projected: Rows<'a>) -> GatedDelta<'a> {
         GatedDelta {
-            key_heads: self.key_heads,
             heads: self.heads,
             rows,
             projected,
@@ -161,9 +159,9 @@ impl Delta {
 
     /// A token's query, key and value of a head.
     fn parts<'a>(&self, [row, _]: &'a Token, head: usize) -> [&'a [f32]; 3] {
-        let Heads { heads, keys, values } = self.heads;
-        let key_head = head / (heads / self.key_heads);
-        let (first, second) = (self.key_heads * keys, 2 * self.key_heads * keys);
+        let Heads { heads, keys, values, .. } = self.heads;
+        let key_head = head / (heads / self.heads.key_heads);
+        let (first, second) = (self.heads.key_heads * keys, 2 * self.heads.key_heads * keys);
         [
             &row[key_head * keys..][..keys],
             &row[first + key_head * keys..][..keys],
@@ -183,16 +181,17 @@ impl Layer for Delta {
     fn random(random: &mut Random) -> Self {
         let key_heads = 1 + random.below(2);
         let heads = Heads {
+            key_heads,
             heads: key_heads * (1 + random.below(2)),
             keys: random.of(&[3, 8, 16, 20]),
             values: random.of(&[1, 5, 16, 24]),
         };
-        Self::of(random, key_heads, heads)
+        Self::of(random, heads)
     }
 
     fn token(&self, random: &mut Random) -> Token {
-        let Heads { heads, keys, values } = self.heads;
-        let row = random.numbers(2 * self.key_heads * keys + heads * values, 2.0);
+        let Heads { heads, keys, values, .. } = self.heads;
+        let row = random.numbers(2 * self.heads.key_heads * keys + heads * values, 2.0);
         [row, random.numbers(4 * GAP + heads * values + 2 * heads, 3.0)]
     }
 
@@ -216,7 +215,7 @@ impl Layer for Delta {
     }
 
     fn twin(&self, path: &[&Token]) -> Vec<f32> {
-        let Heads { heads, keys, values } = self.heads;
+        let Heads { heads, keys, values, .. } = self.heads;
         let head = |head: usize| {
             let (mut matrix, mut read) = (Matrix::new(keys, values), Vec::new());
             for token in path {
@@ -244,7 +243,7 @@ impl Layer for Delta {
     }
 
     fn exact(&self, path: &[&Token]) -> Vec<f64> {
-        let Heads { heads, keys, values } = self.heads;
+        let Heads { heads, keys, values, .. } = self.heads;
         let head = |head: usize| {
             let (mut matrix, mut read) = (Exact::new(keys, values), Vec::new());
             for token in path {
@@ -275,7 +274,6 @@ impl Layer for Delta {
 #[derive(Debug)]
 pub struct Selective {
     heads: Heads,
-    groups: usize,
     a: Vec<f32>,
     bias: Vec<f32>,
     skip: Vec<f32>,
@@ -284,10 +282,9 @@ pub struct Selective {
 }
 
 impl Selective {
-    pub fn of(random: &mut Random, groups: usize, heads: Heads) -> Self {
+    pub fn of(random: &mut Random, heads: Heads) -> Self {
         Self {
             heads,
-            groups,
             a: (0..heads.heads).map(|_| -0.01 - 4.0 * random.number().abs()).collect(),
             bias: random.numbers(heads.heads, 1.0),
             skip: random.numbers(heads.heads, 1.0),
@@ -304,7 +301,6 @@ impl Selective {
     fn layer<'a>(&'a self, rows: Rows<'a>, projected: Rows<'a>) -> SelectiveUpdate<'a> {
         SelectiveUpdate {
             heads: self.heads,
-            groups: self.groups,
             rows,
             projected,
             columns: self.columns(),
@@ -319,27 +315,28 @@ impl Selective {
 
     /// A token's input, B and C of a head.
     fn parts<'a>(&self, [row, _]: &'a Token, head: usize) -> [&'a [f32]; 3] {
-        let Heads { heads, keys, values } = self.heads;
-        let group = head / (heads / self.groups);
+        let Heads { heads, keys, values, .. } = self.heads;
+        let group = head / (heads / self.heads.key_heads);
         let first = heads * values + group * keys;
-        let second = first + self.groups * keys;
+        let second = first + self.heads.key_heads * keys;
         [&row[head * values..][..values], &row[first..][..keys], &row[second..][..keys]]
     }
 }
 
 impl Layer for Selective {
     fn random(random: &mut Random) -> Self {
-        let groups = 1 + random.below(2);
+        let key_heads = 1 + random.below(2);
         let heads = Heads {
-            heads: groups * (1 + random.below(3)),
+            key_heads,
+            heads: key_heads * (1 + random.below(3)),
             keys: random.of(&[3, 8, 16]),
             values: random.of(&[1, 5, 16, 24]),
         };
-        Self::of(random, groups, heads)
+        Self::of(random, heads)
     }
 
     fn token(&self, random: &mut Random) -> Token {
-        let row = random.numbers(self.outputs() + 2 * self.groups * self.heads.keys, 1.0);
+        let row = random.numbers(self.outputs() + 2 * self.heads.key_heads * self.heads.keys, 1.0);
         [row, random.numbers(3 * GAP + self.outputs() + self.heads.heads, 3.0)]
     }
 
@@ -368,7 +365,7 @@ impl Layer for Selective {
     }
 
     fn twin(&self, path: &[&Token]) -> Vec<f32> {
-        let Heads { heads, keys, values } = self.heads;
+        let Heads { heads, keys, values, .. } = self.heads;
         let [gate, steps] = self.columns();
         let head = |head: usize| {
             let (mut matrix, mut read) = (Matrix::new(keys, values), Vec::new());
@@ -386,13 +383,13 @@ impl Layer for Selective {
         };
         let gates = &path[path.len() - 1][1][gate..][..heads * values];
         let read = (0..heads).flat_map(head).zip(gates).map(|(x, gate)| x * twin::silu(*gate));
-        let (read, size): (Vec<f32>, _) = (read.collect(), heads * values / self.groups);
+        let (read, size): (Vec<f32>, _) = (read.collect(), heads * values / self.heads.key_heads);
         let groups = read.chunks(size).zip(self.norm.chunks(size));
         groups.flat_map(|(x, weight)| twin::normed(x, weight, 1e-5)).collect()
     }
 
     fn exact(&self, path: &[&Token]) -> Vec<f64> {
-        let Heads { heads, keys, values } = self.heads;
+        let Heads { heads, keys, values, .. } = self.heads;
         let [gate, steps] = self.columns();
         let head = |head: usize| {
             let (mut matrix, mut read) = (Exact::new(keys, values), Vec::new());
@@ -413,7 +410,7 @@ impl Layer for Selective {
         let gates = gates.iter().map(|gate| twin::exact_silu(f64::from(*gate)));
         let read: Vec<f64> =
             (0..heads).flat_map(head).zip(gates).map(|(x, gate)| x * gate).collect();
-        let size = heads * values / self.groups;
+        let size = heads * values / self.heads.key_heads;
         let groups = read.chunks(size).zip(self.norm.chunks(size));
         groups.flat_map(|(x, weight)| twin::exact_norm(x, weight, 1e-5)).collect()
     }

@@ -339,10 +339,10 @@ fn near_the_formula<T: Layer>(layer: &T, random: &mut Random) {
 fn layers_are_those_of_transformers() {
     for seed in 0..40 {
         let random = &mut Random(seed);
-        let heads = Heads { heads: 4, keys: 16, values: 32 };
+        let heads = Heads { key_heads: 2, heads: 4, keys: 16, values: 32 };
         near_the_formula(&Convolution::random(random), random);
-        near_the_formula(&Delta::of(random, 2, heads), random);
-        near_the_formula(&Selective::of(random, 2, heads), random);
+        near_the_formula(&Delta::of(random, heads), random);
+        near_the_formula(&Selective::of(random, heads), random);
     }
 }
 
@@ -366,8 +366,8 @@ fn checksum<T: Layer>(layer: &T, seed: u64, processor: Processor) -> u32 {
 fn bits_are_those_of_every_machine() {
     let random = &mut Random(3);
     let convolution = Convolution::of(random, 300, 4);
-    let delta = Delta::of(random, 2, Heads { heads: 4, keys: 24, values: 40 });
-    let selective = Selective::of(random, 2, Heads { heads: 4, keys: 24, values: 40 });
+    let delta = Delta::of(random, Heads { key_heads: 2, heads: 4, keys: 24, values: 40 });
+    let selective = Selective::of(random, Heads { key_heads: 2, heads: 4, keys: 24, values: 40 });
     for processor in Processor::all() {
         let found = [
             checksum(&convolution, 0, processor),

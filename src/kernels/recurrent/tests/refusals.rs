@@ -29,7 +29,7 @@ fn tree(tokens: &[Token]) -> Trees {
 
 #[test]
 fn what_is_wrong_with_a_run_is_told() {
-    let layer = Delta::of(&mut Random(1), 1, Heads { heads: 1, keys: 4, values: 4 });
+    let layer = Delta::of(&mut Random(1), Heads { key_heads: 1, heads: 1, keys: 4, values: 4 });
     let token = layer.token(&mut Random(2));
     let trees = |parents: &[i32]| Trees {
         parents: parents.to_vec(),
@@ -154,7 +154,7 @@ fn what_is_wrong_with_a_run_is_told() {
 
 #[test]
 fn an_update_of_another_time_is_refused() {
-    let layer = Delta::of(&mut Random(1), 1, Heads { heads: 1, keys: 4, values: 4 });
+    let layer = Delta::of(&mut Random(1), Heads { key_heads: 1, heads: 1, keys: 4, values: 4 });
     let mut session = session(&layer);
     // As if the state had been restored to that before the tree's parent tokens.
     let state = session.state(0);
@@ -167,8 +167,8 @@ fn an_update_of_another_time_is_refused() {
 
 #[test]
 fn buffers_of_another_size_are_refused() {
-    let layer = Delta::of(&mut Random(1), 1, Heads { heads: 1, keys: 4, values: 4 });
-    let other = Delta::of(&mut Random(1), 1, Heads { heads: 1, keys: 8, values: 4 });
+    let layer = Delta::of(&mut Random(1), Heads { key_heads: 1, heads: 1, keys: 4, values: 4 });
+    let other = Delta::of(&mut Random(1), Heads { key_heads: 1, heads: 1, keys: 8, values: 4 });
     let mut session = session(&layer);
     let one = Trees { parents: vec![-1], sequences: vec![0], tokens: vec![] };
     session.layer = &other;
