@@ -202,7 +202,9 @@ impl Run {
             return Ok(Sequence { pending: Vec::new(), ..sequence });
         }
         let pending = sequence.pending.len();
-        if applied != length - pending as i64 {
+        // The first part of a tree has applied them, and its updates stand where they stood.
+        let is_late = self.nodes.first() > 0;
+        if is_late || applied != length - pending as i64 {
             return Err(Wrong::Length { sequence: number, applied, length, pending });
         }
         let mut before = -1;

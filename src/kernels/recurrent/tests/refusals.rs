@@ -84,6 +84,14 @@ fn what_is_wrong_with_a_run_is_told() {
         ),
         (
             2,
+            vec![0, 2],
+            0,
+            &trees(&[-1, -1]),
+            [1, 1],
+            Some("the state of sequence 0 is of 3 tokens, but 5 are committed, 2 of them pending"),
+        ),
+        (
+            2,
             vec![2, 3],
             0,
             &one,
