@@ -8,13 +8,13 @@
 
 use std::hint::black_box;
 
-use coordgen_rs::kernels::Processor;
 use coordgen_rs::kernels::attention::{
-    Cache, Form, Inputs, Layer, Nodes, Room, Step, attend_task, units, write_keys,
+    Cache, Form, Inputs, Layer, Step, attend_task, units, write_keys,
 };
 use coordgen_rs::kernels::product::{
     Added, Destination, Source, Tiling, WeightType, Weights, multiply, round_rows,
 };
+use coordgen_rs::kernels::{Nodes, Processor, Room};
 
 const OUTPUTS: usize = 256;
 const COLUMNS: usize = 1024;

@@ -47,6 +47,8 @@
 //! | carried tokens | accepted on a side branch under a canonical commit, as their rows stand in other slots: fed again first |
 //! | worth | tokens that a draft node is expected to bring |
 //! | `least_that_pays` | what a token of a draft model costs, as a share of the target's step that it saves if right |
+//! | state | what a recurrent layer keeps instead of keys and values, of the tokens that are applied to it |
+//! | update | what a row would do to a state, kept until the row is committed or dropped |
 //! | block | some consecutive layers of the target, with two graphs: G1 for chunks of a prompt, G2 for steps |
 //! | switch | to load a block's G2 in place of its G1, while other blocks compute |
 //! | k* | the fewest runs that hide a load, by which CoordGen's greedy rule spaces its switches |
@@ -80,6 +82,7 @@
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 weights are ONNX Runtime's |
 //! | [`attention`](kernels::attention) | `2 heads head_dim` multiply-adds for each token on a row's path; a head's keys are read once for 192 of its queries |
+//! | [`recurrent`](kernels::recurrent) | a pass over the state, in which what is pending is applied; for each row two to four multiply-adds for each number of the state, whatever the text before it |
 //!
 //! What a step costs does not grow with the text before it or with the steps of the answer, but for
 //! arrays that grow by a share of their length now and then: `make growth` counts the instructions of

@@ -1,11 +1,19 @@
-//! What a target on CPU computes by itself: attention, and products with weights in blocks.
+//! What a target on CPU computes by itself: attention, products with weights in blocks, and recurrent
+//! layers.
 //!
-//! [`attention`] and [`product`] say what they take and give; ONNX Runtime calls them through
-//! `src/ort`. Their lines are compiled for vectors of several kinds, which all give the same bits
-//! (`lanes`).
+//! [`attention`], [`product`] and [`recurrent`] say what they take and give; ONNX Runtime calls them
+//! through `src/ort`. Their lines are compiled for vectors of several kinds, which all give the same
+//! bits (`lanes`), powers and what rests on them included (`exp`). [`nodes`] are those of draft trees,
+//! along whose paths attention and recurrent layers compute.
 
 pub mod attention;
+mod exp;
 mod lanes;
+pub mod nodes;
 pub mod product;
+pub mod recurrent;
+mod room;
 
 pub use lanes::{Processor, WIDTH};
+pub use nodes::Nodes;
+pub use room::Room;

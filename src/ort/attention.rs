@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
 use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
-use crate::kernels::Processor;
-use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Nodes, Room, Step};
+use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Step};
+use crate::kernels::{Nodes, Processor, Room};
 
 pub static OPERATOR: Operator = Operator::new(
     c"Attention",

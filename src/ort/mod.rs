@@ -54,6 +54,56 @@
 //! Nodes before the first row were rows of earlier runs that nobody has committed: a tree may be read
 //! in parts. A committed token's slot is its position.
 //!
+//! # Recurrent layers
+//!
+//! `CausalConvolution`, `GatedDelta` and `SelectiveUpdate` compute rows along the paths of draft
+//! trees, each from the state behind its parent; `kernels/recurrent` says how a state follows the
+//! tokens. Their last eight inputs are the same:
+//!
+//! | input | type and shape | |
+//! |---|---|---|
+//! | `state` | uint8 `(sequences, 2, bytes)` | zeros before the first token; the first half is saved and restored, the second is the state before the last read |
+//! | `updates` | uint8 `(2, bytes)` | zeros at first; of the last tree's nodes |
+//! | `parents`, `sequences`, `lengths`, `span` | as of attention | with each sequence's committed tokens, the pending ones included |
+//! | `reads` | int32 `(sequences,)` | not 0 where a sequence's rows are a chain that is committed whole: they are applied to its state, and need no update |
+//! | `pending` | int32 `(any,)` | the nodes of the last run's tree that were committed since, those of a sequence in their order; what is negative is no node |
+//!
+//! Outputs: rows of float32, zero in padding; `state_out` and `updates_out`: bound to the same memory
+//! as the inputs they are updated in place, else copied.
+//!
+//! A half of a state has `64 + 4 * numbers` bytes, one of updates `64 + nodes * (64 + 4 * numbers)`, with
+//! room for so many nodes; memory is aligned to 8 bytes. The numbers, each count rounded up to a multiple
+//! of 16 where `16(..)` says so:
+//!
+//! | operator | of a state | of a node |
+//! |---|---|---|
+//! | `CausalConvolution` | `(taps - 1) * 16(channels)` | `16(channels)` |
+//! | `GatedDelta` | `value_heads * key_dim * 16(value_dim)` | `16(key_heads * key_dim + value_heads * (16(value_dim) + 1))` |
+//! | `SelectiveUpdate` | `heads * state_dim * 16(head_dim)` | `16(groups * state_dim + heads * (16(head_dim) + 1))` |
+//!
+//! A half of a state begins with the number of tokens that it stands for, an int64. Where that is the
+//! length, pending nodes are there already and are not applied again; else it must be the length less
+//! the sequence's pending nodes. So a run that failed in some layer can be repeated.
+//!
+//! `CausalConvolution` comes after `rows`, float32 `(.., M, any)`, `weights`, float32 `(taps, channels)`, the
+//! oldest token's first, and `bias`, float32 `(channels,)`, which may be absent. It gives
+//! `(.., M, channels)`. Attributes: `channels`; `taps`, 2 to 8; `first`, the column where channels begin;
+//! `activation`, empty or `silu`; `gated`, 0 or 1: of three times `channels` columns the first part
+//! times the third is convolved, and the second times the sum is given.
+//!
+//! `GatedDelta` comes after `rows`, float32 `(.., M, 2 * key_heads * key_dim + value_heads * value_dim)`:
+//! queries, keys and values, before they are normed; `projected`, float32 `(.., M, any)`; `a`, float32
+//! `(value_heads,)`, that is `-exp(A_log)`; `dt_bias`, float32 `(value_heads,)`; `norm`, float32
+//! `(value_dim,)`. It gives `(.., M, value_heads * value_dim)`. Attributes: `key_heads`, `value_heads`,
+//! `key_dim`, `value_dim`; `columns`, where in `projected` gates (z), betas (b) and decays (a) begin;
+//! `epsilon` of the norm.
+//!
+//! `SelectiveUpdate` comes after `rows`, float32 `(.., M, heads * head_dim + 2 * groups * state_dim)`: inputs, B and
+//! C; `projected`, float32 `(.., M, any)`; `a`, `dt_bias` and `d`, float32 `(heads,)`, the first `-exp(A_log)`;
+//! `norm`, float32 `(heads * head_dim,)`. It gives `(.., M, heads * head_dim)`. Attributes: `heads`, `head_dim`,
+//! `groups`, of heads with one B, C and norm; `state_dim`; `columns`, where in `projected` gates and
+//! steps (dt) begin; `least_step` and `most_step`; `epsilon` of the norm.
+//!
 //! Unsafe: ONNX Runtime's interface is of C. It keeps to this: a table of functions for each
 //! operator, static; a kernel for each node, created and destroyed by ONNX Runtime; tensors that
 //! live as long as a call.
@@ -64,6 +114,7 @@ mod attributes;
 mod call;
 mod operator;
 mod product;
+mod recurrent;
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -118,7 +169,8 @@ unsafe fn domain(api: &OrtApi) -> Result<*mut OrtCustomOpDomain, OrtStatusPtr> {
     // SAFETY: the name and the operators are static.
     unsafe {
         call::check((api.CreateCustomOpDomain)(c"ai.coordgen".as_ptr(), &mut made))?;
-        for operator in [&product::OPERATOR, &attention::OPERATOR] {
+        let operators = [&product::OPERATOR, &attention::OPERATOR];
+        for operator in operators.into_iter().chain(recurrent::OPERATORS) {
             call::check((api.CustomOpDomain_Add)(made, operator.table()))?;
         }
     }

@@ -6,18 +6,15 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::exp::{power, sum_of_lanes, tanh};
 use super::form::Stored;
 use super::keys::{Head, Keys, NONE};
-use super::nodes::{Node, TILE};
 use super::prepare::prepare;
 use super::sums::{MOST_ROWS, Vectors, Work, add, by_size};
 use super::{Layer, Step, Task};
+use crate::kernels::Room;
+use crate::kernels::exp::{power, sum_of_lanes, tanh};
 use crate::kernels::lanes::{Lanes, WIDTH};
-
-/// Memory that a thread's tasks use one after another.
-#[derive(Default)]
-pub struct Room(Vec<f32>);
+use crate::kernels::nodes::{Node, TILE};
 
 /// The task's units: each a head of a row, those of a row side by side.
 struct Units<'a> {
@@ -135,17 +132,6 @@ fn first_seen(layer: Layer, node: Node) -> usize {
 fn seen(layer: Layer, node: Node, tile: usize) -> Range<usize> {
     let (start, end) = (tile * TILE, (tile + 1) * TILE);
     start.max(first_seen(layer, node))..end.min(node.position as usize + 1)
-}
-
-impl Room {
-    /// So many numbers, of any value, the first at the start of a cache line.
-    fn of(&mut self, len: usize) -> &mut [f32] {
-        if self.0.len() < len + WIDTH {
-            self.0.resize(len + WIDTH, 0.0);
-        }
-        let start = self.0.as_ptr().align_offset(size_of::<[f32; WIDTH]>()).min(WIDTH);
-        &mut self.0[start..start + len]
-    }
 }
 
 impl Tile<'_> {

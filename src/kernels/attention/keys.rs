@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use super::form::Stored;
-use super::nodes::TILE;
 use crate::kernels::lanes::{Lanes, WIDTH};
+use crate::kernels::nodes::TILE;
 
 /// Bytes that are read at once from memory.
 const CACHE_LINE: usize = 64;

@@ -16,7 +16,7 @@
 //!   logarithm.
 //! - Positions are taken in tiles of 64, from position 0. A tile's largest score may raise the
 //!   largest so far, `m`; then sums are multiplied by two to the power of the difference. A weight
-//!   is two to the power of a score less `m` (`exp.rs`). Weights are added in sixteen lanes,
+//!   is two to the power of a score less `m` (`kernels/exp.rs`). Weights are added in sixteen lanes,
 //!   position `p` in lane `p` modulo 16; values position after position, fused.
 //! - Lanes are added by halves at the end, and the sum of values is divided by theirs.
 //!
@@ -24,12 +24,10 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `nodes.rs` | the tree: positions, slots, paths |
 //! | `prepare.rs` | norm and rotation of a head |
 //! | `form.rs` | how a cache holds a head |
 //! | `keys.rs` | a tile of keys, transposed |
 //! | `sums.rs` | the innermost loop |
-//! | `exp.rs` | powers of two, sums of lanes |
 //! | `attend.rs` | a task: some heads of some rows of a sequence |
 //!
 //! Unsafe: the cache and the output are written by several threads through pointers, each head of a
@@ -37,22 +35,19 @@
 #![allow(unsafe_code)]
 
 mod attend;
-pub(in crate::kernels) mod exp;
 mod form;
 mod keys;
-mod nodes;
 mod prepare;
 mod sums;
 
 use std::ops::Range;
 
-pub use self::attend::Room;
 use self::attend::attend;
 pub use self::form::Form;
 use self::form::{Float16, Float32, Integer8, Numbers, Stored};
-pub use self::nodes::{Node, Nodes, TILE, Wrong};
 use self::prepare::{Rotation, prepare};
 use crate::kernels::lanes::{Lanes, Processor, on_processor};
+use crate::kernels::{Nodes, Room};
 
 /// Most numbers of a head.
 const MOST_NUMBERS: usize = 256;

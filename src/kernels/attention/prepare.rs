@@ -3,7 +3,7 @@
 //! In: one head of one row. Out: the same, normed and rotated. Loops of single numbers, each of which
 //! rounds in one place alone, so that a compiler may turn them into any vectors.
 
-use super::exp::sum_of_lanes;
+use crate::kernels::exp::sum_of_lanes;
 use crate::kernels::lanes::WIDTH;
 
 /// The cosines and sines of a row, of half as many angles as there are numbers to rotate.

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernels::Processor;
+use crate::kernels::nodes::TILE;
+use crate::kernels::{Processor, Room, exp};
 
 const FORMS: [Form; 3] = [Form::Float32, Form::Float16, Form::Integer8];
 

@@ -18,6 +18,7 @@ mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod slices;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
@@ -26,6 +27,7 @@ pub use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub use neon::{Mixed, Neon, Signed, Widened};
 pub use portable::{Portable, half_to_float};
+pub use slices::{dot, load_some, store_some};
 
 /// Numbers of an operation.
 pub const WIDTH: usize = 16;

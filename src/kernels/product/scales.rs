@@ -1,7 +1,7 @@
 //! The scales and minima of weights, sixteen outputs at a time.
 
 use super::weight_type::Layout;
-use crate::kernels::attention::exp::ROUNDER;
+use crate::kernels::exp::ROUNDER;
 use crate::kernels::lanes::{Lanes, WIDTH};
 
 /// How often a block of 256 weights holds 32.

@@ -4,8 +4,8 @@
 //! its end. They are made where they are rounded, so no row is written in between.
 #![allow(unsafe_code)]
 
-use crate::kernels::attention::exp::{power, sum_of_lanes, tanh};
-use crate::kernels::lanes::{Lanes, WIDTH};
+use crate::kernels::exp::{silu, tanh};
+use crate::kernels::lanes::{Lanes, dot, load_some};
 
 /// Rows of a product.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub struct PlainRow<'a>(pub &'a [f32]);
 impl Row for PlainRow<'_> {
     #[inline(always)]
     unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
-        unsafe { some::<L>(self.0, first) }
+        unsafe { load_some::<L>(self.0, first) }
     }
 }
 
@@ -81,14 +81,7 @@ impl<'a> NormedRow<'a> {
     #[inline(always)]
     pub unsafe fn new<L: Lanes>(x: &'a [f32], weight: &'a [f32], epsilon: f32) -> Self {
         unsafe {
-            let mut squares = L::splat(0.0);
-            for first in (0..x.len()).step_by(WIDTH) {
-                let numbers = some::<L>(x, first);
-                squares = L::fused(numbers, numbers, squares);
-            }
-            let mut lanes = [0.0; WIDTH];
-            L::store(lanes.as_mut_ptr(), squares);
-            let mean = sum_of_lanes(lanes) / x.len() as f32;
+            let mean = dot::<L>(x, x) / x.len() as f32;
             Self { x, weight, factor: 1.0 / (mean + epsilon).sqrt() }
         }
     }
@@ -98,8 +91,8 @@ impl Row for NormedRow<'_> {
     #[inline(always)]
     unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
         unsafe {
-            let x = L::multiply(some::<L>(self.x, first), L::splat(self.factor));
-            L::multiply(x, some::<L>(self.weight, first))
+            let x = L::multiply(load_some::<L>(self.x, first), L::splat(self.factor));
+            L::multiply(x, load_some::<L>(self.weight, first))
         }
     }
 }
@@ -122,20 +115,10 @@ impl<const IS_SILU: bool> Row for GatedRow<'_, IS_SILU> {
     #[inline(always)]
     unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
         unsafe {
-            let gates = some::<L>(self.gates, first);
+            let gates = load_some::<L>(self.gates, first);
             let gates = if IS_SILU { silu::<L>(gates) } else { gelu::<L>(gates) };
-            L::multiply(gates, some::<L>(self.gated, first))
+            L::multiply(gates, load_some::<L>(self.gated, first))
         }
-    }
-}
-
-#[inline(always)]
-unsafe fn silu<L: Lanes>(x: L::Floats) -> L::Floats {
-    unsafe {
-        // Powers of two are known up to that of 126; of what is further below, less than 2^-119 is left.
-        let x = L::larger(L::splat(-87.0), x);
-        let opposite = L::multiply(x, L::splat(-std::f32::consts::LOG2_E));
-        L::divide(x, L::add(L::splat(1.0), power::<L>(opposite)))
     }
 }
 
@@ -147,19 +130,5 @@ unsafe fn gelu<L: Lanes>(x: L::Floats) -> L::Floats {
         let inner = L::fused(L::splat(0.044_715), cube, x);
         let tanh = tanh::<L>(L::multiply(L::splat(SQRT_2_BY_PI), inner));
         L::multiply(L::multiply(L::splat(0.5), x), L::add(L::splat(1.0), tanh))
-    }
-}
-
-/// The numbers from `first` on, and zeros behind the last.
-#[inline(always)]
-unsafe fn some<L: Lanes>(from: &[f32], first: usize) -> L::Floats {
-    let from = &from[first.min(from.len())..];
-    unsafe {
-        if from.len() >= WIDTH {
-            return L::load(from.as_ptr());
-        }
-        let mut all = [0.0; WIDTH];
-        all[..from.len()].copy_from_slice(from);
-        L::load(all.as_ptr())
     }
 }

@@ -42,7 +42,8 @@ pub struct Node {
     pub slot: u32,
     /// Up to which position (excluded) each of its path is in the slot of the same number.
     straight: u32,
-    parent: Option<u32>,
+    /// The node before it; none where it follows the committed tokens.
+    pub parent: Option<u32>,
     /// The ancestor at the last position of the tile before.
     tile_before: Option<u32>,
 }
@@ -138,6 +139,16 @@ impl Nodes {
     /// The node of a row.
     pub fn of_row(&self, row: usize) -> Node {
         self.nodes[self.first + row]
+    }
+
+    /// The first row's node, which is also the number of nodes before it.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// All up to the last row's.
+    pub fn all(&self) -> &[Node] {
+        &self.nodes
     }
 
     /// The rows, those of a sequence together.

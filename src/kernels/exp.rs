@@ -1,6 +1,11 @@
 //! Powers of two and what rests on them, sixteen at a time, and sums over lanes in one order.
 //!
 //! In: lanes. Out: lanes, or a number. NaN gives NaN.
+//!
+//! Unsafe: as [`Lanes`].
+#![allow(unsafe_code)]
+
+use std::f32::consts::LOG2_E;
 
 use crate::kernels::lanes::{Lanes, WIDTH};
 
@@ -39,11 +44,61 @@ pub unsafe fn power<L: Lanes>(x: L::Floats) -> L::Floats {
 #[inline(always)]
 pub unsafe fn tanh<L: Lanes>(x: L::Floats) -> L::Floats {
     unsafe {
-        let factor = L::splat(-2.0 * std::f32::consts::LOG2_E);
+        let factor = L::splat(-2.0 * LOG2_E);
         let opposite = L::larger(L::splat(-LARGEST), L::multiply(x, factor));
         let power = power::<L>(L::subtract(L::splat(0.0), opposite));
         let share = L::divide(L::splat(-2.0), L::add(L::splat(1.0), power));
         L::add(share, L::splat(1.0))
+    }
+}
+
+/// `e` to the power of `x`, as that of two; of more than 87 as of 87.
+#[inline(always)]
+pub unsafe fn exponential<L: Lanes>(x: L::Floats) -> L::Floats {
+    unsafe {
+        let opposite = L::larger(L::splat(-LARGEST), L::multiply(x, L::splat(-LOG2_E)));
+        power::<L>(L::subtract(L::splat(0.0), opposite))
+    }
+}
+
+/// `1 / (1 + e^-x)`.
+#[inline(always)]
+pub unsafe fn sigmoid<L: Lanes>(x: L::Floats) -> L::Floats {
+    unsafe {
+        let opposite = exponential::<L>(L::subtract(L::splat(0.0), x));
+        L::divide(L::splat(1.0), L::add(L::splat(1.0), opposite))
+    }
+}
+
+/// `x / (1 + e^-x)`.
+#[inline(always)]
+pub unsafe fn silu<L: Lanes>(x: L::Floats) -> L::Floats {
+    unsafe {
+        // Powers of two are known up to that of 126; of what is further below, less than 2^-119 is left.
+        let x = L::larger(L::splat(-87.0), x);
+        let opposite = L::multiply(x, L::splat(-LOG2_E));
+        L::divide(x, L::add(L::splat(1.0), power::<L>(opposite)))
+    }
+}
+
+/// `ln(1 + e^x)`, within a millionth of it from -80 on.
+///
+/// It is the larger of `x` and 0, and `ln(1 + u)` with `u = e^-|x|`: twice the area hyperbolic tangent
+/// of `u / (2 + u)`, which is at most a third, so that eight terms of its series are enough.
+#[inline(always)]
+pub unsafe fn softplus<L: Lanes>(x: L::Floats) -> L::Floats {
+    unsafe {
+        let opposite = L::subtract(L::splat(0.0), x);
+        let size = L::larger(x, opposite);
+        let power = exponential::<L>(L::subtract(L::splat(0.0), size));
+        let share = L::divide(power, L::add(L::splat(2.0), power));
+        let square = L::multiply(share, share);
+        let mut series = L::splat(1.0 / 15.0);
+        for odd in [13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+            series = L::fused(series, square, L::splat(1.0 / odd));
+        }
+        let double = L::add(share, share);
+        L::fused(series, double, L::larger(L::splat(0.0), x))
     }
 }
 

@@ -1,0 +1,85 @@
+//! The operator `GatedDelta`; see the parent's parent.
+//!
+//! In: rows of queries, keys and values, what their factors are computed from, states. Out: what each
+//! row reads, normed and gated.
+
+use super::super::attributes::Attributes;
+use super::super::call::{Call, Input, Outcome};
+use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator};
+use super::{given, refused, rows, run, with_room};
+use crate::kernels::Processor;
+use crate::kernels::recurrent::{GatedDelta, Heads, HeadsStep, compute_head};
+
+pub static OPERATOR: Operator = Operator::new(
+    c"GatedDelta",
+    &[
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (BYTE, ONE),
+        (BYTE, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+    ],
+    &[(FLOAT, ONE), (BYTE, ONE), (BYTE, ONE)],
+    |node| Ok(Box::new(Delta::new(node)?)),
+);
+
+/// The rule in a node of a graph.
+struct Delta {
+    processor: Processor,
+    heads: Heads,
+    columns: [usize; 3],
+    epsilon: f32,
+}
+
+impl Delta {
+    fn new(node: Attributes) -> Outcome<Self> {
+        let heads = Heads {
+            key_heads: node.count(c"key_heads")?,
+            heads: node.count(c"value_heads")?,
+            keys: node.count(c"key_dim")?,
+            values: node.count(c"value_dim")?,
+        };
+        if !heads.is_right() {
+            return Err(node.wrong("the heads' numbers or their sizes are out of range"));
+        }
+        let columns = node.counts(c"columns")?.try_into();
+        let columns = columns.map_err(|_| node.wrong("there are three columns"))?;
+        let (processor, epsilon) = (Processor::best(), node.float(c"epsilon")?);
+        Ok(Self { processor, heads, columns, epsilon })
+    }
+}
+
+impl Kernel for Delta {
+    unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
+        let Self { processor, heads, columns, epsilon } = *self;
+        // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
+        let (input, projected, [a, bias, norm]): (Input<'_, f32>, Input<'_, f32>, _) = unsafe {
+            let floats = |index| Ok(call.input::<f32>(index)?.data);
+            (call.input(0)?, call.input(1)?, [floats(2)?, floats(3)?, floats(4)?])
+        };
+        let ((rows, num_rows), (projected, _)) = (rows(call, &input)?, rows(call, &projected)?);
+        let layer = GatedDelta { heads, rows, projected, columns, a, bias, norm, epsilon };
+        // SAFETY: as above.
+        let (run, given) = unsafe {
+            let run = run(call, 5, heads.sizes(), num_rows)?;
+            let given = given(call, &input, heads.heads * heads.values, run.num_rows())?;
+            (run, given)
+        };
+        let step = HeadsStep::new(layer, &run, num_rows, given).map_err(refused(call))?;
+        call.in_parallel(step.num_tasks(), &|task| {
+            // SAFETY: the output has the rows; a task's head is its own.
+            with_room(|room| unsafe { compute_head(processor, &step, task, room) });
+        })?;
+        // SAFETY: there are no tasks any more.
+        unsafe { run.finish() };
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! The operators of recurrent layers; see the parent.
+//!
+//! In: a call, of which the last eight inputs are the same for all of them. Out: the run that it is,
+//! with states and updates where the outputs are; room for tasks, and padding.
+
+mod causal_convolution;
+mod gated_delta;
+mod selective_update;
+
+use std::cell::RefCell;
+
+use super::call::{Call, Input, Outcome};
+use super::operator::Operator;
+use crate::kernels::Room;
+use crate::kernels::recurrent::{Rows, Run, Sizes, States, Tree, Updates, Wrong};
+
+pub static OPERATORS: [&Operator; 3] =
+    [&causal_convolution::OPERATOR, &gated_delta::OPERATOR, &selective_update::OPERATOR];
+
+thread_local! {
+    /// What a thread's tasks use: as large as the largest so far.
+    static ROOM: RefCell<Room> = RefCell::default();
+}
+
+/// Does something with the thread's room.
+fn with_room(work: impl FnOnce(&mut Room)) {
+    ROOM.with_borrow_mut(work);
+}
+
+/// A status that says what is wrong.
+fn refused(call: Call<'_>) -> impl Fn(Wrong) -> ort_sys::OrtStatusPtr {
+    move |wrong| call.wrong(&wrong.to_string())
+}
+
+/// An input as rows, `(.., M, width)`, and how many they are.
+fn rows<'a>(call: Call<'_>, input: &Input<'a, f32>) -> Outcome<(Rows<'a>, usize)> {
+    let width = input.dims().last().copied().filter(|width| *width > 0);
+    let width = width.ok_or_else(|| call.wrong_inputs())?;
+    Ok((Rows { numbers: input.data, width }, input.data.len() / width))
+}
+
+/// The run of a call whose inputs from `first` on are states, updates and its tree, and whose outputs
+/// behind the first are states and updates: copied where they are elsewhere.
+///
+/// # Safety
+///
+/// The operator declares such inputs and outputs.
+unsafe fn run(call: Call<'_>, first: usize, sizes: Sizes, rows: usize) -> Outcome<Run> {
+    // SAFETY: by contract, here and below.
+    let (state, updates, [parents, sequences, lengths, span, reads, pending]) = unsafe {
+        let integers = |index| Ok(call.input::<i32>(first + 2 + index)?.data);
+        let tree =
+            [integers(0)?, integers(1)?, integers(2)?, integers(3)?, integers(4)?, integers(5)?];
+        (call.input::<u8>(first)?, call.input::<u8>(first + 1)?, tree)
+    };
+    let (&[of, 2, half_bytes], &[2, updates_bytes], &[node, real]) =
+        (state.dims(), updates.dims(), span)
+    else {
+        return Err(call.wrong_inputs());
+    };
+    let span = [node, real];
+    let tree = Tree { parents, sequences, lengths, span, reads, pending };
+    // SAFETY: as large as the inputs.
+    let (states, updates) = unsafe {
+        let (state, updates) = (in_place(call, 1, &state)?, in_place(call, 2, &updates)?);
+        (States::new(state, of, half_bytes), Updates::new(updates, updates_bytes))
+    };
+    Run::new(tree, rows, sizes, states, updates).map_err(refused(call))
+}
+
+/// An output that begins as an input does, aligned to numbers of 64 bits.
+///
+/// # Safety
+///
+/// There is such an output, of bytes.
+unsafe fn in_place(call: Call<'_>, output: usize, input: &Input<'_, u8>) -> Outcome<*mut u8> {
+    // SAFETY: by contract; the output is as large.
+    let to: *mut u8 = unsafe { call.output(output, input.dims())? };
+    let from = input.data.as_ptr();
+    if !to.cast::<i64>().is_aligned() {
+        return Err(call.wrong("states and updates are not aligned to 8 bytes"));
+    }
+    if !std::ptr::eq(from, to) {
+        unsafe { to.copy_from(from, input.data.len()) };
+    }
+    Ok(to)
+}
+
+/// An output of rows, zero behind the `real` ones.
+///
+/// # Safety
+///
+/// The first output is of float32.
+unsafe fn given(
+    call: Call<'_>,
+    input: &Input<'_, f32>,
+    width: usize,
+    real: usize,
+) -> Outcome<*mut f32> {
+    let dims = input.dims_of(width);
+    let count: usize = dims.iter().product();
+    // SAFETY: by contract; zeros are a float's.
+    unsafe {
+        let given: *mut f32 = call.output(0, &dims)?;
+        given.add(real * width).write_bytes(0, count - real * width);
+        Ok(given)
+    }
+}

@@ -1,0 +1,110 @@
+//! The operator `SelectiveUpdate`; see the parent's parent.
+//!
+//! In: rows of inputs, B and C, their steps and gates, states. Out: what each row reads, gated and
+//! normed: the norm is of all heads of a group, and comes when they are computed.
+
+use super::super::attributes::Attributes;
+use super::super::call::{Call, Input, Outcome};
+use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator};
+use super::{given, refused, rows, run, with_room};
+use crate::kernels::Processor;
+use crate::kernels::recurrent::{Heads, HeadsStep, SelectiveUpdate, compute_head, norm_rows};
+
+pub static OPERATOR: Operator = Operator::new(
+    c"SelectiveUpdate",
+    &[
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (FLOAT, ONE),
+        (BYTE, ONE),
+        (BYTE, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+        (INTEGER, ONE),
+    ],
+    &[(FLOAT, ONE), (BYTE, ONE), (BYTE, ONE)],
+    |node| Ok(Box::new(Selective::new(node)?)),
+);
+
+/// Numbers that a task should norm: some microseconds.
+const NUMBERS_PER_TASK: usize = 1 << 13;
+
+/// The update in a node of a graph.
+struct Selective {
+    processor: Processor,
+    heads: Heads,
+    columns: [usize; 2],
+    limits: [f32; 2],
+    epsilon: f32,
+}
+
+impl Selective {
+    fn new(node: Attributes) -> Outcome<Self> {
+        let heads = Heads {
+            key_heads: node.count(c"groups")?,
+            heads: node.count(c"heads")?,
+            keys: node.count(c"state_dim")?,
+            values: node.count(c"head_dim")?,
+        };
+        if !heads.is_right() {
+            return Err(node.wrong("the heads' numbers or their sizes are out of range"));
+        }
+        let columns = node.counts(c"columns")?.try_into();
+        let columns = columns.map_err(|_| node.wrong("there are two columns"))?;
+        let limits = [node.float(c"least_step")?, node.float(c"most_step")?];
+        let (processor, epsilon) = (Processor::best(), node.float(c"epsilon")?);
+        Ok(Self { processor, heads, columns, limits, epsilon })
+    }
+}
+
+impl Kernel for Selective {
+    unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
+        let Self { processor, heads, columns, limits, epsilon } = *self;
+        // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
+        let (input, projected, [a, bias, skip, norm]): (Input<'_, f32>, Input<'_, f32>, _) = unsafe {
+            let floats = |index| Ok(call.input::<f32>(index)?.data);
+            let weights = [floats(2)?, floats(3)?, floats(4)?, floats(5)?];
+            (call.input(0)?, call.input(1)?, weights)
+        };
+        let ((rows, num_rows), (projected, _)) = (rows(call, &input)?, rows(call, &projected)?);
+        let layer = SelectiveUpdate {
+            heads,
+            rows,
+            projected,
+            columns,
+            a,
+            bias,
+            skip,
+            limits,
+            norm,
+            epsilon,
+        };
+        let width = heads.heads * heads.values;
+        // SAFETY: as above.
+        let (run, given) = unsafe {
+            let run = run(call, 6, heads.sizes(), num_rows)?;
+            let given = given(call, &input, width, run.num_rows())?;
+            (run, given)
+        };
+        let step = HeadsStep::new(layer, &run, num_rows, given).map_err(refused(call))?;
+        call.in_parallel(step.num_tasks(), &|task| {
+            // SAFETY: the output has the rows; a task's head is its own.
+            with_room(|room| unsafe { compute_head(processor, &step, task, room) });
+        })?;
+        let (real, per_task) = (run.num_rows(), (NUMBERS_PER_TASK / width).max(1));
+        call.in_parallel(real.div_ceil(per_task), &|task| {
+            let rows = task * per_task..real.min((task + 1) * per_task);
+            // SAFETY: all heads are computed, and a task's rows are its own.
+            unsafe { norm_rows(processor, step.rule(), rows, step.given()) };
+        })?;
+        // SAFETY: there are no tasks any more.
+        unsafe { run.finish() };
+        Ok(())
+    }
+}
