@@ -73,9 +73,7 @@ def _table_of(lines, tokenizer):
     from coordgen_rs.drafting import common_phrases
 
     words = {word for *context, nexts in lines for word in (*context, *nexts)}
-    phrases = list(
-        common_phrases._phrases(lines, common_phrases._tokens(tokenizer, sorted(words)))
-    )
+    phrases = list(common_phrases._phrases(lines, common_phrases._tokens(tokenizer, sorted(words))))
     before, last, following, chances = zip(*phrases, strict=True)
     ids = (np.array(column, np.uint32) for column in (before, last, following))
     return PhraseTable(*ids, np.array(chances, np.float32))

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs._core import Accepted, Drafter, PhraseTable, StepInputs, draft_method, draft_methods
+from coordgen_rs._core import (
+    Accepted,
+    Drafter,
+    PhraseTable,
+    StepInputs,
+    draft_method,
+    draft_methods,
+)
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.tools.replay.target import RecordedDrafter, RecordedSession
