@@ -23,8 +23,8 @@ import contest
 import genai
 import ours
 from coordgen_rs import open_session
-from coordgen_rs.drafting.common_phrases import phrase_table_of
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.drafting.common_phrases import phrase_table_of
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.replay.run import replay
 from coordgen_rs.tools.replay.templates import TokenizedRecord

@@ -1,4 +1,4 @@
-"""Count which words come after which, in texts of several kinds: `common_phrases.json` of the package.
+"""Count which words come after which, in texts of several kinds, for the package.
 
 In: kinds of text, each a name and folders or files. Out: a line for each word, or pair of words,
 that has likely next ones: the words, then next ones with their chance in per cent.
@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 WORD = re.compile(
@@ -44,7 +45,7 @@ def counted(texts):
     for text in texts:
         words = WORD.findall(text)
         num_words += len(words)
-        for first, second in zip(words, words[1:], strict=False):
+        for first, second in pairwise(words):
             after[first,][second] += 1
         for first, second, third in zip(words, words[1:], words[2:], strict=False):
             after[first, second][third] += 1
@@ -60,7 +61,7 @@ def counted(texts):
 
 
 def told(folder):
-    """The same of a folder with `unigrams.txt` and `bigrams.txt`: lower-case words, how often each."""
+    """The same of `unigrams.txt` and `bigrams.txt` in a folder: lower-case words, how often each."""
 
     def lines(name):
         for line in (folder / name).read_text("utf-8").splitlines():
@@ -98,8 +99,10 @@ def merged(kinds):
 
 
 def most_useful(lines, num_lines):
-    """The lines whose continuations are said most often, those behind two words only so far as they
-    tell more than the last of them does."""
+    """The lines whose continuations are said most often.
+
+    Those behind two words count so far as they tell more than the last of them does.
+    """
     lines = list(lines)
     alone = {context[0]: dict(likely) for context, _, likely in lines if len(context) == 1}
 
@@ -125,6 +128,7 @@ def write(lines, path):
 
 
 def main():
+    """Write the file that the options ask for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kinds", nargs="+", metavar="NAME=FOLDER")
     parser.add_argument("--out", type=Path, required=True)

@@ -8,7 +8,6 @@ from tokenizers import Tokenizer as Package
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from checkpoints import CHECKPOINTS
-from core_subjects import step_inputs
 from coordgen_rs import make_drafter
 from coordgen_rs._core import Drafter, PhraseTable
 from coordgen_rs.bundle.directory import Bundle
@@ -16,13 +15,14 @@ from coordgen_rs.drafting.common_phrases import phrase_table, phrase_table_at
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
+from core_subjects import step_inputs
 
 PROSE = "x in case of the emergency, it is one of the most important parts of the table. " * 20
 
 
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory):
-    """Pairs of bytes merged as in today's tokenizers: common words are one token, others several."""
+    """Merged bytes, as in today's tokenizers: common words are one token, others several."""
     package = Package(models.BPE())
     package.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     package.decoder = decoders.ByteLevel()

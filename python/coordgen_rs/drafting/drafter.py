@@ -128,7 +128,7 @@ def make_drafter(
     arguments.having("draft_model", draft_model, "shaped", "DraftModel")
     arguments.of_type("lookup_table", lookup_table, LookupTable)
     costs = None if free_rows else session.step_costs
-    bundle: "Bundle | None" = getattr(session, "bundle", None)
+    bundle: Bundle | None = getattr(session, "bundle", None)
     in_gaps = weighs = True
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
