@@ -61,7 +61,7 @@ def counted(texts):
 
 
 def told(folder):
-    """The same of `unigrams.txt` and `bigrams.txt` in a folder: lower-case words, how often each."""
+    """The same of `unigrams.txt` and `bigrams.txt` in a folder: lower-case words, counted."""
 
     def lines(name):
         for line in (folder / name).read_text("utf-8").splitlines():
