@@ -58,9 +58,10 @@ def phrase_table(tokenizer: Tokenizer) -> PhraseTable:
     lines = json.loads(file.read_text("utf-8"))
     words = {word for *context, nexts in lines for word in (*context, *nexts)}
     phrases = list(_phrases(lines, _tokens(tokenizer, sorted(words))))
-    before, last, following, chances = zip(*phrases, strict=True) if phrases else ((),) * 4
-    ids = (np.array(column, np.uint32) for column in (before, last, following))
-    return PhraseTable(*ids, np.array(chances, np.float32))
+    contexts = np.array([phrase[:3] for phrase in phrases], np.uint32).reshape(-1, 3)
+    before, last, following = np.ascontiguousarray(contexts.T)
+    chances = np.array([phrase[3] for phrase in phrases], np.float32)
+    return PhraseTable(before, last, following, chances)
 
 
 def _phrases(lines: list[Any], tokens: dict[str, list[int]]) -> Iterator[_Phrase]:
