@@ -19,6 +19,7 @@ BY_HAND = {
     "`history_index` |": "five minutes of each fuzz target, one at a time",
     "NEON I8MM": "instructions, counted by an emulator in two builds",
     "`--free --trees`": "a program in C with a native llama.cpp, an hour",
+    "right in `chain`": "draft models with noise in their weights, which are not in the repository",
     "tokens seen, millions": "training takes an hour; embedded/curve.txt is its output",
 }
 """First cells of tables of figures that no command rewrites, and why."""

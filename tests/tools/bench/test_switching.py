@@ -1,6 +1,7 @@
 """The bench of switching, and what it rests on: equal outputs, and memory that stays flat."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,9 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError, OptionError
 from coordgen_rs.target.ort_session import guessed_costs
 from coordgen_rs.tools.bench.measuring.answers import NotLosslessError
+from coordgen_rs.tools.bench.measuring.settings import Settings
 from coordgen_rs.tools.bench.measuring.switching import STRATEGIES, bench_switching
+from coordgen_rs.tools.bench.measuring.workbench import Workbench
 from coordgen_rs.tools.export import export_checkpoint
 from switch_memory import resident_after
 
@@ -107,3 +110,15 @@ def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle, tmp_path):
     options = json.loads(pinned.stdout)["condition"]["options"]
     assert options["load_delay_s"] == 0.001
     assert options["pin_loads"]
+
+
+def test_loads_are_slowed_at_every_opening(bundle, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
+    budget = 2 * (bundle.path / "block_00.weights").stat().st_size
+    settings = Settings(bundle.path, prompts, max_new_tokens=4, load_delay_s=0.05)
+    for opening in range(2):  # the steps are timed at the first one alone
+        streamed = Workbench.open(replace(settings, memory_budget=budget)).session
+        assert streamed.switcher.is_streaming, opening
+        assert all(cost.decode_load_us >= 50_000 for cost in streamed.switcher.costs), opening
+        streamed.close()

@@ -103,7 +103,7 @@ class Workbench:
             provider=settings.provider,
             on_progress=on_progress,
         )
-        if session.switcher.is_streaming and (settings.load_delay_s or settings.pin_loads):
+        if settings.memory_budget is not None and (settings.load_delay_s or settings.pin_loads):
             slow_loads(session, settings.load_delay_s, core)
         encoded = encode_prompts(session, prompts, settings.max_new_tokens)
         if prompts and not encoded:
