@@ -33,6 +33,7 @@ __all__ = [
     "ModelDraft",
     "NonFiniteLogitsError",
     "OptionError",
+    "PhraseTable",
     "Plan",
     "PromptLookup",
     "Run",

@@ -88,7 +88,14 @@ def test_every_class_has_a_subject_or_no_state():
     for name in STATELESS:
         names = [each for each in vars(CLASSES[name]) if not each.startswith("_")]
         methods = {each for each in names if callable(getattr(CLASSES[name], each))}
-        assert methods <= {"draw", "guessed", "with_load_delay", "sources", "to_json"}
+        assert methods <= {
+            "draw",
+            "guessed",
+            "with_load_delay",
+            "sources",
+            "to_json",
+            "memory_bytes",
+        }
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)

@@ -29,8 +29,9 @@ def test_chances_are_means_over_kinds_and_one_kind_alone_tells_nothing(tmp_path)
     prose = "some of the parts. " * 30 + "some of his parts. " * 10
     other = "one of the ends. " * 40
     found, _ = made(tmp_path, {"one": {"a.txt": prose}, "two": {"b.md": other}})
-    # Three of four in one, all in the other: `of` is as frequent in both.
-    assert found[" of",] == {" the": 88}
+    # Three of four in one, all in the other, and `of` is about as frequent in both.
+    [(word, percent)] = found[" of",].items()
+    assert (word, 86 <= percent <= 89) == (" the", True)
     assert (" the",) not in found, "its next words are those of one kind"
     assert all("his" not in word for nexts in found.values() for word in nexts)
 
