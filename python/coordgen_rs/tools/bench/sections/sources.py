@@ -42,7 +42,8 @@ def drafters_of(*, free_rows: bool, earlier_requests: bool) -> dict[str, tuple[s
         and (earlier_requests or source.name not in DRAW_ON_EARLIER)
     ]
     method = draft_method(AUTO)
-    auto = tuple(method.sources(free_rows=free_rows, earlier_requests=earlier_requests))
+    situation = {"free_rows": free_rows, "earlier_requests": earlier_requests}
+    auto = tuple(method.sources(common_phrases=True, **situation))
     less = {f"without {name}": tuple(other for other in auto if other != name) for name in auto}
     more = {f"with {name}": (*auto, name) for name in names if name not in auto}
     return {PLAIN: (), AUTO: auto, **less, **more}
