@@ -98,6 +98,14 @@ def test_the_table_of_a_file_is_made_once_until_the_file_is_another(tokenizer_fi
         phrase_table_at(copied)
 
 
+def test_a_tokenizer_that_cannot_do_the_words_has_an_empty_table(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    Package(models.WordLevel({"yes": 0, "no": 1}, unk_token="?")).save(str(path))
+    with pytest.raises(BundleError):
+        Tokenizer(path).encode("some of the")
+    assert phrase_table_at(path).num_contexts == 0
+
+
 def test_arrays_that_do_not_fit_each_other_are_refused():
     from coordgen_rs.errors import ShapeError
 

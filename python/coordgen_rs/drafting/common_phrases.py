@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordgen_rs._core import PhraseTable
+from coordgen_rs.errors import BundleError
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -52,12 +53,17 @@ def phrase_table(tokenizer: Tokenizer) -> PhraseTable:
     """The table of a tokenizer.
 
     A context of more than two tokens is told by its last two; a next word by all of its tokens, one
-    after another. Words that the tokenizer joins with what stands before them are left out.
+    after another. Words that the tokenizer joins with what stands before them are left out. The
+    table of a tokenizer that cannot do such words at all is empty.
     """
     file = resources.files(__package__) / "common_phrases.json"
     lines = json.loads(file.read_text("utf-8"))
     words = {word for *context, nexts in lines for word in (*context, *nexts)}
-    phrases = list(_phrases(lines, _tokens(tokenizer, sorted(words))))
+    try:
+        tokens = _tokens(tokenizer, sorted(words))
+    except BundleError:  # what it can do may still be all that it is asked for
+        tokens = {}
+    phrases = list(_phrases(lines, tokens))
     contexts = np.array([phrase[:3] for phrase in phrases], np.uint32).reshape(-1, 3)
     before, last, following = np.ascontiguousarray(contexts.T)
     chances = np.array([phrase[3] for phrase in phrases], np.float32)
