@@ -15,6 +15,7 @@ mod texts;
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coordgen_rs::commit::CommitPolicy;
@@ -23,6 +24,7 @@ use coordgen_rs::draft::choose::step_choice::{StepChoice, StepShape};
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::methods::{Needs, SOURCES, source_named};
 use coordgen_rs::draft::source::DraftSource;
+use coordgen_rs::draft::sources::common_phrases::{CommonPhrases, PhraseTable};
 use coordgen_rs::draft::sources::history::History;
 use coordgen_rs::draft::sources::history::format::{TERMINATOR, write_index};
 use coordgen_rs::draft::sources::prediction::Prediction;
@@ -76,6 +78,15 @@ struct Text {
 impl Text {
     fn known(&self) -> &[TokenId] {
         &self.tokens[..self.len]
+    }
+
+    /// Phrases of two tokens and of three, of which it is full.
+    fn phrases(&self) -> Arc<PhraseTable> {
+        let known = &self.known()[..self.len.min(40_000)];
+        let of_two = known.windows(2).step_by(5).map(|two| ((None, two[0]), two[1], 0.25));
+        let of_three = known.windows(3).step_by(7);
+        let of_three = of_three.map(|three| ((Some(three[0]), three[1]), three[2], 0.5));
+        Arc::new(PhraseTable::new(of_two.chain(of_three)).unwrap())
     }
 
     fn answer(&self) -> &[TokenId] {
@@ -154,6 +165,7 @@ impl<'a> Replay<'a> {
                     sources.extend(of_history.into_iter().filter(|own| own.name() == source.name));
                 }
                 Needs::Prediction => sources.push(Box::new(Prediction::new())),
+                Needs::PhraseTable => sources.push(Box::new(CommonPhrases::new(text.phrases()))),
                 _ => sources.push(source_named(source.name).unwrap()),
             }
         }

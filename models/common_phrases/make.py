@@ -1,7 +1,8 @@
 """Count which words come after which, in texts of several kinds, for the package.
 
 In: kinds of text, each a name and folders or files. Out: a line for each word, or pair of words,
-that has likely next ones: the words, then next ones with their chance in per cent.
+that has likely next ones: the words, how often they are said in a million, then next ones with
+their chance in per cent.
 
 A chance is the mean over all kinds, each counted alike however much of it there is, and a
 continuation must be known to two kinds at least: what one kind alone says is its subject, not the
@@ -17,9 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 
 WORD = re.compile(
-    r"'(?:[sdmt]|ll|ve|re)\b| ?[^\W\d_]+| ?\d| ?[^\s\w]+|_+|[^\S\n]*\n\s*(?=\S)|\s+(?=\s\S)|\s"
+    r"'(?:[sdmt]|ll|ve|re)\b|(?:[^\n\w]|_)?[^\W\d_]+|\d| ?[^\s\w]+\n*|_+"
+    r"|[^\S\n]*\n+|[^\S\n]+(?!\S)|\s"
 )
-"""What tokenizers of today cut text into before they merge bytes, roughly."""
+"""What tokenizers of today cut text into before they merge bytes, roughly: what stands before a
+word belongs to it, and of some spaces the last."""
 
 LEAST = {1: 0.02, 2: 0.05}
 """The least chance that is kept, behind one word and behind two."""
@@ -119,8 +122,12 @@ def most_useful(lines, num_lines):
 def write(lines, path):
     """Write lines in the order of their contexts."""
     written = (
-        [*context, {word: max(round(100 * chance), 1) for word, chance in likely}]
-        for context, _, likely in sorted(lines, key=lambda line: line[0])
+        [
+            *context,
+            max(round(per_million), 1),
+            {word: max(round(100 * chance), 1) for word, chance in likely},
+        ]
+        for context, per_million, likely in sorted(lines, key=lambda line: line[0])
     )
     compact = {"ensure_ascii": False, "separators": (",", ":")}
     text = ",\n".join(json.dumps(line, **compact) for line in written)
@@ -135,9 +142,13 @@ def main():
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--most-bytes", type=int, default=12_000_000, help="of a kind")
     options = parser.parse_args()
+    if len(options.kinds) < 2:
+        parser.error("two kinds are needed at least: what one alone says is its subject")
     kinds = []
     for kind in options.kinds:
         name, _, folder = kind.partition("=")
+        if not Path(folder or "=").is_dir():
+            parser.error(f"{kind!r} is no NAME=FOLDER: there is no folder {folder!r}")
         print(name, file=sys.stderr)
         is_told = (Path(folder) / "bigrams.txt").is_file()
         texts = texts_of(Path(folder), options.most_bytes)

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Package
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import make_drafter
@@ -17,6 +17,10 @@ from coordgen_rs.opening.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from core_subjects import step_inputs
 
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 PROSE = "x in case of the emergency, it is one of the most important parts of the table. " * 20
 
 
@@ -58,25 +62,61 @@ def test_a_common_word_is_drafted_behind_what_it_often_follows(tokenizer):
 
 
 def test_a_word_of_several_tokens_is_drafted_whole(tokenizer):
-    [context] = [[" some", {" emergency": 60}]]
+    lines = [[" some", 9, {" emergency": 3, " table": 2}]]
     pieces = tokenizer.encode(" emergency", special_tokens=False)
-    table = _table_of([context], tokenizer)
-    assert table.num_contexts >= 1
+    table = _table_of(lines, tokenizer)
     token_ids, parents = drafted(tokenizer, table, "x some")
-    path = [int(token) for token in token_ids[1 : 1 + len(pieces)]]
-    assert path == pieces.tolist()
-    assert parents[1 : 1 + len(pieces)].tolist() == list(range(len(pieces)))
+    place = 0
+    for (
+        token
+    ) in pieces:  # unlikely as the word is, its second token is all but sure after its first
+        [place] = np.flatnonzero((parents == place) & (token_ids == token))[:1]
 
 
 def _table_of(lines, tokenizer):
     """A table of other lines than the package's."""
     from coordgen_rs.drafting import common_phrases
 
-    words = {word for *context, nexts in lines for word in (*context, *nexts)}
-    phrases = list(common_phrases._phrases(lines, common_phrases._tokens(tokenizer, sorted(words))))
-    before, last, following, chances = zip(*phrases, strict=True)
-    ids = (np.array(column, np.uint32) for column in (before, last, following))
-    return PhraseTable(*ids, np.array(chances, np.float32))
+    words = {word for *context, _, nexts in lines for word in (*context, *nexts)}
+    return common_phrases._table(lines, common_phrases._tokens(tokenizer, sorted(words)))
+
+
+def test_contexts_of_the_same_tokens_count_as_often_as_they_are_said(tokenizer_file, tmp_path):
+    lowered = json.loads(tokenizer_file.read_text("utf-8"))
+    lowered["normalizer"] = {"type": "Lowercase"}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(lowered), "utf-8")
+    tokenizer = Tokenizer(path)
+    lines = [[" of", 30, {" the": 80}], [" OF", 10, {" the": 40}]]
+    token_ids, parents = drafted(tokenizer, _table_of(lines, tokenizer), "x of")
+    assert tokenizer.decode(token_ids[1:2]) == " the"
+    halves = [[" of", 30, {" the": 80}], [" OF", 30, {" case": 80}]]
+    token_ids, parents = drafted(tokenizer, _table_of(halves, tokenizer), "x of")
+    first = {tokenizer.decode([token]) for token in token_ids[1:][parents[1:] == 0]}
+    assert first == {" the", " case"}, "neither is a certainty"
+
+
+@pytest.mark.parametrize(
+    "text", [" def f(x):\n    return self", " case.\n\nThe table", " it's (one) of 10", "\n- parts"]
+)
+def test_words_are_cut_as_tokenizers_cut_texts(tokenizer_file, tmp_path, text):
+    from common_phrases import make
+    from coordgen_rs.drafting import common_phrases as package
+
+    written = Package.from_file(str(tokenizer_file))
+    written.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    written.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    words = make.WORD.findall(text)
+    assert "".join(words) == text
+    found = package._tokens(tokenizer, sorted(set(words)))
+    joined = [token for word in words for token in found[word]]
+    assert joined == tokenizer.encode("x" + text, special_tokens=False).tolist()[1:]
 
 
 def test_the_table_of_a_file_is_made_once_until_the_file_is_another(tokenizer_file, tmp_path):
@@ -94,7 +134,7 @@ def test_the_table_of_a_file_is_made_once_until_the_file_is_another(tokenizer_fi
     with pytest.raises(BundleError, match="not a readable tokenizer"):
         phrase_table_at(copied)
     copied.unlink()
-    with pytest.raises(BundleError):
+    with pytest.raises(BundleError, match="cannot be read"):
         phrase_table_at(copied)
 
 
@@ -144,5 +184,10 @@ def test_a_drafter_of_a_bundle_drafts_from_common_phrases(tmp_path):
         drafter.begin(prompt, 20)
         drafter.propose(len(prompt) - 1)
         assert "common-phrases" in drafter.per_source
+        # Without a tokenizer tokens are drafted all the same, but for who asks for phrases by name.
+        (tmp_path / "bundle" / "tokenizer.json").unlink()
+        assert "common-phrases" not in make_drafter(with_phrases).per_source
+        with pytest.raises(OptionError, match="without a table of phrases"):
+            make_drafter(with_phrases, ["common-phrases"])
     finally:
         with_phrases.close()

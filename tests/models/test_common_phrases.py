@@ -22,7 +22,8 @@ def made(tmp_path, kinds, *options):
     out = tmp_path / "out.json"
     command = [sys.executable, str(MAKE), *folders, "--out", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {tuple(context): nexts for *context, nexts in json.loads(out.read_text("utf-8"))}, done
+    lines = json.loads(out.read_text("utf-8"))
+    return {tuple(context): nexts for *context, _, nexts in lines}, done
 
 
 def test_chances_are_means_over_kinds_and_one_kind_alone_tells_nothing(tmp_path):
@@ -54,13 +55,27 @@ def test_as_many_lines_are_kept_as_asked_for(tmp_path):
 def test_the_shipped_lines_are_sorted_and_have_chances():
     text = (resources.files("coordgen_rs.drafting") / "common_phrases.json").read_text("utf-8")
     lines = json.loads(text)
-    contexts = [tuple(context) for *context, _ in lines]
+    contexts = [tuple(context) for *context, _, _ in lines]
     assert contexts == sorted(set(contexts))
     assert len(lines) == 10_000
     assert {len(context) for context in contexts} == {1, 2}
-    for *_, nexts in lines:
+    for *_, often, nexts in lines:
         assert nexts
+        assert often >= 1
         assert all(1 <= percent <= 100 for percent in nexts.values())
-    known = {tuple(context): nexts for *context, nexts in lines}
+    known = {tuple(context): nexts for *context, _, nexts in lines}
     assert known[" of",][" the"] > 10
     assert len(text) < 500_000
+
+
+def test_one_kind_alone_is_refused_and_so_is_what_is_no_folder(tmp_path):
+    (tmp_path / "texts").mkdir()
+    command = [sys.executable, str(MAKE), "--out", str(tmp_path / "out.json")]
+    for kinds, said in (
+        ([f"one={tmp_path / 'texts'}"], "two kinds"),
+        (["texts", "other"], "no NAME=FOLDER"),
+    ):
+        done = subprocess.run([*command, *kinds], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert said in done.stderr
+    assert not (tmp_path / "out.json").exists()

@@ -1,11 +1,12 @@
-"""Which words come after which in most texts, in a target's own tokens.
+"""Which words come after which in most English texts and code, in a target's own tokens.
 
 In: a tokenizer. Out: the table that the source "common-phrases" draws on. The words stand in
 `common_phrases.json`; `models/common_phrases/` tells how they were counted, and in what.
 """
 
 import json
-from collections.abc import Iterator
+import threading
+from collections import defaultdict
 from functools import lru_cache
 from importlib import resources
 from itertools import chain
@@ -21,12 +22,17 @@ from coordgen_rs.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from coordgen_rs.bundle.directory import Bundle
 
-_ANCHOR = "x"
-"""Words are tokenized behind it: many tokenizers treat the beginning of a text otherwise."""
+_ANCHORS = ("x", "\n")
+"""What words are tokenized behind, as the beginning of a text is often treated otherwise: behind a
+letter, or those that begin with one behind a line break."""
+_UNKNOWN = "\U000e0fff"
+"""A character that no word has."""
 _NO_TOKEN = 2**32 - 1
 
-_Phrase = tuple[int, int, int, float]
-"""The last two tokens of a context, the next one, and its chance."""
+_Context = tuple[int, int]
+"""The last two tokens; the first may be `_NO_TOKEN`."""
+
+_lock = threading.Lock()
 
 
 def phrase_table_of(bundle: "Bundle") -> PhraseTable:
@@ -35,56 +41,77 @@ def phrase_table_of(bundle: "Bundle") -> PhraseTable:
 
 
 def phrase_table_at(file: Path) -> PhraseTable:
-    """The table of a `tokenizer.json`, which drafters of a process share; making it takes 0.2 s.
+    """The table of a `tokenizer.json`, which the drafters of a process share; made in about 0.3 s.
 
     Raises:
         BundleError: The file is missing, or not a tokenizer.
     """
-    return _made(file, file.stat().st_mtime_ns if file.exists() else 0)
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise BundleError(f"{file} cannot be read: {error.strerror}") from error
+    with _lock:
+        return _made(file, (found.st_mtime_ns, found.st_size, found.st_ino))
 
 
 @lru_cache(maxsize=4)
-def _made(file: Path, written_ns: int) -> PhraseTable:
-    """The table of a file that was written then."""
+def _made(file: Path, version: tuple[int, int, int]) -> PhraseTable:
+    """The table of a file of that time, size and place."""
     return phrase_table(Tokenizer(file))
 
 
 def phrase_table(tokenizer: Tokenizer) -> PhraseTable:
     """The table of a tokenizer.
 
-    A context of more than two tokens is told by its last two; a next word by all of its tokens, one
-    after another. Words that the tokenizer joins with what stands before them are left out. The
-    table of a tokenizer that cannot do such words at all is empty.
+    A context of more than two tokens is told by its last two; contexts that are told by the same
+    tokens count as often as they are said. A next word is told by all of its tokens, one after
+    another. Words that the tokenizer joins with what stands before them, or does not know, are left
+    out; the table of one that cannot do such words at all is empty.
     """
     file = resources.files(__package__) / "common_phrases.json"
     lines = json.loads(file.read_text("utf-8"))
-    words = {word for *context, nexts in lines for word in (*context, *nexts)}
+    words = {word for *context, _, nexts in lines for word in (*context, *nexts)}
     try:
         tokens = _tokens(tokenizer, sorted(words))
     except BundleError:  # what it can do may still be all that it is asked for
         tokens = {}
-    phrases = list(_phrases(lines, tokens))
-    contexts = np.array([phrase[:3] for phrase in phrases], np.uint32).reshape(-1, 3)
-    before, last, following = np.ascontiguousarray(contexts.T)
-    chances = np.array([phrase[3] for phrase in phrases], np.float32)
-    return PhraseTable(before, last, following, chances)
+    return _table(lines, tokens)
 
 
-def _phrases(lines: list[Any], tokens: dict[str, list[int]]) -> Iterator[_Phrase]:
-    for *context, nexts in lines:
+def _table(lines: list[Any], tokens: dict[str, list[int]]) -> PhraseTable:
+    """The table of lines, each one or two words, how often they are said, and next words."""
+    said: dict[_Context, float] = defaultdict(float)
+    goes_on: dict[tuple[int, int, int], float] = defaultdict(float)
+    for *context, often, nexts in lines:
         if not all(word in tokens for word in context):
             continue
         known = [_NO_TOKEN, *chain.from_iterable(tokens[word] for word in context)]
+        said[known[-2], known[-1]] += often
         for word, percent in nexts.items():
             before, last = known[-2:]
-            for token in tokens.get(word, ()):
-                yield before, last, token, percent / 100
+            share = often * percent / 100
+            for place, token in enumerate(tokens.get(word, ())):
+                if place > 0:
+                    said[before, last] += share
+                goes_on[before, last, token] += share
                 before, last = last, token
+    phrases = np.array(list(goes_on), np.uint32).reshape(-1, 3)
+    chances = [share / said[before, last] for (before, last, _), share in goes_on.items()]
+    before_ids, last_ids, next_ids = np.ascontiguousarray(phrases.T)
+    return PhraseTable(before_ids, last_ids, next_ids, np.minimum(chances, 1).astype(np.float32))
 
 
 def _tokens(tokenizer: Tokenizer, words: list[str]) -> dict[str, list[int]]:
-    """The tokens of each word; of those alone that the tokenizer begins anew behind the anchor."""
-    anchor, *found = tokenizer.encode_each([_ANCHOR, *(_ANCHOR + word for word in words)])
-    size = len(anchor)
-    behind = zip(words, found, strict=True)
-    return {word: ids[size:] for word, ids in behind if len(ids) > size and ids[:size] == anchor}
+    """The tokens of each word; of those alone that the tokenizer begins anew behind an anchor."""
+    anchors = [_ANCHORS[word[0].isalpha()] for word in words]
+    texts = [anchor + word for anchor, word in zip(anchors, words, strict=True)]
+    *begun, unknown = tokenizer.encode_each([*_ANCHORS, _ANCHORS[0] + _UNKNOWN])
+    begins = dict(zip(_ANCHORS, begun, strict=True))
+    never = set(unknown) - set(begins[_ANCHORS[0]])
+    found = {}
+    for word, anchor, ids in zip(words, anchors, tokenizer.encode_each(texts), strict=True):
+        begin = begins[anchor]
+        behind = ids[len(begin) :]
+        if begin and behind and ids[: len(begin)] == begin and never.isdisjoint(behind):
+            found[word] = behind
+    return found

@@ -15,20 +15,22 @@ from coordgen_rs._core import (
     Drafter,
     DynamicTree,
     LookupTable,
+    PhraseTable,
     Sampling,
     StepInputs,
     draft_method,
 )
-from coordgen_rs.drafting.common_phrases import phrase_table_of
 from coordgen_rs.drafting.options import COMMITS
-from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors import BundleError, OptionError, arguments
 from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
-    from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.history.requests import History
+
+
+_PHRASES = "common-phrases"
 
 
 class Drafting(Protocol):
@@ -97,8 +99,8 @@ def make_drafter(
     """A drafter for `session`.
 
     Args:
-        session: The target; its measured step costs decide how wide a draft pays. Where it has a
-            `bundle`, that tells in which tokens phrases are common.
+        session: The target; its measured step costs decide how wide a draft pays. Without a bundle
+            whose tokenizer can be read, no method drafts from "common-phrases".
         draft: The name of a method (`_core.draft_methods`), or the names of any sources
             (`_core.draft_sources`). "auto" has calibration and the look-up table where rows are
             free: elsewhere, running the head over the prompt costs more than calibration gains
@@ -119,7 +121,6 @@ def make_drafter(
         OptionError: A method, source or commit is unknown; a method lacks what it needs, or does
             not use the table or draft model that it is given; or the history has another
             vocabulary.
-        BundleError: The tokenizer of the session's bundle cannot be read.
     """
     commit = chosen_commit(session, commit)
     for name, flag in (("earlier_requests", earlier_requests), ("free_rows", free_rows)):
@@ -128,7 +129,6 @@ def make_drafter(
     arguments.having("draft_model", draft_model, "shaped", "DraftModel")
     arguments.of_type("lookup_table", lookup_table, LookupTable)
     costs = None if free_rows else session.step_costs
-    bundle: Bundle | None = getattr(session, "bundle", None)
     in_gaps = weighs = True
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
@@ -137,11 +137,14 @@ def make_drafter(
         sources = method.sources(
             free_rows=costs is None,
             draft_model=draft_model is not None,
-            common_phrases=bundle is not None,
+            common_phrases=True,
             earlier_requests=history is None if earlier_requests is None else earlier_requests,
         )
     else:
         sources = arguments.names("draft", draft)
+    phrases = _phrases(session) if _PHRASES in sources else None
+    if phrases is None and isinstance(draft, str):
+        sources = [source for source in sources if source != _PHRASES]
     _check_used("look-up table", lookup_table, "lookup-table", draft, sources)
     _check_used("draft model", draft_model, "draft-model", draft, sources)
     if draft_model is not None and isinstance(draft, str):
@@ -156,13 +159,27 @@ def make_drafter(
         history=None if history is None else history.shared,
         lookup_table=lookup_table,
         model_draft=None if draft_model is None else draft_model.core,
-        phrases=phrase_table_of(bundle) if bundle and "common-phrases" in sources else None,
+        phrases=phrases,
         tree=tree,
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter
     max_tokens = session.step_inputs[-1].rows - 1
     return draft_model.drafter(drafter, max_tokens, in_gaps=in_gaps, weighs=weighs)
+
+
+def _phrases(session: Session) -> PhraseTable | None:
+    """Common phrases in the tokens of a session's bundle; None where they are unknown."""
+    from coordgen_rs.bundle.directory import Bundle
+    from coordgen_rs.drafting.common_phrases import phrase_table_of
+
+    bundle = getattr(session, "bundle", None)
+    if not isinstance(bundle, Bundle):
+        return None
+    try:
+        return phrase_table_of(bundle)
+    except BundleError:  # it only drafts less: who reads texts hears of it
+        return None
 
 
 def chosen_commit(session: Session, commit: str) -> str:

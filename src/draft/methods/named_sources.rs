@@ -130,7 +130,11 @@ pub const SOURCES: &[Source] = &[
         "what the target held likely after each token, kept across requests",
     ),
     source(ModelSource::NAME, Needs::DraftModel, "what a smaller model says"),
-    source(CommonPhrases::NAME, Needs::PhraseTable, "which words come after which in most texts"),
+    source(
+        CommonPhrases::NAME,
+        Needs::PhraseTable,
+        "which words come after which in most English texts and code",
+    ),
     source(
         EarlierRequests::NAME,
         Needs::Nothing,

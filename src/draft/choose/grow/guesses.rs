@@ -152,6 +152,9 @@ impl Guesses {
             let said = model_says.filter(|_| !one.is_model);
             let expected = expected.filter(|_| Some(place) != self.expectation);
             let share = if one.is_background { self.left_over(start) } else { 1.0 };
+            if share <= 0.0 {
+                continue;
+            }
             let at_least = at_least / share;
             let factor = |standing| acceptance.factor(one.index, cursor.match_len, standing);
             if said.is_none() && expected.is_none() {
