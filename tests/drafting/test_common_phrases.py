@@ -67,9 +67,7 @@ def test_a_word_of_several_tokens_is_drafted_whole(tokenizer):
     table = _table_of(lines, tokenizer)
     token_ids, parents = drafted(tokenizer, table, "x some")
     place = 0
-    for (
-        token
-    ) in pieces:  # unlikely as the word is, its second token is all but sure after its first
+    for token in pieces:  # the word is unlikely, but not its second token behind the first
         [place] = np.flatnonzero((parents == place) & (token_ids == token))[:1]
 
 
