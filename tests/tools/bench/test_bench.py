@@ -201,7 +201,7 @@ def test_auto_stands_beside_auto_with_one_source_more_and_one_less(whole_run):
 @pytest.mark.parametrize("free_rows", [False, True])
 def test_each_source_is_added_to_auto_or_left_out_of_it(free_rows, earlier_requests):
     situation = {"free_rows": free_rows, "earlier_requests": earlier_requests}
-    auto = draft_method("auto").sources(**situation)
+    auto = draft_method("auto").sources(common_phrases=True, **situation)
     absent = {"draft-model"} if earlier_requests else {"draft-model", *DRAW_ON_EARLIER}
     for source in draft_sources():
         less, more = f"without {source.name}", f"with {source.name}"
