@@ -6,7 +6,7 @@
 #![no_main]
 
 use coordgen_fuzz::within_memory;
-use coordgen_rs::kernels::attention::{Nodes, TILE};
+use coordgen_rs::kernels::nodes::{Nodes, TILE};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
