@@ -18,7 +18,7 @@
 //! | `weights` | uint8 `(bytes,)`, one for each segment | panels, as in `kernels/product/panels.rs` |
 //!
 //! Attributes: `columns`; `sizes`, the outputs of each segment; `types`, of each segment, joined by commas
-//! (`Q4_0,Q4_0,Q8_0`); `epsilon` of the norm; `gate`, empty, `silu` or `gelu_tanh`: the first
+//! (`Q4_0,Q4_0,Q8_0`); `epsilon` of the norm; `gate`, empty, `silu`, `gelu_tanh` or `sigmoid`: the first
 //! half of a row, activated, times its second half is what is multiplied.
 //!
 //! # Attention

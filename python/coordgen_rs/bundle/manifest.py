@@ -13,6 +13,7 @@ import numpy as np
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.panels import WeightType, num_bytes
+from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.files.file_names import is_plain_name
@@ -31,6 +32,7 @@ MOST_ROWS = 1 << 12
 DEFAULT_CONTEXT = 4096
 """Most tokens of a request on CPU, where a longer context was not asked for."""
 _MOST_BYTES = 1 << 50
+_MOST_STATE = 1 << 28
 
 WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]
 """`keep`: as the checkpoint holds them; `compiled`: in context binaries made by other tools, which
@@ -254,6 +256,14 @@ class Manifest:
     """One entry per type of tensor if the weights are those of the checkpoint, else None."""
     chat: ChatFiles | None = None
     """None for a model without a chat template, and for bundles of earlier versions."""
+    recurrent: RecurrentLayers | None = None
+    """None for a model whose layers all have attention."""
+
+    @property
+    def attention_layers(self) -> list[int]:
+        """The layers that have keys and values, ascending."""
+        others = () if self.recurrent is None else self.recurrent.layers
+        return sorted(set(range(self.model.num_layers)).difference(others))
 
     @property
     def provider(self) -> Literal["cpu", "qnn"]:
@@ -390,9 +400,28 @@ def _check_layers(manifest: Manifest) -> None:
         raise BundleError(
             f"manifest.blocks hold {next_layer} layers, the model has {manifest.model.num_layers}"
         )
+    if manifest.recurrent is not None:
+        _check_recurrent(manifest.recurrent, manifest)
     for graphs in [block.graphs for block in manifest.blocks] + [manifest.head.graphs]:
         if sorted(graphs) != manifest.widths:
             raise BundleError("manifest: a block or the head lacks the graph of a width")
+
+
+def _check_recurrent(recurrent: RecurrentLayers, manifest: Manifest) -> None:
+    layers, num_layers = recurrent.layers, manifest.model.num_layers
+    if not layers or layers != sorted(set(layers) & set(range(num_layers))):
+        raise BundleError(
+            f"manifest.recurrent.layers is {layers!s:.200}, expected ascending numbers of its "
+            f"{num_layers} layers"
+        )
+    names = [sizes.name for sizes in recurrent.states]
+    if not names or len(set(names)) < len(names):
+        raise BundleError(f"manifest.recurrent.states are called {names}, expected different names")
+    for sizes in recurrent.states:
+        _check_range(f"recurrent: numbers of {sizes.name!r}", sizes.numbers, 1, _MOST_STATE)
+        _check_range(f"recurrent: numbers of {sizes.name!r}", sizes.node_numbers, 1, _MOST_STATE)
+    if manifest.qnn is not None:
+        raise BundleError("manifest.recurrent: recurrent layers do not run on QNN")
 
 
 def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:

@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
-use super::source::{Gate, GatedRow, NormedRow, PlainRow, Row, Source};
+use super::source::{
+    Gate, GatedRow, Gelu, NormedRow, PlainRow, Row, Sigmoid, Silu, Source,
+};
 use super::{BLOCK, floats};
 use crate::kernels::lanes::{LARGEST, Lanes, Processor, WIDTH};
 
@@ -167,10 +169,14 @@ pub unsafe fn pack<L: Lanes>(
                     let both = &x[of(row, 2 * columns)];
                     match gate {
                         Gate::Silu => {
-                            pack_row::<L, _>(GatedRow::<true>::new(both), tiling, row, packed);
+                            pack_row::<L, _>(GatedRow::<'_, Silu>::new(both), tiling, row, packed);
                         }
                         Gate::Gelu => {
-                            pack_row::<L, _>(GatedRow::<false>::new(both), tiling, row, packed);
+                            pack_row::<L, _>(GatedRow::<'_, Gelu>::new(both), tiling, row, packed);
+                        }
+                        Gate::Sigmoid => {
+                            let x = GatedRow::<'_, Sigmoid>::new(both);
+                            pack_row::<L, _>(x, tiling, row, packed);
                         }
                     }
                 }

@@ -4,7 +4,9 @@
 //! its end. They are made where they are rounded, so no row is written in between.
 #![allow(unsafe_code)]
 
-use crate::kernels::exp::{silu, tanh};
+use std::marker::PhantomData;
+
+use crate::kernels::exp::{sigmoid, silu, tanh};
 use crate::kernels::lanes::{Lanes, dot, load_some};
 
 /// Rows of a product.
@@ -32,6 +34,8 @@ pub enum Gate {
     Silu,
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
     Gelu,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
 }
 
 impl Gate {
@@ -40,6 +44,7 @@ impl Gate {
         match name {
             "silu" => Some(Self::Silu),
             "gelu_tanh" => Some(Self::Gelu),
+            "sigmoid" => Some(Self::Sigmoid),
             _ => None,
         }
     }
@@ -97,26 +102,64 @@ impl Row for NormedRow<'_> {
     }
 }
 
-/// A row of gates and what they gate; the activation is known when it is compiled.
-pub struct GatedRow<'a, const IS_SILU: bool> {
-    gates: &'a [f32],
-    gated: &'a [f32],
+/// An activation that is known when it is compiled.
+pub trait Activation {
+    /// Of sixteen gates.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lanes`].
+    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats;
 }
 
-impl<'a, const IS_SILU: bool> GatedRow<'a, IS_SILU> {
+/// [`Gate::Silu`].
+pub struct Silu;
+/// [`Gate::Gelu`].
+pub struct Gelu;
+/// [`Gate::Sigmoid`].
+pub struct Sigmoid;
+
+impl Activation for Silu {
     #[inline(always)]
-    pub fn new(both: &'a [f32]) -> Self {
-        let (gates, gated) = both.split_at(both.len() / 2);
-        Self { gates, gated }
+    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats {
+        unsafe { silu::<L>(gates) }
     }
 }
 
-impl<const IS_SILU: bool> Row for GatedRow<'_, IS_SILU> {
+impl Activation for Gelu {
+    #[inline(always)]
+    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats {
+        unsafe { gelu::<L>(gates) }
+    }
+}
+
+impl Activation for Sigmoid {
+    #[inline(always)]
+    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats {
+        unsafe { sigmoid::<L>(gates) }
+    }
+}
+
+/// A row of gates and what they gate.
+pub struct GatedRow<'a, A> {
+    gates: &'a [f32],
+    gated: &'a [f32],
+    activation: PhantomData<A>,
+}
+
+impl<'a, A> GatedRow<'a, A> {
+    #[inline(always)]
+    pub fn new(both: &'a [f32]) -> Self {
+        let (gates, gated) = both.split_at(both.len() / 2);
+        Self { gates, gated, activation: PhantomData }
+    }
+}
+
+impl<A: Activation> Row for GatedRow<'_, A> {
     #[inline(always)]
     unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
         unsafe {
-            let gates = load_some::<L>(self.gates, first);
-            let gates = if IS_SILU { silu::<L>(gates) } else { gelu::<L>(gates) };
+            let gates = A::of::<L>(load_some::<L>(self.gates, first));
             L::multiply(gates, load_some::<L>(self.gated, first))
         }
     }

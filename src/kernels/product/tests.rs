@@ -96,7 +96,8 @@ fn made<'a>(way: i32, x: &'a [f32], weight: &'a [f32]) -> Source<'a> {
     match way {
         0 => Source::Normed { x, weight, epsilon: EPSILON },
         1 => Source::Gated(x, Gate::Silu),
-        _ => Source::Gated(x, Gate::Gelu),
+        2 => Source::Gated(x, Gate::Gelu),
+        _ => Source::Gated(x, Gate::Sigmoid),
     }
 }
 
@@ -137,7 +138,7 @@ proptest! {
     #[test]
     fn rows_that_are_made_have_the_same_bits_at_every_width_on_every_processor(
         kind in select(&WeightType::ALL),
-        way in 0..3,
+        way in 0..4,
         columns in 1usize..200,
         rows in 1usize..=40,
         seed: u64,
@@ -161,7 +162,7 @@ proptest! {
 
     #[test]
     fn rows_that_are_made_are_normed_or_gated(
-        way in 0..3,
+        way in 0..4,
         columns in 1usize..200,
         size in select(&[1e-3f32, 1.0, 40.0]),
         seed: u64,
@@ -182,9 +183,14 @@ proptest! {
                 .zip(&wide[columns..])
                 .map(|(x, by)| {
                     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-                    let silu = x / (1.0 + (-x).exp());
+                    let sigmoid = 1.0 / (1.0 + (-x).exp());
                     let gelu = 0.5 * x * (1.0 + inner.tanh());
-                    ((if way == 1 { silu } else { gelu }) * by) as f32
+                    let activated = match way {
+                        1 => x * sigmoid,
+                        2 => gelu,
+                        _ => sigmoid,
+                    };
+                    (activated * by) as f32
                 })
                 .collect(),
         };

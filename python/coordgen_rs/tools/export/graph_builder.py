@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from coordgen_rs.target.onnx_runtime import KERNEL_DOMAIN
 
 _IR_VERSION = 11
-_DOMAINS = dict.fromkeys(("Product", "Attention"), KERNEL_DOMAIN)
+_KERNELS = "Product", "Attention", "CausalConvolution", "GatedDelta", "SelectiveUpdate"
+_DOMAINS = dict.fromkeys(_KERNELS, KERNEL_DOMAIN)
 """Operators of this package's core."""
 
 

@@ -4,7 +4,7 @@ In: a `Checkpoint`, or `Tensor`s of one. Out: bytes appended to a weight file, p
 `Stored*` records that tell a graph where they are: of a linear layer, a decoder layer, the head.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, Literal
@@ -17,6 +17,8 @@ from onnx import helper
 from coordgen_rs._core import weight_panels
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.config import ModelConfig
+from coordgen_rs.tools.export.checkpoints.recurrent import Recurrent
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.cpu.quantize import QUANTIZED_TYPES, quantize_rows
 from coordgen_rs.tools.export.writer import HashedFile
@@ -68,11 +70,24 @@ class StoredLinear:
 
 
 @dataclass(frozen=True)
+class StoredMixer:
+    """What a recurrent layer has between its projections."""
+
+    convolution: StoredTensor
+    """`(taps, channels)`."""
+    vectors: Mapping[str, StoredTensor]
+    """By the operator's input."""
+
+
+@dataclass(frozen=True)
 class StoredLayer:
     """One decoder layer; norms that the family does not have are None."""
 
-    qkv: StoredLinear
-    attention_out: StoredLinear
+    mixer_in: StoredLinear
+    """To queries, keys and values, one after the other, and then gates where attention has them; or
+    to what a recurrent layer reads."""
+    mixer_out: StoredLinear
+    """What attention gives, or a recurrent layer, back to the stream."""
     gate_up: StoredLinear
     down: StoredLinear
     attention_norm: StoredTensor | None = None
@@ -81,6 +96,8 @@ class StoredLayer:
     key_norm: StoredTensor | None = None
     attention_out_norm: StoredTensor | None = None
     ffn_out_norm: StoredTensor | None = None
+    recurrent: StoredMixer | None = None
+    """None for attention."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,11 @@ class WeightWriter:
     def tensor(self, tensor: Tensor) -> StoredTensor:
         """Appends a tensor as float32."""
         return self._append(tensor.pieces(), tensor.shape, onnx.TensorProto.FLOAT)
+
+    def turned(self, tensor: Tensor) -> StoredTensor:
+        """Appends the columns of a small matrix as rows, in float32."""
+        turned = np.ascontiguousarray(tensor.load().T)
+        return self._append([turned], turned.shape, onnx.TensorProto.FLOAT)
 
     def raw(self, tensor: onnx.TensorProto) -> StoredTensor:
         """Appends the raw bytes of an initializer of any type."""
@@ -159,19 +181,16 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
     """
     config = source.config
     hidden, ffn = config.hidden_size, config.ffn_size
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    qkv_sizes = {"q_proj": query, "k_proj": key, "v_proj": key}
-    gate_up_sizes = {"gate_proj": ffn, "up_proj": ffn}
-    if config.is_fused:
-        qkv_sizes, gate_up_sizes = {"qkv_proj": query + 2 * key}, {"gate_up_proj": 2 * ffn}
+    gate_up_sizes = {"gate_up_proj": 2 * ffn} if config.is_fused else _gate_up_sizes(ffn)
 
     def tensor(part: str, *shape: int) -> Tensor:
         return source.tensor(f"model.layers.{number}.{part}", *shape)
 
-    qkv = [tensor(f"self_attn.{part}.weight", n, hidden) for part, n in qkv_sizes.items()]
-    biases = [
-        tensor(f"self_attn.{part}.bias", n) for part, n in qkv_sizes.items() if config.qkv_bias
-    ]
+    def stored_mixer() -> tuple[StoredLinear, StoredLinear, StoredMixer | None]:
+        if config.recurrent is None or number not in config.recurrent_layers:
+            return *_write_attention(config, writer, tensor, bits), None
+        return _write_recurrent(config.recurrent, hidden, writer, tensor, bits)
+
     gate_up = [tensor(f"mlp.{part}.weight", n, hidden) for part, n in gate_up_sizes.items()]
     norms = config.norm_names(number)
 
@@ -181,14 +200,69 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
             return None
         return writer.tensor(source.norm_tensor(name, config.norm_size(field)))
 
+    attention_norm = norm("attention_norm")
+    mixer_in, mixer_out, recurrent = stored_mixer()
     return StoredLayer(
-        attention_norm=norm("attention_norm"),
-        qkv=writer.linear(qkv, bits, biases),
-        attention_out=writer.linear([tensor("self_attn.o_proj.weight", hidden, query)], bits),
+        attention_norm=attention_norm,
+        mixer_in=mixer_in,
+        mixer_out=mixer_out,
+        recurrent=recurrent,
         ffn_norm=norm("ffn_norm"),
         gate_up=writer.linear(gate_up, bits),
         down=writer.linear([tensor("mlp.down_proj.weight", hidden, ffn)], bits),
         **{field: norm(field) for field in list(norms)},
+    )
+
+
+_OfLayer = Callable[..., Tensor]
+"""The tensor of a layer by its name in it and its shape."""
+
+
+def _gate_up_sizes(ffn: int) -> dict[str, int]:
+    return {"gate_proj": ffn, "up_proj": ffn}
+
+
+def _write_attention(
+    config: ModelConfig, writer: WeightWriter, tensor: _OfLayer, bits: Bits
+) -> tuple[StoredLinear, StoredLinear]:
+    """Appends the projections of attention: queries, keys and values, perhaps gates; and back."""
+    hidden, size = config.hidden_size, config.head_dim
+    query, key = config.num_heads * size, config.num_kv_heads * size
+    sizes = {"q_proj": query, "k_proj": key, "v_proj": key}
+    if config.is_fused:
+        sizes = {"qkv_proj": query + 2 * key}
+    if config.gated_attention:
+        sizes["q_proj"] = 2 * query
+    into = {part: tensor(f"self_attn.{part}.weight", n, hidden) for part, n in sizes.items()}
+    biases = [tensor(f"self_attn.{part}.bias", n) for part, n in sizes.items() if config.qkv_bias]
+    weights = list(into.values())
+    if config.gated_attention:
+        of_heads = into.pop("q_proj")
+        firsts = range(0, 2 * query, 2 * size)
+        queries = [of_heads.part(first, first + size) for first in firsts]
+        gates = [of_heads.part(first + size, first + 2 * size) for first in firsts]
+        weights = [*queries, *into.values(), *gates]
+    back = tensor("self_attn.o_proj.weight", hidden, query)
+    return writer.linear(weights, bits, biases), writer.linear([back], bits)
+
+
+def _write_recurrent(
+    kind: Recurrent, hidden: int, writer: WeightWriter, tensor: _OfLayer, bits: Bits
+) -> tuple[StoredLinear, StoredLinear, StoredMixer]:
+    """Appends what a recurrent layer has in place of attention."""
+    tensors = kind.tensors
+    into = [tensor(name, size, hidden) for name, size in tensors.into.items()]
+    convolution = tensor(f"{tensors.convolution}.weight", kind.channels, kind.taps)
+    vectors = dict(tensors.vectors)
+    if tensors.has_bias:
+        vectors["bias"] = f"{tensors.convolution}.bias", kind.channels
+    return (
+        writer.linear(into, bits),
+        writer.linear([tensor(tensors.out, hidden, kind.width)], bits),
+        StoredMixer(
+            writer.turned(convolution),
+            {part: writer.tensor(tensor(name, size)) for part, (name, size) in vectors.items()},
+        ),
     )
 
 

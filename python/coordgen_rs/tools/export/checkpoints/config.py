@@ -19,6 +19,7 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     token_ids,
     unrotated_layers,
 )
+from coordgen_rs.tools.export.checkpoints.recurrent import Recurrent
 from coordgen_rs.tools.export.checkpoints.rope import QUERY_BETA, read_query_scaling, read_ropes
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -68,6 +69,12 @@ class ModelConfig(ModelShape):
     """What cosines and sines of `inv_freq` are multiplied by; None for 1."""
     query_scaling: QueryScaling | None = None
     """How queries grow with their position; None where they do not."""
+    gated_attention: bool = False
+    """What attention gives is multiplied by the sigmoid of a gate: `q_proj` has a head's query, then
+    its gate."""
+    recurrent: Recurrent | None = None
+    """What `recurrent_layers` have in place of attention."""
+    recurrent_layers: frozenset[int] = frozenset()
     unrotated_layers: frozenset[int] = frozenset()
     """Layers without rotary embedding."""
     window: int | None = None
@@ -95,7 +102,7 @@ class ModelConfig(ModelShape):
             }
         if not self.input_norms:
             del names["attention_norm"], names["ffn_norm"]
-        if self.qk_norm:
+        if self.qk_norm and number not in self.recurrent_layers:
             names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
         return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
 

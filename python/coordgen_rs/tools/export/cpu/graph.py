@@ -9,10 +9,12 @@ hidden size):
     query_scale (1, 1, M, 1): what queries are multiplied by, where they grow with their position;
     parents, sequences (nodes,), lengths (1,), span (2,), all int32: which nodes of a draft tree the
     rows are, and what each descends from (`src/ort/mod.rs`);
-    for each layer i of the model: key_i, value_i (1, num_kv_heads, slots, row_bytes) uint8; the
-    bytes of a row are symbolic, and tell in which form it holds a head.
+    for each layer i with attention: key_i, value_i (1, num_kv_heads, slots, row_bytes) uint8; the
+    bytes of a row are symbolic, and tell in which form it holds a head;
+    for each recurrent layer i, of each of its operators: {name}_state_i (1, 2, bytes) and
+    {name}_updates_i (2, bytes) uint8; for all of them reads (1,), pending (any,), int32.
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
-overwritten. Bound to the same memory as key_i, value_i they are updated in place, and nothing is
+overwritten; and so of states and updates. Bound to the same memory as key_i, value_i they are updated in place, and nothing is
 copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
 
 Why these operators: every row's bits must be the same at every M (measured, see the tests).
@@ -37,6 +39,7 @@ from onnx import TensorProto, helper
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
+from coordgen_rs.tools.export.cpu.recurrent import RECURRENT_PATH, mixed, state_infos
 from coordgen_rs.tools.export.graph_builder import byte_info, float_info
 from coordgen_rs.tools.export.stored import (
     StoredHead,
@@ -50,6 +53,8 @@ _ROWS, _SLOTS, _ROW_BYTES, _NODES = "rows", "slots", "row_bytes", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 PATH: dict[str, int | str] = {"parents": _NODES, "sequences": _NODES, "lengths": 1, "span": 2}
 """What attention reads of a step, and how much of it."""
+_READS: dict[str, int | str] = {"reads": 1, "pending": "pending_nodes"}
+"""What recurrent layers read besides."""
 
 
 def block_graph(
@@ -68,19 +73,34 @@ def block_graph(
         inputs += [float_info(angle, 1, 1, _ROWS, half) for angle in angles]
     if model.query_scaling is not None:
         inputs.append(float_info(QUERY_SCALE, 1, 1, _ROWS, 1))
+    path = PATH if model.recurrent_layers.isdisjoint(numbers) else PATH | _READS
     inputs += [
         helper.make_tensor_value_info(name, TensorProto.INT32, [size])
-        for name, size in PATH.items()
+        for name, size in path.items()
     ]
     for number, layer in zip(numbers, layers, strict=True):
-        cache = (1, model.num_kv_heads, _SLOTS, _ROW_BYTES)
-        names = f"key_{number}", f"value_{number}"
-        inputs += [byte_info(name, *cache) for name in names]
-        outputs += [byte_info(f"{name}_out", *cache) for name in names]
-        stream = _attention(graph, model, layer, number, stream)
+        kept = _kept_infos(model, number)
+        inputs += kept
+        outputs += [_as_output(info) for info in kept]
+        stream = _mixer(graph, model, layer, number, stream)
         stream = _feed_forward(graph, model, layer, f"layer_{number}", stream)
     graph.rename_last("hidden_out")
     return graph.model("block", inputs, outputs, _OPSET)
+
+
+def _kept_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
+    """What a layer reads of earlier tokens, and changes."""
+    if model.recurrent is not None and number in model.recurrent_layers:
+        return state_infos(model.recurrent, number)
+    cache = (1, model.num_kv_heads, _SLOTS, _ROW_BYTES)
+    return [byte_info(f"{kind}_{number}", *cache) for kind in ("key", "value")]
+
+
+def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    output = onnx.ValueInfoProto()
+    output.CopyFrom(info)
+    output.name = f"{info.name}_out"
+    return output
 
 
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
@@ -96,13 +116,33 @@ def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     )
 
 
-def _attention(
+def _mixer(
     graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, stream: str
 ) -> str:
-    """The stream plus attention over the caches, which get the new keys and values first."""
-    name, epsilon = f"layer_{number}", model.rms_norm_eps
+    """The stream plus attention, or what a recurrent layer has in its place."""
+    name = f"layer_{number}"
     rows = _read(model, f"{name}.attention_norm", layer.attention_norm, stream)
-    qkv = graph.product(f"{name}.qkv", rows, layer.qkv)
+    if model.recurrent is not None and layer.recurrent is not None:
+        x = graph.product(f"{name}.projected", rows, layer.mixer_in)
+        how = model.recurrent, layer.recurrent, number
+        given = Rows(mixed(graph, *how, x, model.rms_norm_eps))
+    else:
+        given = _attention(graph, model, layer, number, rows)
+    out, norm = layer.mixer_out, layer.attention_out_norm
+    return _join(graph, model, f"{name}.attention_out", given, out, norm, stream)
+
+
+def _attention(
+    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, rows: Rows
+) -> Rows:
+    """Attention over the caches, which get the new keys and values first."""
+    name, epsilon = f"layer_{number}", model.rms_norm_eps
+    qkv, gate = graph.product(f"{name}.qkv", rows, layer.mixer_in), ""
+    if model.gated_attention:
+        both, qkv, gate = qkv, f"{name}.qkv_alone", f"{name}.gate"
+        heads = model.num_heads + 2 * model.num_kv_heads, model.num_heads
+        sizes = graph.integers(*(count * model.head_dim for count in heads))
+        graph.split("Split", [both, sizes], [qkv, gate], axis=-1)
     qkv = _prepared(graph, model, layer, name, qkv)
     is_windowed = number in model.window_layers
     own = "window_" if is_windowed and model.window_inv_freq is not None else ""
@@ -128,8 +168,10 @@ def _attention(
         epsilon=epsilon,
         shares_keys=0,
     )
-    out, norm = layer.attention_out, layer.attention_out_norm
-    return _join(graph, model, f"{name}.attention_out", Rows(attended), out, norm, stream)
+    if not gate:
+        return Rows(attended)
+    both = graph.node("Concat", [gate, attended], f"{name}.gated", axis=-1)
+    return Rows(both, gate="sigmoid")
 
 
 def _read(model: ModelConfig, name: str, norm: StoredTensor | None, stream: str) -> Rows:

@@ -30,7 +30,7 @@ class Rows:
     norm: Norm | None = None
     """What they get first."""
     gate: str = ""
-    """`silu` or `gelu_tanh`: the first half, activated, times the second is read."""
+    """`silu`, `gelu_tanh` or `sigmoid`: the first half, activated, times the second is read."""
 
 
 class LayerGraph(GraphBuilder):
