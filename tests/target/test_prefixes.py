@@ -12,7 +12,7 @@ from checkpoints import ROOT
 from coordgen_rs import Model, Stats, Tokenizer, generate, plain
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import OptionError, ShapeError
-from coordgen_rs.target.prefixes import LEAST_TOKENS, PrefixPool, num_reusable
+from coordgen_rs.target.prefixes import LEAST_TOKENS, PrefixPool, reused
 from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.session import SavedPrefix
 
@@ -32,6 +32,9 @@ class FakeSession:
     def reusable_ids(self):
         return self.held
 
+    def reachable(self, length):
+        return length
+
     def saved_prefix(self):
         keys = (self.held * 100 + np.arange(len(self.held))).astype(np.float32)
         keys = keys.reshape(1, 1, -1, 1)
@@ -41,7 +44,7 @@ class FakeSession:
         self.held = prefix.token_ids[:num_tokens].copy()
 
     def read(self, prompt, prefixes):
-        kept = num_reusable(self, prompt, prefixes)
+        kept = reused(self, prompt, prefixes).num_tokens
         assert np.array_equal(self.held[:kept], prompt[:kept])
         self.held = prompt
         return kept
@@ -74,7 +77,7 @@ def test_what_is_used_least_recently_goes_first():
         session.held = prompts[number]
         session.read(run_of(50 + number, 2), pool)
     assert pool.nbytes <= SLOT_BYTES * 2 * (LEAST_TOKENS + 4)
-    kept = [num_reusable(session, np.append(prompt, ids(9)), pool) for prompt in prompts]
+    kept = [reused(session, np.append(prompt, ids(9)), pool).num_tokens for prompt in prompts]
     assert kept == [0, len(prompts[1]), len(prompts[2])]
 
 

@@ -12,7 +12,7 @@ from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step_tree import StepTree, tree_of
-from coordgen_rs.target.prefixes import PrefixPool, num_reusable
+from coordgen_rs.target.prefixes import PrefixPool, Reused, reused
 from coordgen_rs.target.session import OnRead, Session
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def generate(
     if history is not None:
         history.refresh()
     with stats.reading():
-        kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
+        held = reused(session, request.prompt, prefixes) if reuse_prefix else Reused(0, 0)
+    kept = held.num_tokens
     drafter.begin(
         request.prompt,
         request.limit,
@@ -137,7 +138,7 @@ def generate(
         **ruled,
     )
     try:
-        with stats.prefill(request.prompt, kept):
+        with stats.prefill(request.prompt, *held):
             session.rewind(kept)
             # The last prompt token is the root of the first draft.
             on_logits = drafter.prefilled if drafter.reads_prefill else None
@@ -207,8 +208,9 @@ def plain(
     answer: list[int] = []
     seen = _seen(session, sampling, request.prompt)
     with stats.reading():
-        kept = num_reusable(session, request.prompt, prefixes) if reuse_prefix else 0
-    with stats.prefill(request.prompt, kept):
+        held = reused(session, request.prompt, prefixes) if reuse_prefix else Reused(0, 0)
+    kept = held.num_tokens
+    with stats.prefill(request.prompt, *held):
         session.rewind(kept)
         stats.switching = session.prefill(request.prompt[kept:-1], on_read=on_read)
     end_token_ids = () if ignore_eos else session.end_token_ids

@@ -18,6 +18,8 @@ class Stats:
     Attributes:
         prompt_tokens: Tokens of the prompt.
         reused_tokens: How many of them were not computed, as the session held them already.
+        read_again_tokens: How many of the others the session had held, too: the states of recurrent
+            layers can be gone back to at some lengths only.
         new_tokens: Tokens of the answer, including the end token.
         steps: Verifications, one run of a decode graph each.
         accept_histogram: Entry `n` counts the steps that accepted `n` draft tokens.
@@ -38,6 +40,7 @@ class Stats:
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    read_again_tokens: int = 0
     new_tokens: int = 0
     steps: int = 0
     accept_histogram: list[int] = field(default_factory=list)
@@ -67,8 +70,8 @@ class Stats:
     def __str__(self) -> str:
         """The figures that people ask for first, on a line each."""
         told = [
-            f"prompt tokens: {self.prompt_tokens:,}, {self.reused_tokens:,} of them reused, in "
-            f"{self.prefill_s:.2f} s",
+            f"prompt tokens: {self.prompt_tokens:,}, {self.reused_tokens:,} of them reused"
+            f"{self._told_again}, in {self.prefill_s:.2f} s",
             f"new tokens: {self.new_tokens:,} in {self.decode_s:.2f} s, "
             f"{self.tokens_per_s:.0f} tokens/s",
             f"steps: {self.steps:,}, {self.tokens_per_step:.2f} tokens_per_step",
@@ -79,10 +82,18 @@ class Stats:
             told.append(f"seed: {self.seed}")
         return "\n".join(told)
 
+    @property
+    def _told_again(self) -> str:
+        return f", {self.read_again_tokens:,} read again" if self.read_again_tokens else ""
+
     @contextmanager
-    def prefill(self, prompt: Sized, num_reused: int = 0) -> Iterator[None]:
-        """Measure the reading of the prompt, of which `num_reused` tokens are there already."""
+    def prefill(self, prompt: Sized, num_reused: int = 0, num_again: int = 0) -> Iterator[None]:
+        """Measure the reading of the prompt, of which `num_reused` tokens are there already.
+
+        `num_again` more had been read before.
+        """
         self.prompt_tokens, self.reused_tokens = len(prompt), num_reused
+        self.read_again_tokens = num_again
         self._part, self._step_drafting_us = None, 0.0  # of a step that failed
         with self.reading():
             yield
@@ -146,6 +157,7 @@ class Stats:
         return {
             "prompt_tokens": self.prompt_tokens,
             "reused_tokens": self.reused_tokens,
+            "read_again_tokens": self.read_again_tokens,
             "new_tokens": self.new_tokens,
             "steps": self.steps,
             "tokens_per_step": round(self.tokens_per_step, 4),

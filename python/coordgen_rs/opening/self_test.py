@@ -20,7 +20,7 @@ from coordgen_rs._core import StepInputs
 from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
 from coordgen_rs.opening.directory import KINDS
 from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.session import StepCost
+from coordgen_rs.target.session import SavedPrefix, StepCost
 
 _NUM_TOKENS = 24
 _CHAIN_TOKENS = 8
@@ -228,8 +228,13 @@ def _fill_cache(session: OrtSession, num_tokens: int) -> None:
         _, heads, _, head_dim = array.shape
         return np.broadcast_to(array, (1, heads, num_tokens, head_dim))
 
-    first = session.cache.copied(1)
-    session.cache.put([(repeated(keys), repeated(values)) for keys, values in first], num_tokens)
+    saved = session.saved_prefix()
+    layers = [
+        (repeated(keys[:, :, :1]), repeated(values[:, :, :1])) for keys, values in saved.layers
+    ]
+    states = None if saved.states is None else [saved.states[-1].behind(num_tokens)]
+    tokens = np.zeros(num_tokens, np.uint32)
+    session.restore_prefix(SavedPrefix(tokens, layers, states), num_tokens)
 
 
 def _step_us(

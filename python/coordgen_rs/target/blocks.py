@@ -123,7 +123,7 @@ class OrtBlocks(ABC):
 
     @abstractmethod
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
-        """Bind the keys and values of a layer."""
+        """Bind the keys and values of a layer, or its states."""
 
     def _bound(self, block: int, graph: GraphName, buffers: Buffers) -> Bound:
         """The session for `buffers`, with all that it reads and writes."""
@@ -153,14 +153,14 @@ class CpuBlocks(OrtBlocks):
 
     Args:
         bundle: An opened bundle.
-        cache: The keys and values that the graphs write.
+        cache: The keys and values, and the states, that the graphs write.
         share: Whether two graphs of a block that are one file are loaded once, so that the second
             one costs nothing. Otherwise they are loaded separately, as on an NPU.
     """
 
     def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
         super().__init__(bundle, is_shared=share)
-        self._cache = cache
+        self._cache, self._attention_layers = cache, bundle.manifest.attention_layers
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph; does nothing if it is not loaded."""
@@ -194,9 +194,17 @@ class CpuBlocks(OrtBlocks):
         return session
 
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
-        for kind, value in zip(("key", "value"), self._cache.values[layer], strict=True):
-            binding.bind_ortvalue_input(f"{kind}_{layer}", value)
-            binding.bind_ortvalue_output(f"{kind}_{layer}_out", value)
+        states = self._cache.states
+        if states is None or layer not in states.values:
+            pair = self._cache.values[self._attention_layers.index(layer)]
+            updated = {f"key_{layer}": pair[0], f"value_{layer}": pair[1]}
+        else:
+            updated = states.values[layer]
+            for name, value in states.run_values.items():
+                binding.bind_ortvalue_input(name, value)
+        for name, value in updated.items():
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(f"{name}_out", value)
 
 
 def load_graph(bundle: Bundle, file: str) -> onnxruntime.InferenceSession:

@@ -14,7 +14,9 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import Blocks, CpuBlocks
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.head import CpuHead, Head
+from coordgen_rs.target.hybrid_cache import HybridCache
 from coordgen_rs.target.kv_cache import KV_FORMS, Cache, KvCache
+from coordgen_rs.target.states import States
 
 
 class Device(Protocol):
@@ -88,9 +90,11 @@ class CpuDevice:
     ) -> None:
         manifest, model = bundle.manifest, bundle.manifest.model
         self.bundle = bundle
-        self.cache = KvCache(
-            model.num_layers, model.num_kv_heads, manifest.slots, model.head_dim, kv_cache
-        )
+        num_layers = len(manifest.attention_layers)
+        sizes = num_layers, model.num_kv_heads, manifest.slots, model.head_dim, kv_cache
+        self.cache = KvCache(*sizes)
+        if manifest.recurrent is not None:
+            self.cache = HybridCache(States(manifest.recurrent, manifest.decode_rows), *sizes)
         self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:

@@ -4,6 +4,8 @@ In: filled step inputs. Out: hidden states for the head, and keys and values in 
 slots; nothing is committed. The switcher decides which graphs are in memory (`_core.Switcher`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +34,8 @@ class Forward:
         manifest = device.bundle.manifest
         self._device, self._blocks, self._cache = device, device.blocks, device.cache
         self._embedding = None if device.reads_tokens else device.bundle.embedding()
+        self._states = device.cache.states
+        self._has_symbolic_rows = manifest.has_symbolic_rows
         self._rotations = device.rope_tables()
         self.steps = {rows: device.buffers(rows) for rows in manifest.decode_widths}
         self.chunk = device.buffers(manifest.prefill_rows)
@@ -39,10 +43,13 @@ class Forward:
 
     def cut_chunk(self, rows: int) -> None:
         """Run chunks under G2 in pieces of this many rows."""
-        # A piece starts where the last one ends, but for the last: it may run some rows again.
-        last = self.chunk.rows - rows
+        # A piece starts where the last one ends, but for the last, where all have as many rows: it
+        # may run some rows again.
+        last = self.chunk.rows - (1 if self._has_symbolic_rows else rows)
         firsts = (min(first, last) for first in range(0, self.chunk.rows, rows))
-        self._pieces = [(first, self.chunk.part(first, rows)) for first in firsts]
+        self._pieces = [
+            (first, self.chunk.part(first, min(rows, self.chunk.rows - first))) for first in firsts
+        ]
         self._piece_rows = rows
 
     def chain_buffers(self, token_ids: NDArray[np.uint32]) -> Buffers:
@@ -59,7 +66,13 @@ class Forward:
         self._fill(buffers, token_ids)
         is_step = self.steps.get(buffers.rows) is buffers
         graph: GraphName = "decode" if is_step else "prefill"
-        for block in range(len(self._blocks)):
+        with self._run(reads=True):
+            for block in range(len(self._blocks)):
+                self._blocks.run(block, graph, buffers)
+
+    def run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Run one block alone, over buffers that are filled with a chain; to be measured."""
+        with self._run(reads=buffers.rows > max(self.steps)):
             self._blocks.run(block, graph, buffers)
 
     def run_chunk(self, token_ids: NDArray[np.uint32], switcher: Switcher) -> None:
@@ -69,7 +82,7 @@ class Forward:
         for first, piece in pieces:
             piece.write_index[0] = self._cache.length + first
             piece.show_part(first, len(token_ids))
-        with one_pass(switcher):
+        with self._run(reads=True), one_pass(switcher):
             for block in range(len(self._blocks)):
                 with running(switcher, block) as graph:
                     if graph == "prefill":
@@ -82,14 +95,24 @@ class Forward:
         """Run a decode step whose inputs are filled."""
         buffers = self.steps[inputs.rows]
         self._embed(buffers)
-        if switcher.is_streaming:
-            with one_pass(switcher):
+        with self._run(reads=False):
+            if switcher.is_streaming:
+                with one_pass(switcher):
+                    for block in range(len(self._blocks)):
+                        with running(switcher, block, gap_work) as graph:
+                            self._blocks.run(block, graph, buffers)
+            else:
                 for block in range(len(self._blocks)):
-                    with running(switcher, block, gap_work) as graph:
-                        self._blocks.run(block, graph, buffers)
-        else:
-            for block in range(len(self._blocks)):
-                self._run_block(block, switcher.step_graph(block), buffers)
+                    self._run_block(block, switcher.step_graph(block), buffers)
+
+    @contextmanager
+    def _run(self, *, reads: bool) -> Iterator[None]:
+        """All layers run once within this block, over rows that are to be committed, or a tree."""
+        if self._states is not None:
+            self._states.before_run(self._cache.length, reads=reads)
+        yield
+        if self._states is not None:
+            self._states.after_run(self._cache.length)
 
     def _run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Run a block over a decode step, under G1 if its G2 could not be loaded."""

@@ -45,16 +45,41 @@ def check_block(
     """
     model = manifest.model
     hidden = (1, None, model.hidden_size)
-    cache = (1, model.num_kv_heads, None, None)  # in bytes, of the form that it is opened with
-    caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]
+    updated = updated_shapes(block, manifest)
+    paths = path_sizes(manifest)
+    if manifest.recurrent is not None and not {*manifest.recurrent.layers}.isdisjoint(block.layers):
+        paths |= {"reads": 1, "pending": manifest.decode_rows}
     inputs: Shapes = {
         "hidden": hidden,
         **{name: (1, 1, None, size) for name, size in row_sizes(manifest).items()},
-        **{name: (None if size > 2 else size,) for name, size in path_sizes(manifest).items()},
-        **dict.fromkeys(caches, cache),
+        **{name: (size if name in _FIXED else None,) for name, size in paths.items()},
+        **updated,
     }
-    outputs: Shapes = {"hidden_out": hidden, **{f"{name}_out": cache for name in caches}}
+    written = {f"{name}_out": shape for name, shape in updated.items()}
+    outputs: Shapes = {"hidden_out": hidden, **written}
     _check(session, path, inputs, outputs)
+
+
+_FIXED = ("lengths", "span", "reads")
+
+
+def updated_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
+    """What the layers of a block read and write in place: caches, or states and updates."""
+    cache = (
+        1,
+        manifest.model.num_kv_heads,
+        None,
+        None,
+    )  # in bytes, of the form that it is opened with
+    recurrent, shapes = manifest.recurrent, dict[str, tuple[int | None, ...]]()
+    for layer in block.layers:
+        if recurrent is None or layer not in recurrent.layers:
+            shapes |= {f"key_{layer}": cache, f"value_{layer}": cache}
+            continue
+        for sizes in recurrent.states:
+            state, updates = sizes.inputs(layer)
+            shapes |= {state: (1, 2, sizes.num_bytes), updates: (2, None)}
+    return shapes
 
 
 def check_head(session: onnxruntime.InferenceSession, path: Path, model: ModelShape) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import move_rows
 from coordgen_rs.errors import OptionError
+from coordgen_rs.target.states import States
 
 KV_FORMS = ("f32", "f16", "q8")
 """How the cache of a `KvCache` may hold numbers: float32, float16, or 8 bits with a scale a head.
@@ -33,11 +34,15 @@ class Cache(Protocol):
     length: int
 
     @property
+    def states(self) -> States | None:
+        """Those of recurrent layers; None where all layers have attention."""
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first committed tokens."""
+        """Forget all but the first committed tokens; where there are states, `reachable` ones."""
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order."""
@@ -56,7 +61,7 @@ class KvCache:
     kernels' own: everybody else moves its bytes.
 
     Args:
-        num_layers: Layers of the target.
+        num_layers: Layers of the target that have keys and values.
         num_kv_heads: Heads of keys and values.
         num_slots: Tokens that fit, including the rows of the widest step.
         head_dim: Numbers of a head.
@@ -70,6 +75,8 @@ class KvCache:
     Raises:
         OptionError: The form saves nothing for heads of this size.
     """
+
+    states: States | None = None
 
     def __init__(
         self,

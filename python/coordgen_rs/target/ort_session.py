@@ -24,6 +24,9 @@ from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.session import GapWork, OnLogits, OnRead, SavedPrefix, StepCost
 from coordgen_rs.target.switching import cancelled_by_errors, reading
 
+_ANSWER_BEGINS = 16
+"""Most tokens at a prompt's end that may be the template's own, which begin the answer."""
+
 
 class OrtSession:
     """A bundle in ONNX Runtime.
@@ -84,6 +87,7 @@ class OrtSession:
         self.request = 0
         self.gap_work: GapWork = None
         self._written = 0  # slots, from the first, that the last run left written
+        self._step_at = 0  # tokens that were committed before it
         # Of the slots, also of those that a run has written and nobody committed yet.
         self._token_ids = np.zeros(manifest.context + manifest.widths[-1], np.uint32)
         self._num_canonical = 0
@@ -249,10 +253,15 @@ class OrtSession:
     ) -> None:
         """Compute a prompt with all blocks in memory."""
         self.switcher.ensure("prefill", "decode")
-        done = 0
+        done, states = 0, self.cache.states
+        turn = self.length + len(token_ids) - _ANSWER_BEGINS
+        cut = turn - self.length if states is not None and states.is_due(turn) else 0
         while done < len(token_ids):
-            buffers = self._chunk_buffers(len(token_ids) - done, graphs)
-            part = token_ids[done : done + buffers.rows]
+            if states is not None and done == cut > 0:
+                states.keep_turn(self.length)
+            end = cut if done < cut else len(token_ids)
+            buffers = self._chunk_buffers(end - done, graphs)
+            part = token_ids[done : min(end, done + buffers.rows)]
             self.forward.run_chain(buffers, part)
             self._commit_chunk(buffers, part, on_logits)
             done += len(part)
@@ -304,6 +313,7 @@ class OrtSession:
         """
         with self._open_device():
             self.forward.run_step(inputs, self.switcher, self.gap_work)
+            self._step_at = self.length
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.head.step(inputs.rows)
@@ -347,19 +357,38 @@ class OrtSession:
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` committed tokens.
 
+        Where layers are recurrent, tokens behind those that `reachable` tells are read again.
+
         Raises:
             OptionError: `length` is negative or no integer.
             ShapeError: It is greater than the number of committed tokens.
+            BlockLoadError, DeviceLostError, SessionClosedError: Tokens cannot be read again; those
+                before them are committed.
         """
         length = arguments.count("length", length, least=0)
         if length > self.length:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
-        self.cache.rewind(length)
+        reached = self.reachable(length)
+        self.cache.rewind(reached)
+        if self.cache.states is not None and reached < self._step_at:
+            self._written = reached  # the states are of before the step: none of its rows fits
+        self._read_again(length)
+
+    def _read_again(self, length: int) -> None:
+        """Read tokens that are known, until there are `length`."""
+        if self.length < length:
+            self.prefill(self._token_ids[self.length : length].copy())
+
+    def reachable(self, length: int) -> int:
+        """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
+        states = self.cache.states
+        return length if states is None else states.reachable(length, self.length)
 
     def saved_prefix(self) -> SavedPrefix:
-        """A copy of `reusable_ids` with their keys and values."""
-        token_ids = self.reusable_ids.copy()
-        return SavedPrefix(token_ids, self.cache.copied(len(token_ids)))
+        """A copy of `reusable_ids` with their keys and values, and states."""
+        token_ids, states = self.reusable_ids.copy(), self.cache.states
+        layers = self.cache.copied(len(token_ids))
+        return SavedPrefix(token_ids, layers, None if states is None else states.saved())
 
     def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
         """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
@@ -377,10 +406,14 @@ class OrtSession:
             raise ShapeError(
                 f"a prefix of {len(prefix.token_ids)} tokens cannot give back {num_tokens}"
             )
-        self._num_canonical = 0  # until all is there
-        self.cache.put(prefix.layers, num_tokens)
+        reached = prefix.reachable(num_tokens)
+        self._num_canonical = self.cache.length = 0  # until all is there
+        if self.cache.states is not None:
+            self.cache.states.put(prefix.states or (), reached)
+        self.cache.put(prefix.layers, reached)
         self._token_ids[:num_tokens] = prefix.token_ids[:num_tokens]
-        self._num_canonical = self._written = num_tokens
+        self._num_canonical = self._written = self._step_at = reached
+        self._read_again(num_tokens)
 
     def close(self) -> None:
         """Release all graphs; later runs raise SessionClosedError."""

@@ -53,14 +53,14 @@ class PrefixPool:
             session: Always the same one.
             prompt: `(tokens,) u32`, at least one.
         """
-        held = common_len(session.reusable_ids, prompt)
+        held = session.reachable(common_len(session.reusable_ids, prompt))
         mine = (kept for kept in self._kept if kept.namespace == self._namespace)
-        best = max(mine, key=lambda kept: common_len(kept.token_ids, prompt), default=None)
+        best = max(mine, key=lambda kept: kept.reachable(prompt), default=None)
         if len(session.reusable_ids) - held >= LEAST_TOKENS:
             self._keep(session)
         if best is None:
             return
-        num_tokens = common_len(best.token_ids, prompt)
+        num_tokens = best.reachable(prompt)
         if num_tokens - held >= LEAST_TOKENS:
             session.restore_prefix(best.prefix, num_tokens)
             self._use(best)
@@ -97,15 +97,32 @@ class _Kept(NamedTuple):
     def token_ids(self) -> NDArray[np.uint32]:
         return self.prefix.token_ids
 
+    def reachable(self, prompt: NDArray[np.uint32]) -> int:
+        """How many of a prompt's first tokens it puts back without any being read again."""
+        return self.prefix.reachable(common_len(self.token_ids, prompt))
+
 
 def _begins_with(token_ids: NDArray[np.uint32], others: NDArray[np.uint32]) -> bool:
     return np.array_equal(token_ids[: len(others)], others)
 
 
-def num_reusable(
+class Reused(NamedTuple):
+    """What a session holds of a prompt, the prompt's last token never among it.
+
+    Attributes:
+        num_tokens: The first tokens, which need not be computed.
+        num_again: Those behind them that it holds, too, and that are computed again: the states of
+            recurrent layers can be gone back to at some lengths only.
+    """
+
+    num_tokens: int
+    num_again: int
+
+
+def reused(
     session: Session, prompt: NDArray[np.uint32], prefixes: PrefixPool | None = None
-) -> int:
-    """How many of a prompt's first tokens the session holds, the prompt's last never among them.
+) -> Reused:
+    """What of a prompt the session holds.
 
     Args:
         session: The target; one that does not know its tokens holds none.
@@ -113,10 +130,12 @@ def num_reusable(
         prefixes: Where more of them may be kept: then the session gets those.
     """
     if not isinstance(session, KeepsTokens):
-        return 0
+        return Reused(0, 0)
     if prefixes is not None and isinstance(session, KeepsPrefixes):
         prefixes.switch(session, prompt)
-    return common_len(session.reusable_ids, prompt)
+    held = common_len(session.reusable_ids, prompt)
+    reachable = session.reachable(held)
+    return Reused(reachable, held - reachable)
 
 
 def common_len(held: NDArray[np.uint32], prompt: NDArray[np.uint32]) -> int:

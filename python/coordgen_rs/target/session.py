@@ -1,12 +1,15 @@
 """What generation needs from a target: the `Session` protocol."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
+
+if TYPE_CHECKING:
+    from coordgen_rs.target.states import Snapshot
 
 
 class StepCost(NamedTuple):
@@ -28,15 +31,25 @@ class SavedPrefix(NamedTuple):
         token_ids: `(tokens,) u32`.
         layers: Per layer keys and values, `(1, kv_heads, tokens, ..)` as the cache holds them;
             copies.
+        states: Those of recurrent layers behind some of the tokens; None where there are no such
+            layers.
     """
 
     token_ids: NDArray[np.uint32]
     layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+    states: "Sequence[Snapshot] | None" = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all keys and values."""
-        return sum(array.nbytes for pair in self.layers for array in pair)
+        """Bytes of all keys and values, and states."""
+        states = sum(state.nbytes for state in self.states or ())
+        return states + sum(array.nbytes for pair in self.layers for array in pair)
+
+    def reachable(self, length: int) -> int:
+        """Most tokens, at most `length`, that are put back without any being read again."""
+        if self.states is None:
+            return length
+        return max((it.length for it in self.states if it.length <= length), default=0)
 
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None
@@ -128,7 +141,7 @@ class Session(Protocol):
         """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache."""
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` committed tokens."""
+        """Forget all but the first `length` committed tokens; some may be read again for that."""
 
     def close(self) -> None:
         """Release what it holds; later runs raise SessionClosedError."""
@@ -145,6 +158,9 @@ class KeepsTokens(Protocol):
         Keys and values of each are bit-equal to what a prefill of the same tokens would give.
         """
 
+    def reachable(self, length: int) -> int:
+        """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
+
 
 @runtime_checkable
 class KeepsPrefixes(KeepsTokens, Protocol):
@@ -156,5 +172,6 @@ class KeepsPrefixes(KeepsTokens, Protocol):
     def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
         """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
 
-        Keys and values are bit-equal to those that were saved. If it fails, nothing is committed.
+        Keys and values are bit-equal to those that were saved; behind what `reachable` tells,
+        tokens are read again. If it fails, nothing else is committed.
         """

@@ -37,6 +37,8 @@ class IntegerCache:
         length: Number of committed tokens; their slots are `0 .. length - 1`.
     """
 
+    states: None = None
+
     def __init__(
         self,
         encodings: Sequence[CacheEncodings],

@@ -130,13 +130,13 @@ class _Bench:
     def _block(
         self, block: int, graph: GraphName, widths: list[int]
     ) -> tuple[_Timing, dict[int, _Timing]]:
-        blocks = self._session.blocks
+        blocks, run_block = self._session.blocks, self._session.forward.run_block
         load = self._timed(
             partial(blocks.load, block, graph), after=partial(blocks.release, block, graph)
         )
         blocks.load(block, graph)
         runs = {
-            width: self._timed(partial(blocks.run, block, graph, self._buffers[width]))
+            width: self._timed(partial(run_block, block, graph, self._buffers[width]))
             for width in widths
         }
         blocks.release(block, graph)

@@ -53,15 +53,15 @@ def grown_bytes(path: Path, graph: GraphName, threads: int, provider: ProviderCh
     manifest = bundle.manifest
     rows = manifest.prefill_rows if graph == "prefill" else manifest.decode_rows
 
-    def opened() -> tuple[Blocks, Buffers]:
+    def opened() -> tuple[OrtSession, Buffers]:
         device = provider.device(bundle, share_graphs=False)
         session = OrtSession(device, threads=threads, preload=False)
-        return session.blocks, session.forward.chain_buffers(np.zeros(rows, np.uint32))
+        return session, session.forward.chain_buffers(np.zeros(rows, np.uint32))
 
-    def load(blocks: Blocks, buffers: Buffers, block: int) -> int:
+    def load(session: OrtSession, buffers: Buffers, block: int) -> int:
         before = resident_bytes()
-        blocks.load(block, graph)
-        blocks.run(block, graph, buffers)
+        session.blocks.load(block, graph)
+        session.forward.run_block(block, graph, buffers)
         return max(0, resident_bytes() - before)
 
     # What only the first block of a process costs (threads, intermediate results) is no block's.

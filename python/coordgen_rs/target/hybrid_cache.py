@@ -1,0 +1,49 @@
+"""The cache of a target some of whose layers are recurrent: keys and values, and states.
+
+In: runs, commits and ways back. Out: both, of the same committed tokens.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.states import States
+
+
+class HybridCache(KvCache):
+    """Keys and values of some layers, states of the others.
+
+    Args:
+        states: Those of recurrent layers.
+        num_layers: Layers that have keys and values; this and the others as in `KvCache`.
+    """
+
+    states: States
+
+    def __init__(
+        self,
+        states: States,
+        num_layers: int,
+        num_kv_heads: int,
+        num_slots: int,
+        head_dim: int,
+        form: str,
+    ) -> None:
+        super().__init__(num_layers, num_kv_heads, num_slots, head_dim, form)
+        self.states = states
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values, states and snapshots."""
+        return super().nbytes + self.states.nbytes
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first committed tokens, which `States.reachable` has found."""
+        committed, self.length = self.length, 0
+        self.states.rewind(length, committed)
+        self.length = length
+
+    def commit(self, rows: NDArray[np.uint32]) -> None:
+        """Append the given rows of the last run, in path order."""
+        super().commit(rows)
+        self.states.commit(rows, self.length)

@@ -1,0 +1,231 @@
+"""States of recurrent layers: what the committed tokens have left in them, and the ways back.
+
+In: what a model's layers keep, runs, and commits. Out: arrays that the graphs read and write in
+place, and which lengths can be gone back to. What a state, an update and a pending node are stands in
+`src/ort/mod.rs`.
+
+A state cannot be cut as a cache can. There are three ways back: nodes of the last step that are not
+applied yet need not be; a read that was not committed is undone; and snapshots stand every so many
+tokens, and before the last tokens of a prompt. Those are a template's own, which begin the answer: the
+next prompt of a dialogue often has others there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.recurrent import RecurrentLayers
+
+SNAPSHOT_TOKENS = 32
+"""Tokens between snapshots, at least."""
+SNAPSHOT_BYTES = 256 << 20
+"""Most bytes of all snapshots of a session; two are kept in any case."""
+
+_COUNT = np.dtype(np.int64).itemsize
+_NO_STATE = -1
+_NO_NODE = -1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All states as they were behind some tokens.
+
+    Attributes:
+        length: How many tokens.
+        states: Of each operator its state, `(bytes,) u8`; not to be written.
+        is_turn: Whether a turn of a dialogue may end here.
+    """
+
+    length: int
+    states: Sequence[NDArray[np.uint8]]
+    is_turn: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all states."""
+        return sum(state.nbytes for state in self.states)
+
+    def behind(self, length: int) -> "Snapshot":
+        """The same numbers, as if so many tokens had left them."""
+        states = [state.copy() for state in self.states]
+        for state in states:
+            state[:_COUNT].view(np.int64)[0] = length
+        return replace(self, length=length, states=states)
+
+
+class States:
+    """The states of one request, of all recurrent layers.
+
+    Args:
+        recurrent: The layers, and what each keeps.
+        num_nodes: Most rows of a step.
+
+    Attributes:
+        values: By layer, what its graph reads and writes in place, by the name of its input: of each
+            operator states `(1, 2, bytes) u8` and updates `(2, bytes) u8`.
+        run_values: What all of them read of a run: `reads (1,) i32`, `pending (num_nodes,) i32`.
+        snapshots: Ascending by length.
+    """
+
+    def __init__(self, recurrent: RecurrentLayers, num_nodes: int) -> None:
+        from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
+        self._states: list[NDArray[np.uint8]] = []
+        self.values: dict[int, dict[str, Any]] = {}
+        for layer in recurrent.layers:
+            self.values[layer] = {}
+            for sizes in recurrent.states:
+                state = np.zeros((1, 2, sizes.num_bytes), np.uint8)
+                updates = np.zeros((2, sizes.updates_bytes(num_nodes)), np.uint8)
+                self._states.append(state[0])
+                pairs = zip(sizes.inputs(layer), (state, updates), strict=True)
+                self.values[layer] |= {name: from_numpy(array) for name, array in pairs}
+        self._counts = [state[:, :_COUNT].view(np.int64)[:, 0] for state in self._states]
+        self._reads = np.zeros(1, np.int32)
+        self._pending = np.full(num_nodes, _NO_NODE, np.int32)
+        self._num_pending = 0
+        self.run_values = {"reads": from_numpy(self._reads), "pending": from_numpy(self._pending)}
+        self.snapshots: list[Snapshot] = []
+        self._most_snapshots = max(2, SNAPSHOT_BYTES // recurrent.state_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all states and snapshots."""
+        kept = sum(snapshot.nbytes for snapshot in self.snapshots)
+        return kept + sum(state.nbytes for state in self._states)
+
+    def before_run(self, length: int, *, reads: bool) -> None:
+        """Prepare a run behind `length` committed tokens.
+
+        Args:
+            length: With those of the last step that were committed since.
+            reads: Whether its rows are a chain that is to be committed whole.
+        """
+        if length == 0 and any(count[0] for count in self._counts):
+            self._restore(None)
+        self.undo(length)
+        self._reads[0] = reads
+
+    def after_run(self, length: int) -> None:
+        """All layers have run: what was pending is applied."""
+        self._forget_pending()
+        if not self._reads[0]:
+            self._keep_if_due(length)
+
+    def commit(self, rows: NDArray[np.uint32], length: int) -> None:
+        """Commit rows of the last run, which are behind those that were before.
+
+        Args:
+            rows: As counted from the first that is not committed, `(tokens,) u32`.
+            length: Committed tokens with these.
+        """
+        if self._reads[0]:
+            self._keep_if_due(length)
+            return
+        first, last = self._num_pending, self._num_pending + len(rows)
+        self._pending[first:last] = rows.astype(np.int32) + first
+        self._num_pending = last
+
+    def undo(self, length: int) -> None:
+        """Take back a read that was not committed, or that failed half-way."""
+        for state, count in zip(self._states, self._counts, strict=True):
+            if count[0] > length and count[1] == length:
+                state[0] = state[1]
+
+    def reachable(self, length: int, committed: int) -> int:
+        """Most tokens, at most `length` of those `committed`, that can be gone back to."""
+        self.undo(committed)
+        if self._is_ahead_of(length, committed):
+            return length
+        return max((it.length for it in self.snapshots if it.length <= length), default=0)
+
+    def rewind(self, length: int, committed: int) -> None:
+        """Go back to so many tokens, which `reachable` has found."""
+        if self._is_ahead_of(length, committed):
+            self._forget_pending(self._num_pending - (committed - length))
+        else:
+            found = next((it for it in self.snapshots if it.length == length), None)
+            self._restore(found)
+        self.snapshots = [it for it in self.snapshots if it.length <= length]
+
+    def put(self, snapshots: Sequence[Snapshot], length: int) -> None:
+        """Go to the snapshot of so many tokens, in place of all that is there; 0 needs none."""
+        self.snapshots = [it for it in snapshots if it.length <= length]
+        self._restore(next((it for it in self.snapshots if it.length == length), None))
+
+    def saved(self) -> list[Snapshot]:
+        """What brings most of the committed tokens back: the latest states, and the latest turn."""
+        turn = max((it for it in self.snapshots if it.is_turn), key=_length, default=None)
+        kept = [] if turn is None else [turn]
+        kept += [it for it in self.snapshots[-1:] if it is not turn]
+        applied = {int(count[0]) for count in self._counts}
+        if len(applied) == 1 and applied.isdisjoint({0, *(it.length for it in kept)}):
+            kept.append(self._snapshot(applied.pop()))
+        return kept
+
+    def keep_turn(self, length: int) -> None:
+        """Keep a snapshot where a turn may end; all states are of `length` tokens."""
+        if self.snapshots and self.snapshots[-1].length == length:
+            self.snapshots[-1] = replace(self.snapshots[-1], is_turn=True)
+        else:
+            self._keep(length, is_turn=True)
+
+    def _is_ahead_of(self, length: int, committed: int) -> bool:
+        """Whether no state stands for more than `length` tokens, and pending nodes are the rest.
+
+        A step that failed half-way has applied them in some layers.
+        """
+        applied = {int(count[0]) for count in self._counts}
+        return applied <= {committed, committed - self._num_pending} and max(applied) <= length
+
+    def _restore(self, snapshot: Snapshot | None) -> None:
+        """Make all states those of a snapshot; None is that of no token."""
+        for count in self._counts:
+            count[:] = _NO_STATE  # until all numbers are there
+        for number, state in enumerate(self._states):
+            state[0, _COUNT:] = 0 if snapshot is None else snapshot.states[number][_COUNT:]
+        for count in self._counts:
+            count[0] = 0 if snapshot is None else snapshot.length
+        self._forget_pending()
+
+    def _forget_pending(self, kept: int = 0) -> None:
+        """Forget all pending nodes but the first `kept`."""
+        self._pending[kept:] = _NO_NODE
+        self._num_pending = kept
+
+    def is_due(self, length: int) -> bool:
+        """Whether the latest snapshot is far from so many tokens."""
+        last = self.snapshots[-1].length if self.snapshots else 0
+        return length - last >= SNAPSHOT_TOKENS
+
+    def _keep_if_due(self, length: int) -> None:
+        if self.is_due(length):
+            self._keep(length, is_turn=False)
+
+    def _keep(self, length: int, *, is_turn: bool) -> None:
+        self.snapshots = [it for it in self.snapshots if it.length < length]
+        while len(self.snapshots) >= self._most_snapshots:
+            del self.snapshots[_least_useful(self.snapshots, length)]
+        self.snapshots.append(self._snapshot(length, is_turn=is_turn))
+
+    def _snapshot(self, length: int, *, is_turn: bool = False) -> Snapshot:
+        return Snapshot(length, [state[0].copy() for state in self._states], is_turn)
+
+
+def _length(snapshot: Snapshot) -> int:
+    return snapshot.length
+
+
+def _least_useful(snapshots: Sequence[Snapshot], length: int) -> int:
+    """Which to drop for one of `length` tokens: of those where no turn ends, but for the latest, the
+    one whose neighbours are closest; where there is none, the oldest."""
+    lengths = [0, *map(_length, snapshots), length]
+    others = [
+        number
+        for number, snapshot in enumerate(snapshots)
+        if not snapshot.is_turn and number < len(snapshots) - 1
+    ]
+    return min(others, key=lambda number: lengths[number + 2] - lengths[number], default=0)
