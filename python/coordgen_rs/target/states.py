@@ -1,13 +1,13 @@
 """States of recurrent layers: what the committed tokens have left in them, and the ways back.
 
 In: what a model's layers keep, runs, and commits. Out: arrays that the graphs read and write in
-place, and which lengths can be gone back to. What a state, an update and a pending node are stands in
-`src/ort/mod.rs`.
+place, and which lengths can be gone back to. What a state, an update and a pending node are stands
+in `src/ort/mod.rs`.
 
 A state cannot be cut as a cache can. There are three ways back: nodes of the last step that are not
 applied yet need not be; a read that was not committed is undone; and snapshots stand every so many
-tokens, and before the last tokens of a prompt. Those are a template's own, which begin the answer: the
-next prompt of a dialogue often has others there.
+tokens, and before the last tokens of a prompt. Those are a template's own, which begin the answer:
+the next prompt of a dialogue often has others there.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class States:
         num_nodes: Most rows of a step.
 
     Attributes:
-        values: By layer, what its graph reads and writes in place, by the name of its input: of each
+        values: By layer what its graph reads and writes in place, by the name of its input: of each
             operator states `(1, 2, bytes) u8` and updates `(2, bytes) u8`.
         run_values: What all of them read of a run: `reads (1,) i32`, `pending (num_nodes,) i32`.
         snapshots: Ascending by length.
@@ -220,8 +220,11 @@ def _length(snapshot: Snapshot) -> int:
 
 
 def _least_useful(snapshots: Sequence[Snapshot], length: int) -> int:
-    """Which to drop for one of `length` tokens: of those where no turn ends, but for the latest, the
-    one whose neighbours are closest; where there is none, the oldest."""
+    """Which to drop for one of `length` tokens.
+
+    Of those where no turn ends, but for the latest, the one whose neighbours are closest; where
+    there is none, the oldest.
+    """
     lengths = [0, *map(_length, snapshots), length]
     others = [
         number

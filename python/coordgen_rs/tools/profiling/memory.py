@@ -13,7 +13,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.target.blocks import GRAPHS, Blocks, GraphName
+from coordgen_rs.target.blocks import GRAPHS, GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.machine import resident_bytes
 from coordgen_rs.target.ort_session import OrtSession

@@ -27,8 +27,11 @@ class MixerTensors:
 
 @dataclass(frozen=True)
 class ShortConvolution:
-    """LFM2's: of three parts of a projection the first times the third is convolved, and multiplied
-    by the second."""
+    """LFM2's.
+
+    Of three parts of a projection the first times the third is convolved, and multiplied by the
+    second.
+    """
 
     channels: int
     taps: int

@@ -14,8 +14,8 @@ hidden size):
     for each recurrent layer i, of each of its operators: {name}_state_i (1, 2, bytes) and
     {name}_updates_i (2, bytes) uint8; for all of them reads (1,), pending (any,), int32.
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
-overwritten; and so of states and updates. Bound to the same memory as key_i, value_i they are updated in place, and nothing is
-copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
+overwritten, and so of states and updates. Bound to the same memory as the inputs they are updated
+in place, and nothing is copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
 
 Why these operators: every row's bits must be the same at every M (measured, see the tests).
 - Attention is of this package's core, and so are products, with the norm or the gate before them
@@ -39,7 +39,7 @@ from onnx import TensorProto, helper
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
-from coordgen_rs.tools.export.cpu.recurrent import RECURRENT_PATH, mixed, state_infos
+from coordgen_rs.tools.export.cpu.recurrent import mixed, state_infos
 from coordgen_rs.tools.export.graph_builder import byte_info, float_info
 from coordgen_rs.tools.export.stored import (
     StoredHead,

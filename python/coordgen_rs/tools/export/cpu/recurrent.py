@@ -1,8 +1,8 @@
 """Recurrent layers in a graph for CPU: the operators, and what each of them keeps.
 
-In: a layer's kind, and where its weights are. Out: nodes from what a row is projected to, to what is
-projected back; the sizes of states, which the manifest holds. The operators are of this package's
-core (`src/ort/mod.rs`).
+In: a layer's kind, and where its weights are. Out: nodes from what a row is projected to, to what
+is projected back; the sizes of states, which the manifest holds. The operators are of this
+package's core (`src/ort/mod.rs`).
 """
 
 from typing import Any
