@@ -97,6 +97,34 @@ _GRANITE4: dict[str, Any] = {
     "position_embedding_type": "rope",
     "shared_intermediate_size": 80,
 }
+_LFM2: dict[str, Any] = {
+    "hidden_size": 48,
+    "layer_types": ["conv", "conv", "full_attention", "conv"],
+    "block_multiple_of": 32,
+    "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+}
+_QWEN35: dict[str, Any] = {
+    "head_dim": 24,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 12,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e5,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [1, 1, 1],
+        "mrope_interleaved": True,
+    },
+}
+_GRANITE4_HYBRID: dict[str, Any] = {
+    **_GRANITE4,
+    "layer_types": ["mamba", "mamba", "attention", "mamba"],
+    "position_embedding_type": "nope",
+    "mamba_n_heads": 8,
+    "mamba_d_state": 20,
+}
 _EYES = {
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -152,6 +180,69 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Granite 4 dense, unrotated": (
         "GraniteMoeHybridForCausalLM",
         _GRANITE4 | {"position_embedding_type": None},
+    ),
+    "Granite 4 hybrid": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE4_HYBRID | {"tie_word_embeddings": True},
+    ),
+    "Granite 4 hybrid, 2 groups": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE4_HYBRID
+        | {
+            "hidden_size": 48,
+            "mamba_n_heads": 6,
+            "mamba_n_groups": 2,
+            "mamba_conv_bias": False,
+            "position_embedding_type": "rope",
+        },
+    ),
+    "Granite 4 hybrid, limited steps": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE4_HYBRID | {"time_step_limit": [0.5, 1.5], "mamba_d_conv": 3},
+    ),
+    "LFM2": ("Lfm2ForCausalLM", _LFM2),
+    "LFM2, untied": (
+        "Lfm2ForCausalLM",
+        _LFM2 | {"conv_L_cache": 4, "tie_word_embeddings": False, "block_ffn_dim_multiplier": 1.3},
+    ),
+    "LFM2 with pictures": (
+        "Lfm2VlForConditionalGeneration",
+        {
+            "text_config": _LFM2 | {"model_type": "lfm2"},
+            "vision_config": {"model_type": "siglip2_vision_model", **_EYES, "num_patches": 4},
+            "projector_hidden_size": 8,
+        },
+    ),
+    "Qwen3.5": (
+        "Qwen3_5ForCausalLM",
+        _QWEN35 | {"tie_word_embeddings": True, "linear_num_value_heads": 2},
+    ),
+    "Qwen3.5, more value heads": ("Qwen3_5ForCausalLM", _QWEN35),
+    "Qwen3.5, each second with attention": (
+        "Qwen3_5ForCausalLM",
+        _QWEN35
+        | {
+            "hidden_size": 56,
+            "full_attention_interval": 2,
+            "linear_conv_kernel_dim": 2,
+            "linear_num_key_heads": 3,
+        },
+    ),
+    "Qwen3.5 with pictures": (
+        "Qwen3_5ForConditionalGeneration",
+        {
+            "text_config": _QWEN35 | {"model_type": "qwen3_5_text", "tie_word_embeddings": True},
+            "vision_config": {
+                "hidden_size": 8,
+                "intermediate_size": 8,
+                "depth": 1,
+                "num_heads": 1,
+                "patch_size": 4,
+                "out_hidden_size": 64,
+                "num_position_embeddings": 4,
+            },
+            "tie_word_embeddings": True,
+        },
     ),
     "Phi-3-mini, window 24": ("Phi3ForCausalLM", {"num_key_value_heads": 4, "sliding_window": 24}),
     "Phi-3.5-mini": (

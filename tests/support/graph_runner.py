@@ -11,12 +11,19 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.target.kv_cache import row_bytes
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
+_MOST_NODES = 256
+"""Of a tree."""
+
 
 class GraphRunner:
-    """Feeds tokens of one sequence through a bundle, any number of rows at a time."""
+    """Feeds tokens of one sequence through a bundle, any number of rows at a time.
+
+    Recurrent layers apply the rows of a run when the next one begins.
+    """
 
     def __init__(self, bundle: Bundle) -> None:
         set_threads(None)
@@ -28,13 +35,19 @@ class GraphRunner:
         self.caches = {
             f"{kind}_{layer}": ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.uint8))
             for kind in ("key", "value")
-            for layer in range(model.num_layers)
+            for layer in bundle.manifest.attention_layers
         }
+        self.caches |= {
+            name: ort.OrtValue.ortvalue_from_numpy(content)
+            for name, content in empty_states(bundle.manifest.recurrent, _MOST_NODES).items()
+        }
+        self._pending = 0
 
     def feed(self, token_ids: Any, width: int) -> NDArray[np.float32]:
         """Appends at most `width` tokens in one run; their logits `(tokens, vocab)`."""
         logits = self.run(token_ids, range(-1, len(token_ids) - 1), width)
         self.length += len(token_ids)
+        self._pending = len(token_ids)
         return logits
 
     def feed_all(self, token_ids: Any, width: int) -> NDArray[np.float32]:
@@ -63,10 +76,15 @@ class GraphRunner:
             "lengths": np.array([self.length], np.int32),
             "span": np.array([0, n], np.int32),
         }
+        if manifest.recurrent is not None:
+            pending = range(self._pending) if self._pending else [-1]
+            common |= {"reads": np.zeros(1, np.int32), "pending": np.array(pending, np.int32)}
         for block in manifest.blocks:
-            caches = [f"{kind}_{layer}" for layer in block.layers for kind in ("key", "value")]
             session = self._session(block.graphs[width])
-            hidden = self._run(session, {"hidden": hidden, **common}, "hidden_out", caches)
+            names = [it.name for it in session.get_inputs()]
+            inputs = {"hidden": hidden, **{name: common[name] for name in names if name in common}}
+            caches = [name for name in names if name in self.caches]
+            hidden = self._run(session, inputs, "hidden_out", caches)
         session = self._session(manifest.head.graphs[width])
         return self._run(session, {"hidden": hidden}, "logits", [])[0, :n]
 
@@ -88,6 +106,17 @@ class GraphRunner:
         if name not in self._sessions:
             self._sessions[name] = cpu_session(self.bundle.file(name))
         return self._sessions[name]
+
+
+def empty_states(recurrent: RecurrentLayers | None, num_nodes: int) -> dict[str, NDArray[np.uint8]]:
+    """States before the first token, and updates of so many nodes, by the names of inputs."""
+    found = {}
+    for layer in recurrent.layers if recurrent else ():
+        for sizes in recurrent.states if recurrent else ():
+            state, updates = sizes.inputs(layer)
+            found[state] = np.zeros((1, 2, sizes.num_bytes), np.uint8)
+            found[updates] = np.zeros((2, sizes.updates_bytes(num_nodes)), np.uint8)
+    return found
 
 
 def tokens(count: int, vocab: int) -> NDArray[np.int64]:

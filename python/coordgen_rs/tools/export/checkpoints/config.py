@@ -14,6 +14,7 @@ from coordgen_rs.tools.export.checkpoints.families import family_of
 from coordgen_rs.tools.export.checkpoints.fields import (
     number,
     positive,
+    recurrent_layers,
     rotations,
     sliding_window,
     token_ids,
@@ -52,7 +53,7 @@ class ModelConfig(ModelShape):
     output_norms: bool = False
     """What attention and feed-forward give is normed before it joins the residual stream."""
     norm_offset: float = 0.0
-    """What is added to the weights of all norms."""
+    """What is added to the weights of all norms but those inside recurrent layers."""
     activation: Activation = "silu"
     """The activation of the gate."""
     is_fused: bool = False
@@ -70,8 +71,8 @@ class ModelConfig(ModelShape):
     query_scaling: QueryScaling | None = None
     """How queries grow with their position; None where they do not."""
     gated_attention: bool = False
-    """What attention gives is multiplied by the sigmoid of a gate: `q_proj` has a head's query, then
-    its gate."""
+    """What attention gives is multiplied by the sigmoid of a gate: `q_proj` has the query of each
+    head, then its gate."""
     recurrent: Recurrent | None = None
     """What `recurrent_layers` have in place of attention."""
     recurrent_layers: frozenset[int] = frozenset()
@@ -151,8 +152,15 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
     max_positions = positive(config, "max_position_embeddings")
     rms_norm_eps = number(config, "rms_norm_eps")
     window, window_layers = sliding_window(
-        config, num_layers, family.window_rule, family.has_layer_types
+        config,
+        num_layers,
+        family.window_rule,
+        family.has_layer_types,
+        has_recurrent=family.recurrent is not None,
     )
+    recurrent, without_attention = None, recurrent_layers(config, num_layers)
+    if family.recurrent is not None and without_attention:
+        recurrent = family.recurrent(config, hidden_size)
     unrotated = frozenset(unrotated_layers(config, num_layers))
     found = rotations(
         config, head_dim, by_kind=family.rotates_by_kind, rotates_part=family.rotates_part
@@ -188,11 +196,14 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         wide_qk_norm=family.norms_behind,
         input_norms=not family.norms_behind,
         output_norms=family.is_gemma or family.norms_behind,
-        norm_offset=1.0 if family.is_gemma else 0.0,
+        norm_offset=family.norm_offset,
         activation="gelu_tanh" if family.is_gemma else "silu",
         is_fused=family.is_fused,
         rope_factor=rope.factor,
         query_scaling=query_scaling,
+        gated_attention=family.gated_attention,
+        recurrent=recurrent,
+        recurrent_layers=without_attention,
         unrotated_layers=unrotated,
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",

@@ -18,10 +18,17 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     no_layer,
     number,
     pattern_layers,
-    per_layer,
-    positive,
     unrotated_layers,
 )
+from coordgen_rs.tools.export.checkpoints.hybrids import (
+    delta_net,
+    granite_hybrid_fields,
+    lfm2_fields,
+    qwen35_fields,
+    selective_state,
+    short_convolution,
+)
+from coordgen_rs.tools.export.checkpoints.recurrent import Recurrent
 
 _ACTIVATIONS = {
     False: ("hidden_act", ("silu", "swish")),
@@ -85,36 +92,6 @@ def ministral_fields(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "rope_parameters": rotation}
 
 
-def granite_hybrid_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """A config.json of Granite 4 in the words of Granite 3: only dense ones have these.
-
-    Raises:
-        UnsupportedModelError: There are experts, or recurrent layers.
-        CheckpointError: A field is malformed.
-    """
-    experts = config.get("num_local_experts", 8)
-    if experts:
-        raise UnsupportedModelError(
-            f"config.json: num_local_experts = {experts!r:.60}: mixtures of experts are not "
-            "supported"
-        )
-    layers = positive(config, "num_hidden_layers")
-    kinds = per_layer(config, "layer_types", layers) or ["mamba"] * layers
-    for layer, kind in enumerate(kinds):
-        if kind not in ("attention", "full_attention"):
-            raise UnsupportedModelError(
-                f"config.json: layer {layer} of {layers} is of the kind {kind!r:.60}: of Granite 4 "
-                "only models whose layers are all attention are supported, without recurrent ones"
-            )
-    is_rotated = int(config.get("position_embedding_type") == "rope")
-    return {
-        **config,
-        "layer_types": None,
-        "intermediate_size": config.get("shared_intermediate_size", 1024),
-        "no_rope_layers": [is_rotated] * layers,
-    }
-
-
 @dataclass(frozen=True)
 class Family:
     """What the models of a family have in common."""
@@ -147,7 +124,14 @@ class Family:
     scales_queries: bool = False
     """Queries may grow with their position."""
     is_gemma: bool = False
-    """Gemma's blocks: four norms, whose weights are 1 less than what they multiply by, and GELU."""
+    """Gemma's blocks: four norms, and GELU."""
+    norm_offset: float = 0.0
+    """What is added to the weights of all norms but those inside recurrent layers."""
+    gated_attention: bool = False
+    """What attention gives is multiplied by a gate."""
+    recurrent: Callable[[Mapping[str, Any], int], Recurrent] | None = None
+    """What layers without attention have, from a config.json and the hidden size; None for a family
+    without such layers."""
 
 
 _GRANITE = {
@@ -234,6 +218,39 @@ FAMILIES = (
         {**_GRANITE, "rms_norm_eps": 1e-6},
         granite_hybrid_fields,
         scalars=granite_scalars,
+        recurrent=selective_state,
+    ),
+    Family(
+        "lfm2",
+        "Lfm2ForCausalLM",
+        {
+            "num_key_value_heads": 8,
+            "intermediate_size": 12_288,
+            "max_position_embeddings": 128_000,
+            "norm_eps": 1e-5,
+            "block_ffn_dim_multiplier": 1.0,
+            "rope_theta": 1e6,
+        },
+        lfm2_fields,
+        qk_norm=True,
+        recurrent=short_convolution,
+    ),
+    Family(
+        "qwen3_5",
+        "Qwen3_5ForCausalLM",
+        {
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-6,
+            "partial_rotary_factor": 0.25,
+        },
+        qwen35_fields,
+        qk_norm=True,
+        rotates_part=True,
+        norm_offset=1.0,
+        gated_attention=True,
+        recurrent=delta_net,
     ),
     Family(
         "phi3",
@@ -266,6 +283,7 @@ FAMILIES = (
         scalars=gemma_scalars,
         rotates_by_kind=True,
         is_gemma=True,
+        norm_offset=1.0,
     ),
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, RECURRENT = "full_attention", "sliding_attention", "linear_attention"
 
 WindowRule = Callable[[Mapping[str, Any], int], Iterable[int]]
 """Maps a config.json and the number of layers to the layers with a window, if there is one."""
@@ -100,6 +100,28 @@ def token_ids(
     return ids
 
 
+def refused(config: Mapping[str, Any], model: str, name: str, is_refused: bool) -> None:
+    """Refuse a field whose value changes the arithmetic of a model.
+
+    Raises:
+        UnsupportedModelError: `is_refused`; the message names the field, its value and the model.
+    """
+    if is_refused:
+        raise UnsupportedModelError(
+            f"config.json: {name} = {config.get(name)!r:.60} is not supported in {model}"
+        )
+
+
+def recurrent_layers(config: Mapping[str, Any], num_layers: int) -> frozenset[int]:
+    """The layers that `layer_types` says have no attention.
+
+    Raises:
+        CheckpointError: The field is malformed.
+    """
+    kinds = per_layer(config, "layer_types", num_layers) or ()
+    return frozenset(number for number, kind in enumerate(kinds) if kind == RECURRENT)
+
+
 def no_layer(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
     """No layer, as in Llama."""
     return ()
@@ -146,7 +168,11 @@ def last_layers(config: Mapping[str, Any], num_layers: int) -> Iterable[int]:
 
 
 def sliding_window(
-    config: Mapping[str, Any], num_layers: int, rule: WindowRule, has_layer_types: bool
+    config: Mapping[str, Any],
+    num_layers: int,
+    rule: WindowRule,
+    has_layer_types: bool,
+    has_recurrent: bool = False,
 ) -> tuple[int | None, frozenset[int]]:
     """The window in tokens, and the layers that have it; None and no layers if there is none.
 
@@ -155,6 +181,7 @@ def sliding_window(
         num_layers: Layers of the model.
         rule: Tells which layers have the window, where `layer_types` does not tell.
         has_layer_types: Whether the family follows `layer_types`; others may only repeat the rule.
+        has_recurrent: Whether the family has layers without attention.
 
     Raises:
         UnsupportedModelError: A layer is of another kind, or of one that the family does not have.
@@ -170,7 +197,8 @@ def sliding_window(
     if kinds is None:
         return window, by_rule
     layers = frozenset(number for number, kind in enumerate(kinds) if kind == SLIDING)
-    is_known = all(kind in (FULL, SLIDING) for kind in kinds)
+    known = (FULL, SLIDING, RECURRENT) if has_recurrent else (FULL, SLIDING)
+    is_known = all(kind in known for kind in kinds)
     if not is_known or (layers and window is None) or (layers != by_rule and not has_layer_types):
         raise UnsupportedModelError(_not_supported(config, "layer_types"))
     return (window if layers else None), layers

@@ -18,6 +18,7 @@ from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_confi
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.checkpoints.tokenizer_file import read_tokenizer
+from coordgen_rs.tools.export.checkpoints.usual_names import usual_names
 
 _MOST_JSON_BYTES = 64 << 20
 _TEXT_PARTS = {
@@ -26,6 +27,8 @@ _TEXT_PARTS = {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",
     },
+    "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
+    "Lfm2VlForConditionalGeneration": {"lfm2": "Lfm2ForCausalLM"},
 }
 """The architecture of the language model, by that of the whole and `model_type` of the part, the
 first of which is meant where there is none."""
@@ -37,8 +40,6 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
 }
 """What names of tensors begin with, before and since transformers 5, and without the rest."""
-_GATE_UP, _DOWN = "shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"
-"""The feed-forward of Granite 4 beside its experts, and all of it where there are none."""
 
 
 def open_hugging_face(path: Path) -> Checkpoint:
@@ -135,7 +136,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(text, dict):
         raise CheckpointError(f"config.json: text_config is {text!r:.60}, expected an object")
     kind = text.get("model_type", next(iter(parts)))
-    if kind not in parts:
+    if not isinstance(kind, str) or kind not in parts:
         raise UnsupportedModelError(
             f"config.json: text_config has the model_type {kind!r:.60}, which is not supported, "
             f"only {', '.join(parts)}"
@@ -152,20 +153,5 @@ def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             if name.startswith(prefix):
                 found[alone + name.removeprefix(prefix)] = tensor
         if name.startswith("lm_head."):
-            found[name] = tensor
-    return found
-
-
-def usual_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under Llama's names, where a family has others: those of Granite 4."""
-    found = {}
-    for name, tensor in tensors.items():
-        if name.endswith(_GATE_UP):
-            prefix, half = name.removesuffix(_GATE_UP), tensor.shape[0] // 2
-            found[f"{prefix}mlp.gate_proj.weight"] = tensor.part(0, half)
-            found[f"{prefix}mlp.up_proj.weight"] = tensor.part(half, tensor.shape[0])
-        elif name.endswith(_DOWN):
-            found[f"{name.removesuffix(_DOWN)}mlp.down_proj.weight"] = tensor
-        else:
             found[name] = tensor
     return found

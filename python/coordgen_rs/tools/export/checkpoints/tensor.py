@@ -74,6 +74,15 @@ class Tensor:
             self.stored_type,
         )
 
+    def without_ones(self) -> "Tensor":
+        """The same values without dimensions of 1 behind the first."""
+        shape = (self.shape[0], *(size for size in self.shape[1:] if size != 1))
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            return self.read_rows(first, last).reshape(last - first, *shape[1:])
+
+        return replace(self, shape=shape, read_rows=read_rows)
+
     def times(self, scale: float, plus: float = 0.0) -> "Tensor":
         """Each value plus `plus`, times `scale`."""
         if (scale, plus) == (1.0, 0.0):

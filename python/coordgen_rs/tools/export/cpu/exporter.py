@@ -24,6 +24,7 @@ from coordgen_rs.bundle.manifest import (
     refuse_gone,
 )
 from coordgen_rs.bundle.panels import WeightType
+from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.export.bundle import (
     TOKENIZER_NAME,
@@ -41,6 +42,7 @@ from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.cpu.compensation import compensated_layers
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES
+from coordgen_rs.tools.export.cpu.recurrent import state_sizes
 from coordgen_rs.tools.export.stored import (
     Bits,
     StoredLinear,
@@ -246,6 +248,7 @@ class _Exporter:
             "embedding": embedding,
             "kept": self._kept(),
             "chat": chat,
+            "recurrent": self._recurrent(),
         }
         write_manifest(self._staging, config, options, slots=slots, **parts)
         self._progress("done", config.num_layers + 2)
@@ -302,6 +305,14 @@ class _Exporter:
         graphs = self._write_graph("head", head_graph(self._model, stored))
         files = HeadFiles(["head.weights"], graphs)
         return files, embedding or self._in_panels(stored.output)
+
+    def _recurrent(self) -> RecurrentLayers | None:
+        """What layers without attention keep."""
+        config = self._source.config
+        if config.recurrent is None:
+            return None
+        layers, kind = sorted(config.recurrent_layers), config.recurrent
+        return RecurrentLayers(kind.kind, layers, state_sizes(kind))
 
     def _kept(self) -> list[KeptWeights] | None:
         """What became of the checkpoint's tensors, the most frequent type first."""
