@@ -1,20 +1,22 @@
 """Random checkpoints with recurrent layers, in the form that Hugging Face directories have.
 
-They need neither PyTorch nor transformers. Sizes are small, and odd where a model may have them.
+They need neither PyTorch nor transformers. Sizes are small, and odd where a model may have them;
+the tokenizer is that of the embedded model.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from checkpoints import character_tokenizer, random_weights, save_weights
+from checkpoints import CHECKPOINTS, random_weights, save_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
 _SIZES: dict[str, Any] = {
-    "vocab_size": 128,
+    "vocab_size": 1536,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 4,
@@ -22,8 +24,8 @@ _SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
 }
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -94,8 +96,7 @@ def write_hybrid(path: Path, family: str, *, seed: int = 0, **options: Any) -> P
     config = CONFIGS[family] | options
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
-    vocab = config["vocab_size"]
-    (path / "tokenizer.json").write_text(json.dumps(character_tokenizer(vocab)))
+    shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
     weights = random_weights(_shapes(config), seed, np.float32)
     random = np.random.default_rng(seed)
     for name, values in weights.items():
