@@ -29,6 +29,8 @@ pytestmark = needs_transformers
 
 NEW_FAMILIES = [name for name in MODELS if name not in ("Llama", "Qwen2")]
 """The others are tested without transformers, too."""
+CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", "LFM2", "Qwen3.5", "Granite 4 hybrid"]
+"""Families whose layers are of different kinds."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def test_drafts_change_no_token(model_of, name, weights):
         assert [token for step in steps for token in step.token_ids] == answer, kind
 
 
-@pytest.mark.parametrize("name", ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3"])
+@pytest.mark.parametrize("name", CUT)
 def test_a_block_of_one_kind_of_layers_computes_the_same(model_of, tmp_path, name):
     _, whole = model_of(name)
     _, cut = exported_model(name, tmp_path, blocks=4)
