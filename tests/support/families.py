@@ -215,9 +215,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Qwen3.5": (
         "Qwen3_5ForCausalLM",
-        _QWEN35 | {"tie_word_embeddings": True, "linear_num_value_heads": 2},
+        _QWEN35
+        | {
+            "tie_word_embeddings": True,
+            "linear_num_value_heads": 2,
+            "linear_value_head_dim": 20,
+        },
     ),
-    "Qwen3.5, more value heads": ("Qwen3_5ForCausalLM", _QWEN35),
+    "Qwen3.5, more value heads": (
+        "Qwen3_5ForCausalLM",
+        _QWEN35 | {"linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    ),
     "Qwen3.5, each second with attention": (
         "Qwen3_5ForCausalLM",
         _QWEN35
@@ -351,6 +359,13 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
     "Granite 3, untied": {},
     "Granite 4 dense": {},
     "Granite 4 dense, unrotated": {},
+    "Granite 4 hybrid": {},
+    "Granite 4 hybrid, 2 groups": {},
+    "LFM2": {},
+    "LFM2, untied": {},
+    "Qwen3.5": {},
+    "Qwen3.5, more value heads": {},
+    "Qwen3.5, each second with attention": {},
     "Phi-3-mini, window 24": {},
     "Phi-3.5-mini": _PHI_METADATA,
     "Phi-4-mini": _PHI_METADATA,
