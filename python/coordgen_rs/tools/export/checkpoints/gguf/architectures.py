@@ -21,8 +21,8 @@ class Architecture:
     """Names of a layer's tensors that differ from `_LAYER`, or come on top."""
     whole_names: dict[str, str] = field(default_factory=dict)
     """Names of a layer's tensors that have no `.weight` behind them, or not in both."""
-    model_names: dict[str, str] = field(default_factory=dict)
-    """Names of tensors outside layers, instead of those in `_MODEL`."""
+    output_norm: str = "output_norm"
+    """What the last norm is called."""
     has_input_norms: bool = True
     """Attention and feed-forward read normed rows."""
     has_recurrent: bool = False
@@ -31,7 +31,6 @@ class Architecture:
 
 _MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
 _LAYER = {
@@ -89,7 +88,7 @@ _ARCHITECTURES = {
     "lfm2": Architecture(
         "Lfm2ForCausalLM",
         layer_names=_HEAD_NORMS | _SHORT_CONVOLUTION,
-        model_names={"token_embd_norm.weight": "model.norm.weight"},
+        output_norm="token_embd_norm",
         has_recurrent=True,
     ),
     "qwen35": Architecture(
@@ -124,8 +123,9 @@ def architecture_named(name: str) -> Architecture:
 
 def hugging_face_names(architecture: Architecture, num_layers: int) -> dict[str, str]:
     """The Hugging Face name of every tensor that such a model may have, by its name in GGUF."""
-    names = _MODEL | architecture.model_names
-    parts = _LAYER | architecture.layer_names
+    names = _MODEL | {f"{architecture.output_norm}.weight": "model.norm.weight"}
+    own = architecture.layer_names
+    parts = {part: name for part, name in _LAYER.items() if name not in own.values()} | own
     if not architecture.has_input_norms:
         parts = {part: name for part, name in parts.items() if part not in _INPUT_NORMS}
     for number in range(num_layers):
