@@ -7,7 +7,7 @@ from answers import tokens_of
 from coordgen_rs import DraftModel, Sampling, Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.tools.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
-from scripted import ScriptedDrafter, chain
+from scripted import SCRIPTS, ScriptedDrafter, chain, right_to_the_full_width
 
 WEIGHTS = ("fp32", "int8", "int4")
 STORIES = (
@@ -198,50 +198,6 @@ def test_empty_prompt_gives_the_published_story(session_of):
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the "
         "park. One day, she saw a big, red ball"
     )
-
-
-def wrong(answer, given):
-    return chain([(token + 1) % 100 for token in answer[given : given + 7]])
-
-
-def empty(answer, given):
-    return chain([])
-
-
-def right_to_the_full_width(answer, given):
-    return chain((answer[given:] + answer)[:31])
-
-
-def longer_than_the_step(answer, given):
-    return chain((answer[given:] + answer)[:100])
-
-
-def side_branch(answer, given):
-    """A wrong first path, then the right tokens as the root's second branch."""
-    coming = answer[given : given + 6]
-    if not coming:
-        return chain([])
-    tokens = [(coming[0] + 1) % 100, *coming]
-    return tokens, [0, 0, *range(2, len(tokens))]
-
-
-def half_right(answer, given):
-    """Two right tokens, then a fork of which only the second way is right."""
-    coming = answer[given : given + 5]
-    if len(coming) < 3:
-        return chain(coming)
-    tokens = [*coming[:2], (coming[2] + 1) % 100, *coming[2:]]
-    return tokens, [0, 1, 2, 2, *range(4, len(tokens))]
-
-
-SCRIPTS = (
-    wrong,
-    empty,
-    right_to_the_full_width,
-    longer_than_the_step,
-    side_branch,
-    half_right,
-)
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

@@ -40,3 +40,51 @@ class ScriptedDrafter(WrappedDrafter):
 def chain(tokens: list[int]) -> Tree:
     """A tree of one branch."""
     return tokens, list(range(len(tokens)))
+
+
+def wrong(answer: list[int], given: int) -> Tree:
+    """Tokens that the answer does not have there."""
+    return chain([(token + 1) % 100 for token in answer[given : given + 7]])
+
+
+def empty(answer: list[int], given: int) -> Tree:
+    """Nothing."""
+    return chain([])
+
+
+def right_to_the_full_width(answer: list[int], given: int) -> Tree:
+    """As much of the answer as a step verifies."""
+    return chain((answer[given:] + answer)[:31])
+
+
+def longer_than_the_step(answer: list[int], given: int) -> Tree:
+    """More of it."""
+    return chain((answer[given:] + answer)[:100])
+
+
+def side_branch(answer: list[int], given: int) -> Tree:
+    """A wrong first path, then the right tokens as the root's second branch."""
+    coming = answer[given : given + 6]
+    if not coming:
+        return chain([])
+    tokens = [(coming[0] + 1) % 100, *coming]
+    return tokens, [0, 0, *range(2, len(tokens))]
+
+
+def half_right(answer: list[int], given: int) -> Tree:
+    """Two right tokens, then a fork of which only the second way is right."""
+    coming = answer[given : given + 5]
+    if len(coming) < 3:
+        return chain(coming)
+    tokens = [*coming[:2], (coming[2] + 1) % 100, *coming[2:]]
+    return tokens, [0, 1, 2, 2, *range(4, len(tokens))]
+
+
+SCRIPTS = (
+    wrong,
+    empty,
+    right_to_the_full_width,
+    longer_than_the_step,
+    side_branch,
+    half_right,
+)

@@ -45,5 +45,5 @@ class HybridCache(KvCache):
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last run, in path order."""
+        self.states.commit(rows, self.length)  # first: what is not committed is not applied
         super().commit(rows)
-        self.states.commit(rows, self.length)

@@ -312,8 +312,8 @@ class OrtSession:
             SessionClosedError: The session was closed.
         """
         with self._open_device():
+            self._written = self._step_at = self.length  # until all of it is
             self.forward.run_step(inputs, self.switcher, self.gap_work)
-            self._step_at = self.length
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.head.step(inputs.rows)

@@ -86,7 +86,7 @@ class States:
         self._counts = [state[:, :_COUNT].view(np.int64)[:, 0] for state in self._states]
         self._reads = np.zeros(1, np.int32)
         self._pending = np.full(num_nodes, _NO_NODE, np.int32)
-        self._num_pending = 0
+        self._num_pending = self._run_at = 0
         self.run_values = {"reads": from_numpy(self._reads), "pending": from_numpy(self._pending)}
         self.snapshots: list[Snapshot] = []
         self._most_snapshots = max(2, SNAPSHOT_BYTES // recurrent.state_bytes)
@@ -107,7 +107,7 @@ class States:
         if length == 0 and any(count[0] for count in self._counts):
             self._restore(None)
         self.undo(length)
-        self._reads[0] = reads
+        self._reads[0], self._run_at = reads, length
 
     def after_run(self, length: int) -> None:
         """All layers have run: what was pending is applied."""
@@ -116,18 +116,19 @@ class States:
             self._keep_if_due(length)
 
     def commit(self, rows: NDArray[np.uint32], length: int) -> None:
-        """Commit rows of the last run, which are behind those that were before.
+        """Commit rows of the last run behind `length` committed tokens.
 
         Args:
             rows: As counted from the first that is not committed, `(tokens,) u32`.
-            length: Committed tokens with these.
+            length: Without these.
         """
         if self._reads[0]:
-            self._keep_if_due(length)
+            self._keep_if_due(length + len(rows))
             return
-        first, last = self._num_pending, self._num_pending + len(rows)
-        self._pending[first:last] = rows.astype(np.int32) + first
-        self._num_pending = last
+        first = length - self._run_at
+        self._forget_pending(first)
+        self._pending[first : first + len(rows)] = rows.astype(np.int32) + first
+        self._num_pending = first + len(rows)
 
     def undo(self, length: int) -> None:
         """Take back a read that was not committed, or that failed half-way."""

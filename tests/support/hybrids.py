@@ -1,0 +1,213 @@
+"""Random checkpoints with recurrent layers, in the form that Hugging Face directories have.
+
+They need neither PyTorch nor transformers. Sizes are small, and odd where a model may have them;
+the tokenizer is that of the embedded model.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from checkpoints import CHECKPOINTS, random_weights, save_weights
+
+Shapes = dict[str, tuple[int, ...]]
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 1536,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "lfm2": {
+        **_SIZES,
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        "layer_types": ["conv", "conv", "full_attention", "conv"],
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "block_auto_adjust_ff_dim": False,
+        "norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "qwen3_5": {
+        **_SIZES,
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "head_dim": 24,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 24,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "attn_output_gate": True,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 0.25,
+            "mrope_interleaved": True,
+            "mrope_section": [1, 1, 1],
+        },
+    },
+    "granitemoehybrid": {
+        **_SIZES,
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "model_type": "granitemoehybrid",
+        "layer_types": ["mamba", "attention", "mamba", "mamba"],
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "shared_intermediate_size": 80,
+        "position_embedding_type": "nope",
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_chunk_size": 256,
+        "mamba_conv_bias": True,
+        "mamba_proj_bias": False,
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.0625,
+        "residual_multiplier": 0.22,
+        "logits_scaling": 3.0,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+    },
+}
+"""By the family's name."""
+
+
+def write_hybrid(path: Path, family: str, *, seed: int = 0, **options: Any) -> Path:
+    """Write a checkpoint of a family into a new directory `path` and return it."""
+    config = CONFIGS[family] | options
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
+    weights = random_weights(_shapes(config), seed, np.float32)
+    random = np.random.default_rng(seed)
+    for name, values in weights.items():
+        if name.endswith("A_log"):
+            weights[name] = np.log(random.uniform(0.05, 2, values.shape)).astype(np.float32)
+        elif family == "qwen3_5" and "norm" in name and ".linear_attn." not in name:
+            weights[name] = values - 1  # one is added to these
+    save_weights(path, weights)
+    return path
+
+
+def _shapes(config: dict[str, Any]) -> Shapes:
+    """Name to shape of all weights."""
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
+    model_norm = "embedding_norm" if config["model_type"] == "lfm2" else "norm"
+    shapes: Shapes = {
+        "model.embed_tokens.weight": (vocab, hidden),
+        f"model.{model_norm}.weight": (hidden,),
+    }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (vocab, hidden)
+    layer_of = {"lfm2": _lfm2, "qwen3_5_text": _qwen, "granitemoehybrid": _granite}
+    for number, kind in enumerate(config["layer_types"]):
+        parts = layer_of[config["model_type"]](config, kind)
+        shapes |= {f"model.layers.{number}.{part}": shape for part, shape in parts.items()}
+    return shapes
+
+
+def _attention(config: dict[str, Any], *, out: str, gates: int = 1) -> Shapes:
+    hidden = config["hidden_size"]
+    size = config.get("head_dim", hidden // config["num_attention_heads"])
+    query, key = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+    return {
+        "self_attn.q_proj.weight": (gates * query, hidden),
+        "self_attn.k_proj.weight": (key, hidden),
+        "self_attn.v_proj.weight": (key, hidden),
+        f"self_attn.{out}.weight": (hidden, query),
+    }
+
+
+def _lfm2(config: dict[str, Any], kind: str) -> Shapes:
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
+    size = hidden // config["num_attention_heads"]
+    shapes: Shapes = {
+        "operator_norm.weight": (hidden,),
+        "ffn_norm.weight": (hidden,),
+        "feed_forward.w1.weight": (ffn, hidden),
+        "feed_forward.w3.weight": (ffn, hidden),
+        "feed_forward.w2.weight": (hidden, ffn),
+    }
+    if kind == "conv":
+        taps = config["conv_L_cache"]
+        return shapes | {
+            "conv.in_proj.weight": (3 * hidden, hidden),
+            "conv.conv.weight": (hidden, 1, taps),
+            "conv.out_proj.weight": (hidden, hidden),
+        }
+    norms: Shapes = {f"self_attn.{name}_layernorm.weight": (size,) for name in ("q", "k")}
+    return shapes | norms | _attention(config, out="out_proj")
+
+
+def _qwen(config: dict[str, Any], kind: str) -> Shapes:
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
+    shapes: Shapes = {
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (ffn, hidden),
+        "mlp.up_proj.weight": (ffn, hidden),
+        "mlp.down_proj.weight": (hidden, ffn),
+    }
+    if kind == "full_attention":
+        size = config["head_dim"]
+        norms: Shapes = {f"self_attn.{name}_norm.weight": (size,) for name in ("q", "k")}
+        return shapes | norms | _attention(config, out="o_proj", gates=2)
+    heads, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    width = heads * value_dim
+    channels = 2 * keys + width
+    return shapes | {
+        "linear_attn.in_proj_qkv.weight": (channels, hidden),
+        "linear_attn.in_proj_z.weight": (width, hidden),
+        "linear_attn.in_proj_b.weight": (heads, hidden),
+        "linear_attn.in_proj_a.weight": (heads, hidden),
+        "linear_attn.conv1d.weight": (channels, 1, config["linear_conv_kernel_dim"]),
+        "linear_attn.dt_bias": (heads,),
+        "linear_attn.A_log": (heads,),
+        "linear_attn.norm.weight": (value_dim,),
+        "linear_attn.out_proj.weight": (hidden, width),
+    }
+
+
+def _granite(config: dict[str, Any], kind: str) -> Shapes:
+    hidden, ffn = config["hidden_size"], config["shared_intermediate_size"]
+    shapes: Shapes = {
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "shared_mlp.input_linear.weight": (2 * ffn, hidden),
+        "shared_mlp.output_linear.weight": (hidden, ffn),
+    }
+    if kind == "attention":
+        return shapes | _attention(config, out="o_proj")
+    heads = config["mamba_n_heads"]
+    width = heads * config["mamba_d_head"]
+    channels = width + 2 * config["mamba_n_groups"] * config["mamba_d_state"]
+    return shapes | {
+        "mamba.in_proj.weight": (width + channels + heads, hidden),
+        "mamba.conv1d.weight": (channels, 1, config["mamba_d_conv"]),
+        "mamba.conv1d.bias": (channels,),
+        "mamba.dt_bias": (heads,),
+        "mamba.A_log": (heads,),
+        "mamba.D": (heads,),
+        "mamba.norm.weight": (width,),
+        "mamba.out_proj.weight": (hidden, width),
+    }

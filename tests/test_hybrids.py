@@ -1,0 +1,289 @@
+"""Models with recurrent layers: drafts change nothing, and every way back leads to the same states.
+
+A state cannot be cut as a cache can, so whatever was drafted, committed, rewound, cancelled or
+failed before, the next answer must be that of a session which has done nothing else.
+"""
+
+import numpy as np
+import pytest
+
+from answers import tokens_of
+from coordgen_rs import (
+    Model,
+    OrtSession,
+    PrefixPool,
+    Regex,
+    Sampling,
+    Stats,
+    Tokenizer,
+    Vocabulary,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
+from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.target.states import SNAPSHOT_TOKENS
+from coordgen_rs.tools.check import SideBranchDrafter
+from coordgen_rs.tools.export import export_checkpoint
+from hybrids import CONFIGS, write_hybrid
+from scripted import SCRIPTS, ScriptedDrafter
+
+ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")
+DRAFTS = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES)
+MOST_READ_AGAIN = 64
+WEIGHTS = ("fp32", "int8")
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("hybrids"), {}
+
+    def bundle(family, weights="fp32"):
+        if (family, weights) not in made:
+            source = folder / family
+            if not source.exists():
+                write_hybrid(source, family, seed=3)
+            made[family, weights] = folder / f"{family}-{weights}"
+            export_checkpoint(
+                source, made[family, weights], weights=weights, blocks=2, context=1024
+            )
+        return made[family, weights]
+
+    return bundle
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def session(bundles, family):
+    return open_session(bundles(family))
+
+
+def prompt_of(seed, length=90):
+    """Text that repeats parts of itself, so that lookups find some."""
+    random = np.random.default_rng(seed)
+    part = random.integers(3, 128, length // 3)
+    return np.concatenate([part, random.integers(3, 128, length // 3), part]).astype(np.uint32)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+def test_drafts_change_nothing(bundles, family, weights, commit):
+    session = open_session(bundles(family, weights))
+    assert session.exact_commits == ("canonical", "compact")
+    assert session.is_exact_after_prefill
+    assert session.is_exact_at_any_rows
+    options = {"max_new_tokens": 60, "ignore_eos": True}
+    for seed in range(4):
+        prompt = prompt_of(seed)
+        answer = tokens_of(plain(session, prompt, **options))
+        for draft in DRAFTS:
+            drafter = make_drafter(session, draft, commit)
+            assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == answer
+        text = np.array([prompt[-1], *answer], np.uint32)
+        beside = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
+        assert tokens_of(generate(session, prompt, drafter=beside, **options)) == answer
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_adversarial_drafts_change_nothing(session, script, commit):
+    for seed in range(3):
+        prompt = prompt_of(seed, 40)
+        answer = tokens_of(plain(session, prompt, max_new_tokens=50))
+        for limit in (1, 2, len(answer) // 2 or 1, 50):
+            drafter = ScriptedDrafter(
+                make_drafter(session, "auto", commit),
+                lambda given, answer=answer: script(answer, given),
+            )
+            got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
+            assert got == answer[:limit]
+
+
+def test_sampled_answers_and_those_under_a_grammar_are_the_same(session):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    vocabulary = Vocabulary(Tokenizer.of(session.bundle), session.vocab_size, session.end_token_ids)
+    grammar = vocabulary.matcher(Regex("([a-f]{3} [0-9]{2};){1,6}"))
+    for seed in range(3):
+        options = {"sampling": Sampling(0.9, top_p=0.95, seed=seed), "max_new_tokens": 40}
+        prompt = prompt_of(seed)
+        for ruled in ({}, {"grammar": grammar}):
+            expected = tokens_of(plain(session, prompt, **options, **ruled))
+            for draft in ("auto", ALL_SOURCES):
+                drafter = make_drafter(session, draft)
+                got = generate(session, prompt, drafter=drafter, **options, **ruled)
+                assert tokens_of(got) == expected
+                assert len(expected) > 1
+
+
+def test_blocks_that_are_streamed_say_the_same(bundles, family):
+    prompt = prompt_of(5, 300)
+    expected = tokens_of(plain(open_session(bundles(family)), prompt, max_new_tokens=30))
+    size = max(path.stat().st_size for path in bundles(family).glob("block_*.weights"))
+    for options in ({"memory_budget": int(1.5 * size)}, {"switch": "just_in_time"}):
+        streamed = open_session(bundles(family), **options)
+        for _ in range(2):
+            got = tokens_of(generate(streamed, prompt, max_new_tokens=30))
+            assert got == expected
+
+
+def fresh_logits(session, tokens):
+    """Logits behind all of the tokens, of a session that forgets all it held before."""
+    session.forget()
+    return logits_behind(session, tokens)
+
+
+def logits_behind(session, tokens):
+    session.prefill(tokens[session.length : -1])
+    inputs = session.step_inputs[0]
+    inputs.fill_chain(tokens[-1:], session.length)
+    return session.step(inputs)[0].copy()
+
+
+class Failing:
+    """Makes the nth run of a block from now on fail."""
+
+    def __init__(self, session, monkeypatch):
+        self._run, self._left = session.blocks.run, None
+        monkeypatch.setattr(session.blocks, "run", self._counted)
+
+    def within(self, runs):
+        self._left = runs
+
+    def _counted(self, *arguments):
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                self._left = None
+                raise OSError("gone")
+        self._run(*arguments)
+
+
+def test_random_rewinds_cancels_and_failures_leave_what_a_fresh_session_has(
+    bundles, family, session, monkeypatch
+):
+    other = open_session(bundles(family))
+    pool, random = PrefixPool(8 << 20), np.random.default_rng(7)
+    failing = Failing(session, monkeypatch)
+    drafters = [make_drafter(session, draft) for draft in ("auto", "sam", ALL_SOURCES)]
+    prompts = [prompt_of(seed, 120) for seed in range(4)]
+    saved, failures = None, 0
+    for _ in range(200):
+        what = random.integers(6)
+        held = session.reusable_ids
+        try:
+            if what in (0, 1):  # a request, given up half-way, or one of whose runs fails
+                prompt = prompts[random.integers(len(prompts))][: random.integers(2, 121)]
+                drafter = drafters[random.integers(len(drafters))]
+                steps = generate(
+                    session, prompt, drafter=drafter, reuse_prefix=True, prefixes=pool,
+                    max_new_tokens=int(random.integers(1, 40)), ignore_eos=True,
+                )  # fmt: skip
+                if what == 1:
+                    failing.within(int(random.integers(40)))
+                for _ in range(random.integers(1, 20)):
+                    next(steps, None)
+                steps.close()
+            elif what == 2:
+                session.rewind(int(random.integers(session.length + 1)))
+            elif what == 3:  # a prompt that is read in parts, and given up between them
+                tokens = random.integers(3, 128, random.integers(1, 400)).astype(np.uint32)
+                tokens = tokens[: session.capacity - session.length - 60]
+                failing.within(int(random.integers(1, 8)))
+                session.prefill(tokens)
+            elif what == 4:
+                saved = session.saved_prefix()
+            elif saved is not None:
+                session.restore_prefix(saved, int(random.integers(len(saved.token_ids) + 1)))
+        except OSError:
+            failures += 1
+        failing.within(1 << 30)
+        if what == 2:
+            assert session.reusable_ids.tolist() == held[: session.length].tolist()
+        tokens = np.append(session.reusable_ids, random.integers(3, 128)).astype(np.uint32)
+        tokens = tokens[: session.capacity - 40]
+        if len(tokens) <= session.length:
+            session.rewind(len(tokens) - 1)
+        np.testing.assert_array_equal(logits_behind(session, tokens), fresh_logits(other, tokens))
+    assert failures > 20
+
+
+def test_an_interrupted_way_back_is_mended_by_the_next(session, monkeypatch):
+    states, tokens = session.cache.states, prompt_of(1, 300)
+    expected = fresh_logits(session, tokens[:200])
+    session.forget()
+    session.prefill(tokens)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(states, "_forget_pending", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.rewind(199)
+    np.testing.assert_array_equal(logits_behind(session, tokens[:200]), expected)
+
+
+def test_snapshots_stay_within_their_budget_and_keep_where_turns_end(session, monkeypatch):
+    states = session.cache.states
+    monkeypatch.setattr(states, "_most_snapshots", 6)
+    session.forget()
+    for turn in range(3):
+        session.prefill(prompt_of(turn, 90))
+        for token in prompt_of(turn, 60):
+            inputs = session.step_inputs[0]
+            inputs.fill_chain(np.array([token], np.uint32), session.length)
+            session.step(inputs)
+            session.commit(np.zeros(1, np.uint32))
+        assert len(states.snapshots) <= 6
+        assert session.length - states.snapshots[-1].length <= SNAPSHOT_TOKENS
+    assert [it.length for it in states.snapshots if it.is_turn] == [74, 224, 374]
+    assert states.nbytes > 3 * states.snapshots[0].nbytes
+
+
+@pytest.mark.parametrize("is_stripped", [False, True])
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_dialogue_reads_little_again(session, is_stripped, drafts):
+    """Ten turns; where thinking is stripped, a prompt leaves the one before at its answer."""
+    random = np.random.default_rng(2)
+    drafter = make_drafter(session, "auto")
+    header = np.array([9, 10, 11, 12], np.uint32)
+    history, again = prompt_of(0, 240), []
+    for _ in range(10):
+        question = random.integers(3, 128, random.integers(5, 60)).astype(np.uint32)
+        prompt, stats = np.concatenate([history, question, header]), Stats()
+        options = {"max_new_tokens": 20, "ignore_eos": True, "stats": stats, "reuse_prefix": True}
+        if drafts:
+            answer = tokens_of(generate(session, prompt, drafter=drafter, **options))
+        else:
+            answer = tokens_of(plain(session, prompt, **options))
+        again.append(stats.read_again_tokens)
+        kept = answer[12:] if is_stripped else answer
+        history = np.concatenate([prompt[: -2 if is_stripped else None], kept]).astype(np.uint32)
+        assert stats.reused_tokens + stats.read_again_tokens <= len(prompt)
+    assert again[0] == 0 or again[0] <= MOST_READ_AGAIN
+    assert max(again[1:]) <= MOST_READ_AGAIN
+    assert f"{again[-1]:,} read again" in str(stats) or again[-1] == 0
+
+
+def test_models_open_and_answer_in_turns(bundles, family):
+    with Model.open(bundles(family), prefix_memory=64 << 20) as model:
+        prompts = [Tokenizer.of(model._session.bundle).decode(prompt_of(n, 150)) for n in (1, 2)]
+        expected = [model.generate(prompt, max_new_tokens=12).text for prompt in prompts]
+        again = [model.generate(prompt, max_new_tokens=12) for prompt in prompts * 2]
+        assert [answer.text for answer in again] == expected * 2
+        assert min(answer.stats.reused_tokens for answer in again) > 0
+        other = model.generate(prompts[0], max_new_tokens=12, namespace="other")
+        assert (other.text, other.stats.reused_tokens) == (expected[0], 0)
+
+
+def test_a_graph_that_lacks_a_state_is_refused(bundles, family, tmp_path):
+    bundle = open_session(bundles(family)).bundle
+    wrong = bundle.manifest.recurrent.states[0]
+    object.__setattr__(wrong, "numbers", wrong.numbers + 16)
+    with pytest.raises(Exception, match=r"does not fit its manifest: .*state"):
+        OrtSession(CpuDevice(bundle))
