@@ -286,6 +286,14 @@ class DraftMethod:
         """Whether its draft model runs only where that pays, which the papers do not ask."""
 
     @property
+    def takes_mtp(self) -> bool:
+        """Whether the target's own head for further tokens (MTP) drafts where no model does."""
+
+    @property
+    def most_drafted(self) -> int | None:
+        """Most tokens that its draft model drafts a step; None for as many as a step verifies."""
+
+    @property
     def in_gaps(self) -> bool:
         """Whether its draft model keeps drafting while the target waits for its blocks."""
 
@@ -1711,7 +1719,7 @@ class ModelDraft:
 
     Args:
         step_inputs: One for each step that the draft model's session can run, narrowest first.
-        vocab_size: Number of columns of the logits.
+        vocab_size: Number of ids in the vocabulary.
         end_token_ids: Tokens after which nothing follows.
         costs: What each of the steps costs, as in `Drafter`; None where that is no matter.
         least_that_pays: Share of a step of the target that a step of the draft model costs: a
@@ -1722,9 +1730,11 @@ class ModelDraft:
         stop: When it is enough: "tree-confidence", when the surest branch is below alpha (EdgeLLM,
             Eq. 3); "fixed", the same with the first alpha; "next-token", when the surest token
             that could be read next is below alpha.
+        num_scored: Number of columns of the logits, where the model scores the first ids alone.
 
     Raises:
-        OptionError: `least_that_pays` is not 0 to 1, costs are unusable, or a name is unknown.
+        OptionError: `least_that_pays` is not 0 to 1, costs are unusable, a name is unknown, or
+            `num_scored` is not 1 to `vocab_size`.
     """
 
     def __new__(
@@ -1737,6 +1747,7 @@ class ModelDraft:
         least_that_pays: float = 0.0,
         growth: str = "surest",
         stop: str = "next-token",
+        num_scored: int | None = None,
     ) -> ModelDraft: ...
     def take_realignment(self) -> tuple[int, NDArray[np.uint32]] | None:
         """What the session must do with its cache first, once; None where it is as it should be.
@@ -1774,7 +1785,7 @@ class ModelDraft:
         """
 
     def read(self, logits: NDArray[np.float32], row: int) -> None:
-        """Take in the logits of the step, `(rows, vocab_size) f32`, of which `row` was the last.
+        """Take in the logits of the step, `(rows, num_scored) f32`, of which `row` was the last.
 
         Raises:
             ShapeError: The logits have another dtype or shape.

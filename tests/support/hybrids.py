@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from checkpoints import CHECKPOINTS, random_weights, save_weights
 
@@ -91,9 +92,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
 """By the family's name."""
 
 
-def write_hybrid(path: Path, family: str, *, seed: int = 0, **options: Any) -> Path:
-    """Write a checkpoint of a family into a new directory `path` and return it."""
+def write_hybrid(
+    path: Path, family: str, *, seed: int = 0, mtp: str | None = None, **options: Any
+) -> Path:
+    """Write a checkpoint of a family into a new directory `path` and return it.
+
+    With `mtp`, Qwen3.5's comes with a head for further tokens: "random", or one that is "fitted" to
+    a target whose layers hardly change what a token's embedding says of the next one.
+    """
     config = CONFIGS[family] | options
+    if mtp is not None:
+        config |= {"mtp_num_hidden_layers": 1, "tie_word_embeddings": False}
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
     shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
@@ -104,8 +113,24 @@ def write_hybrid(path: Path, family: str, *, seed: int = 0, **options: Any) -> P
             weights[name] = np.log(random.uniform(0.05, 2, values.shape)).astype(np.float32)
         elif family == "qwen3_5" and "norm" in name and ".linear_attn." not in name:
             weights[name] = values - 1  # one is added to these
+        elif mtp == "fitted" and name.endswith(_BACK):
+            weights[name] = values * np.float32(0 if name.startswith("mtp.") else 0.004)
+    if mtp == "fitted":
+        _fit_head(weights)
     save_weights(path, weights)
     return path
+
+
+_BACK = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
+
+
+def _fit_head(weights: dict[str, NDArray[Any]]) -> None:
+    """Let the head say of a token what the output layer says of its embedding."""
+    joined = weights["mtp.fc.weight"]
+    joined[:] = np.eye(*joined.shape, dtype=np.float32)
+    weights["mtp.pre_fc_norm_embedding.weight"][:] = 0
+    weights["mtp.norm.weight"][:] = weights["model.norm.weight"]
+    weights["lm_head.weight"] *= np.float32(4)  # so that some tokens are likely
 
 
 def _shapes(config: dict[str, Any]) -> Shapes:
@@ -122,6 +147,12 @@ def _shapes(config: dict[str, Any]) -> Shapes:
     for number, kind in enumerate(config["layer_types"]):
         parts = layer_of[config["model_type"]](config, kind)
         shapes |= {f"model.layers.{number}.{part}": shape for part, shape in parts.items()}
+    if config.get("mtp_num_hidden_layers"):
+        parts = _qwen(config, "full_attention")
+        shapes |= {f"mtp.layers.0.{part}": shape for part, shape in parts.items()}
+        shapes["mtp.fc.weight"] = (hidden, 2 * hidden)
+        norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+        shapes |= {f"mtp.{norm}.weight": (hidden,) for norm in norms}
     return shapes
 
 

@@ -98,6 +98,21 @@ class HeadFiles:
 
 
 @dataclass(frozen=True)
+class MtpFiles:
+    """A head for further tokens that came with the checkpoint (MTP): graphs for any width.
+
+    Inputs and outputs are named in `tools/export/cpu/mtp.py`.
+    """
+
+    weights: list[str]
+    """Its own; the output layer is that of the head."""
+    graph: str
+    head: str
+    num_scored: int
+    """It knows the first tokens of the vocabulary alone."""
+
+
+@dataclass(frozen=True)
 class PanelPlace:
     """Where an embedding's panels begin in their file, and what their weights are multiplied by."""
 
@@ -256,6 +271,8 @@ class Manifest:
     """One entry per type of tensor if the weights are those of the checkpoint, else None."""
     chat: ChatFiles | None = None
     """None for a model without a chat template, and for bundles of earlier versions."""
+    mtp: MtpFiles | None = None
+    """None for a model without a head for further tokens."""
     recurrent: RecurrentLayers | None = None
     """None for a model whose layers all have attention."""
 
@@ -449,6 +466,9 @@ def _check_files(manifest: Manifest) -> None:
     used += manifest.head.graphs.values()
     for block in manifest.blocks:
         used += [block.weights, *block.graphs.values()]
+    if (mtp := manifest.mtp) is not None:
+        used += [*mtp.weights, mtp.graph, mtp.head]
+        _check_range("mtp.num_scored", mtp.num_scored, 1, manifest.model.vocab_size)
     if manifest.chat is not None:
         used += manifest.chat.templates.values()
     for name in used:

@@ -16,6 +16,7 @@ from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, arguments
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.target.kv_cache import KV_FORMS, KvCache
+from coordgen_rs.target.mtp import MtpSession
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -62,7 +63,20 @@ class DraftModel:
             least_that_pays=least_that_pays,
             growth=growth,
             stop=stop,
+            num_scored=session.num_scored if isinstance(session, MtpSession) else None,
         )
+
+    @classmethod
+    def mtp_of(cls, target: Session) -> Self | None:
+        """The target's own head for further tokens (MTP); None where it has none.
+
+        Raises:
+            BundleError: It cannot be loaded.
+        """
+        if not isinstance(target, OrtSession) or target.bundle.manifest.mtp is None:
+            return None
+        session = MtpSession(target)
+        return cls(session, least_that_pays=_least_that_pays(session, target))
 
     @classmethod
     def open(cls, path: Path | str, target: OrtSession) -> Self:
@@ -83,10 +97,7 @@ class DraftModel:
         form = cache.form if isinstance(cache, KvCache) else KV_FORMS[0]
         session = open_session(path, threads=target.threads, kv_cache=form)
         _check_same_tokens(session, target)
-        least = least_that_pays(
-            session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
-        )
-        return cls(session, least_that_pays=least)
+        return cls(session, least_that_pays=_least_that_pays(session, target))
 
     def close(self) -> None:
         """Release what the draft model holds."""
@@ -220,6 +231,12 @@ class ModelDrafter(WrappedDrafter):
         drafted = drafts and self.model.step(2 * self._max_tokens, provisional=True)
         self.num_provisional += drafted
         return drafted
+
+
+def _least_that_pays(session: Session, target: OrtSession) -> float:
+    return least_that_pays(
+        session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
+    )
 
 
 def _check_same_tokens(session: OrtSession, target: OrtSession) -> None:

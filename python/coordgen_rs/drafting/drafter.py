@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import (
     Accepted,
     Drafter,
+    DraftMethod,
     DynamicTree,
     LookupTable,
     PhraseTable,
@@ -111,7 +112,8 @@ def make_drafter(
         history: Finished requests that are also drafted from.
         lookup_table: The table that the source "lookup-table" reads and updates, see `coordgen
             warm-up`; a new one by default.
-        draft_model: A smaller model that also drafts; `draft` "edgellm" needs it.
+        draft_model: A smaller model that also drafts; `draft` "edgellm" needs it. Without one,
+            "auto", "blend" and "mtp" take the target's own head for further tokens, if it has one.
         earlier_requests: Whether a method may also draft from earlier requests of this drafter, of
             which the last half million tokens are kept in memory. None is yes without a history,
             which keeps them, and those of other namespaces apart.
@@ -129,11 +131,14 @@ def make_drafter(
     arguments.having("draft_model", draft_model, "shaped", "DraftModel")
     arguments.of_type("lookup_table", lookup_table, LookupTable)
     costs = None if free_rows else session.step_costs
-    in_gaps = weighs = True
+    in_gaps, weighs, most = True, True, session.step_inputs[-1].rows - 1
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
         method = draft_method(arguments.text("draft", draft))
         in_gaps, weighs, tree = method.in_gaps, method.weighs_model, method.tree
+        most = min(most, method.most_drafted or most)
+        if draft_model is None and method.takes_mtp:
+            draft_model = _mtp_of(session, method)
         sources = method.sources(
             free_rows=costs is None,
             draft_model=draft_model is not None,
@@ -164,8 +169,27 @@ def make_drafter(
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter
-    max_tokens = session.step_inputs[-1].rows - 1
-    return draft_model.drafter(drafter, max_tokens, in_gaps=in_gaps, weighs=weighs)
+    return draft_model.drafter(drafter, most, in_gaps=in_gaps, weighs=weighs)
+
+
+def _mtp_of(session: Session, method: DraftMethod) -> "DraftModel | None":
+    """The target's own head for further tokens; None where it has none.
+
+    Raises:
+        OptionError: The method drafts from nothing else.
+        BundleError: It cannot be loaded.
+    """
+    bundle = getattr(session, "bundle", None)
+    if getattr(getattr(bundle, "manifest", None), "mtp", None) is not None:
+        from coordgen_rs.drafting.draft_model import DraftModel
+
+        return DraftModel.mtp_of(session)
+    if method.needs_draft_model:
+        shown = "the target" if bundle is None else bundle.shown
+        raise OptionError(
+            f"draft {method.name!r} needs a head for further tokens (MTP), and {shown} has none"
+        )
+    return None
 
 
 def _phrases(session: Session) -> PhraseTable | None:

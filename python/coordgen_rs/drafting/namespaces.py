@@ -63,6 +63,8 @@ class Drafters:
         method = draft_method(options.draft) if isinstance(options.draft, str) else None
         self._closing = ExitStack()
         self._model = None if options.draft_model is None else self._opened(options.draft_model)
+        if self._model is None and method is not None and method.takes_mtp:
+            self._model = self._mtp()
         if self._model is not None and method is not None:
             # Once: two of them over one cache would disturb each other.
             self._model = self._model.shaped(method)
@@ -102,6 +104,14 @@ class Drafters:
         model = DraftModel.open(path, self._session)
         self._closing.callback(model.close)
         return model
+
+    def _mtp(self) -> "DraftModel | None":
+        """The target's own head for further tokens, which all namespaces then share."""
+        if self._session.bundle.manifest.mtp is None:
+            return None
+        from coordgen_rs.drafting.draft_model import DraftModel
+
+        return DraftModel.mtp_of(self._session)
 
     def _made(self, namespace: str) -> Memory:
         session, options, table, kept = self._session, self._options, None, None

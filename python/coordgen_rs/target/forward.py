@@ -37,6 +37,8 @@ class Forward:
         self._states = device.cache.states
         self._has_symbolic_rows = manifest.has_symbolic_rows
         self._rotations = device.rope_tables()
+        self._last: Buffers | None = None  # of the last run
+        self._kept: NDArray[np.float32] | None = None
         self.steps = {rows: device.buffers(rows) for rows in manifest.decode_widths}
         self.chunk = device.buffers(manifest.prefill_rows)
         self.cut_chunk(manifest.decode_rows)
@@ -58,6 +60,28 @@ class Forward:
         self._fill(buffers, token_ids)
         return buffers
 
+    def keep_states(self) -> NDArray[np.float32]:
+        """From now on, keep what the last block gives for each committed token.
+
+        Returns:
+            `(slots, hidden_size) f32`, by position; zeros where it is unknown.
+        """
+        if self._kept is None:
+            manifest = self._device.bundle.manifest
+            self._kept = np.zeros((manifest.slots, manifest.model.hidden_size), np.float32)
+        return self._kept
+
+    def commit_states(self, rows: NDArray[np.intp], start: int) -> None:
+        """Keep what the last block has given for rows of the last run, which are committed."""
+        if self._kept is not None and self._last is not None:
+            given = self._blocks.hidden_out(self._last)[0]
+            self._kept[start : start + len(rows)] = given[rows]
+
+    def forget_states(self, length: int) -> None:
+        """Of the first tokens it is not known what the last block has given."""
+        if self._kept is not None:
+            self._kept[:length] = 0
+
     def run_chain(self, buffers: Buffers, token_ids: NDArray[np.uint32]) -> None:
         """Run some tokens of a prompt at the width of `buffers`, under the graph made for it.
 
@@ -66,13 +90,13 @@ class Forward:
         self._fill(buffers, token_ids)
         is_step = self.steps.get(buffers.rows) is buffers
         graph: GraphName = "decode" if is_step else "prefill"
-        with self._run(reads=True):
+        with self._run(buffers, reads=True):
             for block in range(len(self._blocks)):
                 self._blocks.run(block, graph, buffers)
 
     def run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Run one block alone, over buffers that are filled with a chain; to be measured."""
-        with self._run(reads=buffers.rows > max(self.steps)):
+        with self._run(buffers, reads=buffers.rows > max(self.steps)):
             self._blocks.run(block, graph, buffers)
 
     def run_chunk(self, token_ids: NDArray[np.uint32], switcher: Switcher) -> None:
@@ -82,7 +106,7 @@ class Forward:
         for first, piece in pieces:
             piece.write_index[0] = self._cache.length + first
             piece.show_part(first, len(token_ids))
-        with self._run(reads=True), one_pass(switcher):
+        with self._run(self.chunk, reads=True), one_pass(switcher):
             for block in range(len(self._blocks)):
                 with running(switcher, block) as graph:
                     if graph == "prefill":
@@ -95,7 +119,7 @@ class Forward:
         """Run a decode step whose inputs are filled."""
         buffers = self.steps[inputs.rows]
         self._embed(buffers)
-        with self._run(reads=False):
+        with self._run(buffers, reads=False):
             if switcher.is_streaming:
                 with one_pass(switcher):
                     for block in range(len(self._blocks)):
@@ -106,11 +130,13 @@ class Forward:
                     self._run_block(block, switcher.step_graph(block), buffers)
 
     @contextmanager
-    def _run(self, *, reads: bool) -> Iterator[None]:
+    def _run(self, buffers: Buffers, *, reads: bool) -> Iterator[None]:
         """All layers run once within this block, over rows that are to be committed, or a tree."""
+        self._last = None  # until all have run
         if self._states is not None:
             self._states.before_run(self._cache.length, reads=reads)
         yield
+        self._last = buffers
         if self._states is not None:
             self._states.after_run(self._cache.length)
 

@@ -87,7 +87,7 @@ class OrtSession:
         self.request = 0
         self.gap_work: GapWork = None
         self._written = 0  # slots, from the first, that the last run left written
-        self._step_at = 0  # tokens that were committed before it
+        self._run_at = 0  # tokens that were committed before it
         # Of the slots, also of those that a run has written and nobody committed yet.
         self._token_ids = np.zeros(manifest.context + manifest.widths[-1], np.uint32)
         self._num_canonical = 0
@@ -275,6 +275,7 @@ class OrtSession:
             for logits in self._chunk_logits(buffers, len(token_ids)):
                 on_logits(logits)
         self._token_ids[self.length : self.length + len(token_ids)] = token_ids
+        self._run_at = self.length
         self._commit(np.arange(len(token_ids), dtype=np.uint32))
         self._written = self.length
 
@@ -312,7 +313,7 @@ class OrtSession:
             SessionClosedError: The session was closed.
         """
         with self._open_device():
-            self._written = self._step_at = self.length  # until all of it is
+            self._written = self._run_at = self.length  # until all of it is
             self.forward.run_step(inputs, self.switcher, self.gap_work)
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
@@ -344,6 +345,7 @@ class OrtSession:
         is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
         if not is_canonical:
             self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
+        self.forward.commit_states(start - self._run_at + rows.astype(np.intp), start)
         self.cache.commit(rows)
         if (is_canonical or self.is_exact_on_branches) and self._num_canonical == start:
             self._num_canonical = end
@@ -370,7 +372,7 @@ class OrtSession:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
         reached = self.reachable(length)
         self.cache.rewind(reached)
-        if self.cache.states is not None and reached < self._step_at:
+        if self.cache.states is not None and reached < self._run_at:
             self._written = reached  # the states are of before the step: none of its rows fits
         self._read_again(length)
 
@@ -412,7 +414,8 @@ class OrtSession:
             self.cache.states.put(prefix.states or (), reached)
         self.cache.put(prefix.layers, reached)
         self._token_ids[:num_tokens] = prefix.token_ids[:num_tokens]
-        self._num_canonical = self._written = self._step_at = reached
+        self.forward.forget_states(reached)
+        self._num_canonical = self._written = self._run_at = reached
         self._read_again(num_tokens)
 
     def close(self) -> None:

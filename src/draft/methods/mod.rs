@@ -58,6 +58,11 @@ pub struct Method {
     /// Whether its draft model is run only where that pays by measured costs, which the papers do not
     /// ask.
     pub weighs_model: bool,
+    /// Whether the target's own head for further tokens (MTP) is its draft model, where there is no
+    /// other.
+    pub takes_mtp: bool,
+    /// Most tokens that its draft model drafts a step; `None` for as many as a step verifies.
+    pub most_drafted: Option<usize>,
     sources: &'static [(&'static str, When)],
 }
 
@@ -68,7 +73,13 @@ impl Method {
         about: &'static str,
     ) -> Self {
         let (tree, model) = (TreeShape::BestFirst, ModelShape::OURS);
-        Self { name, about, sources, tree, model, in_gaps: true, weighs_model: true }
+        let (in_gaps, weighs_model, takes_mtp, most_drafted) = (true, true, false, None);
+        Self { name, about, tree, model, in_gaps, weighs_model, takes_mtp, most_drafted, sources }
+    }
+
+    /// The same, with the target's own head as a draft model.
+    const fn taking_mtp(self) -> Self {
+        Self { takes_mtp: true, ..self }
     }
 
     /// A method of EdgeLLM's parts.
@@ -153,12 +164,14 @@ pub const METHODS: &[Method] = &[
             EARLIER,
         ],
         "the default: automaton, reuse, common phrases, earlier requests, and what else free rows pay for",
-    ),
+    )
+    .taking_mtp(),
     Method::new(
         "blend",
         &[AUTOMATON, CALIBRATION, REUSE, LOOKUP_TABLE, DRAFT_MODEL, COMMON_PHRASES, EARLIER],
         "automaton, calibration, reuse, the look-up table and common phrases, whether or not they pay",
-    ),
+    )
+    .taking_mtp(),
     Method::new("automaton", &[AUTOMATON], "the suffix automaton over the request alone"),
     // CoordGen 3.3 and 3.4, with the automaton as its retrieval. In a replay, which has no logits,
     // the automaton is what is left of it.
@@ -191,6 +204,17 @@ pub const METHODS: &[Method] = &[
     Method {
         tree: TreeShape::Dynamic(DynamicTreeOptions::FIGURE_7),
         ..Method::new("diaa", &[LOOKUP_TABLE], "DIAA: its dynamic tree over a look-up table")
+    },
+    // As engines run the heads that come with checkpoints: a short chain in every step.
+    Method {
+        in_gaps: false,
+        most_drafted: Some(3),
+        ..Method::edgellm(
+            "mtp",
+            ModelShape { growth: Growth::Chain, stop: Stop::Fixed },
+            "the target's own head for further tokens alone: a chain of three",
+        )
+        .taking_mtp()
     },
     Method::edgellm("edgellm", ModelShape::EDGELLM, "EdgeLLM: a draft model's branches"),
     Method::new(

@@ -129,7 +129,11 @@ pub const SOURCES: &[Source] = &[
         Needs::StepLogits,
         "what the target held likely after each token, kept across requests",
     ),
-    source(ModelSource::NAME, Needs::DraftModel, "what a smaller model says"),
+    source(
+        ModelSource::NAME,
+        Needs::DraftModel,
+        "what a smaller model says, or the target's own head for further tokens (MTP)",
+    ),
     source(
         CommonPhrases::NAME,
         Needs::PhraseTable,

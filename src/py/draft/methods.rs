@@ -137,6 +137,18 @@ impl PyDraftMethod {
         self.core.weighs_model
     }
 
+    #[doc = stub_doc!("DraftMethod.takes_mtp")]
+    #[getter]
+    fn takes_mtp(&self) -> bool {
+        self.core.takes_mtp
+    }
+
+    #[doc = stub_doc!("DraftMethod.most_drafted")]
+    #[getter]
+    fn most_drafted(&self) -> Option<usize> {
+        self.core.most_drafted
+    }
+
     #[doc = stub_doc!("DraftMethod.in_gaps")]
     #[getter]
     fn in_gaps(&self) -> bool {

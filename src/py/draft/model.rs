@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
 use crate::py::convert::{matrix, to_array};
-use crate::py::errors::ShapeError;
+use crate::py::errors::{OptionError, ShapeError};
 use crate::py::step_inputs::PyStepInputs;
 
 #[doc = stub_doc!("ModelDraft")]
@@ -22,7 +22,8 @@ pub struct PyModelDraft {
     pub(crate) core: SharedModelDraft,
     step_inputs: Vec<Py<PyStepInputs>>,
     steps: StepChoice,
-    vocab_size: usize,
+    /// Tokens that the model scores: the first of the vocabulary.
+    num_scored: usize,
 }
 
 #[pymethods]
@@ -30,7 +31,7 @@ impl PyModelDraft {
     #[new]
     #[pyo3(signature = (
         step_inputs, vocab_size, *, end_token_ids=vec![], costs=None, least_that_pays=0.0,
-        growth="surest", stop="next-token"
+        growth="surest", stop="next-token", num_scored=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -42,12 +43,19 @@ impl PyModelDraft {
         least_that_pays: f32,
         growth: &str,
         stop: &str,
+        num_scored: Option<usize>,
     ) -> PyResult<Self> {
+        let num_scored = num_scored.unwrap_or(vocab_size);
+        if !(1..=vocab_size).contains(&num_scored) {
+            let message =
+                format!("num_scored is {num_scored}, expected 1 to vocab_size, {vocab_size}");
+            return Err(OptionError::new_err(message));
+        }
         let steps = step_choice(py, &step_inputs, costs)?;
         let end_tokens = end_token_ids.into_iter().map(TokenId).collect();
         let draft = ModelDraft::new(vocab_size, end_tokens, least_that_pays)?;
         let core = SharedModelDraft::new(draft.shaped(ModelShape::named(growth, stop)?));
-        Ok(Self { core, step_inputs, steps, vocab_size })
+        Ok(Self { core, step_inputs, steps, num_scored })
     }
 
     #[doc = stub_doc!("ModelDraft.take_realignment")]
@@ -109,10 +117,10 @@ impl PyModelDraft {
     #[doc = stub_doc!("ModelDraft.read")]
     fn read(&self, logits: &Bound<'_, PyAny>, row: u32) -> PyResult<()> {
         let (logits, rows, columns) = matrix::<f32>(logits, "logits")?;
-        if columns != self.vocab_size || row as usize >= rows {
+        if columns != self.num_scored || row as usize >= rows {
             let message = format!(
                 "logits have shape ({rows}, {columns}), not ({row} and more, {})",
-                self.vocab_size
+                self.num_scored
             );
             return Err(ShapeError::new_err(message));
         }

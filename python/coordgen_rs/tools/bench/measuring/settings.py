@@ -18,9 +18,16 @@ METHODS = (PLAIN, *(method.name for method in draft_methods()))
 """Every method that can be measured, plain decoding first."""
 
 
+MTP = "mtp"
+"""The method that drafts with the target's own head alone, where it has one."""
+
+
 def needs_draft_model(name: str) -> bool:
     """Whether one of `METHODS` drafts from nothing but a draft model."""
-    return name != PLAIN and draft_method(name).needs_draft_model
+    if name == PLAIN:
+        return False
+    method = draft_method(name)
+    return method.needs_draft_model and not method.takes_mtp
 
 
 @dataclass(frozen=True)

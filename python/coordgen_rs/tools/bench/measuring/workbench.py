@@ -22,7 +22,7 @@ from coordgen_rs.target.qnn.onnx_runtime import is_emulator
 from coordgen_rs.tools.bench.measuring.answers import Answered, answer, check_same
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.bench.measuring.repeats import rotated
-from coordgen_rs.tools.bench.measuring.settings import METHODS, Settings, needs_draft_model
+from coordgen_rs.tools.bench.measuring.settings import METHODS, MTP, Settings, needs_draft_model
 from coordgen_rs.tools.bench.measuring.slow_loads import keep_a_core, slow_loads
 from coordgen_rs.tools.bench.reporting.section import How
 
@@ -126,7 +126,13 @@ class Workbench:
     @property
     def methods(self) -> tuple[str, ...]:
         """Plain decoding, and what was asked for beside it, or else all that can run."""
-        fitting = (n for n in METHODS if self.draft_model is not None or not needs_draft_model(n))
+        has_mtp = self.session.bundle.manifest.mtp is not None
+        fitting = (
+            name
+            for name in METHODS
+            if (self.draft_model is not None or not needs_draft_model(name))
+            and (has_mtp or name != MTP)
+        )
         return tuple(dict.fromkeys((PLAIN, *(self.settings.methods or fitting))))
 
     @property

@@ -27,16 +27,12 @@ _PARTS = {
 """What LFM2's names have instead of Llama's."""
 _CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
 _LOGARITHM, _ITSELF = ".A_log", ".A"
-_LEFT_OUT = "mtp."
-"""Qwen3.5's layers that predict further tokens."""
 
 
 def usual_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by their usual names."""
     found = {}
     for name, tensor in tensors.items():
-        if name.startswith(_LEFT_OUT):
-            continue
         if name.endswith(_GATE_UP):
             prefix, half = name.removesuffix(_GATE_UP), tensor.shape[0] // 2
             found[f"{prefix}mlp.gate_proj.weight"] = tensor.part(0, half)

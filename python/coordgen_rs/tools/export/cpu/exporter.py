@@ -19,6 +19,7 @@ from coordgen_rs.bundle.manifest import (
     EmbeddingFile,
     HeadFiles,
     KeptWeights,
+    MtpFiles,
     PanelPlace,
     WeightKind,
     refuse_gone,
@@ -41,6 +42,14 @@ from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.cpu.compensation import compensated_layers
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
+from coordgen_rs.tools.export.cpu.mtp import (
+    MOST_SCORED,
+    first_outputs,
+    layer_graph,
+    layer_of,
+    logits_graph,
+    write_mtp,
+)
 from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES
 from coordgen_rs.tools.export.cpu.recurrent import state_sizes
 from coordgen_rs.tools.export.stored import (
@@ -239,7 +248,7 @@ class _Exporter:
         texts = self._texts
         calibrated = None if texts is None else compensated_layers(self._source, texts)
         blocks = [self._write_block(index, layers, calibrated) for index, layers in enumerate(cuts)]
-        head, embedding = self._write_head(embedding)
+        head, embedding, mtp = self._write_head(embedding)
         # A graph of any width may start at the last slot of the context.
         slots = options.context + options.widths[-1]
         parts = {
@@ -248,6 +257,7 @@ class _Exporter:
             "embedding": embedding,
             "kept": self._kept(),
             "chat": chat,
+            "mtp": mtp,
             "recurrent": self._recurrent(),
         }
         write_manifest(self._staging, config, options, slots=slots, **parts)
@@ -294,8 +304,10 @@ class _Exporter:
         graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 
-    def _write_head(self, embedding: EmbeddingFile | None) -> tuple[HeadFiles, EmbeddingFile]:
-        """The head, and the embedding, which may be the head's panels."""
+    def _write_head(
+        self, embedding: EmbeddingFile | None
+    ) -> tuple[HeadFiles, EmbeddingFile, MtpFiles | None]:
+        """The head, and the embedding, which may be the head's panels; the head for more tokens."""
         self._progress("head", self._model.num_layers + 1)
         _, bits = _BITS[self._options.weights]
         with self._staging.create("head.weights") as file:
@@ -304,7 +316,24 @@ class _Exporter:
         self._shifted |= writer.shifted
         graphs = self._write_graph("head", head_graph(self._model, stored))
         files = HeadFiles(["head.weights"], graphs)
-        return files, embedding or self._in_panels(stored.output)
+        mtp = self._write_mtp(stored.output)
+        return files, embedding or self._in_panels(stored.output), mtp
+
+    def _write_mtp(self, output: StoredLinear) -> MtpFiles | None:
+        """The head for further tokens, where the checkpoint has one; it shares the output layer."""
+        layer = layer_of(self._source)
+        if layer is None:
+            return None
+        name, model = "mtp", layer.config.within(self._options.context)
+        with self._staging.create(f"{name}.weights") as file:
+            writer = WeightWriter(f"{name}.weights", file)
+            stored = write_mtp(layer, writer, _BITS[self._options.weights][0])
+        self._shifted |= writer.shifted
+        self._staging.write(f"{name}.onnx", layer_graph(model, stored).SerializeToString())
+        graph = logits_graph(model, output)
+        self._staging.write(f"{name}_head.onnx", graph.SerializeToString())
+        scored = sum(first_outputs(output, MOST_SCORED).sizes)
+        return MtpFiles([f"{name}.weights"], f"{name}.onnx", f"{name}_head.onnx", scored)
 
     def _recurrent(self) -> RecurrentLayers | None:
         """What layers without attention keep."""

@@ -48,8 +48,8 @@ from coordgen_rs.tools.export.stored import (
     StoredTensor,
 )
 
-_OPSET = 24
-_ROWS, _SLOTS, _ROW_BYTES, _NODES = "rows", "slots", "row_bytes", "nodes"
+OPSET = 24
+ROWS, _SLOTS, _ROW_BYTES, _NODES = "rows", "slots", "row_bytes", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 PATH: dict[str, int | str] = {"parents": _NODES, "sequences": _NODES, "lengths": 1, "span": 2}
 """What attention reads of a step, and how much of it."""
@@ -61,18 +61,41 @@ def block_graph(
     model: ModelConfig, layers: Sequence[StoredLayer], first_layer: int
 ) -> onnx.ModelProto:
     """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
-    numbers = range(first_layer, first_layer + len(layers))
-    inputs = [float_info("hidden", 1, _ROWS, model.hidden_size)]
-    outputs = [float_info("hidden_out", 1, _ROWS, model.hidden_size)]
     graph = LayerGraph()
-    stream = "hidden"
+    _, inputs, outputs = decoder(graph, model, layers, first_layer, "hidden")
+    graph.rename_last("hidden_out")
+    return graph.model("block", inputs, outputs, OPSET)
+
+
+def decoder(
+    graph: LayerGraph,
+    model: ModelConfig,
+    layers: Sequence[StoredLayer],
+    first_layer: int,
+    stream: str,
+) -> tuple[str, list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
+    """Adds consecutive layers to a graph.
+
+    Args:
+        graph: Grows by them.
+        model: The sizes of all layers.
+        layers: Their weights.
+        first_layer: The number of the first.
+        stream: The residual stream before them.
+
+    Returns:
+        The stream behind them; the inputs of a block, and its outputs.
+    """
+    numbers = range(first_layer, first_layer + len(layers))
+    inputs = [float_info("hidden", 1, ROWS, model.hidden_size)]
+    outputs = [float_info("hidden_out", 1, ROWS, model.hidden_size)]
     tables = {"": model.inv_freq, "window_": model.window_inv_freq}
     for prefix, inv_freq in tables.items():
         half = len(inv_freq or [])
         angles = (f"{prefix}cos", f"{prefix}sin") if half else ()
-        inputs += [float_info(angle, 1, 1, _ROWS, half) for angle in angles]
+        inputs += [float_info(angle, 1, 1, ROWS, half) for angle in angles]
     if model.query_scaling is not None:
-        inputs.append(float_info(QUERY_SCALE, 1, 1, _ROWS, 1))
+        inputs.append(float_info(QUERY_SCALE, 1, 1, ROWS, 1))
     path = PATH if model.recurrent_layers.isdisjoint(numbers) else PATH | _READS
     inputs += [
         helper.make_tensor_value_info(name, TensorProto.INT32, [size])
@@ -84,8 +107,7 @@ def block_graph(
         outputs += [_as_output(info) for info in kept]
         stream = _mixer(graph, model, layer, number, stream)
         stream = _feed_forward(graph, model, layer, f"layer_{number}", stream)
-    graph.rename_last("hidden_out")
-    return graph.model("block", inputs, outputs, _OPSET)
+    return stream, inputs, outputs
 
 
 def _kept_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
@@ -105,15 +127,19 @@ def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
+    norm = Norm("norm", head.norm, model.rms_norm_eps)
+    return head_product("head", model.hidden_size, head.output, norm)
+
+
+def head_product(
+    name: str, hidden_size: int, output: StoredLinear, norm: Norm | None = None
+) -> onnx.ModelProto:
+    """The graph from hidden rows, which may be normed first, to logits."""
     graph = LayerGraph()
-    rows = Rows("hidden", Norm("norm", head.norm, model.rms_norm_eps))
-    graph.product("logits", rows, head.output)
-    return graph.model(
-        "head",
-        [float_info("hidden", 1, _ROWS, model.hidden_size)],
-        [float_info("logits", 1, _ROWS, model.vocab_size)],
-        _OPSET,
-    )
+    graph.product("logits", Rows("hidden", norm), output)
+    hidden = float_info("hidden", 1, ROWS, hidden_size)
+    logits = float_info("logits", 1, ROWS, sum(output.sizes))
+    return graph.model(name, [hidden], [logits], OPSET)
 
 
 def _mixer(

@@ -1,0 +1,203 @@
+"""A target's own head for further tokens (MTP), as the session of a draft model.
+
+In: a target's session, whose states it reads. Out: logits of drafts, for `drafting/draft_model.py`.
+Its layer reads the state behind a token together with the next token. Where the target has computed
+that state, it is the target's; further on it is what the head has given for the token before. Each
+node has a slot of its own, so drafts may be a tree.
+
+A draft may be wrong: where the target's states are unknown, behind a prefix that was put back, they
+are zeros.
+"""
+
+import time
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.bundle.manifest import MtpFiles
+from coordgen_rs.errors import BundleError
+from coordgen_rs.target.blocks import load_graph
+from coordgen_rs.target.buffers import Buffers, ort_value
+from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import GapWork, OnLogits, OnRead, StepCost
+
+_ROUNDS = 3
+"""How often each width is timed."""
+_FILLED = ("key_0", "value_0")
+
+
+class MtpSession:
+    """The head of a target that has one.
+
+    Args:
+        target: A session on CPU; this one reads its states.
+
+    Attributes:
+        num_scored: Tokens that it scores: the first of the vocabulary.
+        Others are the same as in `Session`.
+
+    Raises:
+        BundleError: The bundle has no such head, or ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, target: OrtSession) -> None:
+        bundle, manifest = target.bundle, target.bundle.manifest
+        if manifest.mtp is None:
+            raise BundleError(f"{bundle.shown} has no head for further tokens (MTP)")
+        model, files = manifest.model, manifest.mtp
+        self._target, self.num_scored = target, files.num_scored
+        self.request = 0
+        self.gap_work: GapWork = None
+        self.vocab_size, self.end_token_ids = model.vocab_size, target.end_token_ids
+        self.capacity = target.capacity
+        self.allowed_commits = self.exact_commits = ("canonical", "compact")
+        form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
+        self._cache = KvCache(1, model.num_kv_heads, manifest.slots, model.head_dim, form)
+        self._layer, self._head = _graphs_of(target, files)
+        self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
+        self._states = target.forward.keep_states()
+        self._own = np.zeros((manifest.slots, model.hidden_size), np.float32)
+        widths = [*manifest.decode_widths, manifest.prefill_rows]
+        self._runs = {rows: _Run(self, rows, is_step=rows <= widths[-2]) for rows in widths}
+        self.step_inputs: Sequence[StepInputs] = [
+            self._runs[rows].buffers.inputs for rows in manifest.decode_widths
+        ]
+        self.step_costs: Sequence[StepCost] | None = self._measured()
+
+    @property
+    def length(self) -> int:
+        """Number of committed tokens."""
+        return self._cache.length
+
+    def prefill(
+        self,
+        token_ids: NDArray[np.uint32],
+        *,
+        on_logits: OnLogits = None,
+        on_read: OnRead = None,
+    ) -> SwitchReport | None:
+        """Read tokens that the target has read; same as in `Session`, without logits."""
+        run = self._runs[max(self._runs)]
+        for start in range(0, len(token_ids), run.buffers.rows):
+            part = token_ids[start : start + run.buffers.rows]
+            run.buffers.inputs.fill_chain(part, self.length)
+            self._compute(run, len(part))
+            self.commit(np.arange(len(part), dtype=np.uint32))
+            if on_read is not None:
+                on_read(start + len(part))
+        return None
+
+    def step(self, inputs: StepInputs) -> NDArray[np.float32]:
+        """Logits `(rows, num_scored) f32` of nodes; same as in `Session`."""
+        run = self._runs[inputs.rows]
+        self._compute(run, inputs.num_nodes)
+        return run.logits()
+
+    def commit(self, rows: NDArray[np.uint32]) -> None:
+        """Add rows of the last step, `(tokens,) u32` ascending, to the cache."""
+        start = self.length
+        self._own[start : start + len(rows)] = self._own[start + rows.astype(np.intp)]
+        self._cache.commit(rows)
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` committed tokens."""
+        self._cache.rewind(length)
+
+    def close(self) -> None:
+        """Release nothing: the graphs go with the session."""
+
+    def _compute(self, run: "_Run", num_nodes: int) -> None:
+        """Run filled inputs, and keep the states that the head gives."""
+        buffers, path, start = run.buffers, run.buffers.path or {}, self.length
+        positions, past = buffers.position_ids[:num_nodes], int(path["lengths"][0])
+        # A node's slot follows those of its base, a parent's number counts from there.
+        nodes = int(path["span"][0]) + np.arange(num_nodes)
+        before = past + path["parents"][nodes]
+        known = self._target.length
+        is_own = positions > known
+        states = np.where(
+            is_own[:, np.newaxis],
+            self._own[np.maximum(before, 0)],
+            self._states[np.clip(positions - 1, 0, None)],
+        )
+        states[positions == 0] = 0
+        run.previous[0, :num_nodes], run.is_own[0, :num_nodes, 0] = states, is_own
+        buffers.hidden[0][0] = self._embedding[buffers.input_ids]
+        for name, table in self._rotations.items():
+            table.take(buffers.position_ids, axis=0, out=buffers.by_row[name][0, 0], mode="clip")
+        run.compute()
+        self._own[start : start + num_nodes] = buffers.hidden[1][0, :num_nodes]
+
+    def _measured(self) -> list[StepCost]:
+        """What a step of each width costs: the shortest of some runs of it."""
+        costs = []
+        for inputs in self.step_inputs:
+            inputs.fill_chain(np.zeros(inputs.rows, np.uint32), 0)
+            times = []
+            for _ in range(_ROUNDS):
+                start = time.perf_counter()
+                self.step(inputs)
+                times.append(time.perf_counter() - start)
+            costs.append(StepCost(round(1e6 * min(times), 1), 0.0))
+        return costs
+
+
+_Graphs = tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]
+_LOADED: WeakKeyDictionary[OrtSession, _Graphs] = WeakKeyDictionary()
+
+
+def _graphs_of(target: OrtSession, files: MtpFiles) -> _Graphs:
+    """The layer and the output layer, loaded once for all that draft for a target.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load one.
+    """
+    if target not in _LOADED:
+        _LOADED[target] = (
+            load_graph(target.bundle, files.graph),
+            load_graph(target.bundle, files.head),
+        )
+    return _LOADED[target]
+
+
+class _Run:
+    """What one width reads and writes, bound to the graphs."""
+
+    def __init__(self, session: MtpSession, rows: int, *, is_step: bool) -> None:
+        manifest = session._target.bundle.manifest
+        self.buffers = Buffers.empty(rows, manifest)
+        self.previous = np.zeros((1, rows, manifest.model.hidden_size), np.float32)
+        self.is_own = np.zeros((1, rows, 1), np.uint8)
+        own = {"previous": ort_value(self.previous), "is_own": ort_value(self.is_own)}
+        offered = {**self.buffers.values, **own, "hidden": self.buffers.hidden_values[0]}
+        offered |= dict(zip(_FILLED, session._cache.values[0], strict=True))
+        self._layer, self._bound = session._layer, session._layer.io_binding()
+        for argument in session._layer.get_inputs():
+            self._bound.bind_ortvalue_input(argument.name, offered[argument.name])
+        self._bound.bind_ortvalue_output("hidden_out", self.buffers.hidden_values[1])
+        for name in _FILLED:
+            self._bound.bind_ortvalue_output(f"{name}_out", offered[name])
+        self._head: tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding] | None = None
+        if is_step:
+            self._logits = np.zeros((1, rows, session.num_scored), np.float32)
+            head = session._head.io_binding()
+            head.bind_ortvalue_input("hidden", self.buffers.hidden_values[1])
+            head.bind_ortvalue_output("logits", ort_value(self._logits))
+            self._head = session._head, head
+
+    def compute(self) -> None:
+        """Run the layer."""
+        self._layer.run_with_iobinding(self._bound)
+
+    def logits(self) -> NDArray[np.float32]:
+        """Run the output layer over what the layer has given."""
+        if self._head is not None:
+            session, binding = self._head
+            session.run_with_iobinding(binding)
+        logits: NDArray[np.float32] = self._logits[0]
+        return logits
