@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     architecture_named,
     hugging_face_names,
+    next_token_names,
 )
 from dequantized import random_blocks
 
@@ -65,6 +66,9 @@ def write_gguf(
         name = "granite"
     architecture = architecture_named(name)
     given = {**_sizes(name, config), **tokenizer_metadata(checkpoint / "tokenizer.json", config)}
+    if config.get("mtp_num_hidden_layers"):
+        given[f"{name}.block_count"] += config["mtp_num_hidden_layers"]
+        given[f"{name}.nextn_predict_layers"] = config["mtp_num_hidden_layers"]
     given |= metadata or {}
     writer = GGUFWriter(
         path, name, split_max_tensors=tensors_per_part, small_first_shard=no_tensors_in_first
@@ -79,6 +83,8 @@ def write_gguf(
     }
     weights = {key: _in_gguf(key, values, config) for key, values in _usual(weights).items()}
     names = hugging_face_names(architecture, config["num_hidden_layers"])
+    if "mtp.fc.weight" in weights:
+        names |= next_token_names(architecture, config["num_hidden_layers"])
     for in_gguf, in_hugging_face in names.items():
         if in_hugging_face in weights:
             values = weights[in_hugging_face]
@@ -113,7 +119,8 @@ _LFM2 = {
 
 def _recurrent_kinds(config: dict[str, Any]) -> list[bool]:
     """Of each layer whether it is recurrent; empty if none is."""
-    kinds = [kind in ("conv", "linear_attention") for kind in config.get("layer_types") or ()]
+    names = ("conv", "linear_attention", "mamba")
+    kinds = [kind in names for kind in config.get("layer_types") or ()]
     return kinds if any(kinds) else []
 
 
@@ -240,12 +247,15 @@ def _recurrent_sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
     kv_heads = config["num_key_value_heads"]
     heads = [0 if is_recurrent else kv_heads for is_recurrent in _recurrent_kinds(config)]
     if name == "lfm2":
-        ffn, multiple = config["intermediate_size"], config["block_multiple_of"]
-        ffn = int(config["block_ffn_dim_multiplier"] * int(2 * ffn / 3))
+        ffn = config["intermediate_size"]
+        if config.get("block_auto_adjust_ff_dim", True):
+            multiple = config["block_multiple_of"]
+            ffn = int(config["block_ffn_dim_multiplier"] * int(2 * ffn / 3))
+            ffn = -(-ffn // multiple) * multiple
         return {
             "attention.head_count_kv": heads,
             "attention.layer_norm_rms_epsilon": config["norm_eps"],
-            "feed_forward_length": -(-ffn // multiple) * multiple,
+            "feed_forward_length": ffn,
             "shortconv.l_cache": config["conv_L_cache"],
             "vocab_size": config["vocab_size"],
         }

@@ -72,6 +72,13 @@ _SELECTIVE_STATE = {
     "ssm_out": "mamba.out_proj",
 }
 _NORM_AFTER_ATTENTION = {"post_attention_norm": "post_attention_layernorm"}
+_NEXT = {
+    "nextn.eh_proj": "fc",
+    "nextn.enorm": "pre_fc_norm_embedding",
+    "nextn.hnorm": "pre_fc_norm_hidden",
+    "nextn.shared_head_norm": "norm",
+}
+"""Beside its layer, what a head for further tokens has."""
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 _ARCHITECTURES = {
@@ -134,4 +141,20 @@ def hugging_face_names(architecture: Architecture, num_layers: int) -> dict[str,
                 names[f"blk.{number}.{part}.{kind}"] = f"model.layers.{number}.{name}.{kind}"
         for part, name in architecture.whole_names.items():
             names[f"blk.{number}.{part}"] = f"model.layers.{number}.{name}"
+    return names
+
+
+def next_token_names(architecture: Architecture, block: int) -> dict[str, str]:
+    """The Hugging Face names of a head for further tokens, by those in GGUF: its layer is a block.
+
+    Args:
+        architecture: That of the model.
+        block: The block's number.
+    """
+    layer = hugging_face_names(architecture, block + 1)
+    prefix, usual = f"blk.{block}.", f"model.layers.{block}."
+    names = {f"{prefix}{part}.weight": f"mtp.{name}.weight" for part, name in _NEXT.items()}
+    for name, known in layer.items():
+        if name.startswith(prefix):
+            names[name] = f"mtp.layers.0.{known.removeprefix(usual)}"
     return names

@@ -11,8 +11,10 @@ from pathlib import Path
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
+    Architecture,
     architecture_named,
     hugging_face_names,
+    next_token_names,
 )
 from coordgen_rs.tools.export.checkpoints.gguf.chat import chat_templates
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
@@ -48,7 +50,13 @@ def open_gguf(path: Path) -> Checkpoint:
     layers, blocks = num_layers(metadata), num_blocks(metadata)
     names = hugging_face_names(architecture, layers)
     left_out = (*ROPE_TENSORS, *(f"blk.{number}." for number in range(layers, blocks)))
-    weights = {name: it for name, it in header.tensors.items() if not name.startswith(left_out)}
+    if blocks == layers + 1:
+        names |= _next_names(architecture, header, layers)
+    weights = {
+        name: it
+        for name, it in header.tensors.items()
+        if name in names or not name.startswith(left_out)
+    }
     head_dim = config.head_dim if architecture.rotates_neighbours else None
     biases: tuple[str, ...] = _BIASES if config.qkv_bias else ()
     if isinstance(config.recurrent, SelectiveState):
@@ -66,3 +74,13 @@ def open_gguf(path: Path) -> Checkpoint:
         tokens=tokens if isinstance(tokens, list) else [],
         is_gguf=True,
     )
+
+
+def _next_names(architecture: Architecture, header: GgufHeader, block: int) -> dict[str, str]:
+    """The names of a head for further tokens; none where it is not like that of Qwen3.5.
+
+    That reads the model's own embedding, and is scored by its own output layer.
+    """
+    names = next_token_names(architecture, block)
+    beside = {name for name in header.tensors if name.startswith(f"blk.{block}.nextn.")}
+    return names if beside == {name for name in names if ".nextn." in name} else {}
