@@ -21,7 +21,7 @@ from coordgen_rs.tools.export.checkpoints.recurrent import DeltaNet
 from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
 from gguf_files import write_gguf
 from graph_runner import GraphRunner, tokens
-from hybrids import CONFIGS, write_hybrid
+from hybrids import write_hybrid
 
 KEYS: dict[str, dict[str, Any]] = {
     "lfm2": {"attention.head_count_kv": [0, 0, 2, 0], "shortconv.l_cache": 3},

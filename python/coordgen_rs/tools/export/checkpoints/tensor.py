@@ -75,7 +75,7 @@ class Tensor:
             return self.read_rows(start + first, start + last)
 
         return Tensor(
-            f"{self.name}[{start}:{stop}]",
+            self.name,
             (stop - start, *self.shape[1:]),
             read_rows,
             self.blocks and self.blocks.part(start),
