@@ -123,7 +123,7 @@ _GRANITE4_HYBRID: dict[str, Any] = {
     "layer_types": ["mamba", "mamba", "attention", "mamba"],
     "position_embedding_type": "nope",
     "mamba_n_heads": 8,
-    "mamba_d_state": 20,
+    "mamba_d_state": 16,
 }
 _EYES = {
     "hidden_size": 8,
@@ -192,13 +192,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "hidden_size": 48,
             "mamba_n_heads": 6,
             "mamba_n_groups": 2,
-            "mamba_conv_bias": False,
+            "mamba_d_state": 12,
             "position_embedding_type": "rope",
         },
     ),
     "Granite 4 hybrid, limited steps": (
         "GraniteMoeHybridForCausalLM",
-        _GRANITE4_HYBRID | {"time_step_limit": [0.5, 1.5], "mamba_d_conv": 3},
+        _GRANITE4_HYBRID
+        | {
+            "time_step_limit": [0.5, 1.5],
+            "mamba_d_conv": 3,
+            "mamba_d_state": 20,
+            "mamba_conv_bias": False,
+        },
     ),
     "LFM2": ("Lfm2ForCausalLM", _LFM2),
     "LFM2, untied": (
@@ -215,9 +221,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Qwen3.5": (
         "Qwen3_5ForCausalLM",
-        _QWEN35 | {"tie_word_embeddings": True, "linear_num_value_heads": 2},
+        _QWEN35
+        | {
+            "tie_word_embeddings": True,
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 4,
+            "linear_value_head_dim": 20,
+        },
     ),
-    "Qwen3.5, more value heads": ("Qwen3_5ForCausalLM", _QWEN35),
+    "Qwen3.5, more value heads": (
+        "Qwen3_5ForCausalLM",
+        _QWEN35 | {"linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    ),
     "Qwen3.5, each second with attention": (
         "Qwen3_5ForCausalLM",
         _QWEN35
@@ -226,6 +241,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "full_attention_interval": 2,
             "linear_conv_kernel_dim": 2,
             "linear_num_key_heads": 3,
+            "linear_key_head_dim": 12,
         },
     ),
     "Qwen3.5 with pictures": (
@@ -351,6 +367,13 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
     "Granite 3, untied": {},
     "Granite 4 dense": {},
     "Granite 4 dense, unrotated": {},
+    "Granite 4 hybrid": {},
+    "Granite 4 hybrid, 2 groups": {},
+    "LFM2": {},
+    "LFM2, untied": {},
+    "Qwen3.5": {},
+    "Qwen3.5, more value heads": {},
+    "Qwen3.5, each second with attention": {},
     "Phi-3-mini, window 24": {},
     "Phi-3.5-mini": _PHI_METADATA,
     "Phi-4-mini": _PHI_METADATA,

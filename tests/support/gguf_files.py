@@ -1,8 +1,8 @@
 """GGUF files for tests, written by the gguf package as llama.cpp's converter writes them.
 
 In: a Hugging Face directory of a random model. Out: the same model as a GGUF file: rows of query
-and key reordered where the architecture wants it, norms with their + 1, the vocabulary from
-tokenizer.json.
+and key reordered where the architecture wants it, norms with their + 1, value heads of delta nets
+tiled, the vocabulary from tokenizer.json.
 """
 
 import json
@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     architecture_named,
     hugging_face_names,
+    next_token_names,
 )
 from dequantized import random_blocks
 
@@ -28,7 +29,9 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "SmolLM3ForCausalLM": "smollm3",
     "GraniteForCausalLM": "granite",
-    "GraniteMoeHybridForCausalLM": "granite",
+    "GraniteMoeHybridForCausalLM": "granitehybrid",
+    "Lfm2ForCausalLM": "lfm2",
+    "Qwen3_5ForCausalLM": "qwen35",
     "Ministral3ForCausalLM": "mistral3",
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",
@@ -59,8 +62,13 @@ def write_gguf(
     """
     config = json.loads((checkpoint / "config.json").read_text())
     name = ARCHITECTURES[config["architectures"][0]]
+    if name == "granitehybrid" and not _recurrent_kinds(config):
+        name = "granite"
     architecture = architecture_named(name)
     given = {**_sizes(name, config), **tokenizer_metadata(checkpoint / "tokenizer.json", config)}
+    if config.get("mtp_num_hidden_layers"):
+        given[f"{name}.block_count"] += config["mtp_num_hidden_layers"]
+        given[f"{name}.nextn_predict_layers"] = config["mtp_num_hidden_layers"]
     given |= metadata or {}
     writer = GGUFWriter(
         path, name, split_max_tensors=tensors_per_part, small_first_shard=no_tensors_in_first
@@ -73,15 +81,18 @@ def write_gguf(
         for file in sorted(checkpoint.glob("*.safetensors"))
         for key, value in load_file(file).items()
     }
-    weights = _with_gates_apart(weights)
+    weights = {key: _in_gguf(key, values, config) for key, values in _usual(weights).items()}
     names = hugging_face_names(architecture, config["num_hidden_layers"])
+    if "mtp.fc.weight" in weights:
+        names |= next_token_names(architecture, config["num_hidden_layers"])
     for in_gguf, in_hugging_face in names.items():
         if in_hugging_face in weights:
             values = weights[in_hugging_face]
             if architecture.rotates_neighbours and (".attn_q." in in_gguf or ".attn_k." in in_gguf):
                 heads = "num_attention_heads" if "_q." in in_gguf else "num_key_value_heads"
                 values = neighbours(values, config[heads])
-            if name == "gemma3" and "norm" in in_gguf:
+            has_offset = name == "gemma3" or (name == "qwen35" and "ssm" not in in_gguf)
+            if has_offset and "norm" in in_gguf:
                 values = values + np.float32(1)
             _add_tensor(writer, in_gguf, values, types)
     for key, values in _rope_tensors(config).items():
@@ -93,10 +104,54 @@ def write_gguf(
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path)
 
 
-def _with_gates_apart(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Weights of Granite 4 under Granite 3's names."""
+_LFM2 = {
+    "embedding_norm": "norm",
+    "operator_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "self_attn.out_proj": "self_attn.o_proj",
+    "q_layernorm": "q_norm",
+    "k_layernorm": "k_norm",
+}
+
+
+def _recurrent_kinds(config: dict[str, Any]) -> list[bool]:
+    """Of each layer whether it is recurrent; empty if none is."""
+    names = ("conv", "linear_attention", "mamba")
+    kinds = [kind in names for kind in config.get("layer_types") or ()]
+    return kinds if any(kinds) else []
+
+
+def _in_gguf(name: str, values: NDArray[np.float32], config: dict[str, Any]) -> NDArray[np.float32]:
+    """What a file holds of a recurrent layer's tensor; others as they are."""
+    if name.endswith((".A", ".D")) and "mamba" in name:
+        return values[:, None]
+    if name.endswith("mamba.norm.weight"):
+        return values.reshape(config["mamba_n_groups"], -1)
+    if "conv1d.weight" in name or "conv.conv.weight" in name:
+        values = values[:, 0]
+    if "linear_attn" not in name or "norm" in name:
+        return values
+    keys, value_dim = config["linear_num_key_heads"], config["linear_value_head_dim"]
+    size = value_dim if any(it in name for it in ("qkv", "_z.", "conv1d", "out_proj")) else 1
+    rows = values.T if "out_proj" in name else values
+    rest = 2 * keys * config["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0
+    heads = rows[rest:].reshape(keys, -1, size, *rows.shape[1:])
+    rows = np.concatenate([rows[:rest], heads.swapaxes(0, 1).reshape(rows[rest:].shape)])
+    return np.ascontiguousarray(rows.T if "out_proj" in name else rows)
+
+
+def _usual(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """Weights of Granite 4 and LFM2 under Llama's names, logarithms of decays as decays."""
     found = {}
-    for name, values in weights.items():
+    for stored_name, stored in weights.items():
+        name, values = stored_name, stored
+        for other, part in _LFM2.items():
+            name = name.replace(f".{other}.", f".{part}.")
+        if name.endswith(".A_log"):
+            name, values = name.removesuffix("_log"), -np.exp(stored)
         prefix, is_shared, part = name.partition("shared_mlp.")
         if part.startswith("input_linear"):
             gate, up = np.split(values, 2)
@@ -163,11 +218,11 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "attention.layer_norm_rms_epsilon": float(config.get("rms_norm_eps", 0)),
         "rope.freq_base": float(_rope(config).get("rope_theta", 10_000.0)),
         "rope.dimension_count": int(head_dim * _rope(config).get("partial_rotary_factor", 1)),
     }
-    if name == "granite":
+    if name in ("granite", "granitehybrid"):
         sizes |= {
             "attention.scale": float(config["attention_multiplier"]),
             "embedding_scale": float(config["embedding_multiplier"]),
@@ -177,6 +232,7 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
     if "position_embedding_type" in config:  # Granite 4: heads are told for each layer
         sizes["rope.scaling.finetuned"] = config["position_embedding_type"] == "rope"
         sizes["attention.head_count_kv"] = [config["num_key_value_heads"]] * layers
+    sizes |= _recurrent_sizes(name, config)
     if name in ("gemma3", "phi3", "olmo2") and config.get("sliding_window"):
         sizes["attention.sliding_window"] = config["sliding_window"]
     if name == "olmo2" and config.get("sliding_window"):
@@ -184,6 +240,47 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
         sizes["attention.sliding_window_pattern"] = pattern
     sizes |= _yarn(_rope(config))
     return {f"{name}.{key}": value for key, value in sizes.items()}
+
+
+def _recurrent_sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """What the converter writes of recurrent layers."""
+    kv_heads = config["num_key_value_heads"]
+    heads = [0 if is_recurrent else kv_heads for is_recurrent in _recurrent_kinds(config)]
+    if name == "lfm2":
+        ffn = config["intermediate_size"]
+        if config.get("block_auto_adjust_ff_dim", True):
+            multiple = config["block_multiple_of"]
+            ffn = int(config["block_ffn_dim_multiplier"] * int(2 * ffn / 3))
+            ffn = -(-ffn // multiple) * multiple
+        return {
+            "attention.head_count_kv": heads,
+            "attention.layer_norm_rms_epsilon": config["norm_eps"],
+            "feed_forward_length": ffn,
+            "shortconv.l_cache": config["conv_L_cache"],
+            "vocab_size": config["vocab_size"],
+        }
+    if name == "qwen35":
+        inner = config["linear_value_head_dim"] * config["linear_num_value_heads"]
+        every = next(i for i, it in enumerate(config["layer_types"], 1) if it == "full_attention")
+        return {
+            "full_attention_interval": every,
+            "rope.dimension_sections": [*_rope(config)["mrope_section"], 0],
+            "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+            "ssm.group_count": config["linear_num_key_heads"],
+            "ssm.inner_size": inner,
+            "ssm.state_size": config["linear_key_head_dim"],
+            "ssm.time_step_rank": config["linear_num_value_heads"],
+        }
+    if name == "granitehybrid":
+        return {
+            "attention.head_count_kv": heads,
+            "ssm.conv_kernel": config["mamba_d_conv"],
+            "ssm.group_count": config["mamba_n_groups"],
+            "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+            "ssm.state_size": config["mamba_d_state"],
+            "ssm.time_step_rank": config["mamba_n_heads"],
+        }
+    return {}
 
 
 def _yarn(rope: dict[str, Any]) -> dict[str, Any]:

@@ -60,3 +60,7 @@ class RecurrentLayers:
     def state_bytes(self) -> int:
         """Bytes of all states of all layers."""
         return len(self.layers) * sum(sizes.num_bytes for sizes in self.states)
+
+    def described(self, num_layers: int) -> str:
+        """What people are told of the layers of a model with so many."""
+        return f"{num_layers}, {len(self.layers)} of them {SHOWN_KINDS[self.kind]}"

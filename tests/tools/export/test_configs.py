@@ -1,5 +1,6 @@
 """Configurations as they are published, and as transformers writes them today: the same model."""
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -8,6 +9,11 @@ import pytest
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.hugging_face import text_config
+from coordgen_rs.tools.export.checkpoints.recurrent import (
+    DeltaNet,
+    SelectiveState,
+    ShortConvolution,
+)
 from families import needs_transformers
 
 SIZES: dict[str, Any] = {
@@ -148,6 +154,109 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
             "shared_intermediate_size": 112,
             "tie_word_embeddings": True,
         },
+    ),
+    "granite-4.0-h-1b": (
+        "GraniteMoeHybridForCausalLM",
+        {
+            **SIZES,
+            "attention_bias": False,
+            "attention_multiplier": 0.0078125,
+            "embedding_multiplier": 12,
+            "hidden_act": "silu",
+            "layer_types": ["mamba"] * 5 + ["attention"] + ["mamba"] * 2,
+            "logits_scaling": 6,
+            "mamba_chunk_size": 256,
+            "mamba_conv_bias": True,
+            "mamba_d_conv": 4,
+            "mamba_d_head": 64,
+            "mamba_d_state": 128,
+            "mamba_expand": 2,
+            "mamba_n_groups": 1,
+            "mamba_n_heads": 3,
+            "mamba_proj_bias": False,
+            "normalization_function": "rmsnorm",
+            "num_experts_per_tok": 0,
+            "num_local_experts": 0,
+            "position_embedding_type": "nope",
+            "residual_multiplier": 0.22,
+            "rope_scaling": None,
+            "rope_theta": 10_000,
+            "shared_intermediate_size": 112,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "LFM2-1.2B": (
+        "Lfm2ForCausalLM",
+        {
+            **{key: value for key, value in SIZES.items() if key != "rms_norm_eps"},
+            "block_auto_adjust_ff_dim": True,
+            "block_dim": 96,
+            "block_ff_dim": 12_288,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_mlp_init_scale": 1.0,
+            "block_multiple_of": 256,
+            "block_norm_eps": 1e-5,
+            "block_use_swiglu": True,
+            "conv_L_cache": 3,
+            "conv_bias": False,
+            "conv_dim": 96,
+            "full_attn_idxs": [2, 5],
+            "norm_eps": 1e-5,
+            "num_heads": 4,
+            "rope_theta": 1_000_000.0,
+            "tie_embedding": True,
+            "use_pos_enc": True,
+        },
+    ),
+    "LFM2.5-1.2B-Instruct": (
+        "Lfm2ForCausalLM",
+        {
+            **{key: value for key, value in SIZES.items() if key != "rms_norm_eps"},
+            "block_auto_adjust_ff_dim": False,
+            "conv_L_cache": 3,
+            "conv_bias": False,
+            "layer_types": ["conv", "conv", "full_attention", "conv"] * 2,
+            "norm_eps": 1e-5,
+            "rope_parameters": {"rope_theta": 1_000_000.0, "rope_type": "default"},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "Qwen3.5-0.8B": (
+        "Qwen3_5ForConditionalGeneration",
+        {
+            "text_config": {
+                **SIZES,
+                "attention_bias": False,
+                "attn_output_gate": True,
+                "full_attention_interval": 4,
+                "head_dim": 64,
+                "hidden_act": "silu",
+                "layer_types": [*["linear_attention"] * 3, "full_attention"] * 2,
+                "linear_conv_kernel_dim": 4,
+                "linear_key_head_dim": 128,
+                "linear_num_key_heads": 16,
+                "linear_num_value_heads": 16,
+                "linear_value_head_dim": 128,
+                "mamba_ssm_dtype": "float32",
+                "mlp_only_layers": [],
+                "model_type": "qwen3_5_text",
+                "mtp_num_hidden_layers": 1,
+                "mtp_use_dedicated_embeddings": False,
+                "rope_parameters": {
+                    "mrope_interleaved": True,
+                    "mrope_section": [11, 11, 10],
+                    "partial_rotary_factor": 0.25,
+                    "rope_theta": 10_000_000,
+                    "rope_type": "default",
+                },
+                "tie_word_embeddings": True,
+            },
+            "tie_word_embeddings": True,
+        },
+    ),
+    "Qwen3.5, most left out": (
+        "Qwen3_5ForCausalLM",
+        {key: value for key, value in SIZES.items() if key != "num_key_value_heads"},
     ),
     "SmolLM3-3B": (
         "SmolLM3ForCausalLM",
@@ -300,6 +409,27 @@ def test_switches_of_models_with_yarn():
     assert olmo.window_inv_freq == configs["OLMo-2-1124-7B"].inv_freq
     assert olmo.inv_freq != olmo.window_inv_freq
     assert olmo.rope_factor == pytest.approx(1.207944, abs=1e-6)
+
+
+def test_switches_of_models_with_recurrent_layers():
+    configs = {name: parsed(*published) for name, published in PUBLISHED.items()}
+    granite = configs["granite-4.0-h-1b"]
+    assert granite.recurrent == SelectiveState(3, 64, 1, 128, 4, True, 0.0, math.inf)
+    assert (granite.recurrent_layers, len(granite.unrotated_layers)) == (set(range(8)) - {5}, 8)
+    assert (granite.ffn_size, granite.score_scale) == (112, 0.0078125)
+    older, newer = configs["LFM2-1.2B"], configs["LFM2.5-1.2B-Instruct"]
+    assert older.recurrent == newer.recurrent == ShortConvolution(96, 3)
+    assert (older.ffn_size, newer.ffn_size) == (8192, 128)
+    assert (older.recurrent_layers, older.tied_head) == ({0, 1, 3, 4, 6, 7}, True)
+    assert older.inv_freq == newer.inv_freq
+    qwen = configs["Qwen3.5-0.8B"]
+    assert qwen.recurrent == DeltaNet(16, 16, 128, 128, 4)
+    assert qwen.recurrent_layers == {0, 1, 2, 4, 5, 6}
+    assert (qwen.gated_attention, qwen.norm_offset, qwen.tied_head) == (True, 1.0, True)
+    assert (len(qwen.inv_freq), qwen.inv_freq[1]) == (8, pytest.approx(1e7 ** (-1 / 8)))
+    left_out = configs["Qwen3.5, most left out"]
+    assert left_out.recurrent == DeltaNet(16, 32, 128, 128, 4)
+    assert (left_out.head_dim, len(left_out.inv_freq), left_out.num_kv_heads) == (256, 32, 4)
 
 
 def test_windows_of_gemma_have_their_own_rotation_where_the_file_does_not_say_which():

@@ -29,7 +29,8 @@ pytestmark = needs_transformers
 
 NEW_FAMILIES = [name for name in MODELS if name not in ("Llama", "Qwen2")]
 """The others are tested without transformers, too."""
-CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", "LFM2", "Qwen3.5", "Granite 4 hybrid"]
+RECURRENT = ["LFM2", "Qwen3.5", "Granite 4 hybrid"]
+CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", *RECURRENT]
 """Families whose layers are of different kinds."""
 
 
@@ -115,7 +116,7 @@ def test_queries_grow_only_in_a_context_that_reaches_so_far(model_of, tmp_path):
     assert np.array_equal(got, expected)
 
 
-@pytest.mark.parametrize("name", ["OLMo 3", "Ministral 3", "Granite 4 dense"])
+@pytest.mark.parametrize("name", ["OLMo 3", "Ministral 3", "Granite 4 dense", *RECURRENT])
 def test_a_calibration_text_brings_four_bits_nearer(model_of, tmp_path, name):
     text, ids = tmp_path / "text.txt", tokens(4_000) % 95 + 4
     text.write_text("".join(chr(28 + token) for token in ids))

@@ -129,11 +129,14 @@ def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
         found = recorded_self_test(bundle)
     except ProviderError as error:
         problem = str(error)
+    manifest = bundle.manifest
+    recurrent = manifest.recurrent
     facts: dict[str, Any] = {
         "path": str(bundle.path),
-        "provider": bundle.manifest.provider,
-        "weights": bundle.manifest.weights,
-        "widths": bundle.manifest.decode_widths,
+        "provider": manifest.provider,
+        "weights": manifest.weights,
+        "layers": recurrent and recurrent.described(manifest.model.num_layers),
+        "widths": manifest.decode_widths,
         "problem": problem,
         "is_tested": found is not None,
     }
@@ -175,6 +178,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 def _bundle_lines(bundle: dict[str, Any]) -> Iterator[str]:
     path = printable(bundle["path"])
     yield f"{path}: {bundle['weights']}, for {bundle['provider']}"
+    if bundle["layers"]:
+        yield f"layers: {bundle['layers']}"
     if bundle["problem"]:
         yield f"cannot be opened here: {bundle['problem']}"
         return

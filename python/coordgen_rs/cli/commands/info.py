@@ -35,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
         f"model: {printable(model.family)}, {model.num_layers} layers, hidden {model.hidden_size}, "
         f"{ffn}{heads}{model.num_kv_heads} KV heads, vocabulary {model.vocab_size}"
     )
+    if manifest.recurrent is not None:
+        print(f"layers: {manifest.recurrent.described(model.num_layers)}")
     chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
     print(f"provider: {manifest.provider}{chip}")
     print(f"weights: {manifest.weights}")

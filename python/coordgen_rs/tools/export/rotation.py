@@ -36,7 +36,8 @@ def rotated(source: Checkpoint) -> Checkpoint:
     Memory: a square matrix as wide as the stream; weights are turned when they are read.
 
     Raises:
-        UnsupportedModelError: Norms stand between matrices and the residual stream.
+        UnsupportedModelError: Norms stand between matrices and the residual stream, or layers are
+            recurrent.
         CheckpointError: A tensor is missing, misshaped or damaged.
     """
     config = source.config
@@ -44,6 +45,11 @@ def rotated(source: Checkpoint) -> Checkpoint:
         raise UnsupportedModelError(
             f"{config.family} has norms behind attention and feed-forward, which do not commute "
             "with a turn of the residual stream"
+        )
+    if config.recurrent is not None:
+        raise UnsupportedModelError(
+            f"{config.family} has {len(config.recurrent_layers)} recurrent layers: what turns the "
+            "residual stream does not know their matrices"
         )
     turn = orthogonal_matrix(config.hidden_size)
     tensors = dict(source.tensors)

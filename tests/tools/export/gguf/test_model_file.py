@@ -18,7 +18,8 @@ from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import architecture_named
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader, read_header
-from coordgen_rs.tools.export.checkpoints.gguf.metadata import GgufMetadata, config_document
+from coordgen_rs.tools.export.checkpoints.gguf.metadata import config_document
+from coordgen_rs.tools.export.checkpoints.gguf.values import GgufMetadata
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from gguf_files import write_gguf
 

@@ -80,6 +80,9 @@ def test_drafts_change_no_token_on_the_emulator(
         ("Mistral, window 24", "a sliding window of 24 tokens"),
         ("OLMo 2", "olmo2 has norms behind attention and feed-forward"),
         ("OLMo 3", "olmo3 has norms behind attention and feed-forward"),
+        ("LFM2", "lfm2 has 3 recurrent layers"),
+        ("Qwen3.5", "qwen3_5 has 3 recurrent layers"),
+        ("Granite 4 hybrid", "granitemoehybrid has 3 recurrent layers"),
         ("Ministral 3", "ministral3 has queries that grow behind 32 tokens"),
     ],
 )

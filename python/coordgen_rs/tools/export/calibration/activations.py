@@ -23,6 +23,7 @@ from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.graph import block_graph
+from coordgen_rs.tools.export.cpu.recurrent import state_sizes
 from coordgen_rs.tools.export.graph_builder import float_info
 from coordgen_rs.tools.export.stored import WeightWriter, write_layer
 from coordgen_rs.tools.export.writer import HashedFile
@@ -30,7 +31,8 @@ from coordgen_rs.tools.export.writer import HashedFile
 _Array = NDArray[np.float32]
 
 _LINEAR = ("qkv", "attention_out", "gate_up", "down")
-"""The linear layers of a decoder layer."""
+_RECURRENT_LINEAR = ("projected", *_LINEAR[1:])
+"""The linear layers of a decoder layer, with attention and without."""
 
 
 def watch_inputs(source: Checkpoint, texts: Sequence[Sequence[int]]) -> Iterator[dict[str, _Array]]:
@@ -63,7 +65,11 @@ def watch_inputs(source: Checkpoint, texts: Sequence[Sequence[int]]) -> Iterator
             del layer  # its weights' file is written anew
             states = [hidden for hidden, _ in outputs]
             inputs = zip(*(it for _, it in outputs), strict=True)
-            yield dict(zip(_LINEAR, map(np.concatenate, inputs), strict=True))
+            yield dict(zip(_linear(config, number), map(np.concatenate, inputs), strict=True))
+
+
+def _linear(config: ModelConfig, number: int) -> tuple[str, ...]:
+    return _RECURRENT_LINEAR if number in config.recurrent_layers else _LINEAR
 
 
 class _FloatLayer:
@@ -78,7 +84,9 @@ class _FloatLayer:
             stored = write_layer(source, writer, number, None)
         graph = block_graph(config, [stored], number)
         products = {node.name: node for node in graph.graph.node}
-        self._watched = [_read(products[f"layer_{number}.{part}"], graph) for part in _LINEAR]
+        self._watched = [
+            _read(products[f"layer_{number}.{part}"], graph) for part in _linear(config, number)
+        ]
         graph.graph.output.extend(float_info(name, 1, "rows", "n") for name in self._watched)
         self._session = cpu_session(graph.SerializeToString(), directory)
         self._inputs = [item.name for item in self._session.get_inputs()]
@@ -94,9 +102,7 @@ class _FloatLayer:
         inputs |= _text(num_rows)
         for name, table in tables_by_input(num_rows, config).items():
             inputs[name] = table[np.newaxis, np.newaxis]
-        size = row_bytes(KV_FORMS[0], config.head_dim)
-        cache = np.zeros((1, config.num_kv_heads, num_rows, size), np.uint8)
-        inputs |= {f"{kind}_{self._number}": cache for kind in ("key", "value")}
+        inputs |= self._before(num_rows)
         given = {name: inputs[name] for name in self._inputs}
         out, *watched = self._session.run(["hidden_out", *self._watched], given)
         if not np.isfinite(out).all():
@@ -104,6 +110,20 @@ class _FloatLayer:
                 f"layer {self._number} gives NaN or infinite values on the calibration text"
             )
         return np.asarray(out[0], np.float32), [np.asarray(rows[0]) for rows in watched]
+
+    def _before(self, num_rows: int) -> dict[str, NDArray[np.uint8]]:
+        """What the layer keeps of tokens, before the first."""
+        config, number = self._config, self._number
+        found = {}
+        if config.recurrent is not None and number in config.recurrent_layers:
+            for sizes in state_sizes(config.recurrent):
+                state, updates = sizes.inputs(number)
+                found[state] = np.zeros((1, 2, sizes.num_bytes), np.uint8)
+                found[updates] = np.zeros((2, sizes.updates_bytes(0)), np.uint8)
+            return found
+        size = row_bytes(KV_FORMS[0], config.head_dim)
+        cache = np.zeros((1, config.num_kv_heads, num_rows, size), np.uint8)
+        return {f"{kind}_{number}": cache for kind in ("key", "value")}
 
 
 def _read(product: onnx.NodeProto, model: onnx.ModelProto) -> str:
@@ -118,9 +138,7 @@ def _read(product: onnx.NodeProto, model: onnx.ModelProto) -> str:
         gate, up, activated = f"{name}.gate", f"{name}.up", f"{name}.activated"
         nodes = [
             helper.make_node("Split", [x], [gate, up], axis=-1, num_outputs=2),
-            helper.make_node("Swish", [gate], [activated])
-            if activation == "silu"
-            else helper.make_node("Gelu", [gate], [activated], approximate="tanh"),
+            _activation(activation, gate, activated),
             helper.make_node("Mul", [activated, up], [name]),
         ]
     else:
@@ -129,11 +147,19 @@ def _read(product: onnx.NodeProto, model: onnx.ModelProto) -> str:
     return name
 
 
+def _activation(name: str, x: str, output: str) -> onnx.NodeProto:
+    if name == "gelu_tanh":
+        return helper.make_node("Gelu", [x], [output], approximate="tanh")
+    return helper.make_node({"silu": "Swish", "sigmoid": "Sigmoid"}[name], [x], [output])
+
+
 def _text(num_rows: int) -> dict[str, NDArray[np.int32]]:
-    """What each token of a text descends from: the one before it."""
+    """What each token of a text descends from: the one before it; it is read as it is."""
     return {
         "parents": np.arange(-1, num_rows - 1, dtype=np.int32),
         "sequences": np.zeros(num_rows, np.int32),
         "lengths": np.zeros(1, np.int32),
         "span": np.array([0, num_rows], np.int32),
+        "reads": np.ones(1, np.int32),
+        "pending": np.full(1, -1, np.int32),
     }

@@ -66,6 +66,20 @@ def number(config: Mapping[str, Any], name: str, low: float = 0, high: float = 1
     raise CheckpointError(f"config.json: {name} is {value!r:.60}, expected {low:g} to {high:g}")
 
 
+def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A yes or no; `default` where the field is missing or null.
+
+    Raises:
+        CheckpointError: It is something else.
+    """
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise CheckpointError(f"config.json: {name} is {value!r:.60}, expected true or false")
+    return value
+
+
 def per_layer(config: Mapping[str, Any], name: str, num_layers: int) -> list[Any] | None:
     """A list with an entry per layer, or None.
 

@@ -37,9 +37,12 @@ _OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization
 _PREFIXES = {
     "language_model.model.": "model.",
     "model.language_model.": "model.",
+    "model.mtp.": "mtp.",
     "language_model.lm_head.": "lm_head.",
 }
 """What names of tensors begin with, before and since transformers 5, and without the rest."""
+_ALONE = ("lm_head.", "mtp.")
+"""What names begin with that are the same without the rest."""
 
 
 def open_hugging_face(path: Path) -> Checkpoint:
@@ -152,6 +155,6 @@ def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         for prefix, alone in _PREFIXES.items():
             if name.startswith(prefix):
                 found[alone + name.removeprefix(prefix)] = tensor
-        if name.startswith("lm_head."):
+        if name.startswith(_ALONE):
             found[name] = tensor
     return found

@@ -13,6 +13,7 @@ from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.fields import (
     FULL,
     RECURRENT,
+    flag,
     number,
     per_layer,
     positive,
@@ -44,19 +45,19 @@ def lfm2_fields(config: dict[str, Any]) -> dict[str, Any]:
         UnsupportedModelError: Convolutions have a bias, or a layer is of another kind.
         CheckpointError: A field is malformed.
     """
-    refused(config, "LFM2", "conv_bias", bool(config.get("conv_bias")))
+    refused(config, "LFM2", "conv_bias", flag(config, "conv_bias", False))
     layers = _num_layers(config)
     kinds = per_layer(config, "layer_types", layers)
     if kinds is None:
         kinds = _listed(config, layers)
     ffn = config.get("block_ff_dim")
     size = positive(config, "intermediate_size" if ffn is None else "block_ff_dim")
-    tied = config.get("tie_embedding")
+    tied = flag(config, "tie_embedding", flag(config, "tie_word_embeddings", True))
     return {
         **config,
         "intermediate_size": _adjusted(config, size),
-        "rms_norm_eps": config.get("norm_eps"),
-        "tie_word_embeddings": config.get("tie_word_embeddings", True) if tied is None else tied,
+        "rms_norm_eps": number(config, "norm_eps"),
+        "tie_word_embeddings": tied,
         "layer_types": _kinds("LFM2", kinds, {"conv": RECURRENT, FULL: FULL}),
     }
 
@@ -85,7 +86,7 @@ def _adjusted(config: Mapping[str, Any], size: int) -> int:
     Raises:
         CheckpointError: A field is malformed.
     """
-    if not config.get("block_auto_adjust_ff_dim", True):
+    if not flag(config, "block_auto_adjust_ff_dim", True):
         return size
     size = max(int(2 * size / 3), 1)
     if config.get("block_ffn_dim_multiplier") is None:
@@ -113,7 +114,7 @@ def qwen35_fields(config: dict[str, Any]) -> dict[str, Any]:
         CheckpointError: A field is malformed.
     """
     name, gate = "Qwen3.5", config.get("output_gate_type")
-    refused(config, name, "attn_output_gate", not config.get("attn_output_gate", True))
+    refused(config, name, "attn_output_gate", not flag(config, "attn_output_gate", True))
     refused(config, name, "output_gate_type", gate not in (None, "silu", "swish"))
     refused(config, name, "num_experts", bool(config.get("num_experts")))
     layers = _num_layers(config)
@@ -162,14 +163,14 @@ def granite_hybrid_fields(config: dict[str, Any]) -> dict[str, Any]:
         )
     name, position = "Granite 4", config.get("position_embedding_type")
     refused(config, name, "position_embedding_type", position not in (None, "nope", "rope"))
-    refused(config, name, "mamba_proj_bias", bool(config.get("mamba_proj_bias")))
+    refused(config, name, "mamba_proj_bias", flag(config, "mamba_proj_bias", False))
     layers = _num_layers(config)
     kinds = per_layer(config, "layer_types", layers) or ["mamba"] * layers
     known = {"mamba": RECURRENT, RECURRENT: RECURRENT, "attention": FULL, FULL: FULL}
     return {
         **config,
         "layer_types": _kinds(name, kinds, known),
-        "intermediate_size": config.get("shared_intermediate_size", 1024),
+        "intermediate_size": positive(config, "shared_intermediate_size", 1024),
         "no_rope_layers": [int(position == "rope")] * layers,
     }
 
@@ -203,7 +204,7 @@ def selective_state(config: Mapping[str, Any], hidden_size: int) -> SelectiveSta
         groups=groups,
         state_dim=positive(config, "mamba_d_state", 256),
         taps=_taps(config, "mamba_d_conv", 4),
-        has_bias=bool(config.get("mamba_conv_bias", True)),
+        has_bias=flag(config, "mamba_conv_bias", True),
         least_step=least,
         most_step=most,
     )

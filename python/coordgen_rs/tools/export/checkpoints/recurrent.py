@@ -59,6 +59,9 @@ class DeltaNet:
     key_dim: int
     value_dim: int
     taps: int
+    is_tiled: bool = False
+    """Whether what is projected back has the first value head of every key head first, then the
+    second of each; else those of a key head are neighbours, as they are before."""
 
     kind: RecurrentKind = "gated_delta_net"
 

@@ -4,7 +4,7 @@ In: a name, a shape and functions that read some rows. Out: float32 rows, whatev
 the stored bytes where products can be computed with these.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,14 @@ class StoredBlocks:
 
         def read_rows(first: int, last: int) -> NDArray[np.uint8]:
             return self.read_rows(start + first, start + last)
+
+        return replace(self, read_rows=read_rows)
+
+    def joined(self, spans: Sequence[tuple[int, int]]) -> "StoredBlocks":
+        """The rows of some spans one after the other."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
+            return np.concatenate([self.read_rows(*it) for it in _inside(spans, first, last)])
 
         return replace(self, read_rows=read_rows)
 
@@ -67,11 +75,24 @@ class Tensor:
             return self.read_rows(start + first, start + last)
 
         return Tensor(
-            f"{self.name}[{start}:{stop}]",
+            self.name,
             (stop - start, *self.shape[1:]),
             read_rows,
             self.blocks and self.blocks.part(start),
             self.stored_type,
+        )
+
+    def joined(self, spans: Sequence[tuple[int, int]]) -> "Tensor":
+        """The rows of some spans one after the other, `start, stop` each, end open."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            return np.concatenate([self.read_rows(*it) for it in _inside(spans, first, last)])
+
+        return replace(
+            self,
+            shape=(sum(stop - start for start, stop in spans), *self.shape[1:]),
+            read_rows=read_rows,
+            blocks=self.blocks and self.blocks.joined(spans),
         )
 
     def without_ones(self) -> "Tensor":
@@ -129,3 +150,13 @@ class Tensor:
         for start, stop in spans:
             values[start:stop] = self.read_rows(start, stop)
         return values
+
+
+def _inside(spans: Sequence[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """What of some spans is in rows `first..last`, when they stand one after the other."""
+    begin = 0
+    for start, stop in spans:
+        low, high = max(first - begin, 0), min(last - begin, stop - start)
+        if low < high:
+            yield start + low, start + high
+        begin += stop - start

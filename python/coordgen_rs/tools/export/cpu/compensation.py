@@ -22,6 +22,7 @@ from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.calibration.activations import watch_inputs
 from coordgen_rs.tools.export.calibration.spreading import spreading
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
 from coordgen_rs.tools.export.cpu.int4 import Grids, search_grids
 from coordgen_rs.tools.export.cpu.quantize import (
@@ -42,7 +43,7 @@ _PARTS = {
     "down": ("mlp.down_proj",),
 }
 _FUSED = {**_PARTS, "qkv": ("self_attn.qkv_proj",), "gate_up": ("mlp.gate_up_proj",)}
-"""Tensors of a layer that read the same input."""
+"""Tensors of a layer with attention that read the same input."""
 
 
 def compensated_layers(
@@ -59,10 +60,9 @@ def compensated_layers(
             large to compensate for.
         OSError: The temporary directory cannot be written.
     """
-    parts = _FUSED if source.config.is_fused else _PARTS
     for number, inputs in enumerate(watch_inputs(source, texts)):
         layer: dict[str, Tensor] = {}
-        for part, names in parts.items():
+        for part, names in _parts(source.config, number).items():
             full = [f"model.layers.{number}.{name}.weight" for name in names]
             tensors = [source.tensors[name] for name in full]
             weight = np.concatenate([tensor.load() for tensor in tensors])
@@ -72,6 +72,21 @@ def compensated_layers(
                 layer[name] = replace(tensor, blocks=_held(rounded[start:]))
                 start += tensor.shape[0]
         yield layer
+
+
+def _parts(config: ModelConfig, number: int) -> Mapping[str, Sequence[str]]:
+    """Tensors of a layer that read the same input."""
+    if config.recurrent is None or number not in config.recurrent_layers:
+        return _FUSED if config.is_fused else _PARTS
+    tensors = config.recurrent.tensors
+    into, out = (
+        [it.removesuffix(".weight") for it in names] for names in (tensors.into, [tensors.out])
+    )
+    return {
+        "projected": into,
+        "attention_out": out,
+        **{it: _PARTS[it] for it in ("gate_up", "down")},
+    }
 
 
 def _held(blocks: NDArray[np.uint8]) -> StoredBlocks:

@@ -89,7 +89,7 @@ def mixed(
         return convolved
     if isinstance(kind, DeltaNet):
         gates, betas = kind.channels, kind.channels + kind.width
-        return operator(
+        given = operator(
             1,
             "GatedDelta",
             "mixed",
@@ -103,6 +103,7 @@ def mixed(
             columns=[gates, betas, betas + kind.value_heads],
             epsilon=epsilon,
         )
+        return _tiled(graph, kind, given) if kind.is_tiled else given
     return operator(
         1,
         "SelectiveUpdate",
@@ -119,6 +120,15 @@ def mixed(
         most_step=kind.most_step,
         epsilon=epsilon,
     )
+
+
+def _tiled(graph: LayerGraph, kind: DeltaNet, x: str) -> str:
+    """Rows with the first value head of every key head first, then the second of each."""
+    of_key = kind.value_heads // kind.key_heads
+    heads = graph.integers(1, -1, kind.key_heads, of_key, kind.value_dim)
+    apart = graph.node("Reshape", [x, heads], f"{x}.heads")
+    turned = graph.node("Transpose", [apart], f"{x}.turned", perm=[0, 1, 3, 2, 4])
+    return graph.node("Reshape", [turned, graph.integers(1, -1, kind.width)], f"{x}.tiled")
 
 
 RECURRENT_PATH = ("parents", "sequences", "lengths", "span", "reads", "pending")

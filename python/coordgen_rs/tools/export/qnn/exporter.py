@@ -183,6 +183,8 @@ def _refuse_switches(config: ModelConfig) -> None:
     """
     scaling = config.query_scaling
     needed = {
+        f"{len(config.recurrent_layers)} recurrent layers": config.recurrent is not None,
+        "gates behind attention": config.gated_attention,
         "norms behind attention and feed-forward": config.output_norms,
         f"a sliding window of {config.window} tokens": config.window is not None,
         f"queries that grow behind {scaling and scaling.period} tokens": scaling is not None,

@@ -19,13 +19,18 @@ class Architecture:
     """Rows of query and key are reordered, because pairs are neighbours (GGML_ROPE_TYPE_NORM)."""
     layer_names: dict[str, str] = field(default_factory=dict)
     """Names of a layer's tensors that differ from `_LAYER`, or come on top."""
+    whole_names: dict[str, str] = field(default_factory=dict)
+    """Names of a layer's tensors that have no `.weight` behind them, or not in both."""
+    output_norm: str = "output_norm"
+    """What the last norm is called."""
     has_input_norms: bool = True
     """Attention and feed-forward read normed rows."""
+    has_recurrent: bool = False
+    """Layers without attention are told by 0 heads of keys and values."""
 
 
 _MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
 _LAYER = {
@@ -46,6 +51,34 @@ _NORMS_BEHIND = {
 }
 _GEMMA_NORMS = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
 _INPUT_NORMS = ("attn_norm", "ffn_norm")
+_SHORT_CONVOLUTION = {
+    "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+}
+_DELTA_NET = {
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+_SELECTIVE_STATE = {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+}
+_NORM_AFTER_ATTENTION = {"post_attention_norm": "post_attention_layernorm"}
+_NEXT = {
+    "nextn.eh_proj": "fc",
+    "nextn.enorm": "pre_fc_norm_embedding",
+    "nextn.hnorm": "pre_fc_norm_hidden",
+    "nextn.shared_head_norm": "norm",
+}
+"""Beside its layer, what a head for further tokens has."""
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 _ARCHITECTURES = {
@@ -59,6 +92,24 @@ _ARCHITECTURES = {
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM", layer_names=_HEAD_NORMS),
     "phi3": Architecture("Phi3ForCausalLM", layer_names=_FUSED),
+    "lfm2": Architecture(
+        "Lfm2ForCausalLM",
+        layer_names=_HEAD_NORMS | _SHORT_CONVOLUTION,
+        output_norm="token_embd_norm",
+        has_recurrent=True,
+    ),
+    "qwen35": Architecture(
+        "Qwen3_5ForCausalLM",
+        layer_names=_HEAD_NORMS | _NORM_AFTER_ATTENTION | _DELTA_NET,
+        whole_names={"ssm_a": "linear_attn.A", "ssm_dt.bias": "linear_attn.dt_bias"},
+    ),
+    "granitehybrid": Architecture(
+        "GraniteMoeHybridForCausalLM",
+        rotates_neighbours=True,
+        layer_names=_SELECTIVE_STATE,
+        whole_names={"ssm_a": "mamba.A", "ssm_d": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"},
+        has_recurrent=True,
+    ),
     "gemma3": Architecture("Gemma3ForCausalLM", layer_names=_HEAD_NORMS | _GEMMA_NORMS),
 }
 
@@ -79,12 +130,31 @@ def architecture_named(name: str) -> Architecture:
 
 def hugging_face_names(architecture: Architecture, num_layers: int) -> dict[str, str]:
     """The Hugging Face name of every tensor that such a model may have, by its name in GGUF."""
-    names = dict(_MODEL)
-    parts = _LAYER | architecture.layer_names
+    names = _MODEL | {f"{architecture.output_norm}.weight": "model.norm.weight"}
+    own = architecture.layer_names
+    parts = {part: name for part, name in _LAYER.items() if name not in own.values()} | own
     if not architecture.has_input_norms:
         parts = {part: name for part, name in parts.items() if part not in _INPUT_NORMS}
     for number in range(num_layers):
         for part, name in parts.items():
             for kind in ("weight", "bias"):
                 names[f"blk.{number}.{part}.{kind}"] = f"model.layers.{number}.{name}.{kind}"
+        for part, name in architecture.whole_names.items():
+            names[f"blk.{number}.{part}"] = f"model.layers.{number}.{name}"
+    return names
+
+
+def next_token_names(architecture: Architecture, block: int) -> dict[str, str]:
+    """The Hugging Face names of a head for further tokens, by those in GGUF: its layer is a block.
+
+    Args:
+        architecture: That of the model.
+        block: The block's number.
+    """
+    layer = hugging_face_names(architecture, block + 1)
+    prefix, usual = f"blk.{block}.", f"model.layers.{block}."
+    names = {f"{prefix}{part}.weight": f"mtp.{name}.weight" for part, name in _NEXT.items()}
+    for name, known in layer.items():
+        if name.startswith(prefix):
+            names[name] = f"mtp.layers.0.{known.removeprefix(usual)}"
     return names

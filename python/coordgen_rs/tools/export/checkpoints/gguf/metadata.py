@@ -13,11 +13,15 @@ import numpy as np
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import Architecture
-from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
+from coordgen_rs.tools.export.checkpoints.gguf.hybrids import (
+    granite_hybrid_options,
+    lfm2_options,
+    qwen35_options,
+)
 from coordgen_rs.tools.export.checkpoints.gguf.tensors import read_numbers
+from coordgen_rs.tools.export.checkpoints.gguf.values import GgufMetadata, num_layers
 from coordgen_rs.tools.export.checkpoints.rope import yarn_attention
 
-_MOST_LAYERS = 1 << 12
 _ROPE_FREQS, _LONG, _SHORT = (
     f"rope_{kind}.weight" for kind in ("freqs", "factors_long", "factors_short")
 )
@@ -30,62 +34,6 @@ _ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"
 _CONTROL = 3
 
 _LAYERS_OF_GEMMA_27B = 62
-
-
-class GgufMetadata:
-    """The metadata of one file, by the names that its architecture gives them."""
-
-    def __init__(self, header: GgufHeader) -> None:
-        self.header = header
-        self.architecture = self.text("general.architecture")
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A text.
-
-        Raises:
-            CheckpointError: It is missing, or something else.
-        """
-        value = self.header.metadata.get(key, default)
-        if not isinstance(value, str):
-            raise CheckpointError(f"{self.header.path}: {key} is {value!r:.60}, expected a text")
-        return value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """A value of the architecture, such as `block_count`."""
-        return self.header.metadata.get(f"{self.architecture}.{name}", default)
-
-    def number(self, name: str, default: float | None = None) -> Any:
-        """An integer or float of the architecture.
-
-        Raises:
-            CheckpointError: It is missing, or something else.
-        """
-        return self.of(name, self.get(name, default))
-
-    def of(self, name: str, value: Any) -> Any:
-        """The value of `name` if it is an integer or a float.
-
-        Raises:
-            CheckpointError: It is something else.
-        """
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CheckpointError(
-                f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}, "
-                "expected a number"
-            )
-        return value
-
-
-def num_layers(metadata: GgufMetadata) -> int:
-    """The number of layers.
-
-    Raises:
-        CheckpointError: It is missing, or more than any model has.
-    """
-    layers = metadata.number("block_count")
-    if not isinstance(layers, int) or not 1 <= layers <= _MOST_LAYERS:
-        raise CheckpointError(f"{metadata.header.path}: block_count is {layers}")
-    return layers
 
 
 def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[str, Any]:
@@ -111,7 +59,7 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
         "intermediate_size": metadata.number("feed_forward_length"),
         "num_hidden_layers": num_layers(metadata),
         "num_attention_heads": heads,
-        "num_key_value_heads": _kv_heads(metadata, heads),
+        "num_key_value_heads": _kv_heads(metadata, heads, architecture.has_recurrent),
         "head_dim": head_dim,
         "vocab_size": None if embedding is None else embedding.shape[0],
         "max_position_embeddings": metadata.number("context_length"),
@@ -137,7 +85,7 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
     return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
 
 
-def _kv_heads(metadata: GgufMetadata, heads: int) -> Any:
+def _kv_heads(metadata: GgufMetadata, heads: int, has_recurrent: bool) -> Any:
     """The number of key and value heads, which some files tell for each layer.
 
     Raises:
@@ -145,6 +93,8 @@ def _kv_heads(metadata: GgufMetadata, heads: int) -> Any:
         UnsupportedModelError: Layers differ; 0 stands for a recurrent layer.
     """
     value = metadata.get("attention.head_count_kv")
+    if isinstance(value, list) and has_recurrent:
+        value = [it for it in value if it] or value
     if isinstance(value, list) and value:
         if set(map(repr, value)) != {repr(value[0])}:
             raise UnsupportedModelError(
@@ -247,13 +197,13 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
     layers = num_layers(metadata)
     if metadata.architecture == "granite":
         is_rotated = int(metadata.get("rope.scaling.finetuned", True) is not False)
-        return {
-            "no_rope_layers": [is_rotated] * layers,
-            "attention_multiplier": metadata.number("attention.scale", head_dim**-0.5),
-            "embedding_multiplier": metadata.number("embedding_scale", 1.0),
-            "residual_multiplier": metadata.number("residual_scale", 1.0),
-            "logits_scaling": metadata.number("logit_scale", 1.0),
-        }
+        return {"no_rope_layers": [is_rotated] * layers, **_granite_factors(metadata, head_dim)}
+    if metadata.architecture == "granitehybrid":
+        return {**granite_hybrid_options(metadata), **_granite_factors(metadata, head_dim)}
+    if metadata.architecture == "lfm2":
+        return lfm2_options(metadata)
+    if metadata.architecture == "qwen35":
+        return qwen35_options(metadata, layers, head_dim)
     if metadata.architecture == "mistral3":
         return _mistral(metadata)
     if metadata.architecture == "olmo2":
@@ -281,6 +231,16 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
             ],
         }
     return {}
+
+
+def _granite_factors(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
+    """What Granite multiplies by."""
+    return {
+        "attention_multiplier": metadata.number("attention.scale", head_dim**-0.5),
+        "embedding_multiplier": metadata.number("embedding_scale", 1.0),
+        "residual_multiplier": metadata.number("residual_scale", 1.0),
+        "logits_scaling": metadata.number("logit_scale", 1.0),
+    }
 
 
 def _mistral(metadata: GgufMetadata) -> dict[str, Any]:

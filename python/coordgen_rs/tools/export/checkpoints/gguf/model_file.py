@@ -11,23 +11,27 @@ from pathlib import Path
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
+    Architecture,
     architecture_named,
     hugging_face_names,
+    next_token_names,
 )
 from coordgen_rs.tools.export.checkpoints.gguf.chat import chat_templates
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 from coordgen_rs.tools.export.checkpoints.gguf.metadata import (
     ROPE_TENSORS,
-    GgufMetadata,
     config_document,
     generation_document,
-    num_layers,
 )
 from coordgen_rs.tools.export.checkpoints.gguf.parts import read_parts
 from coordgen_rs.tools.export.checkpoints.gguf.tensors import open_tensors
 from coordgen_rs.tools.export.checkpoints.gguf.tokenizer import tokenizer_json
+from coordgen_rs.tools.export.checkpoints.gguf.value_heads import grouped
+from coordgen_rs.tools.export.checkpoints.gguf.values import GgufMetadata, num_blocks, num_layers
+from coordgen_rs.tools.export.checkpoints.recurrent import DeltaNet, SelectiveState
 
 _BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
+_CONVOLUTION_BIASES = ("mamba.conv1d.bias",)
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -41,18 +45,42 @@ def open_gguf(path: Path) -> Checkpoint:
     metadata = GgufMetadata(header)
     architecture = architecture_named(metadata.architecture)
     config = parse_config(config_document(metadata, architecture), generation_document(metadata))
-    # llama.cpp's converter has added Gemma's offset to the weights.
+    # llama.cpp's converter has added the offset of Gemma and Qwen3.5 to the weights.
     config = replace(config, norm_offset=0.0)
-    names = hugging_face_names(architecture, num_layers(metadata))
-    weights = {name: it for name, it in header.tensors.items() if name not in ROPE_TENSORS}
+    layers, blocks = num_layers(metadata), num_blocks(metadata)
+    names = hugging_face_names(architecture, layers)
+    left_out = (*ROPE_TENSORS, *(f"blk.{number}." for number in range(layers, blocks)))
+    if blocks == layers + 1:
+        names |= _next_names(architecture, header, layers)
+    weights = {
+        name: it
+        for name, it in header.tensors.items()
+        if name in names or not name.startswith(left_out)
+    }
     head_dim = config.head_dim if architecture.rotates_neighbours else None
-    biases = _BIASES if config.qkv_bias else ()
+    biases: tuple[str, ...] = _BIASES if config.qkv_bias else ()
+    if isinstance(config.recurrent, SelectiveState):
+        biases += _CONVOLUTION_BIASES
+    tensors = open_tensors(GgufHeader(path, header.metadata, weights), names, head_dim, biases)
+    if isinstance(config.recurrent, DeltaNet):
+        tensors, recurrent = grouped(tensors, config.recurrent)
+        config = replace(config, recurrent=recurrent)
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     return Checkpoint(
         config,
-        open_tensors(GgufHeader(path, header.metadata, weights), names, head_dim, biases),
+        tensors,
         partial(tokenizer_json, header),
         partial(chat_templates, header),
         tokens=tokens if isinstance(tokens, list) else [],
         is_gguf=True,
     )
+
+
+def _next_names(architecture: Architecture, header: GgufHeader, block: int) -> dict[str, str]:
+    """The names of a head for further tokens; none where it is not like that of Qwen3.5.
+
+    That reads the model's own embedding, and is scored by its own output layer.
+    """
+    names = next_token_names(architecture, block)
+    beside = {name for name in header.tensors if name.startswith(f"blk.{block}.nextn.")}
+    return names if beside == {name for name in names if ".nextn." in name} else {}

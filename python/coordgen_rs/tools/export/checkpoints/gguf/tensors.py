@@ -5,8 +5,9 @@ llama.cpp rotates neighbouring pairs in some architectures, and its converter ha
 of their query and key weights for that; here they are put back.
 """
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ _HALVES |= {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": (), "BF16
 its start."""
 _MOST_EXPONENT = 252
 """Of MXFP4: with a larger one some weight is no float32."""
+_VECTORS = (".mamba.A", ".mamba.D", ".mamba.norm.weight")
+"""Tensors that files hold as matrices: of a column, or of a row for each group."""
+_CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
+"""Tensors that may have a dimension of 1 in the middle."""
 _ROTATED = re.compile(r"\.([qk])_proj\.")
 
 
@@ -164,6 +169,11 @@ def open_tensors(
 
 def _tensor(name: str, stored: GgufTensor, head_dim: int | None) -> Tensor:
     is_float = stored.type in FLOATS
+    if is_float and name.endswith(_VECTORS):
+        stored = replace(stored, shape=(math.prod(stored.shape),))
+    elif is_float and name.endswith(_CONVOLUTIONS):
+        channels, *others = stored.shape
+        stored = replace(stored, shape=(channels, *(size for size in others if size != 1)))
     if len(stored.shape) > 2 or (len(stored.shape) == 1 and not is_float):
         raise CheckpointError(
             f"{stored.path}: {stored.name} has the shape {stored.shape} of {stored.type.name}"
