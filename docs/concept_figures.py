@@ -316,11 +316,12 @@ def tree_of_states() -> str:
         kind = "core" if row in accepted or row == 0 else "kept"
         canvas.word(kind, *places[row], f"{row}  {node.word}")
     canvas.text("left", 24, 268, "Kept of it: an update for each row, a small part of a state")
-    for row, node in enumerate(TREE):
+    for row in range(len(TREE)):
         kind = "core" if row in accepted or row == 0 else "kept"
         canvas.word(kind, 190 + 76 * row, 300, str(row), 44)
     canvas.text("small", 24, 305, "the last step's updates")
-    canvas.text("left", 24, 366, "The next step: the updates of what was committed are applied first")
+    next_step = "The next step: the updates of what was committed are applied first"
+    canvas.text("left", 24, 366, next_step)
     canvas.box("face", 20, 390, 90, 60)
     canvas.text("word", 65, 425, "state")
     for place, row in enumerate((0, *accepted)):
