@@ -40,6 +40,7 @@ class DraftModel:
 
     Raises:
         OptionError: `growth` or `stop` is unknown, or `least_that_pays` is not 0 to 1.
+        DraftModelError: The model has recurrent layers.
     """
 
     def __init__(
@@ -53,6 +54,12 @@ class DraftModel:
         least_that_pays = arguments.number("least_that_pays", least_that_pays)
         arguments.text("growth", growth)
         arguments.text("stop", stop)
+        if isinstance(session, OrtSession) and session.cache.states is not None:
+            # All branches of its tree stay committed, each with keys and values in slots of its own.
+            raise DraftModelError(
+                f"{session.bundle.shown} has recurrent layers, whose states hold one branch of a "
+                "tree alone: it cannot draft for another model"
+            )
         self.session, self.least_that_pays = session, least_that_pays
         self._shape = (least_that_pays, growth, stop)
         self.core = ModelDraft(

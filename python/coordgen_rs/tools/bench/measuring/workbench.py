@@ -147,9 +147,11 @@ class Workbench:
         model = self.draft_model
         if model is not None:  # a tree of its own for each method, which learns when it is enough
             model = DraftModel(model.session, least_that_pays=model.least_that_pays)
-        sources = draft_method(name).sources(
+        method = draft_method(name)
+        has_mtp = method.takes_mtp and self.session.bundle.manifest.mtp is not None
+        sources = method.sources(
             free_rows=self.costs is None,
-            draft_model=model is not None,
+            draft_model=model is not None or has_mtp,
             earlier_requests=self.settings.remembering,
         )
         return make_drafter(
