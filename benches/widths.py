@@ -60,7 +60,7 @@ def opened(path, threads):
 
 
 def runs_of(session, prompt_tokens):
-    """What is measured, by name; each leaves the same number of tokens committed."""
+    """What is measured, by name, in that order: behind a prompt there are more tokens."""
     token_ids = np.random.default_rng(0).integers(session.vocab_size, size=prompt_tokens)
     prompt = token_ids.astype(np.uint32)
 
@@ -76,9 +76,9 @@ def runs_of(session, prompt_tokens):
     def read_prompt():
         session.rewind(0)
         session.prefill(prompt)
-        session.rewind(CONTEXT)
 
-    read_prompt()
+    session.rewind(0)
+    session.prefill(prompt[:CONTEXT])
     names = {width: "1 row" if width == 1 else f"{width} rows" for width in session.widths}
     return {name: step(width) for width, name in names.items()} | {
         f"prompt of {prompt_tokens}": read_prompt

@@ -1,8 +1,9 @@
-"""The papers' figures, redrawn: `python docs/concept_figures.py` writes three SVG files beside it.
+"""Figures of ideas, most of them the papers': `python docs/concept_figures.py` writes SVG files.
 
 `tree-verification.svg`: a draft tree, and what each of its rows sees, as the core fills it in.
 `hidden-loads.svg`: CoordGen's Figure 8, four strategies as the core plans them.
 `calibration.svg`: CoordGen's Figure 9, what the model expected in a prompt, as a tree.
+`tree-of-states.svg`: the same draft tree in a recurrent layer, and what is kept of it.
 
 The files are the same on every machine. They ask for no font, and are drawn on white, so that they
 can be read on dark pages as well.
@@ -289,10 +290,59 @@ def _chain(canvas: Canvas, x: float, y: float, words: Sequence[str], kind: str) 
             canvas.way("way", f"M {at - 69:g} {y + 10:g} h 26")
 
 
+def tree_of_states() -> str:
+    """A draft tree in a recurrent layer: what each row starts from, and what is kept of it."""
+    canvas = Canvas(900, 500, "A draft tree in a recurrent layer, and what is kept of it")
+    depths = [0]
+    for node in TREE[1:]:
+        depths.append(depths[node.parent] + 1)
+    accepted = _accepted()
+    lanes = (0.5, 0, 1, 0, 1, 0, 1, -0.4, 0.4)  # branches apart from each other
+    places = [
+        (190 + 120 * depth, 130 + 80 * lane) for depth, lane in zip(depths, lanes, strict=True)
+    ]
+    canvas.text("left", 24, 34, "A step: each row starts from the state behind its parent")
+    canvas.box("face", 12, 130, 102, 80)
+    canvas.text("word", 63, 166, "state of the")
+    canvas.text("word", 63, 184, "committed")
+    canvas.way("way", "M 114 170 H 145")
+    for row, node in enumerate(TREE):
+        x, y = places[row]
+        if row:
+            from_x, from_y = places[node.parent]
+            kind = "taken" if row in accepted else "way"
+            canvas.way(kind, f"M {from_x + 43:g} {from_y:g} L {x - 45:g} {y:g}")
+    for row, node in enumerate(TREE):
+        kind = "core" if row in accepted or row == 0 else "kept"
+        canvas.word(kind, *places[row], f"{row}  {node.word}")
+    canvas.text("left", 24, 268, "Kept of it: an update for each row, a small part of a state")
+    for row in range(len(TREE)):
+        kind = "core" if row in accepted or row == 0 else "kept"
+        canvas.word(kind, 190 + 76 * row, 300, str(row), 44)
+    canvas.text("small", 24, 305, "the last step's updates")
+    next_step = "The next step: the updates of what was committed are applied first"
+    canvas.text("left", 24, 366, next_step)
+    canvas.box("face", 20, 390, 90, 60)
+    canvas.text("word", 65, 425, "state")
+    for place, row in enumerate((0, *accepted)):
+        x = 190 + 96 * place
+        canvas.way("taken", f"M {x - 80 if place == 0 else x - 68:g} 420 H {x - 30:g}")
+        canvas.word("core", x, 420, f"{row}", 56)
+    x = 190 + 96 * len(accepted)
+    canvas.way("taken", f"M {x + 28:g} 420 H {x + 66:g}")
+    canvas.box("face", x + 68, 390, 90, 60)
+    canvas.text("word", x + 113, 425, "new state")
+    canvas.text(
+        "small", 24, 482, "A tree costs no copy of a state; going back is not applying an update."
+    )
+    return canvas.svg()
+
+
 FIGURES = {
     "tree-verification.svg": tree_verification,
     "hidden-loads.svg": hidden_loads,
     "calibration.svg": calibration,
+    "tree-of-states.svg": tree_of_states,
 }
 
 

@@ -104,6 +104,26 @@ def test_adversarial_drafts_change_nothing(session, script, commit):
             assert got == answer[:limit]
 
 
+def test_an_answer_ends_where_plain_decoding_ends_it(session, monkeypatch):
+    """Also where drafts go on behind the end, on the first path or on another."""
+    for seed in range(3):
+        prompt = prompt_of(seed)
+        answer = tokens_of(plain(session, prompt, max_new_tokens=40, ignore_eos=True))
+        end = answer[17]
+        monkeypatch.setattr(OrtSession, "end_token_ids", (end,))
+        expected = answer[: answer.index(end) + 1]
+        assert tokens_of(plain(session, prompt, max_new_tokens=40)) == expected
+        for script in SCRIPTS:
+            drafter = ScriptedDrafter(
+                make_drafter(session),
+                lambda given, answer=answer, script=script: script(answer, given),
+            )
+            stats = Stats()
+            steps = generate(session, prompt, max_new_tokens=40, drafter=drafter, stats=stats)
+            assert tokens_of(steps) == expected
+            assert stats.finish_reason == "stop"
+
+
 def test_sampled_answers_and_those_under_a_grammar_are_the_same(session):
     pytest.importorskip("llguidance", reason="grammars need llguidance")
     vocabulary = Vocabulary(Tokenizer.of(session.bundle), session.vocab_size, session.end_token_ids)

@@ -1,16 +1,18 @@
 """GGUF files of a model's shape with random weights, for times that are the model's.
 
-In: a shape of `qwen_shape.py`'s, and the type of a file. Out: a file that llama.cpp and coordgen
-open, its matrices in the types that llama.cpp's quantiser gives them in a file of that type. What
-such a model says means nothing. Needs gguf (`pip install --group peers`).
+In: a shape of `qwen_shape.py`'s or `hybrid_shapes.py`'s, and the type of a file. Out: a file that
+llama.cpp and coordgen open, its matrices in the types that llama.cpp's quantiser gives them in a
+file of that type. What such a model says means nothing. Needs gguf (`pip install --group peers`).
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+import hybrid_shapes
+
 TYPES = ("Q4_0", "Q8_0", "Q4_K_M")
-_ARCHITECTURE = "qwen2"
+_DENSE = "qwen2"
 _SCALES = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
 """Where a block holds float16 numbers: its scale, and the scale of its minima."""
 _USUAL_SCALE = {"Q4_0": 4e-3, "Q5_0": 2e-3, "Q8_0": 2e-4, "Q4_K": 1e-4, "Q6_K": 2e-5}
@@ -44,29 +46,40 @@ def matrices(shape, file_type):
     """All matrices of a model whose head is its embedding.
 
     Args:
-        shape: `hidden`, `ffn`, `layers`, `heads`, `kv_heads` and `vocab`.
+        shape: `family`, `hidden`, `ffn`, `layers`, `heads`, `kv_heads` and `vocab`.
         file_type: One of `TYPES`.
     """
-    hidden, ffn, layers = shape["hidden"], shape["ffn"], shape["layers"]
-    keys = hidden // shape["heads"] * shape["kv_heads"]
-    found = [("token_embd", _head_type(file_type), shape["vocab"], hidden)]
+    layers = shape["layers"]
+    of_layer = _dense_matrices if shape["family"] == _DENSE else hybrid_shapes.layer_matrices
+    found = [("token_embd", _head_type(file_type), shape["vocab"], shape["hidden"])]
     for layer in range(layers):
         usual, more = _layer_types(file_type, layer, layers)
         found += [
-            (f"blk.{layer}.{name}", weight_type, rows, columns)
-            for name, weight_type, rows, columns in (
-                ("attn_q", usual, hidden, hidden),
-                ("attn_k", usual, keys, hidden),
-                ("attn_v", more, keys, hidden),
-                ("attn_output", usual, hidden, hidden),
-                ("ffn_gate", usual, ffn, hidden),
-                ("ffn_up", usual, ffn, hidden),
-                ("ffn_down", more, hidden, ffn),
-            )
+            (f"blk.{layer}.{name}", more if name in _MORE else usual, rows, columns)
+            for name, rows, columns in of_layer(shape, layer)
         ]
     return [
         Matrix(f"{name}.weight", _fitting(weight_type, columns), rows, columns)
         for name, weight_type, rows, columns in found
+    ]
+
+
+_MORE = ("attn_v", "ffn_down")
+"""Matrices that have more bits in some layers of some files."""
+
+
+def _dense_matrices(shape, layer):
+    """The matrices of a layer: name, rows, columns."""
+    hidden, ffn = shape["hidden"], shape["ffn"]
+    keys = hidden // shape["heads"] * shape["kv_heads"]
+    return [
+        ("attn_q", hidden, hidden),
+        ("attn_k", keys, hidden),
+        ("attn_v", keys, hidden),
+        ("attn_output", hidden, hidden),
+        ("ffn_gate", ffn, hidden),
+        ("ffn_up", ffn, hidden),
+        ("ffn_down", hidden, ffn),
     ]
 
 
@@ -98,9 +111,11 @@ def write_shape(path, shape, file_type):
     """Write a file; same arguments as `matrices`."""
     from gguf import GGMLQuantizationType, GGUFWriter
 
-    writer = GGUFWriter(path, _ARCHITECTURE)
+    writer = GGUFWriter(path, shape["family"])
     _add_metadata(writer, shape)
-    all_matrices, vectors = matrices(shape, file_type), _vectors(shape)
+    is_dense = shape["family"] == _DENSE
+    all_matrices = matrices(shape, file_type)
+    vectors = _vectors(shape) if is_dense else hybrid_shapes.vectors(shape)
     for name, values in vectors.items():
         writer.add_tensor_info(name, values.shape, values.dtype, values.nbytes)
     for matrix in all_matrices:
@@ -154,7 +169,10 @@ def _add_metadata(writer, shape):
     writer.add_embedding_length(shape["hidden"])
     writer.add_feed_forward_length(shape["ffn"])
     writer.add_head_count(shape["heads"])
-    writer.add_head_count_kv(shape["kv_heads"])
+    is_dense = shape["family"] == _DENSE
+    writer.add_head_count_kv(shape["kv_heads"] if is_dense else hybrid_shapes.kv_heads(shape))
+    if not is_dense:
+        hybrid_shapes.add_metadata(writer, shape)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e6)
     # A letter for each byte, made-up words, and an end token.

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+import hybrid_shapes
 from contest import ContestantFailedError
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
@@ -28,11 +29,13 @@ from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.tools.bench.reporting.condition import commit_of
 from coordgen_rs.tools.tables import show_table
 from live.llama_build import BUILT, ProgramError, command, end_with_parent, last_lines, program
-from qwen_shape import SHAPES
+from qwen_shape import SHAPES as DENSE
 from shape_file import TYPES, matrices, write_shape
 from support.script import own_processes, run_script
 from widths import measure_widths
 
+SHAPES = {name: it for name, it in DENSE.items() if it.get("family") == "qwen2"}
+SHAPES |= hybrid_shapes.SHAPES
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT, ANSWER = 512, 64
 REPETITIONS = 3
@@ -205,8 +208,8 @@ def _rate(gmac_s):
 
 def _parser():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    qwen = [name for name, shape in SHAPES.items() if shape.get("family") == "qwen2"]
-    parser.add_argument("shapes", nargs="+", choices=qwen, metavar="SHAPE", help=", ".join(qwen))
+    names = ", ".join(SHAPES)
+    parser.add_argument("shapes", nargs="+", choices=SHAPES, metavar="SHAPE", help=names)
     parser.add_argument("--types", nargs="+", choices=TYPES, default=["Q4_0", "Q4_K_M"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument(

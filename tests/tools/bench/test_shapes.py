@@ -20,6 +20,10 @@ SMALL = {
     "vocab": 512,
     "max_positions": 1024,
 }
+HYBRIDS = {
+    "qwen35": SMALL | {"family": "qwen35", "layers": 8, "head_dim": 64},
+    "lfm2": SMALL | {"family": "lfm2", "layers": 16, "head_dim": 64},
+}
 NARROW = SMALL | {"hidden": 96}
 """Its rows have no blocks of 256 weights, but those of its second half of the FFN."""
 
@@ -48,6 +52,21 @@ def test_matrices_have_the_types_that_llama_cpp_gives_them(
     assert sum(of.num_bytes for of in matrices(shape, file_type)) < (
         (tmp_path / file_type).stat().st_size
     )
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_files_with_recurrent_layers_are_opened_by_both(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("cyllama", reason="cyllama is not installed")
+    from cyllama.llama import llama_cpp
+
+    from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
+
+    path, shape = tmp_path / "hybrid.gguf", HYBRIDS[family]
+    write_shape(path, shape, "Q4_0")
+    model = llama_cpp.LlamaModel(str(path), llama_cpp.LlamaModelParams())
+    assert model.get_vocab().n_vocab == shape["vocab"]
+    config = open_checkpoint(path).config
+    assert len(config.recurrent_layers) == {"qwen35": 6, "lfm2": 10}[family]
 
 
 @pytest.fixture
