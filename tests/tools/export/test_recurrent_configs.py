@@ -13,13 +13,14 @@ from checkpoints import save_weights
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
-from coordgen_rs.tools.export.checkpoints.hugging_face import text_config
+from coordgen_rs.tools.export.checkpoints.hugging_face import text_config, text_tensors
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.recurrent import (
     DeltaNet,
     SelectiveState,
     ShortConvolution,
 )
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.rotation import rotated
 from hybrids import CONFIGS, write_hybrid
 from json_values import JSON_VALUES
@@ -211,6 +212,12 @@ def test_a_model_of_which_all_layers_have_attention_has_no_recurrent_ones():
     for config in (LFM2, QWEN35, GRANITE4):
         plain = parsed(config, layer_types=["full_attention"] * 4, mamba_n_heads=-1)
         assert (plain.recurrent, plain.recurrent_layers) == (None, frozenset())
+
+
+def test_the_head_for_further_tokens_is_part_of_a_model_that_sees_pictures():
+    inside = ("model.language_model.norm.weight", "mtp.fc.weight", "model.visual.merger.weight")
+    tensors = text_tensors({name: Tensor(name, (1,), lambda *_: np.zeros(1)) for name in inside})
+    assert set(tensors) == {"model.norm.weight", "mtp.fc.weight"}
 
 
 @pytest.mark.parametrize("family", CONFIGS)

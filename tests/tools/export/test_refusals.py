@@ -133,7 +133,10 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         (OLMO3 | {"architectures": ["OlmoHybridForCausalLM"]}, "OlmoHybridForCausalLM"),
         (OLMO3 | {"architectures": ["FlexOlmoForCausalLM"]}, "FlexOlmoForCausalLM"),
         (GRANITE4 | {"num_local_experts": 62}, "num_local_experts = 62: mixtures of experts"),
-        (GRANITE4 | {"layer_types": ["mamba", "attention"]}, "no tensor .*layers.0.mamba.in_proj"),
+        (
+            GRANITE4 | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 96},
+            "no tensor .*layers.0.mamba.in_proj",
+        ),
         (GRANITE4 | {"layer_types": None}, "none of the 2 layers has attention"),
         (GRANITE4 | {"layer_types": ["attention", 7]}, "layer 1 of 2 is of the kind 7"),
         (GRANITE4 | {"layer_types": ["attention"]}, "each of 2 layers"),

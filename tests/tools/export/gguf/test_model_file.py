@@ -226,9 +226,9 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
         ({"llama.attention.head_count_kv": [2, 0]}, UnsupportedModelError, "a recurrent one"),
         ({"llama.attention.head_count_kv": ["2", "2"]}, CheckpointError, "expected a number"),
         (
-            {"general.architecture": "granitehybrid"},
+            {"general.architecture": "nemotron_h"},
             UnsupportedModelError,
-            "architecture 'granitehybrid' is not supported",
+            "architecture 'nemotron_h' is not supported",
         ),
         ({"tokenizer.ggml.eos_token_id": [1]}, CheckpointError, r"eos_token_id \[1\] is not"),
         ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "model is 'bert'"),

@@ -1,10 +1,13 @@
 """GGUF files of models with recurrent layers: the same weights, and what is refused by name."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
@@ -22,6 +25,7 @@ from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
 from gguf_files import write_gguf
 from graph_runner import GraphRunner, tokens
 from hybrids import write_hybrid
+from json_values import JSON_VALUES
 
 KEYS: dict[str, dict[str, Any]] = {
     "lfm2": {"attention.head_count_kv": [0, 0, 2, 0], "shortconv.l_cache": 3},
@@ -213,6 +217,17 @@ def test_layers_are_told_by_heads_by_a_list_or_by_an_interval():
 def test_metadata_that_cannot_be_is_refused_by_name(architecture, changed, message):
     with pytest.raises(CheckpointError, match=message):
         parsed(architecture, **changed)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_altered_metadata_is_read_or_refused_by_name(data):
+    architecture = data.draw(st.sampled_from(sorted(KEYS)))
+    more = ["block_count", "nextn_predict_layers", "attention.recurrent_layers"]
+    changed = data.draw(st.sampled_from([*KEYS[architecture], *more, "full_attention_interval"]))
+    values = st.one_of(JSON_VALUES, st.lists(JSON_VALUES, min_size=4, max_size=4))
+    with contextlib.suppress(CheckpointError):
+        parsed(architecture, **{changed: data.draw(values)})
 
 
 @pytest.mark.parametrize(
