@@ -20,6 +20,7 @@ BY_HAND = {
     "NEON I8MM": "instructions, counted by an emulator in two builds",
     "`--free --trees`": "a program in C with a native llama.cpp, an hour",
     "right in `chain`": "draft models with noise in their weights, which are not in the repository",
+    "a layer's state": "sizes, which tests/docs/test_recurrent_layers.py computes",
     "tokens seen, millions": "training takes an hour; embedded/curve.txt is its output",
 }
 """First cells of tables of figures that no command rewrites, and why."""

@@ -67,6 +67,7 @@ NOT_RUN = {
         Reason.MODEL, "tests/tools/bench/test_quantize.py"
     ),
     r"^python benches/peers/shapes\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_shapes.py"),
+    r"^python benches/peers/turns\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_shapes.py"),
     r"^python benches/never_slower\.py SmolLM2": Exempt(
         Reason.MODEL, "tests/tools/bench/test_never_slower.py"
     ),

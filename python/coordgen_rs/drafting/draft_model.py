@@ -55,7 +55,7 @@ class DraftModel:
         arguments.text("growth", growth)
         arguments.text("stop", stop)
         if isinstance(session, OrtSession) and session.cache.states is not None:
-            # All branches of its tree stay committed, each with keys and values in slots of its own.
+            # All branches of its tree stay committed, each with keys and values of its own.
             raise DraftModelError(
                 f"{session.bundle.shown} has recurrent layers, whose states hold one branch of a "
                 "tree alone: it cannot draft for another model"
