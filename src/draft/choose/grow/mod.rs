@@ -55,7 +55,8 @@ struct Node {
 pub struct TreeGrower {
     /// Number of ids that the target knows: no other is drafted.
     vocab_size: usize,
-    /// What ends an answer: nothing follows it.
+    /// What ends an answer. It is not drafted: where all before it is accepted, the target says it by
+    /// itself, and nothing follows. Its guesses still take their share from the others.
     end_tokens: Vec<TokenId>,
     nodes: Vec<Node>,
     /// Worth below which nothing is asked for.
@@ -72,7 +73,7 @@ pub struct TreeGrower {
 }
 
 impl TreeGrower {
-    /// For ids below `vocab_size`, and answers that end with `end_tokens`: nothing is grown below them.
+    /// For ids below `vocab_size`, and answers that end with `end_tokens`, which are not grown.
     pub fn new(vocab_size: usize, end_tokens: Vec<TokenId>) -> Self {
         Self {
             vocab_size,
@@ -255,7 +256,10 @@ impl TreeGrower {
         self.guesses.ask(knowing, acceptance, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();
         let num_children = if limits.branches { usize::MAX } else { 1 };
-        for (rank, (guess, probability)) in self.guesses.newest().take(num_children).enumerate() {
+        let (guesses, ends) = (&self.guesses, &self.end_tokens);
+        let goes_on = |&(guess, _): &(u32, f32)| !ends.contains(&guesses.get(guess).token);
+        let children = guesses.newest().filter(goes_on).take(num_children);
+        for (rank, (guess, probability)) in children.enumerate() {
             let scale = if rank == 0 { of_first } else { of_others };
             let path_probability = path_probability * probability * scale;
             let on_first_path = on_first_path && rank == 0;
