@@ -2,6 +2,7 @@
 //! Out: their guesses, the likeliest first, each token once.
 
 use super::key::Key;
+use super::respelt::Respelt;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
 use crate::draft::choose::within::Within;
 use crate::draft::source::{Cursor, DraftSource, Propose, Successor};
@@ -53,6 +54,37 @@ impl<'a> Knowing<'a> {
     }
 }
 
+/// Who is asked, in all of a tree.
+pub(super) struct Asked<'a> {
+    pub(super) knowing: Vec<Knowing<'a>>,
+    respelt: Option<Respelt<'a>>,
+    acceptance: &'a Acceptance,
+}
+
+impl<'a> Asked<'a> {
+    /// Those of `sources` that know a place, how their guesses may be written otherwise, and the trust
+    /// in all. Those that have not seen the text's `last` token stand where another spelling of it
+    /// leads, but for a draft model, which has read it, and for what tells of any text.
+    pub fn among(
+        sources: &'a [Box<dyn DraftSource>],
+        acceptance: &'a Acceptance,
+        vocab_size: usize,
+        last: TokenId,
+    ) -> Self {
+        let mut knowing = Knowing::among(sources, vocab_size);
+        let respelt = Respelt::among(sources, vocab_size);
+        if let Some(respelt) = respelt {
+            let is_new = |one: &&mut Knowing<'_>| {
+                one.cursor.match_len == 0 && !one.is_model && !one.is_background
+            };
+            for one in knowing.iter_mut().filter(is_new) {
+                one.cursor = respelt.place(&one.source, one.cursor, last);
+            }
+        }
+        Self { knowing, respelt, acceptance }
+    }
+}
+
 /// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
 pub(super) const MAX_PROBABILITY: f32 = 0.98;
 
@@ -92,7 +124,7 @@ pub(super) struct Guesses {
 
 impl Guesses {
     /// A tree is to be grown from these sources.
-    pub fn begin(&mut self, knowing: &[Knowing<'_>], acceptance: &Acceptance) {
+    pub fn begin(&mut self, Asked { knowing, acceptance, .. }: &Asked<'_>) {
         self.model = knowing.iter().position(|one| one.is_model);
         self.expectation = knowing.iter().position(|one| one.source.is_expectation());
         let factors = knowing.iter().map(|one| acceptance.largest_factor(one.index));
@@ -138,8 +170,7 @@ impl Guesses {
     /// What is common anywhere is a share of what is left over by all that speak of this text.
     pub fn ask(
         &mut self,
-        knowing: &[Knowing<'_>],
-        acceptance: &Acceptance,
+        Asked { knowing, respelt, acceptance }: &Asked<'_>,
         cursors: &[Option<Cursor>],
         at_least: f32,
     ) {
@@ -182,11 +213,44 @@ impl Guesses {
                 });
             }
         }
+        if let Some(respelt) = respelt {
+            let model = self.model.map(|model| knowing[model].index);
+            self.respell(start, *respelt, acceptance, model);
+        }
         self.order.clear();
         let guesses = self.guesses.iter().enumerate().skip(start);
         self.order.extend(guesses.map(|(index, guess)| Key::new(guess.probability, index)));
         // Each source has named its own in order, so this merges a few runs.
         self.order.sort_by(|one, other| other.cmp(one));
+    }
+
+    /// Adds to the guesses from `start` on those that are ends of lines without their breaks; not those
+    /// of the draft `model`, which has looked at both.
+    fn respell(
+        &mut self,
+        start: usize,
+        respelt: Respelt<'_>,
+        acceptance: &Acceptance,
+        model: Option<usize>,
+    ) {
+        for at in start..self.guesses.len() {
+            let whole = &self.guesses[at];
+            let is_of_model = Some(whole.proposal.source) == model;
+            if let Some(guess) = respelt.guess(whole, acceptance).filter(|_| !is_of_model) {
+                self.add(start, self.guesses.len(), guess);
+            }
+        }
+    }
+
+    /// Adds a guess, unless its token is among those from `start` to `end` and no less likely there.
+    #[inline]
+    fn add(&mut self, start: usize, end: usize, guess: Guess) {
+        let known = self.guesses[start..end].iter_mut().find(|known| known.token == guess.token);
+        match known {
+            Some(known) if known.probability >= guess.probability => {}
+            Some(known) => *known = guess,
+            None => self.guesses.push(guess),
+        }
     }
 
     /// What the guesses from `start` on leave of a certainty.
@@ -220,18 +284,13 @@ impl Guesses {
     ) {
         let num_before = self.guesses.len();
         debug_assert!(names_no_token_twice(&self.successors));
-        for &Successor { token, probability, cursor } in &self.successors {
+        for at in 0..self.successors.len() {
+            let Successor { token, probability, cursor } = self.successors[at];
             let (standing, factor) = judge(token);
             let probability = probability * share;
             let proposal = Proposal { source: one.index, match_len, probability, standing };
             let probability = (probability * factor).min(MAX_PROBABILITY);
-            let guess = Guess { token, probability, proposal, cursor };
-            let of_others = &mut self.guesses[start..num_before];
-            match of_others.iter_mut().find(|known| known.token == token) {
-                Some(known) if known.probability >= probability => {}
-                Some(known) => *known = guess,
-                None => self.guesses.push(guess),
-            }
+            self.add(start, num_before, Guess { token, probability, proposal, cursor });
         }
     }
 
