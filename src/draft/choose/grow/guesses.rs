@@ -1,6 +1,8 @@
 //! What all sources propose after one place. In: where each source is there, and the trust in it.
 //! Out: their guesses, the likeliest first, each token once.
 
+use std::ops::Range;
+
 use super::key::Key;
 use super::respelt::Respelt;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
@@ -215,7 +217,7 @@ impl Guesses {
         }
         if let Some(respelt) = respelt {
             let model = self.model.map(|model| knowing[model].index);
-            self.respell(start, *respelt, acceptance, model);
+            self.respell(start, *respelt, acceptance, (model, at_least));
         }
         self.order.clear();
         let guesses = self.guesses.iter().enumerate().skip(start);
@@ -225,31 +227,25 @@ impl Guesses {
     }
 
     /// Adds to the guesses from `start` on those that are ends of lines without their breaks; not those
-    /// of the draft `model`, which has looked at both.
+    /// of the draft `model`, which has looked at both, or where they would be below `at_least`.
     fn respell(
         &mut self,
         start: usize,
         respelt: Respelt<'_>,
         acceptance: &Acceptance,
-        model: Option<usize>,
+        (model, at_least): (Option<usize>, f32),
     ) {
-        for at in start..self.guesses.len() {
+        let least_whole = at_least / respelt.share(acceptance);
+        let end = self.guesses.len();
+        for at in start..end {
             let whole = &self.guesses[at];
-            let is_of_model = Some(whole.proposal.source) == model;
-            if let Some(guess) = respelt.guess(whole, acceptance).filter(|_| !is_of_model) {
-                self.add(start, self.guesses.len(), guess);
+            if whole.probability < least_whole || Some(whole.proposal.source) == model {
+                continue;
             }
-        }
-    }
-
-    /// Adds a guess, unless its token is among those from `start` to `end` and no less likely there.
-    #[inline]
-    fn add(&mut self, start: usize, end: usize, guess: Guess) {
-        let known = self.guesses[start..end].iter_mut().find(|known| known.token == guess.token);
-        match known {
-            Some(known) if known.probability >= guess.probability => {}
-            Some(known) => *known = guess,
-            None => self.guesses.push(guess),
+            if let Some(guess) = respelt.guess(whole, acceptance) {
+                let all = start..self.guesses.len();
+                add(&mut self.guesses, all, guess);
+            }
         }
     }
 
@@ -284,13 +280,13 @@ impl Guesses {
     ) {
         let num_before = self.guesses.len();
         debug_assert!(names_no_token_twice(&self.successors));
-        for at in 0..self.successors.len() {
-            let Successor { token, probability, cursor } = self.successors[at];
+        for &Successor { token, probability, cursor } in &self.successors {
             let (standing, factor) = judge(token);
             let probability = probability * share;
             let proposal = Proposal { source: one.index, match_len, probability, standing };
             let probability = (probability * factor).min(MAX_PROBABILITY);
-            self.add(start, num_before, Guess { token, probability, proposal, cursor });
+            let guess = Guess { token, probability, proposal, cursor };
+            add(&mut self.guesses, start..num_before, guess);
         }
     }
 
@@ -327,6 +323,16 @@ impl Guesses {
         self.successors.clear();
         knowing[place].source.successors(cursor, &mut self.successors);
         self.successors.first().map(|likeliest| likeliest.token)
+    }
+}
+
+/// Adds a guess, unless its token is among those of `known` and no less likely there.
+#[inline]
+fn add(guesses: &mut Vec<Guess>, known: Range<usize>, guess: Guess) {
+    match guesses[known].iter_mut().find(|known| known.token == guess.token) {
+        Some(known) if known.probability >= guess.probability => {}
+        Some(known) => *known = guess,
+        None => guesses.push(guess),
     }
 }
 

@@ -48,6 +48,11 @@ impl<'a> Respelt<'a> {
         self.spellings.others(last).find_map(place).unwrap_or(cursor)
     }
 
+    /// How often the end of a copied line is said without its break, of how often with it.
+    pub fn share(self, acceptance: &Acceptance) -> f32 {
+        WITHOUT_BREAK * acceptance.factor(self.index, MATCH_LEN, Standing::Unopposed)
+    }
+
     /// The guess that `whole`, the end of a line, is said without its break.
     pub fn guess(self, whole: &Guess, acceptance: &Acceptance) -> Option<Guess> {
         let token = self.spellings.without_break(whole.token)?;
@@ -57,8 +62,7 @@ impl<'a> Respelt<'a> {
         let probability = whole.probability * WITHOUT_BREAK;
         let (source, match_len, standing) = (self.index, MATCH_LEN, Standing::Unopposed);
         let proposal = Proposal { source, match_len, probability, standing };
-        let factor = acceptance.factor(source, match_len, standing);
-        let probability = (probability * factor).min(MAX_PROBABILITY);
+        let probability = (whole.probability * self.share(acceptance)).min(MAX_PROBABILITY);
         // Its source has no place that the cursor could be one of.
         Some(Guess { token, probability, proposal, cursor: whole.cursor })
     }
