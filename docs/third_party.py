@@ -1,7 +1,8 @@
-"""Writes THIRD-PARTY.txt: the licence notices of the crates that are in the wheel.
+"""Writes THIRD-PARTY.txt: the licence notices of what others made that is in the wheel.
 
-In: what cargo resolves, and the licence files in the crates' sources. Out: one text, which the
-wheel carries. `python docs/third_party.py --check` (in `make lint`) fails where it is out of date.
+In: what cargo resolves, the licence files in the crates' sources, and a note on data. Out: one
+text, which the wheel carries. `python docs/third_party.py --check` (in `make lint`) fails where it
+is out of date.
 """
 
 import json
@@ -18,6 +19,10 @@ _HEAD = """\
 Licence notices of the Rust crates that are compiled into coordgen_rs. Crates that may be used
 under either the MIT or the Apache-2.0 licence are used under the MIT licence. The Rust standard
 library is used under the same two licences: copyright the Rust Project contributors.
+
+The list of common words and phrases (coordgen_rs/drafting/common_phrases.json) was made in part
+from the word counts of wordsegment 1.3.1, copyright Grant Jenks, under the Apache License 2.0,
+whose text stands in LICENSE. models/common_phrases/ in the sources tells what was taken of them.
 
 Written by docs/third_party.py.
 """

@@ -110,7 +110,8 @@
 //! - [`draft::sources`]: who answers. [`automaton`], the [`SuffixAutomaton`], and
 //!   [`escape`], on which its estimates rest; [`PromptLookup`]; [`Calibration`], what the target
 //!   expected in the prompt; [`DraftReuse`], parts of rejected drafts; [`ResumedCopy`], a copy behind a
-//!   mismatch; [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
+//!   mismatch; [`CommonPhrases`], what is common anywhere; [`Respelling`], other tokens for the others'
+//!   words; [`EarlierRequests`] and [`Prediction`], automata over other texts; [`SamDecoding`], for
 //!   comparison.
 //! - [`history`]: [`History`], finished requests as two sources, those of many machines as a third, and the
 //!   documents of a corpus as a fourth;
@@ -195,6 +196,8 @@
 //! [`automaton`]: draft::sources::automaton
 //! [`Calibration`]: draft::sources::calibration::Calibration
 //! [`DraftReuse`]: draft::sources::reuse::DraftReuse
+//! [`CommonPhrases`]: draft::sources::common_phrases::CommonPhrases
+//! [`Respelling`]: draft::sources::respelling::Respelling
 //! [`ResumedCopy`]: draft::sources::resumed_copy::ResumedCopy
 //! [`EarlierRequests`]: draft::sources::earlier_requests::EarlierRequests
 //! [`escape`]: draft::sources::automaton::escape

@@ -26,6 +26,8 @@ ALL_SOURCES = (
     "calibration",
     "reuse",
     "lookup-table",
+    "common-phrases",
+    "respelling",
 )
 LOOKUPS = ("auto", "prompt-lookup", ALL_SOURCES)
 METHODS = ("sam", "token-recycling", "diaa")

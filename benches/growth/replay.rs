@@ -19,6 +19,7 @@ use coordgen_rs::draft::sources::history::format::{TERMINATOR, write_index};
 use coordgen_rs::draft::sources::model::ModelDraft;
 use coordgen_rs::draft::sources::model::source::SharedModelDraft;
 use coordgen_rs::draft::sources::prediction::Prediction;
+use coordgen_rs::draft::spellings::Spellings;
 use coordgen_rs::error::Result;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::top_k::top_k;
@@ -175,7 +176,8 @@ impl<'a> Replay<'a> {
         text: &Text,
         model: Option<SharedModelDraft>,
     ) -> (Vec<Box<dyn DraftSource>>, Option<Finished>) {
-        let on = DrawnOn { draft_model: model, phrases: Some(phrases(text)), ..DrawnOn::default() };
+        let (phrases, spellings) = (Some(phrases(text)), Some(spellings()));
+        let on = DrawnOn { draft_model: model, phrases, spellings, ..DrawnOn::default() };
         let (mut sources, mut history): (Vec<Box<dyn DraftSource>>, _) = (Vec::new(), None);
         let finished = text.ending_alike(FINISHED);
         for &name in &case.sources {
@@ -353,6 +355,15 @@ fn host_step(host: &mut HostDrafter, text: &Text, num_given: &mut usize) -> (usi
     counted(false);
     *num_given += num_right + 1;
     (num_drafted, num_right + 1)
+}
+
+/// Every other token ends a line, and every token is one word with the next.
+fn spellings() -> Arc<Spellings> {
+    let pairs = |step| {
+        let tokens = (0..VOCAB_SIZE as u32 - 1).step_by(step);
+        tokens.map(|token| (TokenId(token), TokenId(token + 1)))
+    };
+    Arc::new(Spellings::new(pairs(2), pairs(1), pairs(1)))
 }
 
 /// Phrases of the answer, of two tokens and of three.

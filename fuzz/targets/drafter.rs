@@ -17,6 +17,7 @@ use coordgen_rs::draft::methods::{DrawnOn, source_drawing_on};
 use coordgen_rs::draft::sources::common_phrases::PhraseTable;
 use coordgen_rs::draft::sources::model::ModelDraft;
 use coordgen_rs::draft::sources::model::source::SharedModelDraft;
+use coordgen_rs::draft::spellings::Spellings;
 use coordgen_rs::sampling::Sampling;
 use coordgen_rs::top_k::top_k;
 use coordgen_rs::{
@@ -31,7 +32,7 @@ use ruled_target::{VOCAB_SIZE, plain, run_step, says};
 mod ruled_target;
 
 const ATTENDED: usize = 64;
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "automaton",
     "calibration",
     "reuse",
@@ -43,6 +44,7 @@ const NAMES: [&str; 11] = [
     "sam-earlier-requests",
     "token-recycling",
     "common-phrases",
+    "respelling",
 ];
 
 fuzz_target!(|data: &[u8]| {
@@ -81,6 +83,7 @@ impl Life {
         let drawn_on = DrawnOn {
             draft_model: Some(model.clone()),
             phrases: Some(Arc::new(PhraseTable::new(phrases).expect("chances"))),
+            spellings: Some(Arc::new(Spellings::new([(two, one)], [(one, three)], [(three, two)]))),
             ..DrawnOn::default()
         };
         let chosen = u16::arbitrary(input)?;

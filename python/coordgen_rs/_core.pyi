@@ -452,7 +452,7 @@ class Drafter:
             "corpus" (its documents).
         lookup_table: The table that "lookup-table" reads and updates; a new one by default.
         model_draft: What "draft-model" proposes: a draft model's tree.
-        phrases: What "common-phrases" draws on.
+        phrases: What "common-phrases" and "respelling" draw on.
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
             targets that verify no branches. Other trees use only the first source, and no costs:
             "static" is Token Recycling's, a `DynamicTree` is DIAA's.
@@ -1605,7 +1605,7 @@ class Plan:
 
 @final
 class PhraseTable:
-    """What often comes after a token, or after two, in most texts.
+    """What often comes after a token, or after two, in most texts, and other tokens for a word.
 
     Several drafters may share one. It learns nothing.
 
@@ -1616,9 +1616,13 @@ class PhraseTable:
         next: `(n,) u32`, a token that often comes next.
         chances: `(n,) f32`, 0 to 1, how often it does. Those of one token and context are added up.
 
+        line_ends: `(n, 2) u32`, tokens with a line break at their end, and what each is without it.
+        spaced: `(n, 2) u32`, words, and themselves with or without the space before them.
+        cased: `(n, 2) u32`, words, and themselves in another case, the likeliest first.
+
     Raises:
-        OptionError: A chance is not in 0 to 1, or tokens are not integers.
-        ShapeError: The arrays have different lengths.
+        OptionError: A chance is not in 0 to 1.
+        ShapeError: An array has another dtype or shape, or they have different lengths.
     """
 
     def __new__(
@@ -1627,6 +1631,10 @@ class PhraseTable:
         last: NDArray[np.uint32],
         next: NDArray[np.uint32],
         chances: NDArray[np.float32],
+        *,
+        line_ends: NDArray[np.uint32] | None = None,
+        spaced: NDArray[np.uint32] | None = None,
+        cased: NDArray[np.uint32] | None = None,
     ) -> PhraseTable: ...
     @property
     def num_contexts(self) -> int:

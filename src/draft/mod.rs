@@ -5,3 +5,4 @@ pub mod host;
 pub mod methods;
 pub mod source;
 pub mod sources;
+pub mod spellings;

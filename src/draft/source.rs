@@ -5,6 +5,7 @@
 //! places of many sources at once and keeps the likeliest, so a source stays a lookup.
 
 use crate::commit::Commit;
+use crate::draft::spellings::Spellings;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
 use crate::top_k::TopK;
@@ -130,6 +131,12 @@ pub trait Propose {
     /// over at the place.
     fn is_background(&self) -> bool {
         false
+    }
+
+    /// How what the others say may be written otherwise, where it knows that; such a source has no
+    /// place, and says nothing of its own.
+    fn spellings(&self) -> Option<&Spellings> {
+        None
     }
 }
 

@@ -12,7 +12,8 @@ from coordgen_rs import make_drafter
 from coordgen_rs._core import Drafter, PhraseTable
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafting.common_phrases import phrase_table, phrase_table_at
-from coordgen_rs.errors import BundleError, OptionError
+from coordgen_rs.drafting.spellings import spellings
+from coordgen_rs.errors import BundleError, OptionError, ShapeError
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from core_subjects import step_inputs
@@ -76,7 +77,8 @@ def _table_of(lines, tokenizer):
     from coordgen_rs.drafting import common_phrases
 
     words = {word for *context, _, nexts in lines for word in (*context, *nexts)}
-    return common_phrases._table(lines, common_phrases._tokens(tokenizer, sorted(words)))
+    tokens = common_phrases._tokens(tokenizer, sorted(words))
+    return common_phrases._table(lines, tokens, spellings({}))
 
 
 def test_contexts_of_the_same_tokens_count_as_often_as_they_are_said(tokenizer_file, tmp_path):
@@ -145,8 +147,6 @@ def test_a_tokenizer_that_cannot_do_the_words_has_an_empty_table(tmp_path):
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused():
-    from coordgen_rs.errors import ShapeError
-
     ids, chances = np.array([1], np.uint32), np.array([0.5], np.float32)
     none = np.zeros(0, np.uint32)
     for arrays in ((none, ids, ids), (ids, none, ids), (ids, ids, none)):
@@ -155,11 +155,22 @@ def test_arrays_that_do_not_fit_each_other_are_refused():
     for chance in (-0.5, 1.5, np.nan):
         with pytest.raises(OptionError, match="chance of a phrase"):
             PhraseTable(ids, ids, ids, np.array([chance], np.float32))
+    for wrong in (chances.astype(np.float64), chances[None], [0.5]):
+        with pytest.raises(ShapeError, match="chances must"):
+            PhraseTable(ids, ids, ids, wrong)
+    with pytest.raises(ShapeError, match="before must"):
+        PhraseTable(chances, ids, ids, chances)
+    for wrong in (ids, np.zeros((1, 3), np.uint32), np.zeros((1, 2), np.int64)):
+        for name in ("line_ends", "spaced", "cased"):
+            with pytest.raises(ShapeError, match=f"{name} must"):
+                PhraseTable(ids, ids, ids, chances, **{name: wrong})
 
 
 def test_sources_that_need_a_table_are_refused_without_one():
     with pytest.raises(OptionError, match="without a table of phrases"):
         Drafter([step_inputs(4)], 100, sources=["common-phrases"])
+    with pytest.raises(OptionError, match="without a table of spellings"):
+        Drafter([step_inputs(4)], 100, sources=["respelling"])
 
 
 def test_tokens_beyond_the_vocabulary_are_never_drafted():
@@ -181,11 +192,13 @@ def test_a_drafter_of_a_bundle_drafts_from_common_phrases(tmp_path):
         prompt = Tokenizer.of(Bundle.open(tmp_path / "bundle")).encode("because of")
         drafter.begin(prompt, 20)
         drafter.propose(len(prompt) - 1)
-        assert "common-phrases" in drafter.per_source
+        assert {"common-phrases", "respelling"} < set(drafter.per_source)
         # Without a tokenizer tokens are drafted all the same, but for who asks for phrases by name.
         (tmp_path / "bundle" / "tokenizer.json").unlink()
-        assert "common-phrases" not in make_drafter(with_phrases).per_source
-        with pytest.raises(OptionError, match="without a table of phrases"):
-            make_drafter(with_phrases, ["common-phrases"])
+        without = make_drafter(with_phrases).per_source
+        assert {"common-phrases", "respelling"}.isdisjoint(without)
+        for name in ("common-phrases", "respelling"):
+            with pytest.raises(OptionError, match="without a table of"):
+                make_drafter(with_phrases, [name])
     finally:
         with_phrases.close()

@@ -1,7 +1,8 @@
 """Which words come after which in most English texts and code, in a target's own tokens.
 
-In: a tokenizer. Out: the table that the source "common-phrases" draws on. The words stand in
-`common_phrases.json`; `models/common_phrases/` tells how they were counted, and in what.
+In: a tokenizer. Out: the table that the sources "common-phrases" and "respelling" draw on. The
+words stand in `common_phrases.json`; `models/common_phrases/` tells how they were counted, and in
+what.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordgen_rs._core import PhraseTable
+from coordgen_rs.drafting.spellings import Spellings, spellings
 from coordgen_rs.errors import BundleError
 from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -75,10 +77,10 @@ def phrase_table(tokenizer: Tokenizer) -> PhraseTable:
         tokens = _tokens(tokenizer, sorted(words))
     except BundleError:  # what it can do may still be all that it is asked for
         tokens = {}
-    return _table(lines, tokens)
+    return _table(lines, tokens, spellings(tokenizer.vocabulary()))
 
 
-def _table(lines: list[Any], tokens: dict[str, list[int]]) -> PhraseTable:
+def _table(lines: list[Any], tokens: dict[str, list[int]], written: Spellings) -> PhraseTable:
     """The table of lines, each one or two words, how often they are said, and next words."""
     said: dict[_Context, float] = defaultdict(float)
     goes_on: dict[tuple[int, int, int], float] = defaultdict(float)
@@ -98,7 +100,15 @@ def _table(lines: list[Any], tokens: dict[str, list[int]]) -> PhraseTable:
     phrases = np.array(list(goes_on), np.uint32).reshape(-1, 3)
     chances = [share / said[before, last] for (before, last, _), share in goes_on.items()]
     before_ids, last_ids, next_ids = np.ascontiguousarray(phrases.T)
-    return PhraseTable(before_ids, last_ids, next_ids, np.minimum(chances, 1).astype(np.float32))
+    return PhraseTable(
+        before_ids,
+        last_ids,
+        next_ids,
+        np.minimum(chances, 1).astype(np.float32),
+        line_ends=written.line_ends,
+        spaced=written.spaced,
+        cased=written.cased,
+    )
 
 
 def _tokens(tokenizer: Tokenizer, words: list[str]) -> dict[str, list[int]]:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from coordgen_rs.history.requests import History
 
 
-_PHRASES = "common-phrases"
+_OF_TOKENIZER = ("common-phrases", "respelling")
+"""The sources that draw on a table which is made from the tokenizer."""
 
 
 class Drafting(Protocol):
@@ -101,7 +102,8 @@ def make_drafter(
 
     Args:
         session: The target; its measured step costs decide how wide a draft pays. Without a bundle
-            whose tokenizer can be read, no method drafts from "common-phrases".
+            whose tokenizer can be read, no method drafts from "common-phrases"
+            or "respelling".
         draft: The name of a method (`_core.draft_methods`), or the names of any sources
             (`_core.draft_sources`). "auto" has calibration and the look-up table where rows are
             free: elsewhere, running the head over the prompt costs more than calibration gains
@@ -147,9 +149,10 @@ def make_drafter(
         )
     else:
         sources = arguments.names("draft", draft)
-    phrases = _phrases(session) if _PHRASES in sources else None
+    of_tokenizer = any(source in _OF_TOKENIZER for source in sources)
+    phrases = _phrases(session) if of_tokenizer else None
     if phrases is None and isinstance(draft, str):
-        sources = [source for source in sources if source != _PHRASES]
+        sources = [source for source in sources if source not in _OF_TOKENIZER]
     _check_used("look-up table", lookup_table, "lookup-table", draft, sources)
     _check_used("draft model", draft_model, "draft-model", draft, sources)
     if draft_model is not None and isinstance(draft, str):

@@ -65,6 +65,11 @@ class Tokenizer:
         """Number of ids, added tokens included."""
         return int(self._tokenizer.get_vocab_size())
 
+    def vocabulary(self) -> dict[str, int]:
+        """The vocabulary's strings and their ids, added tokens left out."""
+        found: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=False)
+        return found
+
     def to_json(self) -> str:
         """The tokenizer as the text of a `tokenizer.json`, truncation and padding off.
 

@@ -5,6 +5,7 @@
 //! file that was learned from another model, drafts nothing that a session could not look up.
 
 use crate::draft::source::{Cursor, Propose, Successor};
+use crate::draft::spellings::Spellings;
 use crate::ids::TokenId;
 
 /// A source, and the number of ids that the target knows.
@@ -76,5 +77,9 @@ impl Propose for Within<'_> {
 
     fn is_background(&self) -> bool {
         self.source.is_background()
+    }
+
+    fn spellings(&self) -> Option<&Spellings> {
+        self.source.spellings()
     }
 }

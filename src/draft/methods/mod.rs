@@ -21,6 +21,7 @@ use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::model::shape::{Growth, ModelShape, Stop};
 use crate::draft::sources::model::source::ModelSource;
 use crate::draft::sources::prompt_lookup::PromptLookup;
+use crate::draft::sources::respelling::Respelling;
 use crate::draft::sources::resumed_copy::ResumedCopy;
 use crate::draft::sources::reuse::DraftReuse;
 use crate::draft::sources::sam_decoding::SamDecoding;
@@ -143,6 +144,7 @@ const CALIBRATION: (&str, When) = (Calibration::NAME, When::Always);
 const LOOKUP_TABLE: (&str, When) = (TableSource::NAME, When::Always);
 const DRAFT_MODEL: (&str, When) = (ModelSource::NAME, When::Always);
 const COMMON_PHRASES: (&str, When) = (CommonPhrases::NAME, When::Always);
+const RESPELLING: (&str, When) = (Respelling::NAME, When::Always);
 const EARLIER: (&str, When) = (EarlierRequests::NAME, When::Earlier);
 
 /// All methods: ours, then the papers'.
@@ -161,6 +163,7 @@ pub const METHODS: &[Method] = &[
             (TableSource::NAME, When::FreeRows),
             DRAFT_MODEL,
             COMMON_PHRASES,
+            RESPELLING,
             EARLIER,
         ],
         "the default: automaton, reuse, common phrases, earlier requests, and what else free rows pay for",
@@ -168,7 +171,16 @@ pub const METHODS: &[Method] = &[
     .taking_mtp(),
     Method::new(
         "blend",
-        &[AUTOMATON, CALIBRATION, REUSE, LOOKUP_TABLE, DRAFT_MODEL, COMMON_PHRASES, EARLIER],
+        &[
+            AUTOMATON,
+            CALIBRATION,
+            REUSE,
+            LOOKUP_TABLE,
+            DRAFT_MODEL,
+            COMMON_PHRASES,
+            RESPELLING,
+            EARLIER,
+        ],
         "automaton, calibration, reuse, the look-up table and common phrases, whether or not they pay",
     )
     .taking_mtp(),

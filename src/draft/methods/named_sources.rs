@@ -14,9 +14,11 @@ use crate::draft::sources::lookup_table::source::TableSource;
 use crate::draft::sources::model::source::{ModelSource, SharedModelDraft};
 use crate::draft::sources::prediction::Prediction;
 use crate::draft::sources::prompt_lookup::PromptLookup;
+use crate::draft::sources::respelling::Respelling;
 use crate::draft::sources::resumed_copy::ResumedCopy;
 use crate::draft::sources::reuse::DraftReuse;
 use crate::draft::sources::sam_decoding::SamDecoding;
+use crate::draft::spellings::Spellings;
 use crate::error::{Error, Result};
 
 /// What a method is to be used on.
@@ -26,7 +28,8 @@ pub struct Situation {
     pub free_rows: bool,
     /// There is a draft model.
     pub draft_model: bool,
-    /// There is a table of what is common in most texts.
+    /// There is a table of what is common in most texts, and of spellings: the target's tokens are known
+    /// by their texts.
     pub common_phrases: bool,
     /// Earlier requests may be drawn on.
     pub earlier_requests: bool,
@@ -47,6 +50,8 @@ pub enum Needs {
     DraftModel,
     /// A table of what is common in most texts, in the target's tokens.
     PhraseTable,
+    /// Which tokens of the target stand for nearly the same text.
+    Spellings,
     /// Finished requests, which bring the source along.
     History,
     /// The caller's own prediction, which brings the source along.
@@ -62,6 +67,7 @@ impl Needs {
             Self::StepLogits => "logits of every row",
             Self::DraftModel => "a draft model",
             Self::PhraseTable => "a table of phrases",
+            Self::Spellings => "a table of spellings",
             Self::History => "a history",
             Self::Prediction => "a prediction",
         }
@@ -74,7 +80,7 @@ impl Needs {
             Self::Nothing => true,
             Self::PrefillLogits | Self::StepLogits => !situation.recorded,
             Self::DraftModel => situation.draft_model,
-            Self::PhraseTable => situation.common_phrases,
+            Self::PhraseTable | Self::Spellings => situation.common_phrases,
             Self::History | Self::Prediction => false,
         }
     }
@@ -140,6 +146,11 @@ pub const SOURCES: &[Source] = &[
         "which words come after which in most English texts and code",
     ),
     source(
+        Respelling::NAME,
+        Needs::Spellings,
+        "what the others say in other tokens: a line without its break, a word without its space",
+    ),
+    source(
         EarlierRequests::NAME,
         Needs::Nothing,
         "what followed the longest match in earlier requests of the same drafter",
@@ -180,6 +191,8 @@ pub struct DrawnOn {
     pub draft_model: Option<SharedModelDraft>,
     /// For "common-phrases".
     pub phrases: Option<Arc<PhraseTable>>,
+    /// For "respelling".
+    pub spellings: Option<Arc<Spellings>>,
 }
 
 /// A new source by its name, with nothing to draw on but the requests. Fails as
@@ -188,8 +201,8 @@ pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
     source_drawing_on(name, &DrawnOn::default())
 }
 
-/// A new source by its name. Fails when there is none of that name, when it is "draft-model" or
-/// "common-phrases" and there is none to draw on, and when it is one that a history or a prediction
+/// A new source by its name. Fails when there is none of that name, when it is "draft-model",
+/// "common-phrases" or "respelling" and there is none to draw on, and when it is one that a history or a prediction
 /// brings along.
 pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource>> {
     Ok(match name {
@@ -205,6 +218,10 @@ pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource
         CommonPhrases::NAME => match &on.phrases {
             Some(table) => Box::new(CommonPhrases::new(table.clone())),
             None => return Err(nothing_to_draw_on(name, "a table of phrases")),
+        },
+        Respelling::NAME => match &on.spellings {
+            Some(spellings) => Box::new(Respelling::new(spellings.clone())),
+            None => return Err(nothing_to_draw_on(name, "a table of spellings")),
         },
         EarlierRequests::NAME => Box::new(EarlierRequests::new()),
         PromptLookup::NAME => Box::new(PromptLookup::new()),

@@ -27,6 +27,7 @@ fn drawn_on() -> DrawnOn {
     DrawnOn {
         draft_model: Some(SharedModelDraft::new(draft)),
         phrases: Some(Arc::default()),
+        spellings: Some(Arc::default()),
         ..DrawnOn::default()
     }
 }
@@ -95,6 +96,7 @@ fn what_is_unknown_is_told_what_is_known() {
     );
     assert!(source_named("draft-model").is_err());
     assert!(source_named("common-phrases").is_err());
+    assert!(source_named("respelling").is_err());
 }
 
 #[test]
@@ -117,14 +119,15 @@ fn methods_have_the_sources_of_their_papers() {
             "auto",
             all,
             "automaton resumed-copy reuse calibration lookup-table draft-model common-phrases \
-             earlier-requests",
+             respelling earlier-requests",
         ),
         ("auto", recorded, "automaton resumed-copy"),
         ("blend", plainest, "automaton calibration reuse lookup-table"),
         (
             "blend",
             all,
-            "automaton calibration reuse lookup-table draft-model common-phrases earlier-requests",
+            "automaton calibration reuse lookup-table draft-model common-phrases respelling \
+             earlier-requests",
         ),
         ("automaton", all, "automaton"),
         ("coordgen", plainest, "automaton calibration reuse"),

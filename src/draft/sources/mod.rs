@@ -10,6 +10,7 @@ pub mod lookup_table;
 pub mod model;
 pub mod prediction;
 pub mod prompt_lookup;
+pub mod respelling;
 pub mod resumed_copy;
 pub mod reuse;
 pub mod sam_decoding;

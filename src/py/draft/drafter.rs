@@ -155,7 +155,8 @@ impl PyDrafter {
         let drawn_on = DrawnOn {
             lookup_table: lookup_table.map(|table| table.core.clone()).unwrap_or_default(),
             draft_model: model_draft.map(|draft| draft.core.clone()),
-            phrases: phrases.map(|table| table.core.clone()),
+            phrases: phrases.as_ref().map(|table| table.core.clone()),
+            spellings: phrases.map(|table| table.spellings.clone()),
         };
         let sources = sources.iter().map(|name| source_drawing_on(name, &drawn_on));
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?;

@@ -2,31 +2,42 @@
 
 use std::sync::Arc;
 
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::{PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use crate::draft::sources::common_phrases::PhraseTable;
+use crate::draft::spellings::Spellings;
 use crate::ids::TokenId;
-use crate::py::convert::token_ids;
+use crate::py::convert::{array, matrix, token_ids};
 use crate::py::errors::ShapeError;
 
 #[doc = stub_doc!("PhraseTable")]
 #[pyclass(name = "PhraseTable", module = "coordgen_rs._core", frozen)]
 pub struct PyPhraseTable {
     pub(super) core: Arc<PhraseTable>,
+    pub(super) spellings: Arc<Spellings>,
 }
 
 #[pymethods]
 impl PyPhraseTable {
     #[new]
+    #[pyo3(signature = (before, last, next, chances, *, line_ends=None, spaced=None, cased=None))]
     fn new(
         before: &Bound<'_, PyAny>,
         last: &Bound<'_, PyAny>,
         next: &Bound<'_, PyAny>,
-        chances: &Bound<'_, PyArray1<f32>>,
+        chances: &Bound<'_, PyAny>,
+        line_ends: Option<&Bound<'_, PyAny>>,
+        spaced: Option<&Bound<'_, PyAny>>,
+        cased: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let before = token_ids(before, "before")?;
         let (last, next) = (token_ids(last, "last")?, token_ids(next, "next")?);
+        let chances = array::<f32>(chances, "chances")?;
+        if chances.ndim() != 1 {
+            let message = format!("chances must have shape (n,), not {:?}", chances.shape());
+            return Err(ShapeError::new_err(message));
+        }
         let chances = chances.try_readonly()?;
         let chances = chances.as_slice()?;
         if [before.len(), last.len(), next.len()] != [chances.len(); 3] {
@@ -40,7 +51,13 @@ impl PyPhraseTable {
         }
         let context = |at: usize| ((before[at] != NONE).then_some(before[at]), last[at]);
         let phrases = (0..chances.len()).map(|at| (context(at), next[at], chances[at]));
-        Ok(Self { core: Arc::new(PhraseTable::new(phrases)?) })
+        let core = Arc::new(PhraseTable::new(phrases)?);
+        let spellings = Spellings::new(
+            pairs(line_ends, "line_ends")?,
+            pairs(spaced, "spaced")?,
+            pairs(cased, "cased")?,
+        );
+        Ok(Self { core, spellings: Arc::new(spellings) })
     }
 
     #[doc = stub_doc!("PhraseTable.num_contexts")]
@@ -51,8 +68,21 @@ impl PyPhraseTable {
 
     #[doc = stub_doc!("PhraseTable.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        self.core.memory_bytes()
+        self.core.memory_bytes() + self.spellings.memory_bytes()
     }
+}
+
+/// The rows of an `(n, 2) uint32` array; none where there is no array.
+fn pairs(object: Option<&Bound<'_, PyAny>>, what: &str) -> PyResult<Vec<(TokenId, TokenId)>> {
+    let Some(object) = object else { return Ok(Vec::new()) };
+    let (pairs, _, columns) = matrix::<u32>(object, what)?;
+    if columns != 2 {
+        let message = format!("{what} must have shape (n, 2), not {:?}", pairs.shape());
+        return Err(ShapeError::new_err(message));
+    }
+    let pairs = pairs.try_readonly()?;
+    let pairs = pairs.as_slice()?.chunks_exact(2);
+    Ok(pairs.map(|pair| (TokenId(pair[0]), TokenId(pair[1]))).collect())
 }
 
 /// In place of the token before the last, where a context has one token.

@@ -1,7 +1,10 @@
 //! What all sources propose after one place. In: where each source is there, and the trust in it.
 //! Out: their guesses, the likeliest first, each token once.
 
+use std::ops::Range;
+
 use super::key::Key;
+use super::respelt::Respelt;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
 use crate::draft::choose::within::Within;
 use crate::draft::source::{Cursor, DraftSource, Propose, Successor};
@@ -53,6 +56,37 @@ impl<'a> Knowing<'a> {
     }
 }
 
+/// Who is asked, in all of a tree.
+pub(super) struct Asked<'a> {
+    pub(super) knowing: Vec<Knowing<'a>>,
+    respelt: Option<Respelt<'a>>,
+    acceptance: &'a Acceptance,
+}
+
+impl<'a> Asked<'a> {
+    /// Those of `sources` that know a place, how their guesses may be written otherwise, and the trust
+    /// in all. Those that have not seen the text's `last` token stand where another spelling of it
+    /// leads, but for a draft model, which has read it, and for what tells of any text.
+    pub fn among(
+        sources: &'a [Box<dyn DraftSource>],
+        acceptance: &'a Acceptance,
+        vocab_size: usize,
+        last: TokenId,
+    ) -> Self {
+        let mut knowing = Knowing::among(sources, vocab_size);
+        let respelt = Respelt::among(sources, vocab_size);
+        if let Some(respelt) = respelt {
+            let is_new = |one: &&mut Knowing<'_>| {
+                one.cursor.match_len == 0 && !one.is_model && !one.is_background
+            };
+            for one in knowing.iter_mut().filter(is_new) {
+                one.cursor = respelt.place(&one.source, one.cursor, last);
+            }
+        }
+        Self { knowing, respelt, acceptance }
+    }
+}
+
 /// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
 pub(super) const MAX_PROBABILITY: f32 = 0.98;
 
@@ -92,7 +126,7 @@ pub(super) struct Guesses {
 
 impl Guesses {
     /// A tree is to be grown from these sources.
-    pub fn begin(&mut self, knowing: &[Knowing<'_>], acceptance: &Acceptance) {
+    pub fn begin(&mut self, Asked { knowing, acceptance, .. }: &Asked<'_>) {
         self.model = knowing.iter().position(|one| one.is_model);
         self.expectation = knowing.iter().position(|one| one.source.is_expectation());
         let factors = knowing.iter().map(|one| acceptance.largest_factor(one.index));
@@ -138,8 +172,7 @@ impl Guesses {
     /// What is common anywhere is a share of what is left over by all that speak of this text.
     pub fn ask(
         &mut self,
-        knowing: &[Knowing<'_>],
-        acceptance: &Acceptance,
+        Asked { knowing, respelt, acceptance }: &Asked<'_>,
         cursors: &[Option<Cursor>],
         at_least: f32,
     ) {
@@ -182,11 +215,38 @@ impl Guesses {
                 });
             }
         }
+        if let Some(respelt) = respelt {
+            let model = self.model.map(|model| knowing[model].index);
+            self.respell(start, *respelt, acceptance, (model, at_least));
+        }
         self.order.clear();
         let guesses = self.guesses.iter().enumerate().skip(start);
         self.order.extend(guesses.map(|(index, guess)| Key::new(guess.probability, index)));
         // Each source has named its own in order, so this merges a few runs.
         self.order.sort_by(|one, other| other.cmp(one));
+    }
+
+    /// Adds to the guesses from `start` on those that are ends of lines without their breaks; not those
+    /// of the draft `model`, which has looked at both, or where they would be below `at_least`.
+    fn respell(
+        &mut self,
+        start: usize,
+        respelt: Respelt<'_>,
+        acceptance: &Acceptance,
+        (model, at_least): (Option<usize>, f32),
+    ) {
+        let least_whole = at_least / respelt.share(acceptance);
+        let end = self.guesses.len();
+        for at in start..end {
+            let whole = &self.guesses[at];
+            if whole.probability < least_whole || Some(whole.proposal.source) == model {
+                continue;
+            }
+            if let Some(guess) = respelt.guess(whole, acceptance) {
+                let all = start..self.guesses.len();
+                add(&mut self.guesses, all, guess);
+            }
+        }
     }
 
     /// What the guesses from `start` on leave of a certainty.
@@ -226,12 +286,7 @@ impl Guesses {
             let proposal = Proposal { source: one.index, match_len, probability, standing };
             let probability = (probability * factor).min(MAX_PROBABILITY);
             let guess = Guess { token, probability, proposal, cursor };
-            let of_others = &mut self.guesses[start..num_before];
-            match of_others.iter_mut().find(|known| known.token == token) {
-                Some(known) if known.probability >= probability => {}
-                Some(known) => *known = guess,
-                None => self.guesses.push(guess),
-            }
+            add(&mut self.guesses, start..num_before, guess);
         }
     }
 
@@ -268,6 +323,16 @@ impl Guesses {
         self.successors.clear();
         knowing[place].source.successors(cursor, &mut self.successors);
         self.successors.first().map(|likeliest| likeliest.token)
+    }
+}
+
+/// Adds a guess, unless its token is among those of `known` and no less likely there.
+#[inline]
+fn add(guesses: &mut Vec<Guess>, known: Range<usize>, guess: Guess) {
+    match guesses[known].iter_mut().find(|known| known.token == guess.token) {
+        Some(known) if known.probability >= guess.probability => {}
+        Some(known) => *known = guess,
+        None => guesses.push(guess),
     }
 }
 

@@ -7,9 +7,10 @@ mod frontier;
 mod guesses;
 mod key;
 mod refused;
+mod respelt;
 
 use self::frontier::{Candidate, Frontier};
-use self::guesses::{Guesses, Knowing};
+use self::guesses::{Asked, Guesses, Knowing};
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::step_choice::Prospect;
 use crate::draft::source::{Cursor, DraftSource};
@@ -55,7 +56,8 @@ struct Node {
 pub struct TreeGrower {
     /// Number of ids that the target knows: no other is drafted.
     vocab_size: usize,
-    /// What ends an answer: nothing follows it.
+    /// What ends an answer. It is not drafted: where all before it is accepted, the target says it by
+    /// itself, and nothing follows. Its guesses still take their share from the others.
     end_tokens: Vec<TokenId>,
     nodes: Vec<Node>,
     /// Worth below which nothing is asked for.
@@ -72,7 +74,7 @@ pub struct TreeGrower {
 }
 
 impl TreeGrower {
-    /// For ids below `vocab_size`, and answers that end with `end_tokens`: nothing is grown below them.
+    /// For ids below `vocab_size`, and answers that end with `end_tokens`, which are not grown.
     pub fn new(vocab_size: usize, end_tokens: Vec<TokenId>) -> Self {
         Self {
             vocab_size,
@@ -100,21 +102,20 @@ impl TreeGrower {
         carried: &[TokenId],
         limits: GrowthLimits,
     ) {
-        let knowing = &Knowing::among(sources, self.vocab_size);
-        self.guesses.begin(knowing, acceptance);
+        let asked = &Asked::among(sources, acceptance, self.vocab_size, root);
+        self.guesses.begin(asked);
         self.least_expected = EXPECTED_SHARE / limits.num_nodes as f32;
-        self.grow_expected(knowing, acceptance, root, carried, limits);
+        self.grow_expected(asked, root, carried, limits);
         if self.nodes.len() < limits.num_nodes {
             self.least_expected = 0.0;
-            self.grow_expected(knowing, acceptance, root, carried, limits);
+            self.grow_expected(asked, root, carried, limits);
         }
     }
 
     /// Grows a tree from what is at least of the expected worth.
     fn grow_expected(
         &mut self,
-        knowing: &[Knowing<'_>],
-        acceptance: &Acceptance,
+        asked: &Asked<'_>,
         root: TokenId,
         carried: &[TokenId],
         limits: GrowthLimits,
@@ -123,18 +124,18 @@ impl TreeGrower {
         self.frontier.clear();
         self.guesses.clear();
         self.cursors.clear();
-        self.cursors.extend(knowing.iter().map(|one| Some(one.cursor)));
+        self.cursors.extend(asked.knowing.iter().map(|one| Some(one.cursor)));
         self.nodes.push(Node::certain(root, 0, 0));
         for &token in carried.iter().take(limits.depth.min(limits.num_nodes - 1)) {
             let parent = self.nodes.len() as u32 - 1;
             self.nodes.push(Node::certain(token, parent, parent + 1));
-            self.follow(knowing);
+            self.follow(&asked.knowing);
         }
-        self.expand(knowing, acceptance, limits);
+        self.expand(asked, limits);
         while self.nodes.len() < limits.num_nodes {
             let Some(worthiest) = self.frontier.pop() else { break };
             self.push(worthiest);
-            self.expand(knowing, acceptance, limits);
+            self.expand(asked, limits);
         }
     }
 
@@ -232,7 +233,7 @@ impl TreeGrower {
     }
 
     /// Adds to the frontier what the sources propose after the newest node.
-    fn expand(&mut self, knowing: &[Knowing<'_>], acceptance: &Acceptance, limits: GrowthLimits) {
+    fn expand(&mut self, asked: &Asked<'_>, limits: GrowthLimits) {
         let parent = self.nodes.len() - 1;
         let Node { token, depth, path_probability, on_first_path, .. } = self.nodes[parent];
         // The root is no part of the answer: a prompt may well end with such a token.
@@ -250,12 +251,15 @@ impl TreeGrower {
         if self.guesses.are_none_above(at_least) {
             return;
         }
-        self.follow(knowing);
+        self.follow(&asked.knowing);
         let cursors = &self.cursors[self.nodes[parent].first_cursor as usize..];
-        self.guesses.ask(knowing, acceptance, cursors, at_least);
+        self.guesses.ask(asked, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();
         let num_children = if limits.branches { usize::MAX } else { 1 };
-        for (rank, (guess, probability)) in self.guesses.newest().take(num_children).enumerate() {
+        let (guesses, ends) = (&self.guesses, &self.end_tokens);
+        let goes_on = |&(guess, _): &(u32, f32)| !ends.contains(&guesses.get(guess).token);
+        let children = guesses.newest().filter(goes_on).take(num_children);
+        for (rank, (guess, probability)) in children.enumerate() {
             let scale = if rank == 0 { of_first } else { of_others };
             let path_probability = path_probability * probability * scale;
             let on_first_path = on_first_path && rank == 0;

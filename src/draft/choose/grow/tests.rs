@@ -315,17 +315,16 @@ fn a_copy_that_is_right_against_the_model_comes_first() {
 }
 
 #[test]
-fn nothing_is_grown_below_an_end_token() {
+fn an_end_token_is_not_grown_and_nothing_below_a_carried_one() {
     let end = TokenId(1);
     let (acceptance, sources) = (Acceptance::new(1), Scripted::sources(&[3]));
     let limits = GrowthLimits { num_nodes: 40, depth: 6, side_worth: 1.0, branches: true };
     let mut grower = TreeGrower::new(usize::MAX, vec![end]);
     grower.grow(&sources, &acceptance, end, &[], limits);
     assert!(grower.nodes.len() > 1, "the root is no part of the answer");
-    assert!(grower.nodes.iter().any(|node| node.depth > 0 && node.token == end));
-    for node in &grower.nodes[1..] {
-        assert!(node.parent == 0 || grower.nodes[node.parent as usize].token != end);
-    }
+    assert!(grower.nodes[1..].iter().all(|node| node.token != end));
+    let first_path_len = grower.nodes.iter().filter(|node| node.on_first_path).count();
+    assert_eq!(first_path_len, 7, "it goes on with the likeliest of the others");
     grower.grow(&sources, &acceptance, TokenId(0), &[end], limits);
     assert_eq!(grower.nodes.len(), 2);
 }
