@@ -6,9 +6,7 @@
 
 use std::ops::Range;
 
-use super::source::{
-    Gate, GatedRow, Gelu, NormedRow, PlainRow, Row, Sigmoid, Silu, Source,
-};
+use super::source::{Gate, GatedRow, Gelu, NormedRow, PlainRow, Row, Sigmoid, Silu, Source};
 use super::{BLOCK, floats};
 use crate::kernels::lanes::{LARGEST, Lanes, Processor, WIDTH};
 
