@@ -22,7 +22,9 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.errors import ShapeError
 from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.states import SNAPSHOT_TOKENS
 from coordgen_rs.tools.check import SideBranchDrafter
 from coordgen_rs.tools.export import export_checkpoint
@@ -232,6 +234,105 @@ def test_random_rewinds_cancels_and_failures_leave_what_a_fresh_session_has(
     assert failures > 20
 
 
+def stepped(session, tokens, parents):
+    """A step of a tree behind 40 tokens."""
+    session.forget()
+    session.prefill(prompt_of(3, 120)[:40])
+    inputs = next(it for it in session.step_inputs if it.rows >= len(tokens))
+    inputs.fill(np.array(tokens, np.uint32), np.array(parents, np.uint32), 40)
+    session.step(inputs)
+
+
+def assert_fresh(bundles, family, session):
+    tokens = np.append(session.reusable_ids, 77).astype(np.uint32)
+    expected = fresh_logits(open_session(bundles(family)), tokens)
+    np.testing.assert_array_equal(logits_behind(session, tokens), expected)
+
+
+@pytest.mark.parametrize(
+    ("parts", "length", "said"),
+    [
+        ([[0, 1], [0, 1]], 44, [5, 6, 7, 8]),
+        ([[0, 1], [0, 1]], 42, [5, 6]),
+        ([[0, 1, 2, 3, 4]], 43, [5, 6, 7]),
+        ([[0]], 41, [5]),
+    ],
+)
+def test_commits_in_parts_and_rewinds_into_a_step(bundles, family, session, parts, length, said):
+    stepped(session, [5, 6, 7, 8, 9, 10], [0, 0, 1, 2, 3, 4])
+    for rows in parts:
+        session.commit(np.array(rows, np.uint32))
+    session.rewind(length)
+    assert session.reusable_ids[40:].tolist() == said
+    assert_fresh(bundles, family, session)
+
+
+def test_rows_are_not_committed_behind_a_rewind(session):
+    """Which of them fit to the states is not known there."""
+    for commits, length in (([[0, 2, 3]], 41), ([[0, 1]], 40), ([], 24)):
+        stepped(session, [5, 6, 7, 8], [0, 0, 0, 2])
+        for rows in commits:
+            session.commit(np.array(rows, np.uint32))
+        session.rewind(length)
+        with pytest.raises(ShapeError):
+            session.commit(np.zeros(1, np.uint32))
+
+
+def test_a_step_is_not_committed_behind_a_prompt_that_failed(bundles, family, session):
+    stepped(session, [5, 6, 7, 8], [0, 0, 1, 2])
+
+    def fail(logits):
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        session.prefill(prompt_of(4)[:20], on_logits=fail)
+    with pytest.raises(ShapeError):
+        session.commit(np.zeros(1, np.uint32))
+    assert session.length == 40
+    assert_fresh(bundles, family, session)
+
+
+def test_a_prefix_that_was_put_back_leaves_no_snapshot_of_other_tokens(bundles, family, session):
+    session.forget()
+    session.prefill(prompt_of(1, 300))
+    saved = session.saved_prefix()
+    assert [it.length for it in saved.states][-1] == 300
+    session.restore_prefix(saved, 100)
+    session.prefill(prompt_of(2, 300))
+    session.rewind(300)
+    assert session.reusable_ids[100:].tolist() == prompt_of(2, 300)[:200].tolist()
+    assert_fresh(bundles, family, session)
+
+
+@pytest.mark.parametrize("what", ["put", "rewind", "commit"])
+def test_interrupts_between_states_and_keys_leave_no_stale_snapshot(
+    bundles, family, session, monkeypatch, what
+):
+    session.forget()
+    session.prefill(prompt_of(1, 300))
+    saved = session.saved_prefix()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if what == "put":
+            patch.setattr(KvCache, "put", interrupted)
+            calls = (lambda: session.restore_prefix(saved, 300),)
+        elif what == "rewind":
+            patch.setattr(session.cache.states, "_restore", interrupted)
+            calls = (lambda: session.rewind(150),)
+        else:
+            patch.setattr(KvCache, "commit", interrupted)
+            calls = (lambda: session.prefill(prompt_of(2, 90)),)
+        for call in calls:
+            with pytest.raises(KeyboardInterrupt):
+                call()
+    session.prefill(prompt_of(5, 330))
+    session.rewind(min(session.length, 320))
+    assert_fresh(bundles, family, session)
+
+
 def test_an_interrupted_way_back_is_mended_by_the_next(session, monkeypatch):
     states, tokens = session.cache.states, prompt_of(1, 300)
     expected = fresh_logits(session, tokens[:200])
@@ -267,8 +368,10 @@ def test_snapshots_stay_within_their_budget_and_keep_where_turns_end(session, mo
 
 @pytest.mark.parametrize("is_stripped", [False, True])
 @pytest.mark.parametrize("drafts", [False, True])
-def test_a_dialogue_reads_little_again(session, is_stripped, drafts):
+@pytest.mark.parametrize("options", [{}, {"switch": "just_in_time"}, {"memory_budget": 1 << 20}])
+def test_a_dialogue_reads_little_again(bundles, family, is_stripped, drafts, options):
     """Ten turns; where thinking is stripped, a prompt leaves the one before at its answer."""
+    session = open_session(bundles(family), **options)
     random = np.random.default_rng(2)
     drafter = make_drafter(session, "auto")
     header = np.array([9, 10, 11, 12], np.uint32)
@@ -288,6 +391,20 @@ def test_a_dialogue_reads_little_again(session, is_stripped, drafts):
     assert again[0] == 0 or again[0] <= MOST_READ_AGAIN
     assert max(again[1:]) <= MOST_READ_AGAIN
     assert f"{again[-1]:,} read again" in str(stats) or again[-1] == 0
+
+
+def test_where_turns_end_is_kept_also_where_there_is_room_for_two(session, monkeypatch):
+    states = session.cache.states
+    monkeypatch.setattr(states, "_most_snapshots", 2)
+    session.forget()
+    session.prefill(prompt_of(0, 120))
+    for token in prompt_of(1, 150):
+        inputs = session.step_inputs[0]
+        inputs.fill_chain(np.array([token], np.uint32), session.length)
+        session.step(inputs)
+        session.commit(np.zeros(1, np.uint32))
+    assert [it.is_turn for it in states.snapshots] == [True, False]
+    assert session.length - states.snapshots[-1].length <= SNAPSHOT_TOKENS
 
 
 def test_models_open_and_answer_in_turns(bundles, family):

@@ -153,6 +153,93 @@ def test_a_tree_is_drafted_as_its_paths(fitted):
             np.testing.assert_array_equal(alone, tree[row])
 
 
+@pytest.mark.parametrize("parts", [(40,), (7, 33), (13, 14, 13)])
+def test_it_reads_the_targets_state_before_each_token_and_further_on_its_own(bundles, parts):
+    """A head that says again what the state says: of a token what the target said before it."""
+    target = open_session(bundles("echo"))
+    target.forward.keep_states()
+    prompt, said, start = prompts(1, 40)[0], [], 0
+    target.rewind(0)
+    target.prefill(prompts(2, 40)[1])  # of an earlier request
+    target.rewind(0)
+    for part in parts:
+        tokens = prompt[start : start + part]
+        target.prefill(tokens, on_logits=lambda logits: said.extend(logits.argmax(axis=1)))
+        start += part
+    head = MtpSession(target)
+    head.prefill(prompt[:30])
+    inputs = next(it for it in head.step_inputs if it.rows == 16)
+    # The last ten tokens of the prompt, then a tree behind them, beside the target's next token.
+    tree = np.array([300, 301, 302, 303], np.uint32)
+    parents = np.array([0, *range(9), 9, 10, 10, 12], np.uint32)
+    inputs.fill(np.concatenate([prompt[30:], tree]), parents, 30)
+    echoed = head.step(inputs)[:14].argmax(axis=1)
+    assert echoed[:10].tolist() == said[29:39]
+    assert echoed[10] == said[39]
+    assert len(set(said)) > 10
+
+
+def test_states_of_a_tree_follow_what_is_committed(bundles):
+    """Of a branch that is moved, and of a commit in two parts."""
+    target, prompt = open_session(bundles("echo")), prompts(1, 20)[0]
+    states = target.forward.keep_states()
+    target.rewind(0)
+    target.prefill(prompt)
+    inputs = next(it for it in target.step_inputs if it.rows == 8)
+    tokens = np.array([5, 700, 300, 301, 302, 303], np.uint32)
+    inputs.fill(tokens, np.array([0, 0, 0, 2, 3, 4], np.uint32), 20)
+    target.step(inputs)
+    target.commit(np.array([0, 2], np.uint32))
+    target.commit(np.array([1, 2], np.uint32))
+    path = target.reusable_ids.copy()
+    kept = states[: len(path)].copy()
+    target.rewind(0)
+    target.prefill(path)
+    np.testing.assert_array_equal(kept, states[: len(path)])
+
+
+def test_a_models_requests_draft_with_it(bundles):
+    with Model.open(bundles("fitted"), draft="mtp") as model:
+        for namespace in ("one", "two"):
+            stats = model.generate("Anna ran", max_new_tokens=30, namespace=namespace).stats
+            assert 0 < stats.per_source["draft-model"]["proposed"] <= 3 * stats.steps
+
+
+def test_a_head_that_gives_nan_drafts_nothing_and_says_so(bundles):
+    session = priced(bundles("random"))
+    prompt = prompts(1)[0]
+    expected = tokens_of(plain(session, prompt, max_new_tokens=20, ignore_eos=True))
+    for draft in DRAFTS:
+        drafter = make_drafter(session, draft)
+        real = drafter.model.session.step
+        drafter.model.session.step = lambda inputs, real=real: real(inputs) * np.float32(np.nan)
+        steps = generate(session, prompt, max_new_tokens=20, drafter=drafter, ignore_eos=True)
+        with pytest.warns(UserWarning, match="head for further tokens"):
+            said = tokens_of(steps)
+        assert said == expected
+
+
+def test_another_draft_model_is_not_called_the_head(bundles, bundle_of):
+    session = open_session(bundles("fitted"))
+    other = DraftModel(open_session(bundle_of("embedded-draft", "int4")))
+    with pytest.raises(OptionError, match="own head alone: leave the draft model out"):
+        make_drafter(session, "mtp", draft_model=other)
+    drafter = make_drafter(session, ("automaton", "draft-model"))
+    assert drafter.model.is_own_head
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [({"num_scored": 100}, "logits is"), ({"graph": "mtp_head.onnx"}, "one of them lacks")],
+)
+def test_graphs_that_do_not_fit_the_manifest_are_refused(bundles, changed, why):
+    session = open_session(bundles("fitted"))
+    for name, value in changed.items():
+        object.__setattr__(session.bundle.manifest.mtp, name, value)
+    with pytest.raises(BundleError, match=f"does not fit its manifest: {why}"):
+        MtpSession(session)
+
+
 def test_it_drafts_on_in_dialogues_and_behind_prefixes_that_were_put_back(bundles):
     with Model.open(bundles("fitted"), prefix_memory=64 << 20) as model:
         expected = [model.generate(text, max_new_tokens=20).text for text in ("Anna ran", "Who is")]

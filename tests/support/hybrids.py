@@ -97,8 +97,9 @@ def write_hybrid(
 ) -> Path:
     """Write a checkpoint of a family into a new directory `path` and return it.
 
-    With `mtp`, Qwen3.5's comes with a head for further tokens: "random", or one that is "fitted" to
-    a target whose layers hardly change what a token's embedding says of the next one.
+    With `mtp`, Qwen3.5's comes with a head for further tokens: "random"; one that is "fitted" to a
+    target whose layers hardly change what a token's embedding says of the next one; or "echo", to
+    the same target, which says again what the state before a token says.
     """
     config = CONFIGS[family] | options
     if mtp is not None:
@@ -113,10 +114,10 @@ def write_hybrid(
             weights[name] = np.log(random.uniform(0.05, 2, values.shape)).astype(np.float32)
         elif family == "qwen3_5" and "norm" in name and ".linear_attn." not in name:
             weights[name] = values - 1  # one is added to these
-        elif mtp == "fitted" and name.endswith(_BACK):
+        elif mtp in ("fitted", "echo") and name.endswith(_BACK):
             weights[name] = values * np.float32(0 if name.startswith("mtp.") else 0.004)
-    if mtp == "fitted":
-        _fit_head(weights)
+    if mtp in ("fitted", "echo"):
+        _fit_head(weights, reads_state=mtp == "echo")
     save_weights(path, weights)
     return path
 
@@ -124,11 +125,15 @@ def write_hybrid(
 _BACK = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
 
 
-def _fit_head(weights: dict[str, NDArray[Any]]) -> None:
-    """Let the head say of a token what the output layer says of its embedding."""
+def _fit_head(weights: dict[str, NDArray[Any]], *, reads_state: bool) -> None:
+    """Let the head say what the output layer says of a token's embedding, or of a state."""
     joined = weights["mtp.fc.weight"]
-    joined[:] = np.eye(*joined.shape, dtype=np.float32)
+    hidden = len(joined)
+    joined[:] = np.eye(hidden, 2 * hidden, hidden if reads_state else 0, dtype=np.float32)
     weights["mtp.pre_fc_norm_embedding.weight"][:] = 0
+    weights["mtp.pre_fc_norm_hidden.weight"][:] = 0
+    if reads_state:
+        weights["model.norm.weight"][:] = 0  # so that a state that is normed twice stays the same
     weights["mtp.norm.weight"][:] = weights["model.norm.weight"]
     weights["lm_head.weight"] *= np.float32(4)  # so that some tokens are likely
 

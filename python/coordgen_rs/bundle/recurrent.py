@@ -41,6 +41,11 @@ class StateSizes:
         """Bytes of the updates of so many nodes."""
         return HEADER_BYTES + num_nodes * (HEADER_BYTES + 4 * self.node_numbers)
 
+    @property
+    def updates_name(self) -> str:
+        """What graphs call the size of updates, which differs with the nodes."""
+        return f"nodes_of_{self.node_numbers}"
+
     def inputs(self, layer: int) -> tuple[str, str]:
         """The inputs of a layer: its state, and its updates; outputs have `_out` behind."""
         return f"{self.name}_state_{layer}", f"{self.name}_updates_{layer}"

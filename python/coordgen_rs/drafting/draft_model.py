@@ -6,6 +6,7 @@ here.
 """
 
 import time
+import warnings
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
 from coordgen_rs.drafting.wrapped import WrappedDrafter
-from coordgen_rs.errors import DraftModelError, arguments
+from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.target.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.target.mtp import MtpSession
@@ -61,6 +62,7 @@ class DraftModel:
                 "tree alone: it cannot draft for another model"
             )
         self.session, self.least_that_pays = session, least_that_pays
+        self._is_broken = False
         self._shape = (least_that_pays, growth, stop)
         self.core = ModelDraft(
             session.step_inputs,
@@ -106,6 +108,11 @@ class DraftModel:
         _check_same_tokens(session, target)
         return cls(session, least_that_pays=_least_that_pays(session, target))
 
+    @property
+    def is_own_head(self) -> bool:
+        """Whether it is the target's own head for further tokens."""
+        return isinstance(self.session, MtpSession)
+
     def close(self) -> None:
         """Release what the draft model holds."""
         self.session.close()
@@ -142,9 +149,12 @@ class DraftModel:
         Returns:
             False if nothing was done, because the tree is good enough, or because drafting never
             pays, as the core decides.
+
+        Raises:
+            NonFiniteLogitsError: The model gives NaN; a target's own head then drafts nothing more.
         """
         session = self.session
-        if not self.catch_up():
+        if self._is_broken or not self.catch_up():
             return False
         inputs = self.core.next_step(max_tokens, provisional=provisional)
         if inputs is None or session.length + inputs.num_nodes > session.capacity:
@@ -152,7 +162,18 @@ class DraftModel:
         logits = session.step(inputs)
         # Rows of all branches stay in their slots: a later row sees those on its path.
         session.commit(np.arange(inputs.num_nodes, dtype=np.uint32))
-        self.core.read(logits, inputs.num_nodes - 1)
+        try:
+            self.core.read(logits, inputs.num_nodes - 1)
+        except NonFiniteLogitsError:
+            if not isinstance(session, MtpSession):
+                raise
+            self._is_broken = True
+            warnings.warn(
+                "the model's head for further tokens (MTP) gives NaN or infinite logits: it drafts "
+                "nothing more; export the bundle again",
+                stacklevel=2,
+            )
+            return False
         return True
 
     def catch_up(self) -> bool:

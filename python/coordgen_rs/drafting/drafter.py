@@ -139,8 +139,8 @@ def make_drafter(
         method = draft_method(arguments.text("draft", draft))
         in_gaps, weighs, tree = method.in_gaps, method.weighs_model, method.tree
         most = min(most, method.most_drafted or most)
-        if draft_model is None and method.takes_mtp:
-            draft_model = _mtp_of(session, method)
+        if method.takes_mtp:
+            draft_model = _own_or_given(session, method, draft_model)
         sources = method.sources(
             free_rows=costs is None,
             draft_model=draft_model is not None,
@@ -149,6 +149,8 @@ def make_drafter(
         )
     else:
         sources = arguments.names("draft", draft)
+        if draft_model is None and "draft-model" in sources:
+            draft_model = _mtp_of(session)
     of_tokenizer = any(source in _OF_TOKENIZER for source in sources)
     phrases = _phrases(session) if of_tokenizer else None
     if phrases is None and isinstance(draft, str):
@@ -175,24 +177,44 @@ def make_drafter(
     return draft_model.drafter(drafter, most, in_gaps=in_gaps, weighs=weighs)
 
 
-def _mtp_of(session: Session, method: DraftMethod) -> "DraftModel | None":
-    """The target's own head for further tokens; None where it has none.
+def _own_or_given(
+    session: Session, method: DraftMethod, given: "DraftModel | None"
+) -> "DraftModel | None":
+    """The draft model that is given, else the target's own head; None where there is neither.
 
     Raises:
-        OptionError: The method drafts from nothing else.
+        OptionError: The method is the head alone, and there is none, or another model is given.
         BundleError: It cannot be loaded.
     """
-    bundle = getattr(session, "bundle", None)
-    if getattr(getattr(bundle, "manifest", None), "mtp", None) is not None:
-        from coordgen_rs.drafting.draft_model import DraftModel
-
-        return DraftModel.mtp_of(session)
-    if method.needs_draft_model:
+    model = _mtp_of(session) if given is None else given
+    if not method.needs_draft_model:
+        return model
+    if model is None:
+        bundle = getattr(session, "bundle", None)
         shown = "the target" if bundle is None else bundle.shown
         raise OptionError(
             f"draft {method.name!r} needs a head for further tokens (MTP), and {shown} has none"
         )
-    return None
+    if not model.is_own_head:
+        raise OptionError(
+            f"draft {method.name!r} is the target's own head alone: leave the draft model out, or "
+            "take draft 'chain'"
+        )
+    return model
+
+
+def _mtp_of(session: Session) -> "DraftModel | None":
+    """The target's own head for further tokens; None where it has none.
+
+    Raises:
+        BundleError: It cannot be loaded.
+    """
+    bundle = getattr(session, "bundle", None)
+    if getattr(getattr(bundle, "manifest", None), "mtp", None) is None:
+        return None
+    from coordgen_rs.drafting.draft_model import DraftModel
+
+    return DraftModel.mtp_of(session)
 
 
 def _phrases(session: Session) -> PhraseTable | None:

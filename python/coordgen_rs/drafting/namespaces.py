@@ -63,7 +63,8 @@ class Drafters:
         method = draft_method(options.draft) if isinstance(options.draft, str) else None
         self._closing = ExitStack()
         self._model = None if options.draft_model is None else self._opened(options.draft_model)
-        if self._model is None and method is not None and method.takes_mtp:
+        takes_mtp = "draft-model" in options.draft if method is None else method.takes_mtp
+        if self._model is None and takes_mtp:
             self._model = self._mtp()
         if self._model is not None and method is not None:
             # Once: two of them over one cache would disturb each other.

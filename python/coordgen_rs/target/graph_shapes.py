@@ -5,6 +5,7 @@ arrays of other shapes. Names and shapes are those of `tools/export/cpu/graph.py
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime
@@ -13,8 +14,8 @@ from coordgen_rs.bundle.manifest import BlockFiles, Manifest, ModelShape
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.errors import BundleError
 
-Shapes = Mapping[str, tuple[int | None, ...]]
-"""Name to shape; None for a size that differs from run to run."""
+Shapes = Mapping[str, tuple[int | str | None, ...]]
+"""Name to shape; None for a size that differs from run to run, a text for one of that name."""
 
 
 def row_sizes(manifest: Manifest) -> dict[str, int]:
@@ -43,8 +44,12 @@ def check_block(
     Raises:
         BundleError: It reads or writes something else; the message names the file.
     """
-    model = manifest.model
-    hidden = (1, None, model.hidden_size)
+    _check(session, path, *_block_shapes(block, manifest))
+
+
+def _block_shapes(block: BlockFiles, manifest: Manifest) -> tuple[Shapes, Shapes]:
+    """What a block reads, and what it writes."""
+    hidden = (1, None, manifest.model.hidden_size)
     updated = updated_shapes(block, manifest)
     paths = path_sizes(manifest)
     if manifest.recurrent is not None and not {*manifest.recurrent.layers}.isdisjoint(block.layers):
@@ -57,7 +62,7 @@ def check_block(
     }
     written = {f"{name}_out": shape for name, shape in updated.items()}
     outputs: Shapes = {"hidden_out": hidden, **written}
-    _check(session, path, inputs, outputs)
+    return inputs, outputs
 
 
 _FIXED = ("lengths", "span", "reads")
@@ -71,14 +76,14 @@ def updated_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
         None,
         None,
     )  # in bytes, of the form that it is opened with
-    recurrent, shapes = manifest.recurrent, dict[str, tuple[int | None, ...]]()
+    recurrent, shapes = manifest.recurrent, dict[str, tuple[int | str | None, ...]]()
     for layer in block.layers:
         if recurrent is None or layer not in recurrent.layers:
             shapes |= {f"key_{layer}": cache, f"value_{layer}": cache}
             continue
         for sizes in recurrent.states:
             state, updates = sizes.inputs(layer)
-            shapes |= {state: (1, 2, sizes.num_bytes), updates: (2, None)}
+            shapes |= {state: (1, 2, sizes.num_bytes), updates: (2, sizes.updates_name)}
     return shapes
 
 
@@ -90,6 +95,27 @@ def check_head(session: onnxruntime.InferenceSession, path: Path, model: ModelSh
     """
     inputs = {"hidden": (1, None, model.hidden_size)}
     _check(session, path, inputs, {"logits": (1, None, model.vocab_size)})
+
+
+def check_mtp(
+    layer: onnxruntime.InferenceSession,
+    head: onnxruntime.InferenceSession,
+    paths: tuple[Path, Path],
+    manifest: Manifest,
+    num_scored: int,
+) -> None:
+    """Compare the graphs of a head for further tokens with the manifest.
+
+    Raises:
+        BundleError: One reads or writes something else; the message names the file.
+    """
+    of_block = manifest.blocks[0]
+    alone = replace(manifest, recurrent=None)
+    inputs, outputs = _block_shapes(replace(of_block, first_layer=0, num_layers=1), alone)
+    hidden = (1, None, manifest.model.hidden_size)
+    inputs = {**inputs, "previous": hidden, "is_own": (1, None, 1)}
+    _check(layer, paths[0], inputs, outputs)
+    _check(head, paths[1], {"hidden": hidden}, {"logits": (1, None, num_scored)})
 
 
 def _check(
@@ -109,6 +135,6 @@ def _check(
                 )
 
 
-def _fits(found: Sequence[int | str | None], expected: tuple[int | None, ...]) -> bool:
+def _fits(found: Sequence[int | str | None], expected: tuple[int | str | None, ...]) -> bool:
     pairs = zip(found, expected, strict=False)
     return len(found) == len(expected) and all(size is None or one == size for one, size in pairs)

@@ -22,6 +22,7 @@ from coordgen_rs.bundle.manifest import MtpFiles
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.blocks import load_graph
 from coordgen_rs.target.buffers import Buffers, ort_value
+from coordgen_rs.target.graph_shapes import check_mtp
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import GapWork, OnLogits, OnRead, StepCost
@@ -54,7 +55,6 @@ class MtpSession:
         self.request = 0
         self.gap_work: GapWork = None
         self.vocab_size, self.end_token_ids = model.vocab_size, target.end_token_ids
-        self.capacity = target.capacity
         self.allowed_commits = self.exact_commits = ("canonical", "compact")
         form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
         self._cache = KvCache(1, model.num_kv_heads, manifest.slots, model.head_dim, form)
@@ -67,7 +67,14 @@ class MtpSession:
         self.step_inputs: Sequence[StepInputs] = [
             self._runs[rows].buffers.inputs for rows in manifest.decode_widths
         ]
-        self.step_costs: Sequence[StepCost] | None = self._measured()
+        if target not in _COSTS:
+            _COSTS[target] = self._measured()
+        self.step_costs: Sequence[StepCost] | None = _COSTS[target]
+
+    @property
+    def capacity(self) -> int:
+        """Number of tokens that the cache can hold."""
+        return self._target.capacity
 
     @property
     def length(self) -> int:
@@ -113,10 +120,11 @@ class MtpSession:
 
     def _compute(self, run: "_Run", num_nodes: int) -> None:
         """Run filled inputs, and keep the states that the head gives."""
-        buffers, path, start = run.buffers, run.buffers.path or {}, self.length
+        buffers, path = run.buffers, run.buffers.path or {}
         positions, past = buffers.position_ids[:num_nodes], int(path["lengths"][0])
         # A node's slot follows those of its base, a parent's number counts from there.
-        nodes = int(path["span"][0]) + np.arange(num_nodes)
+        first = int(path["span"][0])
+        nodes = first + np.arange(num_nodes)
         before = past + path["parents"][nodes]
         known = self._target.length
         is_own = positions > known
@@ -131,6 +139,7 @@ class MtpSession:
         for name, table in self._rotations.items():
             table.take(buffers.position_ids, axis=0, out=buffers.by_row[name][0, 0], mode="clip")
         run.compute()
+        start = past + first
         self._own[start : start + num_nodes] = buffers.hidden[1][0, :num_nodes]
 
     def _measured(self) -> list[StepCost]:
@@ -149,19 +158,21 @@ class MtpSession:
 
 _Graphs = tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]
 _LOADED: WeakKeyDictionary[OrtSession, _Graphs] = WeakKeyDictionary()
+_COSTS: WeakKeyDictionary[OrtSession, list[StepCost]] = WeakKeyDictionary()
 
 
 def _graphs_of(target: OrtSession, files: MtpFiles) -> _Graphs:
     """The layer and the output layer, loaded once for all that draft for a target.
 
     Raises:
-        BundleError: ONNX Runtime cannot load one.
+        BundleError: ONNX Runtime cannot load one, or it is not the one of the manifest.
     """
     if target not in _LOADED:
-        _LOADED[target] = (
-            load_graph(target.bundle, files.graph),
-            load_graph(target.bundle, files.head),
-        )
+        bundle = target.bundle
+        layer, head = load_graph(bundle, files.graph), load_graph(bundle, files.head)
+        paths = bundle.file(files.graph), bundle.file(files.head)
+        check_mtp(layer, head, paths, bundle.manifest, files.num_scored)
+        _LOADED[target] = layer, head
     return _LOADED[target]
 
 

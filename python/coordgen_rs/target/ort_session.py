@@ -1,7 +1,8 @@
 """The `Session` of a bundle in ONNX Runtime: prompts in chunks, steps, commits, on one device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -224,11 +225,22 @@ class OrtSession:
                 f"{self.capacity}"
             )
         has_budget = self.switcher.memory_budget is not None
+        states, report = self.cache.states, None
+        turn = self.length + len(token_ids) - _ANSWER_BEGINS
+        cut = turn - self.length if states is not None and states.is_due(turn) else 0
+        parts = [part for part in np.split(token_ids, [max(cut, 0)]) if len(part)] or [token_ids]
         with self._open_device():
-            if has_budget or (graphs == "both" and not self.switcher.keeps_both):
-                return self._prefill_switching(token_ids, on_logits, on_read)
-            self._prefill_resident(token_ids, graphs, on_logits, on_read)
-        return None
+            for number, part in enumerate(parts):
+                self._written = self.length  # no row of an earlier step can be committed any more
+                if number and states is not None:
+                    states.keep_turn(self.length)
+                done = len(parts[0]) if number else 0
+                told = None if on_read is None else partial(_told_behind, on_read, done)
+                if has_budget or (graphs == "both" and not self.switcher.keeps_both):
+                    report = self._prefill_switching(part, on_logits, told) or report
+                else:
+                    self._prefill_resident(part, graphs, on_logits, told)
+        return report
 
     def _prefill_switching(
         self, token_ids: NDArray[np.uint32], on_logits: OnLogits, on_read: OnRead
@@ -253,15 +265,10 @@ class OrtSession:
     ) -> None:
         """Compute a prompt with all blocks in memory."""
         self.switcher.ensure("prefill", "decode")
-        done, states = 0, self.cache.states
-        turn = self.length + len(token_ids) - _ANSWER_BEGINS
-        cut = turn - self.length if states is not None and states.is_due(turn) else 0
+        done = 0
         while done < len(token_ids):
-            if states is not None and done == cut > 0:
-                states.keep_turn(self.length)
-            end = cut if done < cut else len(token_ids)
-            buffers = self._chunk_buffers(end - done, graphs)
-            part = token_ids[done : min(end, done + buffers.rows)]
+            buffers = self._chunk_buffers(len(token_ids) - done, graphs)
+            part = token_ids[done : done + buffers.rows]
             self.forward.run_chain(buffers, part)
             self._commit_chunk(buffers, part, on_logits)
             done += len(part)
@@ -372,8 +379,8 @@ class OrtSession:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
         reached = self.reachable(length)
         self.cache.rewind(reached)
-        if self.cache.states is not None and reached < self._run_at:
-            self._written = reached  # the states are of before the step: none of its rows fits
+        if self.cache.states is not None:
+            self._written = reached  # which rows of the last run fit to the states is not known
         self._read_again(length)
 
     def _read_again(self, length: int) -> None:
@@ -390,7 +397,7 @@ class OrtSession:
         """A copy of `reusable_ids` with their keys and values, and states."""
         token_ids, states = self.reusable_ids.copy(), self.cache.states
         layers = self.cache.copied(len(token_ids))
-        return SavedPrefix(token_ids, layers, None if states is None else states.saved())
+        return SavedPrefix(token_ids, layers, None if states is None else states.saved(self.length))
 
     def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
         """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
@@ -445,6 +452,11 @@ class OrtSession:
         except DeviceLostError as error:
             self._close(DeviceLostError(f"the session is closed: {error}"))
             raise
+
+
+def _told_behind(on_read: Callable[[int], None], before: int, num_read: int) -> None:
+    """Tell of a prompt's part how much of the whole was read."""
+    on_read(before + num_read)
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:

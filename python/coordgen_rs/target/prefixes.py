@@ -46,12 +46,16 @@ class PrefixPool:
             self._keep(session)
         self._namespace = namespace
 
-    def switch(self, session: KeepsPrefixes, prompt: NDArray[np.uint32]) -> None:
+    def switch(self, session: KeepsPrefixes, prompt: NDArray[np.uint32]) -> int:
         """Save what a prompt is about to overwrite, and put back what is kept of it.
 
         Args:
             session: Always the same one.
             prompt: `(tokens,) u32`, at least one.
+
+        Returns:
+            How many of the prompt's first tokens are kept, also where more than these are needed to
+            put them back.
         """
         held = session.reachable(common_len(session.reusable_ids, prompt))
         mine = (kept for kept in self._kept if kept.namespace == self._namespace)
@@ -59,11 +63,12 @@ class PrefixPool:
         if len(session.reusable_ids) - held >= LEAST_TOKENS:
             self._keep(session)
         if best is None:
-            return
+            return 0
         num_tokens = best.reachable(prompt)
         if num_tokens - held >= LEAST_TOKENS:
             session.restore_prefix(best.prefix, num_tokens)
             self._use(best)
+        return common_len(best.token_ids, prompt)
 
     def _use(self, latest: "_Kept") -> None:
         """Make a prefix the last to go; the order of others stays."""
@@ -131,11 +136,12 @@ def reused(
     """
     if not isinstance(session, KeepsTokens):
         return Reused(0, 0)
+    kept = 0
     if prefixes is not None and isinstance(session, KeepsPrefixes):
-        prefixes.switch(session, prompt)
+        kept = prefixes.switch(session, prompt)
     held = common_len(session.reusable_ids, prompt)
     reachable = session.reachable(held)
-    return Reused(reachable, held - reachable)
+    return Reused(reachable, max(kept, held) - reachable)
 
 
 def common_len(held: NDArray[np.uint32], prompt: NDArray[np.uint32]) -> int:

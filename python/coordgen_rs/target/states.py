@@ -104,14 +104,19 @@ class States:
             length: With those of the last step that were committed since.
             reads: Whether its rows are a chain that is to be committed whole.
         """
+        # What an interrupt has left half-way: a commit, or a way back.
+        self._drop_snapshots(length)
+        if self._num_pending > max(length - self._run_at, 0):
+            self._forget_pending(max(length - self._run_at, 0))
         if length == 0 and any(count[0] for count in self._counts):
             self._restore(None)
         self.undo(length)
-        self._reads[0], self._run_at = reads, length
+        self._reads[0] = reads
 
     def after_run(self, length: int) -> None:
         """All layers have run: what was pending is applied."""
         self._forget_pending()
+        self._run_at = length
         if not self._reads[0]:
             self._keep_if_due(length)
 
@@ -150,20 +155,22 @@ class States:
         else:
             found = next((it for it in self.snapshots if it.length == length), None)
             self._restore(found)
-        self.snapshots = [it for it in self.snapshots if it.length <= length]
+        self._drop_snapshots(length)
 
     def put(self, snapshots: Sequence[Snapshot], length: int) -> None:
         """Go to the snapshot of so many tokens, in place of all that is there; 0 needs none."""
         self.snapshots = [it for it in snapshots if it.length <= length]
         self._restore(next((it for it in self.snapshots if it.length == length), None))
 
-    def saved(self) -> list[Snapshot]:
+    def saved(self, committed: int) -> list[Snapshot]:
         """What brings most of the committed tokens back: the latest states, and the latest turn."""
+        self.undo(committed)
         turn = max((it for it in self.snapshots if it.is_turn), key=_length, default=None)
         kept = [] if turn is None else [turn]
         kept += [it for it in self.snapshots[-1:] if it is not turn]
         applied = {int(count[0]) for count in self._counts}
-        if len(applied) == 1 and applied.isdisjoint({0, *(it.length for it in kept)}):
+        known = {0, _NO_STATE, *(it.length for it in kept)}
+        if len(applied) == 1 and applied.isdisjoint(known):
             kept.append(self._snapshot(applied.pop()))
         return kept
 
@@ -173,6 +180,11 @@ class States:
             self.snapshots[-1] = replace(self.snapshots[-1], is_turn=True)
         else:
             self._keep(length, is_turn=True)
+
+    def is_due(self, length: int) -> bool:
+        """Whether the latest snapshot is far from so many tokens."""
+        last = self.snapshots[-1].length if self.snapshots else 0
+        return length - last >= SNAPSHOT_TOKENS
 
     def _is_ahead_of(self, length: int, committed: int) -> bool:
         """Whether no state stands for more than `length` tokens, and pending nodes are the rest.
@@ -197,10 +209,10 @@ class States:
         self._pending[kept:] = _NO_NODE
         self._num_pending = kept
 
-    def is_due(self, length: int) -> bool:
-        """Whether the latest snapshot is far from so many tokens."""
-        last = self.snapshots[-1].length if self.snapshots else 0
-        return length - last >= SNAPSHOT_TOKENS
+    def _drop_snapshots(self, length: int) -> None:
+        """Forget those of more tokens."""
+        if self.snapshots and self.snapshots[-1].length > length:
+            self.snapshots = [it for it in self.snapshots if it.length <= length]
 
     def _keep_if_due(self, length: int) -> None:
         if self.is_due(length):
@@ -223,13 +235,11 @@ def _length(snapshot: Snapshot) -> int:
 def _least_useful(snapshots: Sequence[Snapshot], length: int) -> int:
     """Which to drop for one of `length` tokens.
 
-    Of those where no turn ends, but for the latest, the one whose neighbours are closest; where
-    there is none, the oldest.
+    Of those where no turn ends the one whose neighbours are closest, the latest only if it is the
+    last of them; where there is none, the oldest.
     """
     lengths = [0, *map(_length, snapshots), length]
-    others = [
-        number
-        for number, snapshot in enumerate(snapshots)
-        if not snapshot.is_turn and number < len(snapshots) - 1
-    ]
+    others = [number for number, snapshot in enumerate(snapshots) if not snapshot.is_turn]
+    if len(others) > 1 and others[-1] == len(snapshots) - 1:
+        others.pop()
     return min(others, key=lambda number: lengths[number + 2] - lengths[number], default=0)

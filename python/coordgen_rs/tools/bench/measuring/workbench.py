@@ -144,14 +144,13 @@ class Workbench:
         """A new drafter of a method; None for plain decoding."""
         if name == PLAIN:
             return None
-        model = self.draft_model
+        model = self.draft_model if name != MTP else None
         if model is not None:  # a tree of its own for each method, which learns when it is enough
             model = DraftModel(model.session, least_that_pays=model.least_that_pays)
         method = draft_method(name)
-        has_mtp = method.takes_mtp and self.session.bundle.manifest.mtp is not None
         sources = method.sources(
             free_rows=self.costs is None,
-            draft_model=model is not None or has_mtp,
+            draft_model=model is not None or method.takes_mtp,
             earlier_requests=self.settings.remembering,
         )
         return make_drafter(

@@ -34,6 +34,7 @@ _TEXT_PARTS = {
 first of which is meant where there is none."""
 _OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config")
 """Fields that the whole may have instead of its part."""
+_OTHER_EMBEDDING = "mtp_use_dedicated_embeddings"
 _PREFIXES = {
     "language_model.model.": "model.",
     "model.language_model.": "model.",
@@ -59,6 +60,8 @@ def open_hugging_face(path: Path) -> Checkpoint:
         tensors = text_tensors(tensors)
         # Where neither part says it, a head of its own tells.
         config = {"tie_word_embeddings": "lm_head.weight" not in tensors, **config}
+    if config.get(_OTHER_EMBEDDING):  # a head for further tokens that the graphs cannot do
+        tensors = {name: it for name, it in tensors.items() if not name.startswith("mtp.")}
     tensors = usual_names(tensors)
     read_chat = partial(read_templates, path)
     return Checkpoint(_parsed(path, config), tensors, partial(read_tokenizer, path), read_chat)

@@ -49,7 +49,7 @@ def state_infos(kind: Recurrent, layer: int) -> list[onnx.ValueInfoProto]:
     for sizes in state_sizes(kind):
         state, updates = sizes.inputs(layer)
         infos.append(byte_info(state, 1, 2, sizes.num_bytes))
-        infos.append(byte_info(updates, 2, f"{sizes.name}_updates_bytes"))
+        infos.append(byte_info(updates, 2, sizes.updates_name))
     return infos
 
 
