@@ -20,7 +20,8 @@ const CRATE: &[&[&str]] = &[
 ];
 
 /// Those of `draft`.
-const DRAFT: &[&[&str]] = &[&["source"], &["sources"], &["choose"], &["methods"], &["host"]];
+const DRAFT: &[&[&str]] =
+    &[&["spellings"], &["source"], &["sources"], &["choose"], &["methods"], &["host"]];
 
 fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
