@@ -34,6 +34,7 @@ def test_json_holds_every_promised_field(bundle):
         "spans",
         "prompt_tokens",
         "reused_tokens",
+        "read_again_tokens",
         "new_tokens",
         "steps",
         "tokens_per_step",

@@ -44,6 +44,8 @@ class DraftModel:
         DraftModelError: The model has recurrent layers.
     """
 
+    _is_broken = False
+
     def __init__(
         self,
         session: Session,
@@ -62,7 +64,6 @@ class DraftModel:
                 "tree alone: it cannot draft for another model"
             )
         self.session, self.least_that_pays = session, least_that_pays
-        self._is_broken = False
         self._shape = (least_that_pays, growth, stop)
         self.core = ModelDraft(
             session.step_inputs,

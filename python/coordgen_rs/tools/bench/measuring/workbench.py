@@ -125,15 +125,17 @@ class Workbench:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Plain decoding, and what was asked for beside it, or else all that can run."""
-        has_mtp = self.session.bundle.manifest.mtp is not None
-        fitting = (
-            name
-            for name in METHODS
-            if (self.draft_model is not None or not needs_draft_model(name))
-            and (has_mtp or name != MTP)
-        )
-        return tuple(dict.fromkeys((PLAIN, *(self.settings.methods or fitting))))
+        """Plain decoding, and what was asked for beside it, or else all that can run.
+
+        All methods leave out the target's own head where it has none.
+        """
+        lacks = {MTP} if self.session.bundle.manifest.mtp is None else set[str]()
+        if self.draft_model is None:
+            lacks |= {name for name in METHODS if needs_draft_model(name)}
+        asked = self.settings.methods or [name for name in METHODS if name not in lacks]
+        if set(METHODS) <= set(asked):
+            asked = [name for name in asked if name not in lacks]
+        return tuple(dict.fromkeys((PLAIN, *asked)))
 
     @property
     def num_prompts(self) -> dict[str, int]:
