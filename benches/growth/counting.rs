@@ -2,33 +2,56 @@
 //! bytes that are asked of the allocator.
 //!
 //! Instructions are the same on a busy machine and on a quiet one, and misses of the cache, which do
-//! grow with the text, are none. Bytes need no tool: a copy of the text shows in them.
+//! grow with the text, are none. Those of the allocator are left out: whether an array that grows is
+//! copied hangs on what lies behind it, which another path of this program may change. Bytes need no
+//! tool: a copy of the text shows in them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The system's allocator, which counts what it is asked for.
 pub struct Counting;
 
 static BYTES: AtomicU64 = AtomicU64::new(0);
+/// Whether callgrind counts what this thread, which is the only one, is doing.
+static IS_COLLECTING: AtomicBool = AtomicBool::new(false);
+
+/// Begins to count instructions, or ends it.
+pub fn toggle_collecting() {
+    IS_COLLECTING.fetch_not(Ordering::Relaxed);
+    request(Request::ToggleCollect, c"");
+}
+
+/// Leaves out the instructions of `work`.
+fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+    let is_collecting = IS_COLLECTING.load(Ordering::Relaxed);
+    if is_collecting {
+        request(Request::ToggleCollect, c"");
+    }
+    let done = work();
+    if is_collecting {
+        request(Request::ToggleCollect, c"");
+    }
+    done
+}
 
 #[expect(unsafe_code, reason = "an allocator is unsafe to write")]
 // SAFETY: all is handed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as u64, Ordering::Relaxed);
-        unsafe { System.alloc(layout) }
+        uncounted(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(place, layout) }
+        uncounted(|| unsafe { System.dealloc(place, layout) });
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         BYTES.fetch_add(size as u64, Ordering::Relaxed);
-        unsafe { System.realloc(place, layout, size) }
+        uncounted(|| unsafe { System.realloc(place, layout, size) })
     }
 }
 

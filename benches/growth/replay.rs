@@ -28,7 +28,7 @@ use coordgen_rs::tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};
 
 use crate::asked::{Asked, questions};
 use crate::cases::{Case, Model, Tree};
-use crate::counting::{Request, bytes, request};
+use crate::counting::{Request, bytes, request, toggle_collecting};
 use crate::grown_texts::{NUM_LIKELY, Text, VOCAB_SIZE};
 
 /// Rows of the widest step.
@@ -237,21 +237,21 @@ impl<'a> Replay<'a> {
     /// tokens given out.
     fn step(&mut self) -> (usize, usize) {
         let past_len = self.text.prompt.len() - 1 + self.num_given;
-        counted(true);
+        toggle_collecting();
         self.run_model(past_len);
         let step = self.propose(past_len);
         let (input_ids, position_ids, mask) = &mut self.buffers[step];
         let buffers = StepBuffers { input_ids, position_ids, mask, path: PathBuffers::default() };
         self.inputs[step].fill(self.drafter.tree(), past_len, buffers).expect("the step fits");
-        counted(false);
+        toggle_collecting();
         let coming = &self.text.answer[self.num_given..];
         let depths = self.drafter.tree().depths();
         let said: Vec<_> = depths.iter().map(|&depth| coming[depth as usize]).collect();
         say(&mut self.logits, &said);
         let logits = &mut self.logits[..STEP_ROWS[step] * VOCAB_SIZE];
-        counted(true);
+        toggle_collecting();
         let accepted = self.drafter.accept(logits).expect("finite logits");
-        counted(false);
+        toggle_collecting();
         let num_tokens = accepted.token_ids.len();
         assert_eq!(accepted.token_ids, coming[..num_tokens]);
         self.num_given += num_tokens;
@@ -288,11 +288,6 @@ fn next_read(model: &SharedModelDraft) -> Option<TokenId> {
     let mut draft = model.lock();
     let step = draft.next_step(MOST_DRAFTED, false)?;
     step.tree.token_ids().last().copied()
-}
-
-/// What lies between two of these calls, the first of them with `true`, is counted.
-fn counted(_: bool) {
-    request(Request::ToggleCollect, c"");
 }
 
 /// The steps of `case` on `text`.
@@ -347,12 +342,12 @@ fn hosted(text: &Text) -> (HostDrafter, usize) {
 
 fn host_step(host: &mut HostDrafter, text: &Text, num_given: &mut usize) -> (usize, usize) {
     let coming = &text.answer[*num_given..];
-    counted(true);
+    toggle_collecting();
     let drafted = host.propose_chain(MOST_DRAFTED).expect("a request");
     let num_right = drafted.iter().zip(coming).take_while(|(one, other)| one == other).count();
     let num_drafted = drafted.len();
     host.observe(&coming[..=num_right]).expect("known tokens");
-    counted(false);
+    toggle_collecting();
     *num_given += num_right + 1;
     (num_drafted, num_right + 1)
 }
