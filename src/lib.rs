@@ -130,7 +130,8 @@
 //!   [`source`](draft::sources::model::source), how it drafts.
 //! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
 //!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
-//!   [`chain_ahead`], what a running copy is still worth behind a step;
+//!   [`chain_ahead`], what a running copy is still worth behind a step; [`expert_reads`], what rows
+//!   that share experts save;
 //!   [`model_choice`], when a draft model pays; [`within`], which ids the target knows; [`origins`], who
 //!   proposed each token; and the [`Drafter`] above them all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
@@ -193,6 +194,7 @@
 //!
 //! [`acceptance`]: draft::choose::acceptance
 //! [`chain_ahead`]: draft::choose::chain_ahead
+//! [`expert_reads`]: draft::choose::expert_reads
 //! [`automaton`]: draft::sources::automaton
 //! [`Calibration`]: draft::sources::calibration::Calibration
 //! [`DraftReuse`]: draft::sources::reuse::DraftReuse

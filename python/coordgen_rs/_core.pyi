@@ -68,6 +68,8 @@ __all__ = [
     "weight_types",
 ]
 
+_StepCost = float | tuple[float, float] | tuple[float, float, float, float]
+
 _GraphName = Literal["prefill", "decode"]
 
 class CoordgenError(Exception):
@@ -157,6 +159,10 @@ class StepInputs:
     @property
     def num_nodes(self) -> int:
         """Rows that hold a node since the last fill; the others are padding."""
+
+    experts_read: float | None
+    """Experts of all layers that the last step has read; set by who has run it, where rows read
+    experts of their own. The drafter takes it with the step's logits, and learns from it."""
 
     @property
     def input_ids(self) -> NDArray[np.int64]:
@@ -441,8 +447,10 @@ class Drafter:
         vocab_size: Number of columns of the logits, at most 2^24.
         sources: Names from `draft_sources`. If empty, nothing is drafted.
         costs: What each step costs, in any unit: a number, or a pair: with an empty cache, and
-            additionally per committed token. Wider steps and drafts are only used where they
-            pay. Without costs rows are free, and the sources fill as many as they can.
+            additionally per committed token; perhaps with two more: the experts that the step
+            reads where its tokens are unrelated, and what each costs. Wider steps and drafts are
+            only used where they pay. Without costs rows are free, and the sources fill as many as
+            they can.
         commit: "canonical" (only the tree's first path is committed; exact even where bits
             depend on slots) or "compact" (all accepted rows are; exact where a row's bits
             depend on its path alone).
@@ -469,7 +477,7 @@ class Drafter:
         vocab_size: int,
         *,
         sources: Sequence[str] = ...,
-        costs: Sequence[float | tuple[float, float]] | None = None,
+        costs: Sequence[_StepCost] | None = None,
         commit: str = "canonical",
         end_token_ids: Sequence[int] = ...,
         history: SharedHistory | None = None,
@@ -940,7 +948,7 @@ class HostDrafter:
         vocab_size: int,
         *,
         rows: Sequence[int] = ...,
-        costs: Sequence[float | tuple[float, float]] | None = None,
+        costs: Sequence[_StepCost] | None = None,
         method: str = "auto",
         commit: str = "compact",
         end_token_ids: Sequence[int] = ...,
@@ -1751,7 +1759,7 @@ class ModelDraft:
         vocab_size: int,
         *,
         end_token_ids: Sequence[int] = ...,
-        costs: Sequence[float | tuple[float, float]] | None = None,
+        costs: Sequence[_StepCost] | None = None,
         least_that_pays: float = 0.0,
         growth: str = "surest",
         stop: str = "next-token",
@@ -1809,9 +1817,9 @@ class ModelDraft:
 
 def least_that_pays(
     step_inputs: Sequence[StepInputs],
-    costs: Sequence[float | tuple[float, float]] | None,
+    costs: Sequence[_StepCost] | None,
     target_step_inputs: Sequence[StepInputs],
-    target_costs: Sequence[float | tuple[float, float]] | None,
+    target_costs: Sequence[_StepCost] | None,
 ) -> float:
     """What a drafted token costs, as a share of the step of the target that it saves if right.
 

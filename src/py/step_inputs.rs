@@ -23,6 +23,9 @@ pub struct PyStepInputs {
     #[doc = stub_doc!("StepInputs.mask")]
     #[pyo3(get)]
     mask: Option<Py<PyArrayDyn<f32>>>,
+    #[doc = stub_doc!("StepInputs.experts_read")]
+    #[pyo3(get, set)]
+    pub(super) experts_read: Option<f32>,
     /// Parents, lengths, span.
     path: Option<[Py<PyArrayDyn<i32>>; 3]>,
     /// Where the buffers stood when all of them could be written at once; `None` if they could not.
@@ -200,6 +203,7 @@ impl PyStepInputs {
             position_ids: row_array(position_ids, "position_ids")?,
             mask: mask.map(Bound::unbind),
             path,
+            experts_read: None,
             apart_at: None,
         })
     }

@@ -18,10 +18,15 @@ class StepCost(NamedTuple):
     Attributes:
         base: Cost with an empty cache.
         per_token: Additional cost per committed token.
+        experts: Experts of all layers that it reads where its tokens are unrelated; 0 where there
+            are none.
+        per_expert: What each of them costs.
     """
 
     base: float
     per_token: float
+    experts: float = 0.0
+    per_expert: float = 0.0
 
 
 class SavedPrefix(NamedTuple):

@@ -3,6 +3,7 @@
 pub mod acceptance;
 pub mod chain_ahead;
 pub mod drafter;
+pub mod expert_reads;
 pub mod grow;
 pub mod model_choice;
 pub mod origins;

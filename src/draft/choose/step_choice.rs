@@ -3,12 +3,15 @@
 //! come from.
 
 use crate::draft::choose::chain_ahead::ChainAhead;
+use crate::draft::choose::expert_reads::ExpertReads;
 use crate::error::{Error, Result};
 
 /// What is kept of earlier steps at each new one: about the last 50 count.
 const DECAY: f32 = 0.98;
 /// Weight of plain decoding in the rate before any step is seen, in steps.
 const PRIOR_STEPS: f32 = 4.0;
+/// Of what a step of unrelated tokens costs, the least that one of others is expected to.
+const LEAST_SHARE: f32 = 0.1;
 
 /// A step that the session can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,8 @@ struct Rate {
 pub struct StepChoice {
     steps: Vec<StepShape>,
     costs: Option<Vec<StepCost>>,
+    /// Where rows read experts of their own.
+    experts: Option<ExpertReads>,
     rate: Rate,
 }
 
@@ -88,7 +93,28 @@ impl StepChoice {
             let (what, must) = ("costs", "one positive number for each step");
             return Err(Error::BadOption { what, got: format!("{costs:?}"), must });
         }
-        Ok(Self { steps, costs, rate: Rate::default() })
+        Ok(Self { steps, costs, experts: None, rate: Rate::default() })
+    }
+
+    /// The same where the costs are of unrelated tokens, which read experts of their own.
+    ///
+    /// Fails without costs, and when the experts are not those of as many steps.
+    pub fn with_experts(mut self, experts: ExpertReads) -> Result<Self> {
+        let num_costs = self.costs.as_ref().map_or(0, Vec::len);
+        if experts.num_steps() != num_costs {
+            let (what, must) = ("experts", "one number for each cost");
+            return Err(Error::BadOption { what, got: experts.num_steps().to_string(), must });
+        }
+        self.experts = Some(experts);
+        Ok(self)
+    }
+
+    /// Learns how many experts a step of so many nodes has read, in all layers.
+    pub fn experts_read(&mut self, num_nodes: usize, count: f32) {
+        let rows = self.steps.iter().map(|step| step.rows);
+        if let Some(experts) = &mut self.experts {
+            experts.have_read(rows, num_nodes, count);
+        }
     }
 
     /// Rows of a step.
@@ -110,16 +136,19 @@ impl StepChoice {
 
     /// What a step costs behind `past_len` committed tokens; `None` where rows are free.
     pub fn cost(&self, step: usize, past_len: usize) -> Option<f32> {
-        self.costs.as_ref().map(|costs| costs[step].at(past_len))
+        let cost = self.costs.as_ref()?.get(step)?.at(past_len);
+        let saved = self.experts.as_ref().map_or(0.0, |experts| experts.saved(step));
+        Some((cost - saved).max(LEAST_SHARE * cost))
     }
 
     /// What a row beyond those of the narrowest step costs behind no committed token, where it is
     /// cheapest; not negative. `None` without costs or with one step only.
     pub fn further_row(&self) -> Option<f32> {
-        let (costs, narrowest) = (self.costs.as_ref()?, self.steps[0].rows);
-        let wider = self.steps.iter().zip(costs).skip(1);
-        let a_row =
-            wider.map(|(step, cost)| (cost.base - costs[0].base) / (step.rows - narrowest) as f32);
+        let (narrowest, least) = (self.steps[0].rows, self.cost(0, 0)?);
+        let wider = self.steps.iter().enumerate().skip(1);
+        let a_row = wider.filter_map(|(index, step)| {
+            Some((self.cost(index, 0)? - least) / (step.rows - narrowest) as f32)
+        });
         a_row.reduce(f32::min).map(|cost| cost.max(0.0))
     }
 
@@ -167,8 +196,7 @@ impl StepChoice {
         past_len: usize,
     ) -> impl Iterator<Item = (usize, StepShape, f32)> + Clone {
         let fitting = self.fitting(past_len).take_while(move |&(index, _)| index <= widest);
-        let costs = self.costs.as_deref().unwrap_or_default();
-        fitting.filter_map(move |(index, step)| Some((index, step, costs.get(index)?.at(past_len))))
+        fitting.filter_map(move |(index, step)| Some((index, step, self.cost(index, past_len)?)))
     }
 
     /// The step, up to `widest`, which fits, of the largest [`gain`](Self::gain) together with that of
@@ -316,6 +344,31 @@ mod tests {
         let costs = Some([1.0, 2.0, 2.4].map(StepCost::from).to_vec());
         let choice = StepChoice::new(shapes(&[1, 4, 8]), costs).unwrap();
         assert_eq!(choice.rows(choice.best(2, 0, copy(1.0, 4))), 4);
+    }
+
+    #[test]
+    fn tokens_that_share_experts_make_wide_steps_cheaper() {
+        let costs = Some([1.0, 2.5, 4.5].map(StepCost::from).to_vec());
+        let experts = ExpertReads::new(0.1, vec![8.0, 21.0, 38.0]).unwrap();
+        let choice = StepChoice::new(shapes(&[1, 4, 8]), costs).unwrap();
+        let mut choice = choice.with_experts(experts).unwrap();
+        let rows = |choice: &StepChoice| choice.rows(choice.best(2, 0, apart(&[0.3; 8])));
+        assert_eq!((rows(&choice), choice.cost(2, 0)), (1, Some(4.5)));
+        for _ in 0..200 {
+            choice.experts_read(8, 9.0);
+        }
+        assert_eq!(rows(&choice), 8); // 0.3 * 8 > 4.5 - 2.9
+        assert_eq!(choice.cost(0, 0), Some(1.0));
+    }
+
+    #[test]
+    fn experts_are_of_steps_with_costs() {
+        let experts = || ExpertReads::new(0.1, vec![8.0, 21.0]).unwrap();
+        let free = StepChoice::new(shapes(&[1, 4]), None).unwrap();
+        assert!(free.with_experts(experts()).is_err());
+        let costs = Some([1.0, 2.0, 3.0].map(StepCost::from).to_vec());
+        let three = StepChoice::new(shapes(&[1, 4, 8]), costs).unwrap();
+        assert!(three.with_experts(experts()).is_err());
     }
 
     #[test]

@@ -265,6 +265,10 @@ impl PyDrafter {
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
         let logits = self.logits(logits)?;
+        if let Some(step) = self.core.proposed_step() {
+            let count = self.step_inputs[step].borrow_mut(py).experts_read.take();
+            self.core.experts_read(count);
+        }
         let is_long = self.core.num_scores_learned_from() >= LONG;
         let core = &mut self.core;
         let mut accept = |scores: &mut [f32]| match is_long {

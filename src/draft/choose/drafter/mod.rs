@@ -300,6 +300,20 @@ impl Drafter {
         }
     }
 
+    /// The index of the step whose answer is waited for, if there is one.
+    pub fn proposed_step(&self) -> Option<usize> {
+        self.waiting().ok().map(|(proposed, _)| proposed.step)
+    }
+
+    /// Records how many experts the step that was proposed has read, in all layers, where it is known.
+    /// Nothing happens where nothing was proposed, or where costs tell of no experts.
+    pub fn experts_read(&mut self, count: Option<f32>) {
+        if let (Some(count), true) = (count, self.waiting().is_ok()) {
+            let num_nodes = self.draft.tree().num_nodes();
+            self.options.steps.experts_read(num_nodes, count);
+        }
+    }
+
     /// Verifies the proposed tree against the step's logits, `(rows, vocab_size) f32`, and tells
     /// the sources what was given out.
     ///

@@ -1,0 +1,151 @@
+//! What a step costs where each row reads experts of its own. In: what an expert costs, how many steps
+//! of unrelated tokens read, and how many steps have read. Out: what a step is expected to cost less
+//! than one of unrelated tokens.
+//!
+//! Tokens that follow each other share experts, and how many they share hangs on the text and on the
+//! router. It is learned as one share for all steps: of the experts that rows behind the first would
+//! read were they unrelated, how many they do read.
+
+use crate::error::{Error, Result};
+
+/// What is kept of earlier steps at each new one: about the last 50 count.
+const DECAY: f32 = 0.98;
+/// Weight of unrelated tokens before any step is seen, in steps.
+const PRIOR_STEPS: f32 = 1.0;
+
+/// What steps read of experts.
+#[derive(Clone, Debug)]
+pub struct ExpertReads {
+    /// Of one expert that is read once more.
+    cost: f32,
+    /// Experts of all layers that a step reads whose rows are unrelated, by the step.
+    unrelated: Vec<f32>,
+    /// Of rows behind the first, lately: the experts that they have read.
+    read: f32,
+    /// The experts that they would have read, were they unrelated.
+    expected: f32,
+}
+
+impl ExpertReads {
+    /// Of steps that were measured with unrelated tokens, in increasing order of rows.
+    ///
+    /// Fails when a number is negative or not finite, or fewer experts are read by more rows.
+    pub fn new(cost: f32, unrelated: Vec<f32>) -> Result<Self> {
+        let are_counts = unrelated.iter().all(|count| count.is_finite() && *count >= 0.0);
+        if !(cost.is_finite() && cost >= 0.0 && are_counts && unrelated.is_sorted()) {
+            let (what, must) = ("experts", "not negative, more for more rows");
+            return Err(Error::BadOption { what, got: format!("{cost} x {unrelated:?}"), must });
+        }
+        Ok(Self { cost, unrelated, read: 0.0, expected: 0.0 })
+    }
+
+    /// Steps that are known.
+    pub fn num_steps(&self) -> usize {
+        self.unrelated.len()
+    }
+
+    /// What a step is expected to cost less than one of unrelated tokens; negative where it is more.
+    pub fn saved(&self, step: usize) -> f32 {
+        self.cost * self.beyond_first(self.unrelated[step]) * (1.0 - self.share())
+    }
+
+    /// Learns that a step's first `num_rows` rows, of the `rows` that each step has, have read `count`
+    /// experts.
+    pub fn have_read(
+        &mut self,
+        rows: impl Iterator<Item = usize> + Clone,
+        num_rows: usize,
+        count: f32,
+    ) {
+        let expected = self.beyond_first(self.unrelated_of(rows, num_rows));
+        if expected > 0.0 && count.is_finite() {
+            self.read = self.read * DECAY + self.beyond_first(count);
+            self.expected = self.expected * DECAY + expected;
+        }
+    }
+
+    /// Of the experts that rows behind the first would read were they unrelated, how many they read.
+    fn share(&self) -> f32 {
+        let prior = PRIOR_STEPS * self.beyond_first(self.unrelated.last().copied().unwrap_or(0.0));
+        let expected = self.expected + prior;
+        if expected > 0.0 { (self.read + prior) / expected } else { 1.0 }
+    }
+
+    /// How many of so many experts rows behind the first have read.
+    fn beyond_first(&self, count: f32) -> f32 {
+        (count - self.unrelated.first().copied().unwrap_or(0.0)).max(0.0)
+    }
+
+    /// What so many unrelated rows read: between two steps, what lies between theirs.
+    fn unrelated_of(&self, rows: impl Iterator<Item = usize> + Clone, num_rows: usize) -> f32 {
+        let steps = rows.zip(&self.unrelated);
+        let Some((wider, &most)) = steps.clone().find(|&(rows, _)| rows >= num_rows) else {
+            return self.unrelated.last().copied().unwrap_or(0.0);
+        };
+        let Some((narrower, &least)) = steps.take_while(|&(rows, _)| rows < num_rows).last() else {
+            return most;
+        };
+        least + (most - least) * (num_rows - narrower) as f32 / (wider - narrower) as f32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: [usize; 3] = [1, 4, 8];
+
+    fn reads() -> ExpertReads {
+        ExpertReads::new(0.5, vec![8.0, 26.0, 44.0]).unwrap()
+    }
+
+    #[test]
+    fn unrelated_tokens_are_expected_first() {
+        assert_eq!([0, 1, 2].map(|step| reads().saved(step)), [0.0; 3]);
+    }
+
+    #[test]
+    fn what_tokens_share_is_learned() {
+        let mut reads = reads();
+        for _ in 0..200 {
+            reads.have_read(ROWS.into_iter(), 8, 8.0 + 9.0);
+        }
+        let saved = [0, 1, 2].map(|step| reads.saved(step));
+        assert_eq!(saved[0], 0.0);
+        assert!((saved[1] - 0.5 * 18.0 * 0.75).abs() < 0.2, "{saved:?}"); // a quarter is read
+        assert!((saved[2] - 0.5 * 36.0 * 0.75).abs() < 0.4, "{saved:?}");
+    }
+
+    #[test]
+    fn texts_that_share_less_than_was_measured_cost_more() {
+        let mut reads = reads();
+        for _ in 0..200 {
+            reads.have_read(ROWS.into_iter(), 4, 8.0 + 36.0);
+        }
+        assert!(reads.saved(1) < -0.4 * 18.0, "{}", reads.saved(1));
+    }
+
+    #[test]
+    fn steps_that_are_not_full_are_held_against_as_many_rows() {
+        let mut reads = reads();
+        for _ in 0..200 {
+            reads.have_read(ROWS.into_iter(), 6, 35.0); // as many as six unrelated rows
+        }
+        assert!(reads.saved(2).abs() < 1e-3, "{}", reads.saved(2));
+    }
+
+    #[test]
+    fn plain_steps_and_what_is_no_number_teach_nothing() {
+        let mut reads = reads();
+        reads.have_read(ROWS.into_iter(), 1, 8.0);
+        reads.have_read(ROWS.into_iter(), 8, f32::NAN);
+        assert_eq!(reads.saved(2), 0.0);
+    }
+
+    #[test]
+    fn what_is_no_count_is_refused() {
+        assert!(ExpertReads::new(-1.0, vec![]).is_err());
+        assert!(ExpertReads::new(1.0, vec![8.0, 7.0]).is_err());
+        assert!(ExpertReads::new(1.0, vec![f32::INFINITY]).is_err());
+    }
+}
