@@ -29,6 +29,7 @@ _CUTS = (0, 1, 5)
 _TIMED_SECONDS = 1.0
 _TIMED_ROUNDS = (3, 40)
 _LONGEST_US = 1e12
+_MOST_EXPERTS = 1e9
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class SelfTest:
         few_tokens: How many those were.
         long_step_us: The same behind as many as fit, but 1,024 at most.
         long_tokens: How many those were; `few_tokens` where no more fit or none costs more.
+        experts: Width to the experts of all layers that a step of unrelated tokens reads; empty
+            where there are none.
+        expert_us: What a step takes longer for one of them, microseconds.
         files: File name to its size in bytes and its modification time in ns when its SHA-256
             was last verified.
     """
@@ -58,6 +62,8 @@ class SelfTest:
     few_tokens: int
     long_step_us: dict[int, float]
     long_tokens: int
+    experts: dict[int, float]
+    expert_us: float
     files: dict[str, tuple[int, int]]
 
     def tells_of(self, widths: Sequence[int]) -> bool:
@@ -65,15 +71,22 @@ class SelfTest:
         both = (self.step_us, self.long_step_us)
         times = [times.get(width, -1.0) for times in both for width in widths]
         are_times = all(0 < time < _LONGEST_US for time in times)
+        counts = [self.experts.get(width, -1.0) for width in widths] if self.experts else []
+        are_counts = counts == sorted(counts) and all(0 <= it < _MOST_EXPERTS for it in counts)
         return (
-            are_times and widths[0] in self.exact_widths and set(self.exact_widths) <= set(widths)
+            are_times
+            and are_counts
+            and 0 <= self.expert_us < _LONGEST_US
+            and widths[0] in self.exact_widths
+            and set(self.exact_widths) <= set(widths)
         )
 
     def cost(self, width: int) -> StepCost:
         """The cost of a step of a width: a line through the two measured times."""
         few, more = self.step_us[width], self.long_step_us[width]
         more_tokens = self.long_tokens - self.few_tokens
-        return StepCost(few, max(more - few, 0.0) / more_tokens if more_tokens > 0 else 0.0)
+        per_token = max(more - few, 0.0) / more_tokens if more_tokens > 0 else 0.0
+        return StepCost(few, per_token, self.experts.get(width, 0.0), self.expert_us)
 
 
 def run_self_test(
@@ -119,6 +132,8 @@ def run_self_test(
     )
     session.rewind(len(context))
     few, step_us = session.length, _step_us(session, on_progress)
+    experts = _experts_read(session)
+    expert_us = _expert_us(session, step_us[session.widths[-1]]) if experts else 0.0
     long, long_step_us = min(session.capacity - session.widths[-1], _LONG_TOKENS), step_us
     if session.device.is_host and long > few:  # elsewhere a step attends to all slots anyway
         _fill_cache(session, long)
@@ -134,6 +149,8 @@ def run_self_test(
         few,
         long_step_us,
         long,
+        experts,
+        expert_us,
         files,
     )
 
@@ -242,13 +259,9 @@ def _step_us(
 ) -> dict[int, float]:
     """The shortest time of a step for each width; the widths are measured in turns.
 
-    Other processes must not make some widths look expensive for good. If this thread computes, only
-    its own CPU time counts; and no step costs more than narrower steps that add up to as many rows.
+    No step costs more than narrower steps that add up to as many rows.
     """
-    computes_here = session.device.is_host and not session.switcher.is_streaming
-    # Windows counts a thread's time in ticks of 15.6 ms, which most steps do not take.
-    has_clock = computes_here and sys.platform != "win32"
-    clock = time.thread_time if has_clock else time.perf_counter
+    clock = _clock(session)
     times: dict[int, float] = dict.fromkeys(session.widths, float("inf"))
     begin = time.perf_counter()
     for done in range(_TIMED_ROUNDS[1]):
@@ -265,3 +278,49 @@ def _step_us(
         in_parts = (-(-width // other) * times[other] for other in session.widths if other < width)
         times[width] = min(times[width], *in_parts)
     return {width: round(us, 1) for width, us in times.items()}
+
+
+def _clock(session: OrtSession) -> Callable[[], float]:
+    """What times steps, in seconds.
+
+    Other processes must not make some widths look expensive for good. If this thread computes, only
+    its own CPU time counts.
+    """
+    waits = session.switcher.is_streaming or session.reads_within_budget
+    # Windows counts a thread's time in ticks of 15.6 ms, which most steps do not take.
+    has_clock = session.device.is_host and not waits and sys.platform != "win32"
+    return time.thread_time if has_clock else time.perf_counter
+
+
+def _experts_read(session: OrtSession) -> dict[int, float]:
+    """Experts of all layers that a step of each width reads whose tokens are unrelated."""
+    counts, most = {}, 0.0
+    for width in session.widths:
+        inputs = _chain_inputs(session, width, np.zeros(1, np.uint32))
+        session.step(inputs)
+        if inputs.experts_read is None:
+            return {}
+        counts[width] = most = max(most, inputs.experts_read)
+    return counts
+
+
+def _expert_us(session: OrtSession, step_us: float) -> float:
+    """What an expert costs that is read once more.
+
+    All rows of one more step are alike, so they read the same experts, but are as many as in the
+    widest step, which takes `step_us`.
+    """
+    width, clock = session.widths[-1], _clock(session)
+    unrelated = _chain_inputs(session, width, np.zeros(1, np.uint32))
+    session.step(unrelated)
+    more = unrelated.experts_read or 0.0
+    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+    parents = np.zeros(width, np.uint32)
+    alike_us = float("inf")
+    for _ in range(_TIMED_ROUNDS[0]):
+        inputs.fill(np.zeros(width, np.uint32), parents, session.length)
+        start = clock()
+        session.step(inputs)
+        alike_us = min(alike_us, 1e6 * (clock() - start))
+    fewer = inputs.experts_read or 0.0
+    return round(max(step_us - alike_us, 0.0) / (more - fewer), 4) if more > fewer else 0.0

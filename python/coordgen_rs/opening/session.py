@@ -243,6 +243,8 @@ def _load(record: Path) -> SelfTest | None:
             int(fields["few_tokens"]),
             _by_width(fields["long_step_us"]),
             int(fields["long_tokens"]),
+            _by_width(fields["experts"]),
+            float(fields["expert_us"]),
             {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
