@@ -56,7 +56,7 @@ def test_a_file_that_became_shorter_or_went_is_named(bundle):
         stream.truncate(region.offset + 4096)
     with pytest.raises(BundleDamagedError, match=r"block_01.experts is damaged: it ends inside"):
         ExpertFiles(bundle).value(region)
-    with pytest.raises(BundleDamagedError, match=r"block_01.experts is damaged: .* bytes, expected"):
+    with pytest.raises(BundleDamagedError, match=r"block_01.experts is damaged: .* expected"):
         Bundle.open(bundle.path)
     path.unlink()
     with pytest.raises(BundleDamagedError, match=r"block_01.experts cannot be mapped"):
