@@ -3,11 +3,18 @@
 pub mod expectation;
 #[cfg(test)]
 mod informed;
+#[cfg(unix)]
+pub mod mapping;
 #[cfg(test)]
 mod oracle;
 pub mod residency;
 #[cfg(test)]
 mod routings;
 pub mod shape;
+pub mod shares;
 #[cfg(test)]
 mod simulate;
+#[cfg(unix)]
+pub mod store;
+#[cfg(all(test, unix))]
+mod store_tests;

@@ -189,6 +189,11 @@ impl<F: Forecast> Residency<F> {
         self.entries[expert].place == Place::Resident
     }
 
+    /// Whether nothing of an expert is there or comes.
+    pub fn is_absent(&self, expert: usize) -> bool {
+        self.entries[expert].place == Place::Absent
+    }
+
     /// Whether the last read of an expert failed.
     pub fn has_failed(&self, expert: usize) -> bool {
         self.entries[expert].place == Place::Failed
