@@ -179,9 +179,17 @@ class CpuBlocks(OrtBlocks):
             give_small_memory_back()
 
     def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
-        """Compute one block: hidden states, keys and values of all rows of `buffers`."""
+        """Compute one block: hidden states, keys and values of all rows of `buffers`.
+
+        Raises:
+            BundleDamagedError: A file of experts cannot be read any more; the message names it.
+        """
         session, binding = self._bound(block, graph, buffers)
-        session.run_with_iobinding(binding)
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:  # ONNX Runtime raises its own unrelated classes
+            self._experts.name_failure(error)
+            raise
 
     def _sessions(self, block: int, graph: GraphName) -> dict[int, onnxruntime.InferenceSession]:
         files = self._bundle.manifest.blocks[block].graphs
