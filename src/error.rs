@@ -185,6 +185,14 @@ pub enum Error {
         /// The least peak of any plan.
         least: u64,
     },
+    /// A file of experts cannot be read, or no longer.
+    #[error("{file} cannot be read: {reason}")]
+    ExpertsUnreadable {
+        /// Its path.
+        file: String,
+        /// What the system said.
+        reason: String,
+    },
     /// Loading was cancelled while something waited for it.
     #[error("loading was cancelled")]
     LoadingCancelled,

@@ -1,6 +1,6 @@
 """GGUF files of a model's shape with random weights, for times that are the model's.
 
-In: a shape of `qwen_shape.py`'s or `hybrid_shapes.py`'s, and the type of a file. Out: a file that
+In: a shape of `qwen_shape.py`'s, `hybrid_shapes.py`'s or `mixture_shapes.py`'s, and the type of a file. Out: a file that
 llama.cpp and coordgen open, its matrices in the types that llama.cpp's quantiser gives them in a
 file of that type. What such a model says means nothing. Needs gguf (`pip install --group peers`).
 """
@@ -10,9 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 import hybrid_shapes
+import mixture_shapes
 
 TYPES = ("Q4_0", "Q8_0", "Q4_K_M")
 _DENSE = "qwen2"
+_MIXTURES = ("qwen3moe",)
 _SCALES = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
 """Where a block holds float16 numbers: its scale, and the scale of its minima."""
 _USUAL_SCALE = {"Q4_0": 4e-3, "Q5_0": 2e-3, "Q8_0": 2e-4, "Q4_K": 1e-4, "Q6_K": 2e-5}
@@ -30,11 +32,13 @@ class Matrix(NamedTuple):
     weight_type: str
     rows: int
     columns: int
+    experts: int = 0
+    """So many matrices in one tensor; 0 for one that is no expert's."""
 
     @property
     def num_weights(self):
-        """As many products has a row in a step."""
-        return self.rows * self.columns
+        """As many products has a row in a step, where it is no expert's."""
+        return max(self.experts, 1) * self.rows * self.columns
 
     @property
     def num_bytes(self):
@@ -50,21 +54,26 @@ def matrices(shape, file_type):
         file_type: One of `TYPES`.
     """
     layers = shape["layers"]
-    of_layer = _dense_matrices if shape["family"] == _DENSE else hybrid_shapes.layer_matrices
+    of_layer = _dense_matrices if shape["family"] == _DENSE else _other(shape).layer_matrices
     found = [("token_embd", _head_type(file_type), shape["vocab"], shape["hidden"])]
     for layer in range(layers):
         usual, more = _layer_types(file_type, layer, layers)
         found += [
-            (f"blk.{layer}.{name}", more if name in _MORE else usual, rows, columns)
-            for name, rows, columns in of_layer(shape, layer)
+            (f"blk.{layer}.{name}", more if name in _MORE else usual, *sizes)
+            for name, *sizes in of_layer(shape, layer)
         ]
     return [
-        Matrix(f"{name}.weight", _fitting(weight_type, columns), rows, columns)
-        for name, weight_type, rows, columns in found
+        Matrix(f"{name}.weight", _fitting(weight_type, columns), rows, columns, *experts)
+        for name, weight_type, rows, columns, *experts in found
     ]
 
 
-_MORE = ("attn_v", "ffn_down")
+def _other(shape):
+    """What knows the family of a shape that is not dense."""
+    return mixture_shapes if shape["family"] in _MIXTURES else hybrid_shapes
+
+
+_MORE = ("attn_v", "ffn_down", "ffn_down_exps")
 """Matrices that have more bits in some layers of some files."""
 
 
@@ -115,13 +124,13 @@ def write_shape(path, shape, file_type):
     _add_metadata(writer, shape)
     is_dense = shape["family"] == _DENSE
     all_matrices = matrices(shape, file_type)
-    vectors = _vectors(shape) if is_dense else hybrid_shapes.vectors(shape)
+    vectors = _vectors(shape) if is_dense else _other(shape).vectors(shape)
     for name, values in vectors.items():
         writer.add_tensor_info(name, values.shape, values.dtype, values.nbytes)
     for matrix in all_matrices:
         number = GGMLQuantizationType[matrix.weight_type]
-        of_row = matrix.num_bytes // matrix.rows
-        stored = matrix.rows, of_row
+        of_row = matrix.num_bytes // (max(matrix.experts, 1) * matrix.rows)
+        stored = *([matrix.experts] if matrix.experts else []), matrix.rows, of_row
         writer.add_tensor_info(matrix.name, stored, np.dtype(np.uint8), matrix.num_bytes, number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -170,9 +179,9 @@ def _add_metadata(writer, shape):
     writer.add_feed_forward_length(shape["ffn"])
     writer.add_head_count(shape["heads"])
     is_dense = shape["family"] == _DENSE
-    writer.add_head_count_kv(shape["kv_heads"] if is_dense else hybrid_shapes.kv_heads(shape))
+    writer.add_head_count_kv(shape["kv_heads"] if is_dense else _other(shape).kv_heads(shape))
     if not is_dense:
-        hybrid_shapes.add_metadata(writer, shape)
+        _other(shape).add_metadata(writer, shape)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e6)
     # A letter for each byte, made-up words, and an end token.

@@ -1317,6 +1317,90 @@ class BlockCost:
     def decode_bytes(self) -> int: ...
 
 @final
+class ExpertStore:
+    """Experts in mapped files, of which as many are in memory as a budget allows.
+
+    With a budget, threads of its own read what a layer chooses before the layer reads it, and drop
+    what is expected to be used last; between, they read ahead what the next layers will probably
+    choose. The operator `Experts` finds the store by the memory that it reads. Without a budget the
+    system reads what is touched. What is computed depends on neither. Not on Windows.
+
+    In a fork of its process it is one without a budget.
+
+    Args:
+        files: Their paths.
+        regions: Of each layer, in the order in which the layers run: index of the file, offset of
+            its first expert, number of experts, bytes from one to the next. Offsets and those bytes
+            are multiples of 4,096.
+        budget: Most bytes of experts in memory.
+        num_threads: Threads that read, each a piece at a time.
+        keep_cached: Whether the system may keep copies of what is dropped, beyond the budget, until
+            it wants the memory. Otherwise what comes back is read from the disk.
+
+    Raises:
+        BlockLoadError: A file cannot be mapped, or the system gives no thread.
+        MemoryBudgetError: The budget does not hold all experts of the largest layer.
+        OptionError: A region is not whole pages inside its file, or a number is out of range.
+    """
+
+    def __new__(
+        cls,
+        files: Sequence[str | Path],
+        regions: Sequence[tuple[int, int, int, int]],
+        *,
+        budget: int | None = None,
+        num_threads: int = 4,
+        keep_cached: bool = True,
+    ) -> ExpertStore: ...
+    def array(self, layer: int) -> NDArray[np.uint8]:
+        """All experts of a layer, `(bytes,) u8`: the mapping's own memory, read-only.
+
+        Raises:
+            OptionError: There is no such layer.
+        """
+
+    def bring(self, layer: int, chosen: Sequence[int], per_row: int) -> None:
+        """Do what the operator does: bring what rows have chosen, and wait for it.
+
+        Args:
+            layer: Its index.
+            chosen: The experts of each row, `per_row` of them each.
+            per_row: How many a row chooses.
+
+        Raises:
+            BlockLoadError: A file became shorter, or its disk fails; the message names the file.
+            OptionError: There is no such layer or expert.
+        """
+
+    def take_failure(self) -> str | None:
+        """Why a layer or a read failed last, if one did since this was last asked."""
+
+    def report(self) -> dict[str, int]:
+        """What it has done so far.
+
+        `asked`: experts that layers have chosen, once a turn; `misses`: of these, those that were
+        not in memory; `read_bytes`; `waited_us`: microseconds in which layers waited; `ahead`:
+        experts that were begun to be read ahead, `ahead_used` and `ahead_wasted`: of these, those
+        that were chosen, or dropped before; `held_bytes`: of experts in memory now.
+        """
+
+def memory_shares(
+    memory_budget: int, graph_bytes: Sequence[int], layers: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
+    """What a memory budget leaves to the blocks' graphs, and to experts.
+
+    Args:
+        memory_budget: Bytes for both.
+        graph_bytes: Bytes of each block's graph, without experts.
+        layers: Of each layer with experts, how many and the bytes of each.
+
+    Raises:
+        MemoryBudgetError: One block does not fit beside all experts of the largest layer; the
+            message says how much is needed.
+        OptionError: The budget is negative.
+    """
+
+@final
 class Switcher:
     """Decides when graphs of blocks are loaded and released, and does it alongside compute.
 

@@ -2,6 +2,7 @@
 
 pub mod block_store;
 pub mod exhaustive;
+pub mod experts;
 pub mod loader;
 pub mod plan;
 pub mod profile;

@@ -3,6 +3,8 @@
 //! In: rows, a router's scores, panels of all experts. Out: rows, and which experts each took. Attributes and
 //! inputs are read here; `kernels/experts` says what is computed.
 
+#[cfg(unix)]
+use std::cell::Cell;
 use std::cell::RefCell;
 
 use super::attributes::Attributes;
@@ -11,6 +13,8 @@ use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
 use crate::kernels::Processor;
 use crate::kernels::experts::{Experts, Inputs, Router, Scoring, Scratch, Step};
 use crate::kernels::product::{Gate, WeightType};
+#[cfg(unix)]
+use crate::load::experts::store::lender;
 
 pub static OPERATOR: Operator = Operator::new(
     c"Experts",
@@ -98,12 +102,24 @@ impl Kernel for Mixture {
         let num_rows = rows.data.len() / columns;
         let step = Step::new(self.processor, &self.layer, inputs, num_rows);
         let step = step.map_err(|wrong| call.wrong(&wrong.to_string()))?;
+        // What is read of a store is in memory from then on, and until all is computed.
+        #[cfg(unix)]
+        let (lender, held) = (lender(weights.data), Cell::new(None));
+        let bring = |_all: &[i32]| {
+            #[cfg(unix)]
+            if let Some((store, layer)) = &lender {
+                let brought = store.hold(*layer, _all, chosen);
+                held.set(Some(brought.map_err(|error| call.wrong(&error.to_string()))?));
+            }
+            Ok(())
+        };
         SCRATCH.with_borrow_mut(|scratch| {
             // SAFETY: as above; each output is as large as what is written to it.
             unsafe {
                 let to = call.output(0, rows.dims())?;
-                let all =
-                    step.compute(scratch, to, &|tasks, work| call.in_parallel(tasks, work))?;
+                let in_parallel =
+                    |tasks, work: &(dyn Fn(usize) + Sync)| call.in_parallel(tasks, work);
+                let all = step.compute(scratch, to, &bring, &in_parallel)?;
                 if let Some(to) = call.optional_output::<i32>(1, &[num_rows, chosen])? {
                     to.copy_from_nonoverlapping(all.as_ptr(), all.len());
                 }

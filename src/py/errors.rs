@@ -90,6 +90,7 @@ impl From<Error> for PyErr {
                 LookupTableError::new_err(message)
             }
             Error::LoadFailed { .. }
+            | Error::ExpertsUnreadable { .. }
             | Error::LoadingCancelled
             | Error::WaitInterrupted
             | Error::NoThread { .. } => BlockLoadError::new_err(message),

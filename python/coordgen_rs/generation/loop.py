@@ -125,6 +125,7 @@ def generate(
     answer: list[int] = []
     if history is not None:
         history.refresh()
+    stats.follow(getattr(session, "expert_report", None))
     with stats.reading():
         held = reused(session, request.prompt, prefixes) if reuse_prefix else Reused(0, 0)
     kept = held.num_tokens
@@ -207,6 +208,7 @@ def plain(
     number = _begin(session)
     answer: list[int] = []
     seen = _seen(session, sampling, request.prompt)
+    stats.follow(getattr(session, "expert_report", None))
     with stats.reading():
         held = reused(session, request.prompt, prefixes) if reuse_prefix else Reused(0, 0)
     kept = held.num_tokens

@@ -1,7 +1,7 @@
 """What one request took: filled by `generate` and `plain`, printed by `generate --json`."""
 
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs._core import SwitchReport
+from coordgen_rs.target.experts import ExpertReport
+
+OfExperts = Callable[[], ExpertReport | None]
+"""What a session tells of its experts so far."""
 
 
 @dataclass
@@ -29,6 +33,7 @@ class Stats:
         first_token_s: Seconds until the first step's tokens, prefill included.
         decode_s: Seconds from the prefill to the last token, without the consumer's own time.
         switching: How loading the target's blocks went; None if nothing was loaded.
+        experts: What was asked of experts and read; None without any, or without a memory budget.
         drafting_us: Microseconds of `propose` and `accept` together, one entry per step.
         finish_reason: "stop" (end token or stop string), "grammar" (the grammar is complete),
             "length" (token limit) or "capacity" (cache full); None while running, and if the
@@ -49,10 +54,12 @@ class Stats:
     first_token_s: float = 0.0
     decode_s: float = 0.0
     switching: SwitchReport | None = None
+    experts: ExpertReport | None = None
     drafting_us: list[float] = field(default_factory=list, repr=False)
     finish_reason: str | None = None
     cut_at: int | None = None
     seed: int | None = None
+    _experts: tuple[OfExperts, ExpertReport] | None = field(default=None, repr=False, compare=False)
     _part: str | None = field(default=None, repr=False, compare=False)
     _since: float = field(default=0.0, repr=False, compare=False)
     _step_drafting_us: float = field(default=0.0, repr=False, compare=False)
@@ -76,6 +83,8 @@ class Stats:
             f"{self.tokens_per_s:.0f} tokens/s",
             f"steps: {self.steps:,}, {self.tokens_per_step:.2f} tokens_per_step",
         ]
+        if self.experts is not None:
+            told.append(f"experts: {self.experts}")
         if self.finish_reason is not None:
             told.append(f"finish_reason: {self.finish_reason}")
         if self.seed is not None:
@@ -85,6 +94,17 @@ class Stats:
     @property
     def _told_again(self) -> str:
         return f", {self.read_again_tokens:,} read again" if self.read_again_tokens else ""
+
+    def follow(self, of_experts: OfExperts | None) -> None:
+        """Tell of experts, from now on: what this gives, if it gives anything."""
+        before = None if of_experts is None else of_experts()
+        self._experts = None if of_experts is None or before is None else (of_experts, before)
+
+    def _look_at_experts(self) -> None:
+        if self._experts is not None:
+            of_experts, before = self._experts
+            now = of_experts()
+            self.experts = None if now is None else now.since(before)
 
     @contextmanager
     def prefill(self, prompt: Sized, num_reused: int = 0, num_again: int = 0) -> Iterator[None]:
@@ -97,6 +117,7 @@ class Stats:
         self._part, self._step_drafting_us = None, 0.0  # of a step that failed
         with self.reading():
             yield
+        self._look_at_experts()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -141,6 +162,7 @@ class Stats:
         self.drafting_us.append(self._step_drafting_us)
         self._step_drafting_us = 0.0
         self.finish_reason = finish_reason
+        self._look_at_experts()
 
     def drafting_percentiles(self) -> dict[str, float]:
         """Median and 99th percentile of `propose` + `accept`, microseconds per step."""
@@ -168,6 +190,7 @@ class Stats:
             "decode_s": round(self.decode_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 2),
             "switching": None if self.switching is None else self.switching.to_json(),
+            "experts": None if self.experts is None else self.experts.to_json(),
             "draft_us": self.drafting_percentiles(),
             "finish_reason": self.finish_reason,
             "seed": self.seed,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import Blocks, CpuBlocks
 from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.experts import ExpertFiles, ExpertReport
 from coordgen_rs.target.head import CpuHead, Head
 from coordgen_rs.target.hybrid_cache import HybridCache
 from coordgen_rs.target.kv_cache import KV_FORMS, Cache, KvCache
@@ -95,7 +96,26 @@ class CpuDevice:
         self.cache = KvCache(*sizes)
         if manifest.recurrent is not None:
             self.cache = HybridCache(States(manifest.recurrent, manifest.decode_rows), *sizes)
-        self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
+        self.experts = ExpertFiles(bundle)
+        self.blocks = CpuBlocks(bundle, self.cache, self.experts, share=share_graphs)
+
+    def graphs_within(self, memory_budget: int) -> int:
+        """Divide a memory budget between the blocks' graphs and experts, if there are any.
+
+        Returns:
+            Bytes of it for graphs. To be called before a block is loaded.
+
+        Raises:
+            MemoryBudgetError: It is too small for experts; the message says how much is needed.
+            OptionError: It is negative; or there are experts, on Windows.
+        """
+        files, blocks = self.bundle.manifest.files, self.bundle.manifest.blocks
+        graph_bytes = [files[block.weights].num_bytes for block in blocks]
+        return self.experts.keep_within(memory_budget, graph_bytes)
+
+    def expert_report(self) -> ExpertReport | None:
+        """What was asked of experts so far; None without any, or without a budget for them."""
+        return self.experts.report()
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """Same as in `Bundle`."""

@@ -18,7 +18,8 @@ from coordgen_rs.errors import (
     arguments,
 )
 from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.device import Device
+from coordgen_rs.target.device import CpuDevice, Device
+from coordgen_rs.target.experts import ExpertReport
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
@@ -39,9 +40,9 @@ class OrtSession:
             compute.
         switch: When to switch from prefill graphs to decode graphs: one of
             `_core.strategies()`.
-        memory_budget: Most bytes that the blocks' graphs may take; None for no limit. With one,
-            nothing is preloaded, and with "auto" blocks that do not fit are loaded again for every
-            pass.
+        memory_budget: Most bytes that the blocks' graphs and experts may take; None for no limit.
+            With one, nothing is preloaded. Experts are kept in what graphs leave; with "auto",
+            blocks that do not fit are loaded again for every pass.
         costs: What the blocks cost, for plans; None estimates them from their sizes.
 
     Attributes:
@@ -68,6 +69,8 @@ class OrtSession:
         OptionError: The number of threads cannot be set, or the strategy is unknown.
         BundleError: A graph cannot be loaded.
         BlockLoadError: A block's graph cannot be loaded; the message names block and file.
+        MemoryBudgetError: The budget is too small for a bundle with experts; the message says how
+            much is needed.
     """
 
     def __init__(
@@ -94,6 +97,9 @@ class OrtSession:
         self._num_canonical = 0
         self.is_exact_after_prefill, self.is_exact_on_branches = True, False
         self.is_exact_at_any_rows = False
+        graphs_budget = memory_budget
+        if memory_budget is not None and isinstance(device, CpuDevice):
+            graphs_budget = device.graphs_within(memory_budget)
         self.switcher = Switcher(
             self.blocks,
             costs or guessed_costs(manifest),
@@ -101,7 +107,7 @@ class OrtSession:
             manifest.decode_rows,
             is_shared=self.blocks.is_shared,
             strategy=switch,
-            memory_budget=memory_budget,
+            memory_budget=graphs_budget,
         )
         self._closed: SessionClosedError | DeviceLostError | None = None
         self._capacity = manifest.context
@@ -109,6 +115,10 @@ class OrtSession:
             self.switcher.ensure("prefill", "decode")
         self.head: Head = self.load_head()
         self.select(manifest.decode_widths)
+
+    def expert_report(self) -> ExpertReport | None:
+        """What was asked of experts so far; None without any, or without a memory budget."""
+        return self.device.expert_report() if isinstance(self.device, CpuDevice) else None
 
     def load_head(self) -> Head:
         """Load a head for all decode widths; it reads the hidden states of steps.

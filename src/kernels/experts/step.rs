@@ -114,9 +114,11 @@ impl<'a> Step<'a> {
 
     /// Computes all rows, to `to (M, columns)`; gives the experts of each, `(M, chosen)`, by rank.
     ///
+    /// Weights are read once `bring` has been told the experts of each row, and only theirs.
+    ///
     /// # Errors
     ///
-    /// Those of `in_parallel`.
+    /// Those of `bring` and `in_parallel`.
     ///
     /// # Safety
     ///
@@ -125,6 +127,7 @@ impl<'a> Step<'a> {
         &self,
         scratch: &'s mut Scratch,
         to: *mut f32,
+        bring: &dyn Fn(&[i32]) -> Result<(), E>,
         in_parallel: InParallel<'_, E>,
     ) -> Result<&'s [i32], E> {
         let Self { processor, layer, inputs, num_rows } = *self;
@@ -133,6 +136,7 @@ impl<'a> Step<'a> {
         order.resize(num_rows, router.chosen);
         self.route(order, in_parallel)?;
         order.sort(router.chosen, router.experts);
+        bring(&order.chosen)?;
 
         let (order, pairs) = (&*order, order.num_pairs());
         let (up_packings, up_bytes) = packings(processor, columns, pairs, &types[..2]);

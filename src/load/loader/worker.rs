@@ -17,7 +17,7 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a thread. Fails where the system gives none.
-    pub(super) fn start(work: impl FnOnce() + Send + 'static) -> Result<Self> {
+    pub(in crate::load) fn start(work: impl FnOnce() + Send + 'static) -> Result<Self> {
         let handle = thread::Builder::new()
             .name("coordgen-loader".to_owned())
             .spawn(work)

@@ -6,9 +6,12 @@ the stored bytes where products can be computed with these.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from coordgen_rs.errors import CheckpointError
 
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
@@ -40,10 +43,18 @@ class StoredBlocks:
 
         return replace(self, read_rows=read_rows)
 
+    def as_matrix(self, rows: int) -> "StoredBlocks":
+        """Of matrices of so many rows, the rows one below the other."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
+            return _of_matrices(self.read_rows, rows, first, last)
+
+        return replace(self, read_rows=read_rows)
+
 
 @dataclass(frozen=True)
 class Tensor:
-    """A float tensor of one or two dimensions on disk."""
+    """A float tensor on disk, of one or two dimensions; of more, its rows are matrices."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,6 +104,23 @@ class Tensor:
             shape=(sum(stop - start for start, stop in spans), *self.shape[1:]),
             read_rows=read_rows,
             blocks=self.blocks and self.blocks.joined(spans),
+        )
+
+    def as_matrix(self) -> "Tensor":
+        """Matrices `(n, rows, columns)` one below the other, `(n * rows, columns)`.
+
+        Those that hold what is read are read as a whole.
+        """
+        count, rows, *columns = self.shape
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            return _of_matrices(self.read_rows, rows, first, last)
+
+        return replace(
+            self,
+            shape=(count * rows, *columns),
+            read_rows=read_rows,
+            blocks=self.blocks and self.blocks.as_matrix(rows),
         )
 
     def without_ones(self) -> "Tensor":
@@ -150,6 +178,53 @@ class Tensor:
         for start, stop in spans:
             values[start:stop] = self.read_rows(start, stop)
         return values
+
+
+def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:
+    """Matrices of one shape one below the other; float32, if they are not all stored alike.
+
+    Raises:
+        CheckpointError: They are no matrices of one shape.
+    """
+    shape, kinds = tensors[0].shape, {tensor.stored_type for tensor in tensors}
+    if len(shape) != 2 or any(tensor.shape != shape for tensor in tensors):
+        others = sorted({str(tensor.shape) for tensor in tensors})
+        raise CheckpointError(f"{name} has parts of the shapes {', '.join(others)}")
+
+    def read_rows(first: int, last: int) -> NDArray[np.float32]:
+        parts = _of_parts(shape[0], first, last)
+        return np.concatenate([tensors[part].read_rows(*its) for part, its in parts])
+
+    blocks = [tensor.blocks for tensor in tensors if tensor.blocks is not None]
+    is_kept = len(blocks) == len(tensors) and len({it.weight_type for it in blocks}) == 1
+
+    def read_blocks(first: int, last: int) -> NDArray[np.uint8]:
+        parts = _of_parts(shape[0], first, last)
+        return np.concatenate([blocks[part].read_rows(*its) for part, its in parts])
+
+    return Tensor(
+        name,
+        (len(tensors) * shape[0], shape[1]),
+        read_rows,
+        StoredBlocks(blocks[0].weight_type, read_blocks) if is_kept else None,
+        kinds.pop() if len(kinds) == 1 else None,
+    )
+
+
+def _of_parts(rows: int, first: int, last: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Of parts with so many rows each, those with rows `first..last`, and which of theirs."""
+    for part in range(first // rows, -(-last // rows)):
+        start = part * rows
+        yield part, (max(first - start, 0), min(last - start, rows))
+
+
+def _of_matrices(
+    read: Callable[[int, int], NDArray[Any]], rows: int, first: int, last: int
+) -> NDArray[Any]:
+    """Rows `first..last` of matrices with so many rows, which `read` gives."""
+    low, high = first // rows, -(-last // rows)
+    found = read(low, high)
+    return found.reshape(-1, *found.shape[2:])[first - low * rows : last - low * rows]
 
 
 def _inside(spans: Sequence[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:

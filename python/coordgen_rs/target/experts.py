@@ -1,0 +1,200 @@
+"""The experts of a bundle, as its graphs read them: mapped, never copied.
+
+In: a bundle, and what memory they may take. Out: for each layer with experts, the bytes of all of
+them, as an input of the layer's graph. What stays in memory of a mapped file is the system's choice
+where there is no budget; else `_core.ExpertStore` reads, keeps and drops them.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from coordgen_rs._core import memory_shares
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.experts import ExpertRegion, input_name
+from coordgen_rs.errors import BlockLoadError, BundleDamagedError, OptionError
+from coordgen_rs.target.buffers import ort_value
+
+if TYPE_CHECKING:
+    from coordgen_rs._core import ExpertStore
+
+_ON_WINDOWS = sys.platform == "win32"
+
+
+@dataclass(frozen=True)
+class ExpertReport:
+    """What was asked of experts, and what of it had to be read.
+
+    Attributes:
+        asked: Experts that layers have chosen, each once in a run of the layer.
+        misses: Those of them that were not in memory.
+        read_bytes: Bytes that were read, ahead or not.
+        waited_s: Seconds in which layers waited for reads.
+        ahead: Experts that were read ahead, or in part.
+        ahead_used: Those of them that were chosen.
+        ahead_wasted: Those of them that were dropped before.
+        held_bytes: Bytes of experts in memory, now.
+    """
+
+    asked: int
+    misses: int
+    read_bytes: int
+    waited_s: float
+    ahead: int
+    ahead_used: int
+    ahead_wasted: int
+    held_bytes: int
+
+    @classmethod
+    def of(cls, store: "ExpertStore") -> Self:
+        """What a store has done so far."""
+        told = store.report()
+        return cls(waited_s=told.pop("waited_us") / 1e6, **told)
+
+    def since(self, before: "ExpertReport") -> "ExpertReport":
+        """What came of it after `before`."""
+        held = {"held_bytes": self.held_bytes}
+        counts = {name: count - getattr(before, name) for name, count in asdict(self).items()}
+        return ExpertReport(**(counts | held))
+
+    def __str__(self) -> str:
+        """The figures that people ask for first, on one line."""
+        share = 100 * self.misses / self.asked if self.asked else 0.0
+        return (
+            f"{self.asked:,} asked for, {share:.1f} % of them not in memory; "
+            f"{self.read_bytes / 1e9:.2f} GB read, {self.waited_s:.2f} s waited; "
+            f"{self.ahead:,} read ahead, {self.ahead_used:,} of them used"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures under the names that `coordgen generate --json` prints."""
+        return asdict(self) | {"waited_s": round(self.waited_s, 6)}
+
+
+class ExpertFiles:
+    """The files with a bundle's experts; they are mapped when a layer is first asked for.
+
+    Args:
+        bundle: An opened bundle, with experts or without.
+
+    Attributes:
+        budget: Most bytes of them in memory; None for no limit.
+        keep_cached: Whether the system may keep copies of what the budget has dropped, until it
+            wants the memory. Without, what comes back is read from the disk; for measurements.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        experts = bundle.manifest.experts
+        self._num = 0 if experts is None else experts.num
+        self._regions = [] if experts is None else experts.layers
+        self.budget: int | None = None
+        self._store: ExpertStore | None = None
+        self.keep_cached = True
+
+    def keep_within(self, memory_budget: int, graph_bytes: Sequence[int]) -> int:
+        """Keep experts in what a memory budget leaves beside the blocks' graphs.
+
+        To be called before the first layer is asked for.
+
+        Args:
+            memory_budget: Bytes for both.
+            graph_bytes: Bytes of each block's graph.
+
+        Returns:
+            Bytes of the budget for graphs: all of them, or within what they are to be streamed.
+
+        Raises:
+            BundleDamagedError: As of `value`.
+            MemoryBudgetError: It is too small; the message says how much is needed.
+            OptionError: It is negative; or the bundle has experts, on Windows.
+        """
+        if not self._regions:
+            return memory_budget
+        if _ON_WINDOWS:
+            raise OptionError("memory_budget: experts cannot be kept within one on Windows")
+        layers = [(self._num, region.num_bytes // self._num) for region in self._regions]
+        graphs, self.budget = memory_shares(memory_budget, graph_bytes, layers)
+        self._store = self._opened(self._regions, self.budget)
+        return graphs
+
+    def inputs(self, layer: int) -> dict[str, onnxruntime.OrtValue]:
+        """What the graph of a layer reads of them, by the input's name; nothing without experts.
+
+        Raises:
+            BundleDamagedError: As of `value`.
+        """
+        for number, region in enumerate(self._regions):
+            if region.layer == layer:
+                if _ON_WINDOWS:
+                    return {input_name(layer): self.value(region)}
+                self._store = self._store or self._opened(self._regions, self.budget)
+                return {input_name(layer): ort_value(self._store.array(number))}
+        return {}
+
+    def value(self, region: ExpertRegion) -> onnxruntime.OrtValue:
+        """The experts of a layer that is in no budget, `(bytes,) u8`: the file's own memory.
+
+        Raises:
+            BundleDamagedError: The file cannot be mapped, or is shorter than its manifest says.
+        """
+        if _ON_WINDOWS:
+            self._check_size(region)
+            path, place = self._bundle.file(region.file), (region.offset, region.num_bytes)
+            content: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", *place)
+            return ort_value(np.asarray(content))
+        return ort_value(self._opened([region], None).array(0))
+
+    def report(self) -> ExpertReport | None:
+        """What was asked of them so far; None without a budget."""
+        if self._store is None or self.budget is None:
+            return None
+        return ExpertReport.of(self._store)
+
+    def name_failure(self, error: Exception) -> None:
+        """Where a run failed as a file of experts cannot be read, say so.
+
+        Raises:
+            BundleDamagedError: It cannot; the message names the file.
+        """
+        failure = None if self._store is None else self._store.take_failure()
+        if failure is not None:
+            raise BundleDamagedError(failure) from error
+
+    def _opened(self, regions: Sequence[ExpertRegion], budget: int | None) -> "ExpertStore":
+        """A store over regions.
+
+        Raises:
+            BundleDamagedError: A file cannot be mapped, or is shorter than its manifest says.
+        """
+        from coordgen_rs._core import ExpertStore
+
+        for region in regions:
+            self._check_size(region)
+        files = list(dict.fromkeys(region.file for region in regions))
+        num = self._num
+        try:
+            return ExpertStore(
+                [self._bundle.file(name) for name in files],
+                [(files.index(it.file), it.offset, num, it.num_bytes // num) for it in regions],
+                budget=budget,
+                keep_cached=self.keep_cached,
+            )
+        except BlockLoadError as error:
+            raise BundleDamagedError(str(error)) from error
+
+    def _check_size(self, region: ExpertRegion) -> None:
+        path = self._bundle.file(region.file)
+        try:
+            held = path.stat().st_size
+        except OSError as error:
+            raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
+        if held < region.offset + region.num_bytes:
+            raise BundleDamagedError(
+                f"{path} is damaged: it ends inside the experts of layer {region.layer}"
+            )

@@ -1,0 +1,189 @@
+//! A file that is mapped, whose pages come and go on demand. In: a path, ranges of bytes. Out: the
+//! bytes, at one address as long as the mapping lives; pages that were read, or why not.
+//!
+//! Nothing is wrong where a page is absent: the system reads it when it is touched. A file that
+//! became shorter is found before it is read here; whoever touches the rest is told of by the system
+//! (SIGBUS), and [`file_at`] names the file in its handler.
+//!
+//! Unsafe: the calls of the system, and memory that it lends.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// What a fault maps beside the page that it is for, if that is in the system's cache.
+pub const FAULT_AROUND: usize = 64 << 10;
+#[cfg(target_os = "linux")]
+const POPULATE_READ: libc::c_int = 22;
+/// Bytes of a read where the system cannot bring pages itself.
+const READ_BYTES: usize = 1 << 18;
+
+/// A file, mapped as a whole to be read.
+#[derive(Debug)]
+pub struct Mapping {
+    path: PathBuf,
+    file: File,
+    address: *const u8,
+    num_bytes: usize,
+    slot: Option<&'static Slot>,
+}
+
+// SAFETY: the memory is only read, and lives as long as the mapping.
+unsafe impl Send for Mapping {}
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the file at `path`. Fails where it cannot be opened or mapped, or is empty.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let num_bytes = file.metadata()?.len() as usize;
+        // SAFETY: a new mapping of an open file; the system checks the rest.
+        let address = unsafe {
+            let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+            libc::mmap(ptr::null_mut(), num_bytes, read, shared, file.as_raw_fd(), 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let address = address.cast_const().cast::<u8>();
+        let slot = Slot::take(address as usize, num_bytes, path);
+        Ok(Self { path: path.to_owned(), file, address, num_bytes, slot })
+    }
+
+    /// Its path as given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its length when it was opened.
+    pub fn num_bytes(&self) -> usize {
+        self.num_bytes
+    }
+
+    /// Some of its bytes. Who touches them where the file became shorter is told by the system.
+    pub fn bytes(&self, bytes: Range<usize>) -> &[u8] {
+        assert!(bytes.end <= self.num_bytes, "bytes are those of the mapping");
+        // SAFETY: within the mapping, which is only read, by nobody here written.
+        unsafe { std::slice::from_raw_parts(self.address.add(bytes.start), bytes.len()) }
+    }
+
+    /// Fails where the file ends before `end` by now.
+    pub fn check_holds(&self, end: usize) -> io::Result<()> {
+        let held = self.file.metadata()?.len();
+        if held < end as u64 {
+            let what = format!("it was cut short to {held} bytes while it was in use");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        }
+        Ok(())
+    }
+
+    /// Reads bytes and brings their pages into the process. Fails where the file became shorter, or
+    /// its disk fails.
+    pub fn bring(&self, bytes: &Range<usize>) -> io::Result<()> {
+        self.check_holds(bytes.end)?;
+        #[cfg(target_os = "linux")]
+        {
+            // All of it at once, where a fault alone reads as much as the system reads ahead.
+            let _ = self.advise(bytes, libc::MADV_WILLNEED);
+            match self.advise(bytes, POPULATE_READ) {
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {} // before Linux 5.14
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                    self.check_holds(bytes.end)?;
+                    return Err(io::Error::other("its disk cannot read it"));
+                }
+                outcome => return outcome,
+            }
+        }
+        let mut read = vec![0; READ_BYTES.min(bytes.len())];
+        for start in bytes.clone().step_by(READ_BYTES) {
+            let num_bytes = READ_BYTES.min(bytes.end - start);
+            self.file.read_exact_at(&mut read[..num_bytes], start as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Gives pages back; where `is_forgotten`, the system is asked to keep no copy either.
+    pub fn give_back(&self, bytes: &Range<usize>, is_forgotten: bool) {
+        let _ = self.advise(bytes, libc::MADV_DONTNEED); // it stays until the system wants it
+        #[cfg(target_os = "linux")]
+        if is_forgotten {
+            let (start, length) = (bytes.start as i64, bytes.len() as i64);
+            let forget = libc::POSIX_FADV_DONTNEED;
+            // SAFETY: advice about an open file.
+            unsafe { libc::posix_fadvise(self.file.as_raw_fd(), start, length, forget) };
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = is_forgotten;
+    }
+
+    fn advise(&self, bytes: &Range<usize>, advice: libc::c_int) -> io::Result<()> {
+        assert!(bytes.end <= self.num_bytes, "advice is about the mapping alone");
+        // SAFETY: the range is within the mapping, and no advice given here changes what it holds.
+        let outcome = unsafe {
+            let start = self.address.add(bytes.start).cast_mut().cast();
+            libc::madvise(start, bytes.len(), advice)
+        };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            slot.start.store(0, Ordering::Release);
+        }
+        // SAFETY: the mapping is this one's alone; nobody is lent its memory for longer.
+        unsafe { libc::munmap(self.address.cast_mut().cast(), self.num_bytes) };
+    }
+}
+
+/// Where a file is mapped, to be read in a signal's handler.
+#[derive(Debug)]
+struct Slot {
+    /// 0 where it is free.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// Never freed: a handler may be reading it.
+    name: AtomicPtr<c_char>,
+}
+
+static SLOTS: [Slot; 256] = [const {
+    Slot {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        name: AtomicPtr::new(ptr::null_mut()),
+    }
+}; 256];
+
+impl Slot {
+    /// One for a mapping; none where all are taken, and then the file goes unnamed.
+    fn take(start: usize, num_bytes: usize, path: &Path) -> Option<&'static Self> {
+        let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+        let (ordering, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let is_taken = |slot: &&Slot| slot.start.compare_exchange(0, 1, ordering, failed).is_ok();
+        let slot = SLOTS.iter().find(is_taken)?;
+        slot.name.store(name.into_raw(), Ordering::Release);
+        slot.end.store(start + num_bytes, Ordering::Release);
+        slot.start.store(start, Ordering::Release);
+        Some(slot)
+    }
+}
+
+/// The file that is mapped at an address. May be called in a signal's handler.
+pub fn file_at(address: usize) -> Option<&'static CStr> {
+    let is_at = |slot: &&Slot| {
+        let start = slot.start.load(Ordering::Acquire);
+        start > 1 && (start..slot.end.load(Ordering::Acquire)).contains(&address)
+    };
+    let name = SLOTS.iter().find(is_at)?.name.load(Ordering::Acquire);
+    // SAFETY: names that are stored are C strings that are never freed.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+}

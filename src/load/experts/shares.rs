@@ -1,0 +1,51 @@
+//! What a memory budget leaves to whom. In: the budget, the bytes of the blocks' graphs, the experts.
+//! Out: bytes for the graphs and bytes for the experts.
+
+use super::shape::Shape;
+use crate::error::{Error, Result};
+
+/// How a budget is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// For the blocks' graphs: less than all of them where some are to be streamed.
+    pub graphs: u64,
+    /// For experts: at least those of the largest layer, at most all.
+    pub experts: u64,
+}
+
+impl Shares {
+    /// Graphs come first: every step reads all of them, but of the experts some. Where they leave
+    /// less than a layer's experts, those get just that, and graphs are streamed within the rest.
+    ///
+    /// Fails where not even one block fits beside a layer's experts; the least that would do is
+    /// named.
+    pub fn of(budget: u64, graph_bytes: &[u64], experts: &Shape) -> Result<Self> {
+        let all: u64 = graph_bytes.iter().sum();
+        let least_graphs = graph_bytes.iter().copied().max().unwrap_or(0);
+        let least = experts.least_bytes();
+        if budget < least_graphs + least {
+            return Err(Error::BudgetTooSmall { budget, least: least_graphs + least });
+        }
+        let graphs = all.min(budget - least);
+        Ok(Self { graphs, experts: (budget - graphs).min(experts.all_bytes()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::experts::shape::LayerShape;
+
+    #[test]
+    fn graphs_come_first_and_experts_get_what_is_left() {
+        let layer = |num_experts| LayerShape { num_experts, num_bytes: 10 };
+        let shape = Shape::new(vec![layer(4), layer(6)]);
+        let of = |budget| Shares::of(budget, &[30, 20], &shape);
+        let shares = |graphs, experts| Ok(Shares { graphs, experts });
+        assert_eq!(of(1000), shares(50, 100));
+        assert_eq!(of(130), shares(50, 80));
+        assert_eq!(of(110), shares(50, 60));
+        assert_eq!(of(95), shares(35, 60)); // blocks are streamed
+        assert_eq!(of(89), Err(Error::BudgetTooSmall { budget: 89, least: 90 }));
+    }
+}

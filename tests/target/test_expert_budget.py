@@ -1,0 +1,91 @@
+"""Sessions whose experts are kept within a memory budget: the same answers, and what they tell."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from checkpoints import exported
+from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError
+from coordgen_rs.generation.loop import generate, plain
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.target.device import CpuDevice
+from coordgen_rs.target.ort_session import OrtSession
+from mixtures import write_mixture
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="not on Windows")
+
+
+@pytest.fixture(scope="module", params=["qwen3_moe", "lfm2_moe"])
+def bundle(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("experts")
+    checkpoint = write_mixture(folder / "checkpoint", request.param)
+    return exported(checkpoint, folder / "bundle", blocks=2, prefill_rows=32, context=128)
+
+
+def sizes(bundle):
+    """Bytes of all blocks' graphs, of the largest, of a layer's experts, and of all experts."""
+    manifest = bundle.manifest
+    graphs = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    layers = [region.num_bytes for region in manifest.experts.layers]
+    return sum(graphs), max(graphs), max(layers), sum(layers)
+
+
+def answer(session, decode, stats=None):
+    prompt = np.tile(np.arange(40, 60, dtype=np.uint32), 3)
+    steps = decode(session, prompt, max_new_tokens=24, ignore_eos=True, stats=stats)
+    return [token for step in steps for token in step.token_ids]
+
+
+@pytest.mark.parametrize("decode", [plain, generate])
+def test_answers_within_a_budget_are_those_without(bundle, decode):
+    graphs, _, layer, experts = sizes(bundle)
+    expected = answer(OrtSession(CpuDevice(bundle)), decode)
+    for budget in (graphs + layer, graphs + (layer + experts) // 2, graphs + 2 * experts):
+        device, stats = CpuDevice(bundle), Stats()
+        session = OrtSession(device, memory_budget=budget)
+        assert answer(session, decode, stats) == expected
+        assert device.experts.budget == min(budget - graphs, experts)
+        assert stats.experts.asked > 0
+        assert stats.experts.held_bytes <= device.experts.budget
+        assert stats.to_json()["experts"]["asked"] == stats.experts.asked
+        assert "experts: " in str(stats)
+    assert stats.experts.misses <= experts // 4096  # all of them are read once at most
+
+
+def test_blocks_are_streamed_where_the_budget_has_no_room_for_all(bundle):
+    graphs, largest, layer, _ = sizes(bundle)
+    expected = answer(OrtSession(CpuDevice(bundle)), plain)
+    session = OrtSession(CpuDevice(bundle), memory_budget=largest + layer)
+    assert answer(session, plain) == expected
+    assert session.switcher.memory_budget == largest
+    assert session.switcher.is_streaming
+    with pytest.raises(MemoryBudgetError, match=f"{largest + layer} bytes are the least"):
+        OrtSession(CpuDevice(bundle), memory_budget=largest + layer - 1)
+
+
+def test_without_a_budget_nothing_is_told(bundle):
+    stats = Stats()
+    answer(OrtSession(CpuDevice(bundle)), plain, stats)
+    assert stats.experts is None
+    assert stats.to_json()["experts"] is None
+
+
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_a_file_that_is_cut_short_while_a_session_runs_is_named(bundle, tmp_path, has_budget):
+    graphs, _, layer, _ = sizes(bundle)
+    region = bundle.manifest.experts.layers[-1]
+    path = bundle.file(region.file)
+    whole = path.read_bytes()
+    session = OrtSession(
+        CpuDevice(bundle), memory_budget=graphs + layer if has_budget else None
+    )
+    expected = answer(session, plain)
+    try:
+        with path.open("r+b") as stream:
+            stream.truncate(region.offset)
+        with pytest.raises(BundleDamagedError, match=rf"{path} cannot be read: it was cut short"):
+            answer(session, plain)
+    finally:
+        path.write_bytes(whole)
+    assert answer(session, plain) == expected
