@@ -160,10 +160,15 @@ class StepInputs:
     def num_nodes(self) -> int:
         """Rows that hold a node since the last fill; the others are padding."""
 
-    experts_read: float | None
-    """Experts of all layers that the last step has read; set by who has run it, where rows read
-    experts of their own. The drafter takes it with the step's logits, and learns from it."""
+    @property
+    def experts_read(self) -> float | None:
+        """Experts of all layers that the last step has read, where rows read experts of their own.
 
+        Set by who has run it. The drafter takes it with the step's logits, and learns from it.
+        """
+
+    @experts_read.setter
+    def experts_read(self, count: float | None) -> None: ...
     @property
     def input_ids(self) -> NDArray[np.int64]:
         """The array given, `(rows,) i64`."""
@@ -1371,6 +1376,10 @@ class ExpertStore:
             BlockLoadError: A file became shorter, or its disk fails; the message names the file.
             OptionError: There is no such layer or expert.
         """
+
+    @property
+    def num_read(self) -> int:
+        """Experts that layers have read so far, each once in a layer's run."""
 
     def take_failure(self) -> str | None:
         """Why a layer or a read failed last, if one did since this was last asked."""

@@ -29,6 +29,7 @@ pub static OPERATOR: Operator = Operator::new(
         (FLOAT, MAYBE),
         (FLOAT, MAYBE),
         (BYTE, ONE),
+        (INTEGER, MAYBE),
     ],
     &[(FLOAT, ONE), (INTEGER, MAYBE)],
     |node| Ok(Box::new(Mixture::new(node)?)),
@@ -85,29 +86,43 @@ impl Kernel for Mixture {
         if rows.dims().last() != Some(&columns) || scores.dims().last() != Some(&experts) {
             return Err(call.wrong_inputs());
         }
+        let all_rows = rows.data.len() / columns;
+        // SAFETY: as above.
+        let num_rows = match unsafe { call.optional::<i32>(10)? }.map(|span| span.data) {
+            None => all_rows,
+            Some(&[_, real]) => usize::try_from(real).unwrap_or(0).min(all_rows),
+            Some(_) => return Err(call.wrong_inputs()),
+        };
+        if num_rows == 0 {
+            // SAFETY: as above.
+            unsafe { call.output::<f32>(0, rows.dims())?.write_bytes(0, rows.data.len()) };
+            return Ok(());
+        }
         // SAFETY: as above.
         let floats = |index| unsafe { Ok(call.optional::<f32>(index)?.map(|input| input.data)) };
+        // Padding reads no experts. An input of another size is refused with the others.
+        let real = |data, width| real_rows(data, width, all_rows, num_rows);
         let inputs = Inputs {
-            rows: rows.data,
+            rows: real(rows.data, columns),
             norm: floats(1)?,
-            scores: scores.data,
+            scores: real(scores.data, experts),
             choice_bias: floats(3)?,
             up_bias: floats(4)?,
             down_bias: floats(5)?,
-            residual: floats(6)?,
-            beside: floats(7)?,
-            beside_gate: floats(8)?,
+            residual: floats(6)?.map(|it| real(it, columns)),
+            beside: floats(7)?.map(|it| real(it, columns)),
+            beside_gate: floats(8)?.map(|it| real(it, 1)),
             weights: weights.data,
         };
-        let num_rows = rows.data.len() / columns;
         let step = Step::new(self.processor, &self.layer, inputs, num_rows);
         let step = step.map_err(|wrong| call.wrong(&wrong.to_string()))?;
         // What is read of a store is in memory from then on, and until all is computed.
         #[cfg(unix)]
         let (lender, held) = (lender(weights.data), Cell::new(None));
-        let bring = |_all: &[i32]| {
+        let bring = |_all: &[i32], _num_distinct: usize| {
             #[cfg(unix)]
             if let Some((store, layer)) = &lender {
+                store.count_read(_num_distinct);
                 let brought = store.hold(*layer, _all, chosen);
                 held.set(Some(brought.map_err(|error| call.wrong(&error.to_string()))?));
             }
@@ -120,11 +135,19 @@ impl Kernel for Mixture {
                 let in_parallel =
                     |tasks, work: &(dyn Fn(usize) + Sync)| call.in_parallel(tasks, work);
                 let all = step.compute(scratch, to, &bring, &in_parallel)?;
-                if let Some(to) = call.optional_output::<i32>(1, &[num_rows, chosen])? {
+                to.add(num_rows * columns).write_bytes(0, (all_rows - num_rows) * columns);
+                if let Some(to) = call.optional_output::<i32>(1, &[all_rows, chosen])? {
                     to.copy_from_nonoverlapping(all.as_ptr(), all.len());
+                    to.add(all.len()).write_bytes(0, (all_rows - num_rows) * chosen);
                 }
             }
             Ok(())
         })
     }
+}
+
+/// The numbers of the first rows of all; or all numbers, where they are not as many as the rows'.
+fn real_rows(numbers: &[f32], width: usize, all_rows: usize, num_rows: usize) -> &[f32] {
+    let is_whole = numbers.len() == all_rows * width;
+    if is_whole { &numbers[..num_rows * width] } else { numbers }
 }

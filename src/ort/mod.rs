@@ -45,10 +45,11 @@
 //! | `beside` | float32 `(.., M, columns)`, may be absent | what a shared expert gives, added to the experts' sum |
 //! | `beside_gate` | float32 `(.., M, 1)`, may be absent | `beside` is multiplied with its sigmoid |
 //! | `weights` | uint8 `(bytes,)` | expert after expert, each filled up to a multiple of 4,096 bytes: panels of gate `(size, columns)`, of up `(size, columns)`, of down `(columns, size)` |
+//! | `span` | int32 `(2,)`, may be absent | as of attention: of it only how many rows are real |
 //!
-//! Outputs: `out`, float32 `(.., M, columns)`, that is
+//! Outputs: `out`, float32 `(.., M, columns)`, zero in padding, which reads no experts; elsewhere
 //! `residual + residual_scale * (share * expert, summed by rank + sigmoid(beside_gate) * beside)`; `chosen`, int32
-//! `(M, chosen)`, may be absent: the experts of each row, the best first.
+//! `(M, chosen)`, may be absent: the experts of each row, the best first, and 0 in padding.
 //!
 //! Attributes: `columns`; `size`, of an expert's feed-forward; `experts`; `chosen`, how many a row takes;
 //! `types` of gate, up and down, joined by commas; `gate`, as of `Product`, not empty; `epsilon` of the norm;

@@ -286,7 +286,7 @@ def _clock(session: OrtSession) -> Callable[[], float]:
     Other processes must not make some widths look expensive for good. If this thread computes, only
     its own CPU time counts.
     """
-    waits = session.switcher.is_streaming or session.reads_within_budget
+    waits = session.switcher.is_streaming or session.expert_report() is not None
     # Windows counts a thread's time in ticks of 15.6 ms, which most steps do not take.
     has_clock = session.device.is_host and not waits and sys.platform != "win32"
     return time.thread_time if has_clock else time.perf_counter

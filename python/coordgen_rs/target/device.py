@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import Blocks, CpuBlocks
 from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.experts import ExpertFiles, ExpertReport
+from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.head import CpuHead, Head
 from coordgen_rs.target.hybrid_cache import HybridCache
 from coordgen_rs.target.kv_cache import KV_FORMS, Cache, KvCache
@@ -112,10 +112,6 @@ class CpuDevice:
         files, blocks = self.bundle.manifest.files, self.bundle.manifest.blocks
         graph_bytes = [files[block.weights].num_bytes for block in blocks]
         return self.experts.keep_within(memory_budget, graph_bytes)
-
-    def expert_report(self) -> ExpertReport | None:
-        """What was asked of experts so far; None without any, or without a budget for them."""
-        return self.experts.report()
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """Same as in `Bundle`."""

@@ -150,6 +150,11 @@ class ExpertFiles:
             return ort_value(np.asarray(content))
         return ort_value(self._opened([region], None).array(0))
 
+    @property
+    def num_read(self) -> int | None:
+        """Experts that layers have read so far, each once in a run; None where nobody counts."""
+        return None if self._store is None else self._store.num_read
+
     def report(self) -> ExpertReport | None:
         """What was asked of them so far; None without a budget."""
         if self._store is None or self.budget is None:

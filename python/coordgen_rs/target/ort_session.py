@@ -98,6 +98,7 @@ class OrtSession:
         self.is_exact_after_prefill, self.is_exact_on_branches = True, False
         self.is_exact_at_any_rows = False
         graphs_budget = memory_budget
+        self._experts = device.experts if isinstance(device, CpuDevice) else None
         if memory_budget is not None and isinstance(device, CpuDevice):
             graphs_budget = device.graphs_within(memory_budget)
         self.switcher = Switcher(
@@ -118,7 +119,7 @@ class OrtSession:
 
     def expert_report(self) -> ExpertReport | None:
         """What was asked of experts so far; None without any, or without a memory budget."""
-        return self.device.expert_report() if isinstance(self.device, CpuDevice) else None
+        return None if self._experts is None else self._experts.report()
 
     def load_head(self) -> Head:
         """Load a head for all decode widths; it reads the hidden states of steps.
@@ -331,7 +332,10 @@ class OrtSession:
         """
         with self._open_device():
             self._written = self._run_at = self.length  # until all of it is
+            before = None if self._experts is None else self._experts.num_read
             self.forward.run_step(inputs, self.switcher, self.gap_work)
+            if self._experts is not None and before is not None:
+                inputs.experts_read = (self._experts.num_read or before) - before
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.head.step(inputs.rows)

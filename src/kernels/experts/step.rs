@@ -114,7 +114,8 @@ impl<'a> Step<'a> {
 
     /// Computes all rows, to `to (M, columns)`; gives the experts of each, `(M, chosen)`, by rank.
     ///
-    /// Weights are read once `bring` has been told the experts of each row, and only theirs.
+    /// Weights are read once `bring` has been told the experts of each row, and how many different
+    /// ones they are; and only theirs.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl<'a> Step<'a> {
         &self,
         scratch: &'s mut Scratch,
         to: *mut f32,
-        bring: &dyn Fn(&[i32]) -> Result<(), E>,
+        bring: &dyn Fn(&[i32], usize) -> Result<(), E>,
         in_parallel: InParallel<'_, E>,
     ) -> Result<&'s [i32], E> {
         let Self { processor, layer, inputs, num_rows } = *self;
@@ -136,7 +137,7 @@ impl<'a> Step<'a> {
         order.resize(num_rows, router.chosen);
         self.route(order, in_parallel)?;
         order.sort(router.chosen, router.experts);
-        bring(&order.chosen)?;
+        bring(&order.chosen, order.groups.len())?;
 
         let (order, pairs) = (&*order, order.num_pairs());
         let (up_packings, up_bytes) = packings(processor, columns, pairs, &types[..2]);

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
@@ -77,6 +78,7 @@ struct Shared {
     regions: Vec<Region>,
     shape: Shape,
     is_forgotten: bool,
+    num_read: AtomicU64,
     state: Mutex<State>,
     /// There may be something to read.
     work: Condvar,
@@ -131,6 +133,7 @@ impl ExpertStore {
             regions,
             shape,
             is_forgotten: budget.is_some_and(|budget| budget.is_forgotten),
+            num_read: AtomicU64::new(0),
             state: Mutex::new(state),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -208,6 +211,16 @@ impl ExpertStore {
             return Err(failure.unwrap_or_else(unknown));
         }
         Ok(held)
+    }
+
+    /// Counts experts that a layer's run has read, each once.
+    pub fn count_read(&self, num_experts: usize) {
+        self.shared.num_read.fetch_add(num_experts as u64, Ordering::Relaxed);
+    }
+
+    /// Experts that were read so far, each once in a layer's run; with a budget and without.
+    pub fn num_read(&self) -> u64 {
+        self.shared.num_read.load(Ordering::Relaxed)
     }
 
     /// What it has done so far.

@@ -78,6 +78,12 @@ impl PyExpertStore {
         Ok(py.detach(|| self.core.hold(layer, &chosen, per_row).map(drop))?)
     }
 
+    #[doc = stub_doc!("ExpertStore.num_read")]
+    #[getter]
+    fn num_read(&self) -> u64 {
+        self.core.num_read()
+    }
+
     #[doc = stub_doc!("ExpertStore.take_failure")]
     fn take_failure(&self) -> Option<String> {
         self.core.take_failure().map(|failure| failure.to_string())

@@ -171,7 +171,7 @@ impl Case {
         let mut given = vec![f32::NAN; self.num_rows * self.layer.columns];
         // SAFETY: there is room for all rows.
         let chosen = unsafe {
-            step.compute(scratch, given.as_mut_ptr(), &|_| Ok(()), &|tasks, work| {
+            step.compute(scratch, given.as_mut_ptr(), &|_, _| Ok(()), &|tasks, work| {
                 order.run(tasks, work);
                 Ok::<(), ()>(())
             })

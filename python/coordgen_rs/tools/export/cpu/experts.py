@@ -65,6 +65,7 @@ def mixture(
             beside,
             gate,
             input_name(layer),
+            "span",
         ],
         f"{name}.experts",
         columns=stored.router.in_features,
