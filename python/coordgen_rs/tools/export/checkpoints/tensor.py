@@ -6,9 +6,17 @@ the stored bytes where products can be computed with these.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+ReadBytes = Callable[[int, int], NDArray[np.uint8]]
+"""Reads bytes `start..stop`, end open."""
+
+_FLOATS = {"F32": "<f4", "F16": "<f2"}
+"""How numpy calls types of floats; it has no BF16."""
 
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
@@ -29,6 +37,14 @@ class StoredBlocks:
 
         def read_rows(first: int, last: int) -> NDArray[np.uint8]:
             return self.read_rows(start + first, start + last)
+
+        return replace(self, read_rows=read_rows)
+
+    def every(self, step: int, first: int) -> "StoredBlocks":
+        """Each `step`th row, from `first` on."""
+
+        def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
+            return self.read_rows(start * step, stop * step)[first::step]
 
         return replace(self, read_rows=read_rows)
 
@@ -54,6 +70,9 @@ class Tensor:
     stored_type: str | None = None
     """What the checkpoint calls the type of its values, as in GGUF files; None for float32 that
     it does not name, and for what is computed."""
+    read_bytes: ReadBytes | None = None
+    """Reads bytes `start..stop` (end open) of a tensor of packed numbers, in its order; may raise
+    CheckpointError. None for one of floats."""
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """All rows in order, a piece at a time: `start, stop`, end open."""
@@ -93,6 +112,19 @@ class Tensor:
             shape=(sum(stop - start for start, stop in spans), *self.shape[1:]),
             read_rows=read_rows,
             blocks=self.blocks and self.blocks.joined(spans),
+        )
+
+    def every(self, step: int, first: int) -> "Tensor":
+        """Each `step`th row, from `first` on; the number of rows is a multiple of `step`."""
+
+        def read_rows(start: int, stop: int) -> NDArray[np.float32]:
+            return self.read_rows(start * step, stop * step)[first::step]
+
+        return replace(
+            self,
+            shape=(self.shape[0] // step, *self.shape[1:]),
+            read_rows=read_rows,
+            blocks=self.blocks and self.blocks.every(step, first),
         )
 
     def without_ones(self) -> "Tensor":
@@ -150,6 +182,40 @@ class Tensor:
         for start, stop in spans:
             values[start:stop] = self.read_rows(start, stop)
         return values
+
+
+def transposed(matrices: Tensor) -> Tensor:
+    """Matrices of floats `(n, rows, columns)` as one `(n * columns, rows)`: columns become rows.
+
+    A whole matrix is read at a time, and the last one is kept.
+    """
+    number, rows, columns = matrices.shape
+
+    def read_rows(start: int, stop: int) -> NDArray[np.float32]:
+        numbers = range(start // columns, -(-stop // columns))
+        parts = [
+            _turned(matrices, it)[max(start - it * columns, 0) : stop - it * columns]
+            for it in numbers
+        ]
+        return np.concatenate(parts)
+
+    def read_blocks(start: int, stop: int) -> NDArray[np.uint8]:
+        floats = read_rows(start, stop)
+        if matrices.stored_type == "BF16":
+            stored: NDArray[Any] = (floats.view(np.uint32) >> 16).astype("<u2")
+        else:
+            stored = floats.astype(_FLOATS[str(matrices.stored_type)])
+        return stored.view(np.uint8).reshape(*floats.shape, stored.itemsize)
+
+    is_known = matrices.stored_type in (*_FLOATS, "BF16")
+    blocks = StoredBlocks(str(matrices.stored_type), read_blocks) if is_known else None
+    return replace(matrices, shape=(number * columns, rows), read_rows=read_rows, blocks=blocks)
+
+
+@lru_cache(maxsize=1)
+def _turned(matrices: Tensor, number: int) -> NDArray[np.float32]:
+    """Columns of a matrix as rows."""
+    return np.ascontiguousarray(matrices.read_rows(number, number + 1)[0].T)
 
 
 def _inside(spans: Sequence[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
