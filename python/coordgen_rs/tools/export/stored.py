@@ -92,6 +92,8 @@ class StoredLayer:
     down: StoredLinear
     attention_norm: StoredTensor | None = None
     ffn_norm: StoredTensor | None = None
+    sinks: StoredTensor | None = None
+    """`(num_heads,)`: a score of each head that no value stands behind."""
     query_norm: StoredTensor | None = None
     key_norm: StoredTensor | None = None
     attention_out_norm: StoredTensor | None = None
@@ -202,11 +204,15 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
 
     attention_norm = norm("attention_norm")
     mixer_in, mixer_out, recurrent = stored_mixer()
+    sinks = None
+    if config.has_sinks and number not in config.recurrent_layers:
+        sinks = writer.tensor(tensor("self_attn.sinks", config.num_heads))
     return StoredLayer(
         attention_norm=attention_norm,
         mixer_in=mixer_in,
         mixer_out=mixer_out,
         recurrent=recurrent,
+        sinks=sinks,
         ffn_norm=norm("ffn_norm"),
         gate_up=writer.linear(gate_up, bits),
         down=writer.linear([tensor("mlp.down_proj.weight", hidden, ffn)], bits),
@@ -243,7 +249,8 @@ def _write_attention(
         gates = [of_heads.part(first + size, first + 2 * size) for first in firsts]
         weights = [*queries, *into.values(), *gates]
     back = tensor("self_attn.o_proj.weight", hidden, query)
-    return writer.linear(weights, bits, biases), writer.linear([back], bits)
+    back_biases = [tensor("self_attn.o_proj.bias", hidden)] if config.out_bias else []
+    return writer.linear(weights, bits, biases), writer.linear([back], bits, back_biases)
 
 
 def _write_recurrent(

@@ -110,6 +110,11 @@ _ARCHITECTURES = {
         whole_names={"ssm_a": "mamba.A", "ssm_d": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"},
         has_recurrent=True,
     ),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM",
+        layer_names=_NORM_AFTER_ATTENTION,
+        whole_names={"attn_sinks.weight": "self_attn.sinks"},
+    ),
     "gemma3": Architecture("Gemma3ForCausalLM", layer_names=_HEAD_NORMS | _GEMMA_NORMS),
 }
 

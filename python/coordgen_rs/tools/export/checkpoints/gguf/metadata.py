@@ -171,6 +171,8 @@ def _yarn(metadata: GgufMetadata) -> dict[str, Any]:
         ),
         "beta_fast": metadata.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+        # No file says so, and llama.cpp rounds the ramp of all: gpt-oss was trained without.
+        "truncate": metadata.architecture != "gpt-oss",
     }
     if scale:
         found |= {"mscale": 1.0, "mscale_all_dim": scale}
@@ -204,6 +206,8 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
         return lfm2_options(metadata)
     if metadata.architecture == "qwen35":
         return qwen35_options(metadata, layers, head_dim)
+    if metadata.architecture == "gpt-oss":
+        return _gpt_oss(metadata, layers)
     if metadata.architecture == "mistral3":
         return _mistral(metadata)
     if metadata.architecture == "olmo2":
@@ -256,18 +260,39 @@ def _olmo(metadata: GgufMetadata, layers: int) -> dict[str, Any]:
     Raises:
         CheckpointError: The pattern is malformed.
     """
-    window = metadata.number("attention.sliding_window", 0)
-    if not window:
+    if not metadata.number("attention.sliding_window", 0):
         return {"architectures": ["Olmo2ForCausalLM"]}
-    pattern = metadata.get("attention.sliding_window_pattern", 4)
+    found, local = _windows(metadata, layers, 4), metadata.get("rope.freq_base_swa")
+    return found if local is None else {**found, "rope_local_base_freq": local}
+
+
+def _gpt_oss(metadata: GgufMetadata, layers: int) -> dict[str, Any]:
+    """gpt-oss, of whose layers each second has a window.
+
+    Raises:
+        CheckpointError: A value is missing, or malformed.
+    """
+    return {
+        "intermediate_size": metadata.number("expert_feed_forward_length"),
+        "num_local_experts": metadata.number("expert_count"),
+        "num_experts_per_tok": metadata.number("expert_used_count"),
+        **_windows(metadata, layers, 2),
+    }
+
+
+def _windows(metadata: GgufMetadata, layers: int, every: int) -> dict[str, Any]:
+    """The window, and the layers that have one: all but each `every`th, or those that are told.
+
+    Raises:
+        CheckpointError: The pattern is malformed.
+    """
+    pattern = metadata.get("attention.sliding_window_pattern", every)
     if not isinstance(pattern, list):
         every = metadata.of("attention.sliding_window_pattern", pattern)
         if not isinstance(every, int) or every < 1:
             raise CheckpointError(f"{metadata.header.path}: sliding_window_pattern is {every}")
         pattern = [bool((layer + 1) % every) for layer in range(layers)]
-    found = {
-        "sliding_window": window,
+    return {
+        "sliding_window": metadata.number("attention.sliding_window"),
         "layer_types": ["sliding_attention" if it else "full_attention" for it in pattern],
     }
-    local = metadata.get("rope.freq_base_swa")
-    return found if local is None else {**found, "rope_local_base_freq": local}
