@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coordgen_rs.bundle.experts import PAGE, ExpertLayers, ExpertRegion
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.bundle.recurrent import RecurrentLayers
@@ -33,6 +34,9 @@ DEFAULT_CONTEXT = 4096
 """Most tokens of a request on CPU, where a longer context was not asked for."""
 _MOST_BYTES = 1 << 50
 _MOST_STATE = 1 << 28
+_MOST_EXPERTS = 1 << 12
+_MATRICES = 3
+"""Of an expert."""
 
 WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]
 """`keep`: as the checkpoint holds them; `compiled`: in context binaries made by other tools, which
@@ -110,6 +114,8 @@ class MtpFiles:
     head: str
     num_scored: int
     """It knows the first tokens of the vocabulary alone."""
+    experts: ExpertRegion | None = None
+    """Those of its layer, whose number is 0, where it has some."""
 
 
 @dataclass(frozen=True)
@@ -275,6 +281,8 @@ class Manifest:
     """None for a model without a head for further tokens."""
     recurrent: RecurrentLayers | None = None
     """None for a model whose layers all have attention."""
+    experts: ExpertLayers | None = None
+    """None for a model without mixtures of experts."""
 
     @property
     def attention_layers(self) -> list[int]:
@@ -419,6 +427,8 @@ def _check_layers(manifest: Manifest) -> None:
         )
     if manifest.recurrent is not None:
         _check_recurrent(manifest.recurrent, manifest)
+    if manifest.experts is not None:
+        _check_experts(manifest.experts, manifest)
     for graphs in [block.graphs for block in manifest.blocks] + [manifest.head.graphs]:
         if sorted(graphs) != manifest.widths:
             raise BundleError("manifest: a block or the head lacks the graph of a width")
@@ -439,6 +449,36 @@ def _check_recurrent(recurrent: RecurrentLayers, manifest: Manifest) -> None:
         _check_range(f"recurrent: numbers of {sizes.name!r}", sizes.node_numbers, 1, _MOST_STATE)
     if manifest.qnn is not None:
         raise BundleError("manifest.recurrent: recurrent layers do not run on QNN")
+
+
+def _check_experts(experts: ExpertLayers, manifest: Manifest) -> None:
+    layers, num_layers = [region.layer for region in experts.layers], manifest.model.num_layers
+    if not layers or layers != sorted(set(layers) & set(range(num_layers))):
+        raise BundleError(
+            f"manifest.experts.layers are {layers!s:.200}, expected ascending numbers of its "
+            f"{num_layers} layers"
+        )
+    _check_range("experts.num", experts.num, 1, _MOST_EXPERTS)
+    _check_range("experts.chosen", experts.chosen, 1, experts.num)
+    _check_range("experts.size", experts.size, 1, MOST_OF_A_SIZE)
+    mtp = None if manifest.mtp is None else manifest.mtp.experts
+    for region in (*experts.layers, *([] if mtp is None else [mtp])):
+        name = f"experts of layer {region.layer}"
+        if len(region.types) != _MATRICES:
+            raise BundleError(f"manifest: {name} have {len(region.types)} types, expected 3")
+        expected = experts.num * experts.stride(region, manifest.model.hidden_size)
+        record = manifest.files.get(region.file)
+        if record is None:
+            raise BundleError(f"manifest.files lacks {region.file}")
+        held = record.num_bytes
+        is_inside = 0 <= region.offset <= held - expected and region.offset % PAGE == 0
+        if region.num_bytes != expected or not is_inside:
+            raise BundleError(
+                f"manifest: {name} are {region.num_bytes} bytes at {region.offset} of "
+                f"{region.file}, which has {held}: expected {expected} at a multiple of {PAGE}"
+            )
+    if manifest.qnn is not None:
+        raise BundleError("manifest.experts: mixtures of experts do not run on QNN")
 
 
 def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:

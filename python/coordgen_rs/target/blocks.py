@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.graph_shapes import check_block
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.onnx_runtime import cpu_session, give_small_memory_back
@@ -154,12 +155,21 @@ class CpuBlocks(OrtBlocks):
     Args:
         bundle: An opened bundle.
         cache: The keys and values, and the states, that the graphs write.
+        experts: The mixtures of experts that they read; None maps them here.
         share: Whether two graphs of a block that are one file are loaded once, so that the second
             one costs nothing. Otherwise they are loaded separately, as on an NPU.
     """
 
-    def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        cache: KvCache,
+        experts: ExpertFiles | None = None,
+        *,
+        share: bool = True,
+    ) -> None:
         super().__init__(bundle, is_shared=share)
+        self._experts = experts or ExpertFiles(bundle)
         self._cache, self._attention_layers = cache, bundle.manifest.attention_layers
 
     def release(self, block: int, graph: GraphName) -> None:
@@ -202,6 +212,8 @@ class CpuBlocks(OrtBlocks):
             updated = states.values[layer]
             for name, value in states.run_values.items():
                 binding.bind_ortvalue_input(name, value)
+        for name, value in self._experts.inputs(layer).items():
+            binding.bind_ortvalue_input(name, value)
         for name, value in updated.items():
             binding.bind_ortvalue_input(name, value)
             binding.bind_ortvalue_output(f"{name}_out", value)

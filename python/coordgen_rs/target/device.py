@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import Blocks, CpuBlocks
 from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.head import CpuHead, Head
 from coordgen_rs.target.hybrid_cache import HybridCache
 from coordgen_rs.target.kv_cache import KV_FORMS, Cache, KvCache
@@ -95,7 +96,8 @@ class CpuDevice:
         self.cache = KvCache(*sizes)
         if manifest.recurrent is not None:
             self.cache = HybridCache(States(manifest.recurrent, manifest.decode_rows), *sizes)
-        self.blocks = CpuBlocks(bundle, self.cache, share=share_graphs)
+        self.experts = ExpertFiles(bundle)
+        self.blocks = CpuBlocks(bundle, self.cache, self.experts, share=share_graphs)
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """Same as in `Bundle`."""

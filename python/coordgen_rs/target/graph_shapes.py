@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnxruntime
 
+from coordgen_rs.bundle.experts import input_name
 from coordgen_rs.bundle.manifest import BlockFiles, Manifest, ModelShape
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.errors import BundleError
@@ -59,10 +60,21 @@ def _block_shapes(block: BlockFiles, manifest: Manifest) -> tuple[Shapes, Shapes
         **{name: (1, 1, None, size) for name, size in row_sizes(manifest).items()},
         **{name: (size if name in _FIXED else None,) for name, size in paths.items()},
         **updated,
+        **_expert_shapes(block, manifest),
     }
     written = {f"{name}_out": shape for name, shape in updated.items()}
     outputs: Shapes = {"hidden_out": hidden, **written}
     return inputs, outputs
+
+
+def _expert_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
+    """What the layers of a block read of their experts."""
+    regions = [] if manifest.experts is None else manifest.experts.layers
+    return {
+        input_name(region.layer): (region.num_bytes,)
+        for region in regions
+        if region.layer in block.layers
+    }
 
 
 _FIXED = ("lengths", "span", "reads")
@@ -110,7 +122,11 @@ def check_mtp(
         BundleError: One reads or writes something else; the message names the file.
     """
     of_block = manifest.blocks[0]
-    alone = replace(manifest, recurrent=None)
+    experts = manifest.experts
+    if experts is not None:
+        own = None if manifest.mtp is None else manifest.mtp.experts
+        experts = replace(experts, layers=[] if own is None else [replace(own, layer=0)])
+    alone = replace(manifest, recurrent=None, experts=experts)
     inputs, outputs = _block_shapes(replace(of_block, first_layer=0, num_layers=1), alone)
     hidden = (1, None, manifest.model.hidden_size)
     inputs = {**inputs, "previous": hidden, "is_own": (1, None, 1)}

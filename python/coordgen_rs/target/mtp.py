@@ -18,10 +18,12 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.bundle.experts import input_name
 from coordgen_rs.bundle.manifest import MtpFiles
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.blocks import load_graph
 from coordgen_rs.target.buffers import Buffers, ort_value
+from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.graph_shapes import check_mtp
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.ort_session import OrtSession
@@ -59,6 +61,10 @@ class MtpSession:
         form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
         self._cache = KvCache(1, model.num_kv_heads, manifest.slots, model.head_dim, form)
         self._layer, self._head = _graphs_of(target, files)
+        experts = files.experts
+        self._experts = (
+            {} if experts is None else {input_name(0): ExpertFiles(bundle).value(experts)}
+        )
         self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
         self._states = target.forward.keep_states()
         self._own = np.zeros((manifest.slots, model.hidden_size), np.float32)
@@ -186,6 +192,7 @@ class _Run:
         self.is_own = np.zeros((1, rows, 1), np.uint8)
         own = {"previous": ort_value(self.previous), "is_own": ort_value(self.is_own)}
         offered = {**self.buffers.values, **own, "hidden": self.buffers.hidden_values[0]}
+        offered |= session._experts
         offered |= dict(zip(_FILLED, session._cache.values[0], strict=True))
         self._layer, self._bound = session._layer, session._layer.io_binding()
         for argument in session._layer.get_inputs():

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.tools.export.checkpoints.gpt_oss import transposed
 from coordgen_rs.tools.export.checkpoints.mxfp4 import unpacked
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
-from coordgen_rs.tools.export.checkpoints.tensor import Tensor, transposed
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from families import needs_transformers
 
 VALUES = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)

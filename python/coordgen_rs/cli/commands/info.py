@@ -37,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     )
     if manifest.recurrent is not None:
         print(f"layers: {manifest.recurrent.described(model.num_layers)}")
+    if manifest.experts is not None:
+        print(f"experts: {manifest.experts.described(model.num_layers)}")
     if manifest.mtp is not None:
         print(f"further tokens: a head (MTP) that scores {manifest.mtp.num_scored:,} tokens")
     chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""

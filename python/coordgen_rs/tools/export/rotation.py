@@ -37,7 +37,7 @@ def rotated(source: Checkpoint) -> Checkpoint:
 
     Raises:
         UnsupportedModelError: Norms stand between matrices and the residual stream, or layers are
-            recurrent.
+            recurrent or have experts.
         CheckpointError: A tensor is missing, misshaped or damaged.
     """
     config = source.config
@@ -50,6 +50,11 @@ def rotated(source: Checkpoint) -> Checkpoint:
         raise UnsupportedModelError(
             f"{config.family} has {len(config.recurrent_layers)} recurrent layers: what turns the "
             "residual stream does not know their matrices"
+        )
+    if config.experts is not None:
+        raise UnsupportedModelError(
+            f"{config.family} has mixtures of experts: what turns the residual stream does not "
+            "know their matrices"
         )
     turn = orthogonal_matrix(config.hidden_size)
     tensors = dict(source.tensors)

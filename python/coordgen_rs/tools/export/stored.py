@@ -1,72 +1,32 @@
-"""Weights as they stand in a bundle: laid out in one file, referred to by graphs of every width.
+"""The layers of a model as they stand in a bundle.
 
-In: a `Checkpoint`, or `Tensor`s of one. Out: bytes appended to a weight file, piece by piece, and
-`Stored*` records that tell a graph where they are: of a linear layer, a decoder layer, the head.
+In: a `Checkpoint`. Out: its tensors appended to weight files, and `Stored*` records that tell a
+graph where they are: of a decoder layer, the head.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
-from typing import Any, Literal
 
-import numpy as np
-import onnx
-from numpy.typing import NDArray
-from onnx import helper
-
-from coordgen_rs._core import weight_panels
-from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
+from coordgen_rs.tools.export.checkpoints.experts import (
+    BESIDE_GATE,
+    CHOICE_BIAS,
+    ROUTER,
+    Experts,
+)
 from coordgen_rs.tools.export.checkpoints.recurrent import Recurrent
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
-from coordgen_rs.tools.export.cpu.quantize import QUANTIZED_TYPES, quantize_rows
-from coordgen_rs.tools.export.writer import HashedFile
+from coordgen_rs.tools.export.weight_file import (
+    Bits,
+    StoredExperts,
+    StoredLinear,
+    StoredTensor,
+    WeightWriter,
+)
 
-Bits = Literal[8, 4, "keep"] | None
-"""How weights are written: rounded to so many bits in blocks, as the checkpoint holds them, or in
-float32."""
-
-PANEL_OUTPUTS = 16
-_FLOATS = "F32"
-_NEAR_BITS = 8
-"""Of kept weights whose own type products do not read: they become the nearest integers."""
-_ALIGNMENT = 4096
-"""Each tensor starts at a page, so that ONNX Runtime can map it."""
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a weight file."""
-
-    file: str
-    offset: int
-    num_bytes: int
-    shape: tuple[int, ...]
-    onnx_type: int
-
-    def refer(self, tensor: onnx.TensorProto) -> None:
-        """Makes `tensor` read its content from the weight file."""
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        fields = {"location": self.file, "offset": self.offset, "length": self.num_bytes}
-        for key, value in fields.items():
-            tensor.external_data.add(key=key, value=str(value))
-
-
-@dataclass(frozen=True)
-class StoredLinear:
-    """A linear layer, `(out, in)` of which some rows after others make segments of one type.
-
-    They are in panels, as the operator `Product` reads them.
-    """
-
-    in_features: int
-    segments: tuple[StoredTensor, ...]
-    types: tuple[str, ...]
-    """Of each segment, as in `_core.weight_panels`."""
-    sizes: tuple[int, ...]
-    """Outputs of each."""
-    bias: StoredTensor | None = None
+WriteExperts = Callable[[Sequence[Tensor], int], StoredExperts]
+"""Appends the experts of a layer, given as `WeightWriter.experts` is."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +40,19 @@ class StoredMixer:
 
 
 @dataclass(frozen=True)
+class StoredMixture:
+    """A mixture of experts; what the family does not have is None."""
+
+    experts: StoredExperts
+    router: StoredLinear
+    choice_bias: StoredTensor | None = None
+    up_bias: StoredTensor | None = None
+    down_bias: StoredTensor | None = None
+    beside_gate: StoredLinear | None = None
+    """The gate of the feed-forward beside them."""
+
+
+@dataclass(frozen=True)
 class StoredLayer:
     """One decoder layer; norms that the family does not have are None."""
 
@@ -88,8 +61,10 @@ class StoredLayer:
     to what a recurrent layer reads."""
     mixer_out: StoredLinear
     """What attention gives, or a recurrent layer, back to the stream."""
-    gate_up: StoredLinear
-    down: StoredLinear
+    gate_up: StoredLinear | None = None
+    """The dense feed-forward, or that beside experts; None where there are experts alone."""
+    down: StoredLinear | None = None
+    mixture: StoredMixture | None = None
     attention_norm: StoredTensor | None = None
     ffn_norm: StoredTensor | None = None
     sinks: StoredTensor | None = None
@@ -110,79 +85,20 @@ class StoredHead:
     output: StoredLinear
 
 
-class WeightWriter:
-    """Appends weights to a file of a bundle."""
-
-    def __init__(self, name: str, file: HashedFile) -> None:
-        self._name = name
-        self._file = file
-        self.shifted: set[str] = set()
-        """Names of kept weights whose values are those nearest to the stored ones."""
-
-    def tensor(self, tensor: Tensor) -> StoredTensor:
-        """Appends a tensor as float32."""
-        return self._append(tensor.pieces(), tensor.shape, onnx.TensorProto.FLOAT)
-
-    def turned(self, tensor: Tensor) -> StoredTensor:
-        """Appends the columns of a small matrix as rows, in float32."""
-        turned = np.ascontiguousarray(tensor.load().T)
-        return self._append([turned], turned.shape, onnx.TensorProto.FLOAT)
-
-    def raw(self, tensor: onnx.TensorProto) -> StoredTensor:
-        """Appends the raw bytes of an initializer of any type."""
-        content = np.frombuffer(tensor.raw_data, np.uint8)
-        return self._append([content], tuple(tensor.dims), tensor.data_type)
-
-    def linear(
-        self, weights: Sequence[Tensor], bits: Bits, biases: Sequence[Tensor] = ()
-    ) -> StoredLinear:
-        """Appends the rows of `weights` one after the other as one layer, with their biases.
-
-        Raises:
-            CheckpointError: Weights cannot be read, or those to round are not finite or too large.
-            OSError: The file cannot be written.
-        """
-        bias = self._vector([bias.load() for bias in biases]) if biases else None
-        groups = groupby(weights, lambda weight: written_type(weight, bits))
-        segments, types, sizes = [], [], []
-        for weight_type, group in groups:
-            some = list(group)
-            pieces = chain.from_iterable(_blocks(weight, bits) for weight in some)
-            panels = (weight_panels(weight_type, rows) for rows in _by_panels(pieces))
-            segments.append(self._append(panels, None, onnx.TensorProto.UINT8))
-            types.append(weight_type)
-            sizes.append(sum(weight.shape[0] for weight in some))
-        if bits == "keep":
-            self.shifted |= {weight.name for weight in weights if _is_shifted(weight)}
-        in_features = weights[0].shape[1]
-        return StoredLinear(in_features, tuple(segments), tuple(types), tuple(sizes), bias)
-
-    def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
-        """Appends arrays one after the other as a vector of their type."""
-        length = sum(part.size for part in parts)
-        onnx_type = helper.np_dtype_to_tensor_dtype(parts[0].dtype)
-        return self._append(parts, (length,), onnx_type)
-
-    def _append(
-        self, pieces: Iterable[NDArray[Any]], shape: tuple[int, ...] | None, onnx_type: int
-    ) -> StoredTensor:
-        """Appends pieces one after the other; without a shape they are a vector of bytes."""
-        self._file.align(_ALIGNMENT)
-        offset = self._file.num_bytes
-        for piece in pieces:
-            self._file.write(np.ascontiguousarray(piece))
-        num_bytes = self._file.num_bytes - offset
-        return StoredTensor(self._name, offset, num_bytes, shape or (num_bytes,), onnx_type)
-
-
-def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bits) -> StoredLayer:
-    """Appends layer `number`.
+def write_layer(
+    source: Checkpoint,
+    writer: WeightWriter,
+    number: int,
+    bits: Bits,
+    write_experts: WriteExperts,
+) -> StoredLayer:
+    """Appends layer `number`; where it has experts, `write_experts` appends these elsewhere.
 
     Raises CheckpointError for a tensor that is missing, misshaped or damaged, and ExportError if
     the disk is full.
     """
     config = source.config
-    hidden, ffn = config.hidden_size, config.ffn_size
+    hidden, ffn = config.hidden_size, config.dense_size(number)
     gate_up_sizes = {"gate_up_proj": 2 * ffn} if config.is_fused else _gate_up_sizes(ffn)
 
     def tensor(part: str, *shape: int) -> Tensor:
@@ -193,7 +109,18 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
             return *_write_attention(config, writer, tensor, bits), None
         return _write_recurrent(config.recurrent, hidden, writer, tensor, bits)
 
-    gate_up = [tensor(f"mlp.{part}.weight", n, hidden) for part, n in gate_up_sizes.items()]
+    def dense() -> tuple[StoredLinear | None, StoredLinear | None]:
+        if not ffn:
+            return None, None
+        gate_up = [tensor(f"mlp.{part}.weight", n, hidden) for part, n in gate_up_sizes.items()]
+        down = tensor("mlp.down_proj.weight", hidden, ffn)
+        return writer.linear(gate_up, bits), writer.linear([down], bits)
+
+    def mixture() -> StoredMixture | None:
+        if config.experts is None or not config.has_experts(number):
+            return None
+        return _write_mixture(config.experts, hidden, writer, write_experts, tensor, bits)
+
     norms = config.norm_names(number)
 
     def norm(field: str) -> StoredTensor | None:
@@ -207,15 +134,18 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
     sinks = None
     if config.has_sinks and number not in config.recurrent_layers:
         sinks = writer.tensor(tensor("self_attn.sinks", config.num_heads))
+    ffn_norm = norm("ffn_norm")
+    gate_up, down = dense()
     return StoredLayer(
         attention_norm=attention_norm,
         mixer_in=mixer_in,
         mixer_out=mixer_out,
         recurrent=recurrent,
         sinks=sinks,
-        ffn_norm=norm("ffn_norm"),
-        gate_up=writer.linear(gate_up, bits),
-        down=writer.linear([tensor("mlp.down_proj.weight", hidden, ffn)], bits),
+        ffn_norm=ffn_norm,
+        gate_up=gate_up,
+        down=down,
+        mixture=mixture(),
         **{field: norm(field) for field in list(norms)},
     )
 
@@ -273,6 +203,41 @@ def _write_recurrent(
     )
 
 
+def _write_mixture(
+    sizes: Experts,
+    hidden: int,
+    writer: WeightWriter,
+    write_experts: WriteExperts,
+    tensor: _OfLayer,
+    bits: Bits,
+) -> StoredMixture:
+    """Appends the experts of a layer, and to `writer` what chooses them."""
+    # What decides is not rounded: an expert more or less changes more than all of its weights do.
+    kept: Bits = "keep" if bits == "keep" else None
+
+    def linear(name: str, rows: int, *, has_bias: bool = False) -> StoredLinear:
+        biases = [tensor(f"{name}.bias", rows)] if has_bias else []
+        return writer.linear([tensor(f"{name}.weight", rows, hidden)], kept, biases)
+
+    parts = sizes.shapes(hidden)
+    matrices = [tensor(f"mlp.experts.{part}.weight", *shape) for part, shape in parts.items()]
+    up_bias = down_bias = None
+    if sizes.has_biases:
+        gate, up, down = (
+            tensor(f"mlp.experts.{part}.bias", sizes.num, rows // sizes.num)
+            for part, (rows, _) in parts.items()
+        )
+        up_bias, down_bias = writer.beside(gate, up), writer.tensor(down)
+    return StoredMixture(
+        write_experts(matrices, sizes.num),
+        linear(ROUTER, sizes.num, has_bias=sizes.has_biases),
+        writer.tensor(tensor(CHOICE_BIAS, sizes.num)) if sizes.has_choice_bias else None,
+        up_bias,
+        down_bias,
+        beside_gate=linear(BESIDE_GATE, 1) if sizes.gates_shared else None,
+    )
+
+
 def write_head(source: Checkpoint, writer: WeightWriter, bits: Bits) -> StoredHead:
     """Appends the final norm and the output layer.
 
@@ -280,58 +245,3 @@ def write_head(source: Checkpoint, writer: WeightWriter, bits: Bits) -> StoredHe
     """
     norm = writer.tensor(source.final_norm_tensor())
     return StoredHead(norm, writer.linear([source.output_tensor()], bits))
-
-
-def written_type(weight: Tensor, bits: Bits) -> str:
-    """The type of a weight's panels, as in `_core.weight_panels`."""
-    if bits is None:
-        return _FLOATS
-    if bits != "keep":
-        return QUANTIZED_TYPES[bits]
-    if weight.blocks is not None:
-        return weight.blocks.weight_type
-    return QUANTIZED_TYPES[_NEAR_BITS] if _is_shifted(weight) else _FLOATS
-
-
-def _is_shifted(weight: Tensor) -> bool:
-    """Whether a weight's own type is one that products do not read."""
-    return weight.blocks is None and weight.stored_type not in (None, _FLOATS)
-
-
-def _blocks(weight: Tensor, bits: Bits) -> Iterable[NDArray[np.uint8]]:
-    """The rows of a weight in its `written_type`, a piece at a time."""
-    if bits == "keep" and weight.blocks is not None:
-        for start, stop in weight.spans():
-            yield weight.blocks.read_rows(start, stop)
-    elif written_type(weight, bits) == _FLOATS:
-        for piece in weight.pieces():
-            floats = np.ascontiguousarray(piece, "<f4")
-            yield floats.view(np.uint8).reshape(*piece.shape, floats.itemsize)
-    else:
-        for piece in _finite_pieces(weight):
-            yield quantize_rows(piece, 4 if bits == 4 else _NEAR_BITS, weight.name)
-
-
-def _by_panels(pieces: Iterable[NDArray[np.uint8]]) -> Iterable[NDArray[np.uint8]]:
-    """The same rows, in pieces of whole panels but for the last."""
-    rest: NDArray[np.uint8] | None = None
-    for piece in pieces:
-        rows = piece if rest is None else np.concatenate([rest, piece])
-        whole = len(rows) // PANEL_OUTPUTS * PANEL_OUTPUTS
-        if whole:
-            yield np.ascontiguousarray(rows[:whole])
-        rest = rows[whole:]
-    if rest is not None and len(rest):
-        yield np.ascontiguousarray(rest)
-
-
-def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:
-    """The rows as in `Tensor.pieces`, for rounding.
-
-    Raises:
-        CheckpointError: A value is NaN or infinite: no step fits it.
-    """
-    for piece in weight.pieces():
-        if not np.isfinite(piece).all():
-            raise CheckpointError(f"{weight.name} holds NaN or infinite values")
-        yield piece

@@ -7,6 +7,7 @@ It changes no weights.
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from coordgen_rs.bundle.experts import input_name
 from coordgen_rs.bundle.rotation import tables_by_input
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.target.kv_cache import KV_FORMS, row_bytes
@@ -25,14 +27,15 @@ from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.graph import block_graph
 from coordgen_rs.tools.export.cpu.recurrent import state_sizes
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.stored import WeightWriter, write_layer
+from coordgen_rs.tools.export.stored import write_layer
+from coordgen_rs.tools.export.weight_file import WeightWriter
 from coordgen_rs.tools.export.writer import HashedFile
 
 _Array = NDArray[np.float32]
 
-_LINEAR = ("qkv", "attention_out", "gate_up", "down")
-_RECURRENT_LINEAR = ("projected", *_LINEAR[1:])
-"""The linear layers of a decoder layer, with attention and without."""
+_MIXER, _FEED_FORWARD = ("qkv", "attention_out"), ("gate_up", "down")
+_RECURRENT_MIXER = ("projected", "attention_out")
+"""The linear layers of a decoder layer, with attention and without; experts are not among them."""
 
 
 def watch_inputs(source: Checkpoint, texts: Sequence[Sequence[int]]) -> Iterator[dict[str, _Array]]:
@@ -69,7 +72,8 @@ def watch_inputs(source: Checkpoint, texts: Sequence[Sequence[int]]) -> Iterator
 
 
 def _linear(config: ModelConfig, number: int) -> tuple[str, ...]:
-    return _RECURRENT_LINEAR if number in config.recurrent_layers else _LINEAR
+    mixer = _RECURRENT_MIXER if number in config.recurrent_layers else _MIXER
+    return (*mixer, *_FEED_FORWARD) if config.dense_size(number) else mixer
 
 
 class _FloatLayer:
@@ -79,9 +83,14 @@ class _FloatLayer:
         self, source: Checkpoint, config: ModelConfig, number: int, directory: Path
     ) -> None:
         self._config, self._number = config, number
-        with (directory / "layer.weights").open("wb") as stream:
+        path = directory / "layer.experts"
+        with (directory / "layer.weights").open("wb") as stream, path.open("wb") as experts:
             writer = WeightWriter("layer.weights", HashedFile(stream))
-            stored = write_layer(source, writer, number, None)
+            write_experts = WeightWriter(path.name, HashedFile(experts)).experts
+            stored = write_layer(source, writer, number, None, partial(write_experts, bits=None))
+        self._experts: dict[str, NDArray[np.uint8]] = {}
+        if stored.mixture is not None:
+            self._experts[input_name(number)] = np.memmap(path, np.uint8, "r")
         graph = block_graph(config, [stored], number)
         products = {node.name: node for node in graph.graph.node}
         self._watched = [
@@ -102,7 +111,7 @@ class _FloatLayer:
         inputs |= _text(num_rows)
         for name, table in tables_by_input(num_rows, config).items():
             inputs[name] = table[np.newaxis, np.newaxis]
-        inputs |= self._before(num_rows)
+        inputs |= self._before(num_rows) | self._experts
         given = {name: inputs[name] for name in self._inputs}
         out, *watched = self._session.run(["hidden_out", *self._watched], given)
         if not np.isfinite(out).all():

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.experts import Experts
 from coordgen_rs.tools.export.checkpoints.families import family_of
 from coordgen_rs.tools.export.checkpoints.fields import (
     number,
@@ -80,6 +81,8 @@ class ModelConfig(ModelShape):
     recurrent: Recurrent | None = None
     """What `recurrent_layers` have in place of attention."""
     recurrent_layers: frozenset[int] = frozenset()
+    experts: Experts | None = None
+    """What some layers have in place of a dense feed-forward."""
     unrotated_layers: frozenset[int] = frozenset()
     """Layers without rotary embedding."""
     window: int | None = None
@@ -95,6 +98,16 @@ class ModelConfig(ModelShape):
     def score_scale(self) -> float:
         """What attention scores are multiplied by."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+
+    def has_experts(self, number: int) -> bool:
+        """Whether the feed-forward of layer `number` is a mixture of experts."""
+        return self.experts is not None and number in self.experts.layers
+
+    def dense_size(self, number: int) -> int:
+        """Of the feed-forward that every row gets in layer `number`; 0 for experts alone."""
+        if self.experts is None or number not in self.experts.layers:
+            return self.ffn_size
+        return self.experts.shared_size
 
     def norm_names(self, number: int) -> dict[str, str]:
         """The tensors of the norms of layer `number`, by their field in a `StoredLayer`."""
@@ -210,6 +223,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         gated_attention=family.gated_attention,
         recurrent=recurrent,
         recurrent_layers=without_attention,
+        experts=None if family.experts is None else family.experts(config, num_layers),
         unrotated_layers=unrotated,
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.experts import Experts
 from coordgen_rs.tools.export.checkpoints.fields import (
     WindowRule,
     every_layer,
@@ -20,7 +21,11 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     pattern_layers,
     unrotated_layers,
 )
-from coordgen_rs.tools.export.checkpoints.gpt_oss import GPT_OSS_DEFAULTS, gpt_oss_fields
+from coordgen_rs.tools.export.checkpoints.gpt_oss import (
+    GPT_OSS_DEFAULTS,
+    gpt_oss_experts,
+    gpt_oss_fields,
+)
 from coordgen_rs.tools.export.checkpoints.hybrids import (
     delta_net,
     granite_hybrid_fields,
@@ -28,6 +33,15 @@ from coordgen_rs.tools.export.checkpoints.hybrids import (
     qwen35_fields,
     selective_state,
     short_convolution,
+)
+from coordgen_rs.tools.export.checkpoints.mixtures import (
+    granite_experts,
+    lfm2_experts,
+    lfm2_moe_fields,
+    qwen3_experts,
+    qwen3_moe_fields,
+    qwen35_experts,
+    qwen35_moe_fields,
 )
 from coordgen_rs.tools.export.checkpoints.recurrent import Recurrent
 
@@ -139,6 +153,9 @@ class Family:
     recurrent: Callable[[Mapping[str, Any], int], Recurrent] | None = None
     """What layers without attention have, from a config.json and the hidden size; None for a family
     without such layers."""
+    experts: Callable[[Mapping[str, Any], int], Experts | None] | None = None
+    """The mixtures of experts, from a config.json and the number of layers; None for a family
+    without."""
 
 
 _GRANITE = {
@@ -165,6 +182,23 @@ FAMILIES = (
         qk_norm=True,
         window_rule=last_layers,
         has_layer_types=True,
+    ),
+    Family(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        {
+            "num_key_value_heads": 4,
+            "intermediate_size": 6144,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-6,
+            "sliding_window": 4096,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+        },
+        qwen3_moe_fields,
+        qk_norm=True,
+        window_rule=every_layer,
+        experts=qwen3_experts,
     ),
     Family(
         "mistral",
@@ -226,6 +260,7 @@ FAMILIES = (
         granite_hybrid_fields,
         scalars=granite_scalars,
         recurrent=selective_state,
+        experts=granite_experts,
     ),
     Family(
         "lfm2",
@@ -241,6 +276,24 @@ FAMILIES = (
         lfm2_fields,
         qk_norm=True,
         recurrent=short_convolution,
+    ),
+    Family(
+        "lfm2_moe",
+        "Lfm2MoeForCausalLM",
+        {
+            "num_key_value_heads": 8,
+            "intermediate_size": 7168,
+            "max_position_embeddings": 128_000,
+            "norm_eps": 1e-5,
+            "rope_theta": 1e6,
+            "num_experts": 32,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1792,
+        },
+        lfm2_moe_fields,
+        qk_norm=True,
+        recurrent=short_convolution,
+        experts=lfm2_experts,
     ),
     Family(
         "qwen3_5",
@@ -260,6 +313,27 @@ FAMILIES = (
         recurrent=delta_net,
     ),
     Family(
+        "qwen3_5_moe",
+        "Qwen3_5MoeForCausalLM",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 256,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-6,
+            "partial_rotary_factor": 0.25,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 512,
+        },
+        qwen35_moe_fields,
+        qk_norm=True,
+        rotates_part=True,
+        norm_offset=1.0,
+        gated_attention=True,
+        recurrent=delta_net,
+        experts=qwen35_experts,
+    ),
+    Family(
         "gpt_oss",
         "GptOssForCausalLM",
         GPT_OSS_DEFAULTS,
@@ -270,6 +344,7 @@ FAMILIES = (
         quantized_by="mxfp4",
         window_rule=pattern_layers,
         has_layer_types=True,
+        experts=gpt_oss_experts,
     ),
     Family(
         "phi3",

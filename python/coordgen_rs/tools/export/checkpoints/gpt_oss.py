@@ -5,16 +5,22 @@ experts' activation has a limit that no option of the graphs changes, so another
 gates and of ups take turns in its checkpoints, in MXFP4 or, column by column, in floats.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.tools.export.checkpoints.experts import Experts
 from coordgen_rs.tools.export.checkpoints.fields import flag, refused
+from coordgen_rs.tools.export.checkpoints.mixtures import read_experts
 from coordgen_rs.tools.export.checkpoints.mxfp4 import unpacked
-from coordgen_rs.tools.export.checkpoints.tensor import Tensor, transposed
+from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
 
+GPT_OSS = "GptOssForCausalLM"
 GPT_OSS_DEFAULTS: dict[str, Any] = {
     "vocab_size": 201_088,
     "hidden_size": 2880,
@@ -43,6 +49,11 @@ _YARN = {
 """The rotation of a config.json that tells of none."""
 _ACTIVATION = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """By which gates are multiplied before the sigmoid, and what they and ups are clamped to."""
+_GATE_UP, _DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+_BIAS = "_bias"
+_ROUTER, _USUAL_ROUTER = ".mlp.router.", ".mlp.gate."
+_FLOATS = {"F32": "<f4", "F16": "<f2"}
+"""How numpy calls types of floats; it has no BF16."""
 
 
 def gpt_oss_fields(config: dict[str, Any]) -> dict[str, Any]:
@@ -65,10 +76,13 @@ def gpt_oss_fields(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, **words}
 
 
-GPT_OSS = "GptOssForCausalLM"
-_GATE_UP, _DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
-_BIAS = "_bias"
-_ROUTER, _USUAL_ROUTER = ".mlp.router.", ".mlp.gate."
+def gpt_oss_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
+    """Those of gpt-oss: in every layer; shares are the softmax over the chosen alone.
+
+    Raises:
+        CheckpointError: A field is malformed, or out of range.
+    """
+    return read_experts(config, range(num_layers), gate="clamped_swiglu", has_biases=True)
 
 
 def gpt_oss_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -115,3 +129,37 @@ def _parts(name: str, both: Tensor) -> tuple[Tensor, Tensor]:
 def _by_rows(tensor: Tensor) -> Tensor:
     """All experts' outputs one below the other; floats have each expert's outputs as columns."""
     return transposed(tensor) if len(tensor.shape) == 3 else tensor
+
+
+def transposed(matrices: Tensor) -> Tensor:
+    """Matrices of floats `(n, rows, columns)` as one `(n * columns, rows)`: columns become rows.
+
+    A whole matrix is read at a time, and the last one is kept.
+    """
+    number, rows, columns = matrices.shape
+
+    def read_rows(start: int, stop: int) -> NDArray[np.float32]:
+        numbers = range(start // columns, -(-stop // columns))
+        parts = [
+            _turned(matrices, it)[max(start - it * columns, 0) : stop - it * columns]
+            for it in numbers
+        ]
+        return np.concatenate(parts)
+
+    def read_blocks(start: int, stop: int) -> NDArray[np.uint8]:
+        floats = read_rows(start, stop)
+        if matrices.stored_type == "BF16":
+            stored: NDArray[Any] = (floats.view(np.uint32) >> 16).astype("<u2")
+        else:
+            stored = floats.astype(_FLOATS[str(matrices.stored_type)])
+        return stored.view(np.uint8).reshape(*floats.shape, stored.itemsize)
+
+    is_known = matrices.stored_type in (*_FLOATS, "BF16")
+    blocks = StoredBlocks(str(matrices.stored_type), read_blocks) if is_known else None
+    return replace(matrices, shape=(number * columns, rows), read_rows=read_rows, blocks=blocks)
+
+
+@lru_cache(maxsize=1)
+def _turned(matrices: Tensor, number: int) -> NDArray[np.float32]:
+    """Columns of a matrix as rows."""
+    return np.ascontiguousarray(matrices.read_rows(number, number + 1)[0].T)

@@ -148,19 +148,15 @@ def delta_net(config: Mapping[str, Any], hidden_size: int) -> DeltaNet:
 
 
 def granite_hybrid_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """A config.json of Granite 4 in the words of Granite 3.
+    """A config.json of Granite 4 in the words of Granite 3, and of Qwen3-MoE for its experts.
 
     Raises:
-        UnsupportedModelError: There are experts, or projections with a bias, or a layer is of
-            another kind.
+        UnsupportedModelError: There are projections with a bias, or a layer is of another kind.
         CheckpointError: A field is malformed.
     """
     experts = config.get("num_local_experts", 8)
-    if experts:
-        raise UnsupportedModelError(
-            f"config.json: num_local_experts = {experts!r:.60}: mixtures of experts are not "
-            "supported"
-        )
+    shared = config.get("shared_intermediate_size", 1024)
+    is_alone = experts and shared == 0  # then no feed-forward is beside the experts
     name, position = "Granite 4", config.get("position_embedding_type")
     refused(config, name, "position_embedding_type", position not in (None, "nope", "rope"))
     refused(config, name, "mamba_proj_bias", flag(config, "mamba_proj_bias", False))
@@ -170,7 +166,12 @@ def granite_hybrid_fields(config: dict[str, Any]) -> dict[str, Any]:
     return {
         **config,
         "layer_types": _kinds(name, kinds, known),
-        "intermediate_size": positive(config, "shared_intermediate_size", 1024),
+        "intermediate_size": positive(
+            config, "intermediate_size" if is_alone else "shared_intermediate_size", 1024
+        ),
+        "num_experts": experts,
+        "shared_expert_intermediate_size": shared,
+        "moe_intermediate_size": config.get("intermediate_size"),
         "no_rope_layers": [int(position == "rope")] * layers,
     }
 

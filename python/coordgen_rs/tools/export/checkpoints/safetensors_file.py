@@ -69,6 +69,8 @@ class _Entry:
     def read_blocks(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Rows `start..stop` of a matrix as they are, `(n, columns, bytes of a float)`.
 
+        Of matrices, some as they are.
+
         Raises:
             CheckpointError: As of `read_rows`.
         """
@@ -84,8 +86,8 @@ class _Entry:
         return self._numbers(np.dtype(np.uint8), start, stop)
 
     def tensor(self) -> Tensor:
-        """The tensor, which products read as it is if it is a matrix of floats."""
-        is_read = len(self.shape) == 2 and self.stored_type in _STORED_TYPES
+        """The tensor, which products read as it is if it is of one or more matrices of floats."""
+        is_read = len(self.shape) in (2, 3) and self.stored_type in _STORED_TYPES
         blocks = StoredBlocks(self.stored_type, self.read_blocks) if is_read else None
         read_bytes = self.read_bytes if self.stored_type == _BYTES else None
         return Tensor(self.name, self.shape, self.read_rows, blocks, self.stored_type, read_bytes)

@@ -6,17 +6,15 @@ the stored bytes where products can be computed with these.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.errors import CheckpointError
+
 ReadBytes = Callable[[int, int], NDArray[np.uint8]]
 """Reads bytes `start..stop`, end open."""
-
-_FLOATS = {"F32": "<f4", "F16": "<f2"}
-"""How numpy calls types of floats; it has no BF16."""
 
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
@@ -56,10 +54,18 @@ class StoredBlocks:
 
         return replace(self, read_rows=read_rows)
 
+    def as_matrix(self, rows: int) -> "StoredBlocks":
+        """Of matrices of so many rows, the rows one below the other."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
+            return _of_matrices(self.read_rows, rows, first, last)
+
+        return replace(self, read_rows=read_rows)
+
 
 @dataclass(frozen=True)
 class Tensor:
-    """A float tensor of one or two dimensions on disk."""
+    """A float tensor on disk, of one or two dimensions; of more, its rows are matrices."""
 
     name: str
     shape: tuple[int, ...]
@@ -127,6 +133,23 @@ class Tensor:
             blocks=self.blocks and self.blocks.every(step, first),
         )
 
+    def as_matrix(self) -> "Tensor":
+        """Matrices `(n, rows, columns)` one below the other, `(n * rows, columns)`.
+
+        Those that hold what is read are read as a whole.
+        """
+        count, rows, *columns = self.shape
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            return _of_matrices(self.read_rows, rows, first, last)
+
+        return replace(
+            self,
+            shape=(count * rows, *columns),
+            read_rows=read_rows,
+            blocks=self.blocks and self.blocks.as_matrix(rows),
+        )
+
     def without_ones(self) -> "Tensor":
         """The same values without dimensions of 1 behind the first."""
         shape = (self.shape[0], *(size for size in self.shape[1:] if size != 1))
@@ -184,38 +207,51 @@ class Tensor:
         return values
 
 
-def transposed(matrices: Tensor) -> Tensor:
-    """Matrices of floats `(n, rows, columns)` as one `(n * columns, rows)`: columns become rows.
+def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:
+    """Matrices of one shape one below the other; float32, if they are not all stored alike.
 
-    A whole matrix is read at a time, and the last one is kept.
+    Raises:
+        CheckpointError: They are no matrices of one shape.
     """
-    number, rows, columns = matrices.shape
+    shape, kinds = tensors[0].shape, {tensor.stored_type for tensor in tensors}
+    if len(shape) != 2 or any(tensor.shape != shape for tensor in tensors):
+        others = sorted({str(tensor.shape) for tensor in tensors})
+        raise CheckpointError(f"{name} has parts of the shapes {', '.join(others)}")
 
-    def read_rows(start: int, stop: int) -> NDArray[np.float32]:
-        numbers = range(start // columns, -(-stop // columns))
-        parts = [
-            _turned(matrices, it)[max(start - it * columns, 0) : stop - it * columns]
-            for it in numbers
-        ]
-        return np.concatenate(parts)
+    def read_rows(first: int, last: int) -> NDArray[np.float32]:
+        parts = _of_parts(shape[0], first, last)
+        return np.concatenate([tensors[part].read_rows(*its) for part, its in parts])
 
-    def read_blocks(start: int, stop: int) -> NDArray[np.uint8]:
-        floats = read_rows(start, stop)
-        if matrices.stored_type == "BF16":
-            stored: NDArray[Any] = (floats.view(np.uint32) >> 16).astype("<u2")
-        else:
-            stored = floats.astype(_FLOATS[str(matrices.stored_type)])
-        return stored.view(np.uint8).reshape(*floats.shape, stored.itemsize)
+    blocks = [tensor.blocks for tensor in tensors if tensor.blocks is not None]
+    is_kept = len(blocks) == len(tensors) and len({it.weight_type for it in blocks}) == 1
 
-    is_known = matrices.stored_type in (*_FLOATS, "BF16")
-    blocks = StoredBlocks(str(matrices.stored_type), read_blocks) if is_known else None
-    return replace(matrices, shape=(number * columns, rows), read_rows=read_rows, blocks=blocks)
+    def read_blocks(first: int, last: int) -> NDArray[np.uint8]:
+        parts = _of_parts(shape[0], first, last)
+        return np.concatenate([blocks[part].read_rows(*its) for part, its in parts])
+
+    return Tensor(
+        name,
+        (len(tensors) * shape[0], shape[1]),
+        read_rows,
+        StoredBlocks(blocks[0].weight_type, read_blocks) if is_kept else None,
+        kinds.pop() if len(kinds) == 1 else None,
+    )
 
 
-@lru_cache(maxsize=1)
-def _turned(matrices: Tensor, number: int) -> NDArray[np.float32]:
-    """Columns of a matrix as rows."""
-    return np.ascontiguousarray(matrices.read_rows(number, number + 1)[0].T)
+def _of_parts(rows: int, first: int, last: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Of parts with so many rows each, those with rows `first..last`, and which of theirs."""
+    for part in range(first // rows, -(-last // rows)):
+        start = part * rows
+        yield part, (max(first - start, 0), min(last - start, rows))
+
+
+def _of_matrices(
+    read: Callable[[int, int], NDArray[Any]], rows: int, first: int, last: int
+) -> NDArray[Any]:
+    """Rows `first..last` of matrices with so many rows, which `read` gives."""
+    low, high = first // rows, -(-last // rows)
+    found = read(low, high)
+    return found.reshape(-1, *found.shape[2:])[first - low * rows : last - low * rows]
 
 
 def _inside(spans: Sequence[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:

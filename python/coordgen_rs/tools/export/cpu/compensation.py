@@ -75,18 +75,18 @@ def compensated_layers(
 
 
 def _parts(config: ModelConfig, number: int) -> Mapping[str, Sequence[str]]:
-    """Tensors of a layer that read the same input."""
-    if config.recurrent is None or number not in config.recurrent_layers:
-        return _FUSED if config.is_fused else _PARTS
-    tensors = config.recurrent.tensors
-    into, out = (
-        [it.removesuffix(".weight") for it in names] for names in (tensors.into, [tensors.out])
-    )
-    return {
-        "projected": into,
-        "attention_out": out,
-        **{it: _PARTS[it] for it in ("gate_up", "down")},
-    }
+    """Tensors of a layer that read the same input; experts and what chooses them are left out."""
+    parts = _FUSED if config.is_fused else _PARTS
+    found: dict[str, Sequence[str]] = {it: parts[it] for it in ("qkv", "attention_out")}
+    if config.recurrent is not None and number in config.recurrent_layers:
+        tensors = config.recurrent.tensors
+        into, out = (
+            [it.removesuffix(".weight") for it in names] for names in (tensors.into, [tensors.out])
+        )
+        found = {"projected": into, "attention_out": out}
+    if config.dense_size(number):
+        found |= {it: parts[it] for it in ("gate_up", "down")}
+    return found
 
 
 def _held(blocks: NDArray[np.uint8]) -> StoredBlocks:

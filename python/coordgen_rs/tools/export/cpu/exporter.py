@@ -3,15 +3,18 @@
 In: the path of a checkpoint and what the bundle is to be. Out: a directory for `Bundle.open`.
 """
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import cast
 
 import onnx
 
+from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
 from coordgen_rs.bundle.manifest import (
     DEFAULT_CONTEXT,
     MOST_ROWS,
@@ -52,12 +55,12 @@ from coordgen_rs.tools.export.cpu.mtp import (
 )
 from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES
 from coordgen_rs.tools.export.cpu.recurrent import state_sizes
-from coordgen_rs.tools.export.stored import (
+from coordgen_rs.tools.export.stored import StoredMixture, WriteExperts, write_head, write_layer
+from coordgen_rs.tools.export.weight_file import (
     Bits,
+    StoredExperts,
     StoredLinear,
     WeightWriter,
-    write_head,
-    write_layer,
     written_type,
 )
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
@@ -236,6 +239,7 @@ class _Exporter:
         self._options = options
         self._on_progress = on_progress
         self._shifted: set[str] = set()
+        self._experts: list[ExpertRegion] = []
         self._model = source.config.within(options.context)
 
     def run(self) -> None:
@@ -259,6 +263,7 @@ class _Exporter:
             "chat": chat,
             "mtp": mtp,
             "recurrent": self._recurrent(),
+            "experts": self._expert_layers(),
         }
         write_manifest(self._staging, config, options, slots=slots, **parts)
         self._progress("done", config.num_layers + 2)
@@ -292,17 +297,39 @@ class _Exporter:
         """A block; `calibrated` are the matrices of each layer where a text decides on them."""
         name, stored = f"block_{index:02}", []
         bits: Bits = "keep" if calibrated is not None else _BITS[self._options.weights][0]
-        with self._staging.create(f"{name}.weights") as file:
-            writer = WeightWriter(f"{name}.weights", file)
+        with self._writers(name) as (writer, write_experts):
             for number in layers:
                 self._progress(f"layer {number}", number + 1)
                 source = self._source
                 if calibrated is not None:
                     source = replace(source, tensors={**source.tensors, **next(calibrated)})
-                stored.append(write_layer(source, writer, number, bits))
-        self._shifted |= writer.shifted
+                stored.append(write_layer(source, writer, number, bits, write_experts))
+        for number, layer in zip(layers, stored, strict=True):
+            if layer.mixture is not None:
+                self._experts.append(_region(number, layer.mixture))
         graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
+
+    @contextlib.contextmanager
+    def _writers(self, name: str) -> Iterator[tuple[WeightWriter, WriteExperts]]:
+        """What writes the weights of some layers, and what writes their experts.
+
+        These get a file of their own, which is made for the first of them.
+        """
+        with contextlib.ExitStack() as stack:
+
+            @cache
+            def writer(kind: str) -> WeightWriter:
+                file = f"{name}.{kind}"
+                return WeightWriter(file, stack.enter_context(self._staging.create(file)))
+
+            def write_experts(parts: Sequence[Tensor], num: int) -> StoredExperts:
+                found = writer("experts").experts(parts, num, bits=_BITS[self._options.weights][0])
+                self._shifted |= writer("experts").shifted
+                return found
+
+            yield writer("weights"), write_experts
+        self._shifted |= writer("weights").shifted
 
     def _write_head(
         self, embedding: EmbeddingFile | None
@@ -325,15 +352,16 @@ class _Exporter:
         if layer is None:
             return None
         name, model = "mtp", layer.config.within(self._options.context)
-        with self._staging.create(f"{name}.weights") as file:
-            writer = WeightWriter(f"{name}.weights", file)
-            stored = write_mtp(layer, writer, _BITS[self._options.weights][0])
-        self._shifted |= writer.shifted
+        with self._writers(name) as (writer, write_experts):
+            stored = write_mtp(layer, writer, _BITS[self._options.weights][0], write_experts)
         self._staging.write(f"{name}.onnx", layer_graph(model, stored).SerializeToString())
         graph = logits_graph(model, output)
         self._staging.write(f"{name}_head.onnx", graph.SerializeToString())
         scored = sum(first_outputs(output, MOST_SCORED).sizes)
-        return MtpFiles([f"{name}.weights"], f"{name}.onnx", f"{name}_head.onnx", scored)
+        mixture = stored.layer.mixture
+        region = None if mixture is None else _region(0, mixture)
+        graphs = f"{name}.onnx", f"{name}_head.onnx"
+        return MtpFiles([f"{name}.weights"], *graphs, scored, region)
 
     def _recurrent(self) -> RecurrentLayers | None:
         """What layers without attention keep."""
@@ -342,6 +370,13 @@ class _Exporter:
             return None
         layers, kind = sorted(config.recurrent_layers), config.recurrent
         return RecurrentLayers(kind.kind, layers, state_sizes(kind))
+
+    def _expert_layers(self) -> ExpertLayers | None:
+        """Where the experts are."""
+        experts = self._source.config.experts
+        if experts is None:
+            return None
+        return ExpertLayers(experts.num, experts.chosen, experts.size, self._experts)
 
     def _kept(self) -> list[KeptWeights] | None:
         """What became of the checkpoint's tensors, the most frequent type first."""
@@ -360,3 +395,10 @@ class _Exporter:
 
     def _progress(self, what: str, done: int) -> None:
         self._on_progress(what, done, self._model.num_layers + 2)
+
+
+def _region(layer: int, mixture: StoredMixture) -> ExpertRegion:
+    """Where the experts of a layer are, for the manifest."""
+    place, types = mixture.experts.place, mixture.experts.types
+    named = [cast("WeightType", it) for it in types]
+    return ExpertRegion(layer, place.file, place.offset, place.num_bytes, named)

@@ -12,7 +12,8 @@ hidden size):
     for each layer i with attention: key_i, value_i (1, num_kv_heads, slots, row_bytes) uint8; the
     bytes of a row are symbolic, and tell in which form it holds a head;
     for each recurrent layer i, of each of its operators: {name}_state_i (1, 2, bytes) and
-    {name}_updates_i (2, bytes) uint8; for all of them reads (1,), pending (any,), int32.
+    {name}_updates_i (2, bytes) uint8; for all of them reads (1,), pending (any,), int32;
+    for each layer i with experts: experts_i (bytes,) uint8, all of them (`bundle/experts.py`).
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
 overwritten, and so of states and updates. Bound to the same memory as the inputs they are updated
 in place, and nothing is copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
@@ -38,15 +39,12 @@ from onnx import TensorProto, helper
 
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
+from coordgen_rs.tools.export.cpu.experts import experts_info, mixture
 from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
 from coordgen_rs.tools.export.cpu.recurrent import mixed, state_infos
 from coordgen_rs.tools.export.graph_builder import byte_info, float_info
-from coordgen_rs.tools.export.stored import (
-    StoredHead,
-    StoredLayer,
-    StoredLinear,
-    StoredTensor,
-)
+from coordgen_rs.tools.export.stored import StoredHead, StoredLayer
+from coordgen_rs.tools.export.weight_file import StoredLinear, StoredTensor
 
 OPSET = 24
 ROWS, _SLOTS, _ROW_BYTES, _NODES = "rows", "slots", "row_bytes", "nodes"
@@ -105,8 +103,10 @@ def decoder(
         kept = _kept_infos(model, number)
         inputs += kept
         outputs += [_as_output(info) for info in kept]
+        if layer.mixture is not None:
+            inputs.append(experts_info(layer.mixture, number))
         stream = _mixer(graph, model, layer, number, stream)
-        stream = _feed_forward(graph, model, layer, f"layer_{number}", stream)
+        stream = _feed_forward(graph, model, layer, number, stream)
     return stream, inputs, outputs
 
 
@@ -229,12 +229,22 @@ def _prepared(
 
 
 def _feed_forward(
-    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, stream: str
+    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, stream: str
 ) -> str:
-    """The stream plus the gated feed-forward."""
+    """The stream plus the gated feed-forward, or plus a mixture of experts."""
+    name = f"layer_{number}"
     rows = _read(model, f"{name}.ffn_norm", layer.ffn_norm, stream)
-    both = Rows(graph.product(f"{name}.gate_up", rows, layer.gate_up), gate=model.activation)
-    return _join(graph, model, f"{name}.down", both, layer.down, layer.ffn_out_norm, stream)
+    both = ""
+    if layer.gate_up is not None:
+        both = graph.product(f"{name}.gate_up", rows, layer.gate_up)
+    gated = Rows(both, gate=model.activation)
+    if model.experts is not None and layer.mixture is not None:
+        beside = "" if layer.down is None else graph.product(f"{name}.down", gated, layer.down)
+        how = model.experts, layer.mixture, number
+        return mixture(graph, *how, rows, beside, model.residual_scale)
+    if layer.down is None:
+        return stream
+    return _join(graph, model, f"{name}.down", gated, layer.down, layer.ffn_out_norm, stream)
 
 
 def _join(

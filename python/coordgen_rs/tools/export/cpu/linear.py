@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from coordgen_rs.tools.export.graph_builder import GraphBuilder
-from coordgen_rs.tools.export.stored import StoredLinear, StoredTensor
+from coordgen_rs.tools.export.weight_file import StoredLinear, StoredTensor
 
 
 @dataclass(frozen=True)

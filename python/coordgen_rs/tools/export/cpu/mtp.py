@@ -25,14 +25,8 @@ from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.graph import OPSET, ROWS, decoder, head_product
 from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
 from coordgen_rs.tools.export.graph_builder import float_info
-from coordgen_rs.tools.export.stored import (
-    Bits,
-    StoredLayer,
-    StoredLinear,
-    StoredTensor,
-    WeightWriter,
-    write_layer,
-)
+from coordgen_rs.tools.export.stored import StoredLayer, WriteExperts, write_layer
+from coordgen_rs.tools.export.weight_file import Bits, StoredLinear, StoredTensor, WeightWriter
 
 MOST_SCORED = 1 << 15
 """Tokens that the head scores."""
@@ -65,13 +59,22 @@ def layer_of(source: Checkpoint) -> Checkpoint | None:
         for name, tensor in source.tensors.items()
         if name.startswith(_LAYER)
     }
-    config = replace(source.config, num_layers=1, recurrent=None, recurrent_layers=frozenset())
+    experts = source.config.experts
+    config = replace(
+        source.config,
+        num_layers=1,
+        recurrent=None,
+        recurrent_layers=frozenset(),
+        experts=experts and replace(experts, layers=frozenset([0])),
+    )
     others = {name: it for name, it in source.tensors.items() if ".layers." not in name}
     return replace(source, config=config, tensors=others | renamed)
 
 
-def write_mtp(layer: Checkpoint, writer: WeightWriter, bits: Bits) -> StoredMtp:
-    """Appends the weights of the head.
+def write_mtp(
+    layer: Checkpoint, writer: WeightWriter, bits: Bits, write_experts: WriteExperts
+) -> StoredMtp:
+    """Appends the weights of the head; `write_experts` those of its experts.
 
     Raises CheckpointError for a tensor that is missing, misshaped or damaged, and ExportError if
     the disk is full.
@@ -81,7 +84,7 @@ def write_mtp(layer: Checkpoint, writer: WeightWriter, bits: Bits) -> StoredMtp:
     return StoredMtp(
         {key: writer.tensor(layer.norm_tensor(name, hidden)) for key, name in _NORMS.items()},
         writer.linear([joined], bits),
-        write_layer(layer, writer, 0, bits),
+        write_layer(layer, writer, 0, bits, write_experts),
     )
 
 

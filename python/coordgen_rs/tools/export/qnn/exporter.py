@@ -71,7 +71,7 @@ from coordgen_rs.tools.export.qnn.report import (
 from coordgen_rs.tools.export.qnn.work import PreparedGraph, WorkFolder, work_key
 from coordgen_rs.tools.export.rotation import rotated
 from coordgen_rs.tools.export.stages import Stages
-from coordgen_rs.tools.export.stored import WeightWriter
+from coordgen_rs.tools.export.weight_file import WeightWriter
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
 
 _DEFAULT_CONTEXT = 1024
@@ -184,6 +184,7 @@ def _refuse_switches(config: ModelConfig) -> None:
     scaling = config.query_scaling
     needed = {
         f"{len(config.recurrent_layers)} recurrent layers": config.recurrent is not None,
+        "mixtures of experts": config.experts is not None,
         "gates behind attention": config.gated_attention,
         "sinks in attention": config.has_sinks,
         "norms behind attention and feed-forward": config.output_norms,
