@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.tools.export.checkpoints.experts import Experts
-from coordgen_rs.tools.export.checkpoints.fields import flag, refused
+from coordgen_rs.tools.export.checkpoints.fields import flag, positive, refused
 from coordgen_rs.tools.export.checkpoints.mixtures import read_experts
 from coordgen_rs.tools.export.checkpoints.mxfp4 import unpacked
 from coordgen_rs.tools.export.checkpoints.tensor import StoredBlocks, Tensor
@@ -67,8 +67,8 @@ def gpt_oss_fields(config: dict[str, Any]) -> dict[str, Any]:
     refused(config, name, "attention_bias", not flag(config, "attention_bias", True))
     for field, value in _ACTIVATION.items():
         refused(config, name, field, config.get(field) not in (None, value))
-    words = {
-        "num_experts": config["num_local_experts"],
+    words: dict[str, Any] = {
+        "num_experts": positive(config, "num_local_experts"),
         "moe_intermediate_size": config["intermediate_size"],
     }
     if not config.get("rope_parameters") and not config.get("rope_scaling"):
@@ -91,7 +91,7 @@ def gpt_oss_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         CheckpointError: Experts have a shape or a form that they never have.
     """
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, tensor in unpacked(tensors).items():
         if name.endswith((_GATE_UP, _GATE_UP + _BIAS)):
             prefix, parts = name.partition("gate_up_proj")[0], _parts(name, tensor)

@@ -30,6 +30,9 @@ ROPE_TENSORS = (_ROPE_FREQS, _LONG, _SHORT)
 
 _ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
 """Control tokens that end an answer whatever the metadata says, as in llama.cpp's vocabulary."""
+_HARMONY_ENDS, _HARMONY_GOES_ON = ("<|return|>", "<|call|>"), "<|end|>"
+"""Those of gpt-oss, where both are there: then `<|end|>` ends a message, of which an answer has
+several."""
 
 _CONTROL = 3
 
@@ -81,7 +84,11 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
     tokens, kinds = (values.get(f"tokenizer.ggml.{name}", []) for name in ("tokens", "token_type"))
     if isinstance(tokens, list) and isinstance(kinds, list):
         pairs = enumerate(zip(tokens, kinds, strict=False))
-        ends += [number for number, pair in pairs if pair[0] in _ENDS and pair[1] == _CONTROL]
+        controls = {text: number for number, (text, kind) in pairs if kind == _CONTROL}
+        names_of_ends = set(_ENDS)
+        if all(text in controls for text in _HARMONY_ENDS):
+            names_of_ends = names_of_ends.union(_HARMONY_ENDS) - {_HARMONY_GOES_ON}
+        ends += [number for text, number in controls.items() if text in names_of_ends]
     return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
 
 
