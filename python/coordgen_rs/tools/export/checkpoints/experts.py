@@ -8,6 +8,8 @@ which tensors a layer has for it. All experts of a layer are in one matrix, one 
 from dataclasses import dataclass
 from typing import Literal
 
+from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+
 Scoring = Literal["softmax", "sigmoid"]
 """How a router's logits become shares: over all experts together, or of each by itself."""
 ExpertGate = Literal["silu", "gelu_tanh", "clamped_swiglu"]
@@ -53,3 +55,11 @@ class Experts:
         """The shape of each of a layer's `PARTS`."""
         up = (self.num * self.size, hidden_size)
         return dict(zip(PARTS, (up, up, (self.num * hidden_size, self.size)), strict=True))
+
+
+def gates_and_ups(both: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """The gates of all experts, and their ups, of a matrix that has those of each together."""
+    rows = both.shape[0] // num
+    firsts = range(0, num * rows, rows)
+    gates = both.joined([(first, first + rows // 2) for first in firsts])
+    return gates, both.joined([(first + rows // 2, first + rows) for first in firsts])

@@ -29,6 +29,7 @@ _TEXT_PARTS = {
         "ministral3": "Ministral3ForCausalLM",
     },
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
+    "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
     "Lfm2VlForConditionalGeneration": {"lfm2": "Lfm2ForCausalLM"},
 }
 """The architecture of the language model, by that of the whole and `model_type` of the part, the

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.tools.export.checkpoints.experts import PARTS
+from coordgen_rs.tools.export.checkpoints.experts import PARTS, gates_and_ups
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor, stacked
 
 _GATE_UP, _DOWN = "shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"
@@ -78,18 +78,11 @@ def usual_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _experts(prefix: str, part: str, tensor: Tensor) -> dict[str, Tensor]:
     """The matrices of all experts of a layer that are one tensor `(experts, rows, columns)`."""
-    num, rows, _ = tensor.shape
     matrix = tensor.as_matrix()
     if part not in _GATES_AND_UPS:
         return {f"{prefix}down_proj.weight": matrix}
-    half = rows // 2
-    starts = {"gate_proj": 0, "up_proj": half}
-    return {
-        f"{prefix}{name}.weight": matrix.joined(
-            [(expert * rows + start, expert * rows + start + half) for expert in range(num)]
-        )
-        for name, start in starts.items()
-    }
+    gates, ups = gates_and_ups(matrix, tensor.shape[0])
+    return {f"{prefix}gate_proj.weight": gates, f"{prefix}up_proj.weight": ups}
 
 
 def _one_matrix(name: str, experts: dict[int, Tensor]) -> Tensor:

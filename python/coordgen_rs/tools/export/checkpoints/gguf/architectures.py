@@ -27,6 +27,8 @@ class Architecture:
     """Attention and feed-forward read normed rows."""
     has_recurrent: bool = False
     """Layers without attention are told by 0 heads of keys and values."""
+    has_experts: bool = False
+    """Layers may have mixtures of experts."""
 
 
 _MODEL = {
@@ -71,6 +73,23 @@ _SELECTIVE_STATE = {
     "ssm_norm": "mamba.norm",
     "ssm_out": "mamba.out_proj",
 }
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_BESIDE_EXPERTS = {
+    "ffn_gate_shexp": "mlp.gate_proj",
+    "ffn_up_shexp": "mlp.up_proj",
+    "ffn_down_shexp": "mlp.down_proj",
+}
+_DENSE = {
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 _NORM_AFTER_ATTENTION = {"post_attention_norm": "post_attention_layernorm"}
 _NEXT = {
     "nextn.eh_proj": "fc",
@@ -91,6 +110,9 @@ _ARCHITECTURES = {
     ),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM", layer_names=_HEAD_NORMS),
+    "qwen3moe": Architecture(
+        "Qwen3MoeForCausalLM", layer_names=_HEAD_NORMS | _EXPERTS, has_experts=True
+    ),
     "phi3": Architecture("Phi3ForCausalLM", layer_names=_FUSED),
     "lfm2": Architecture(
         "Lfm2ForCausalLM",
@@ -98,22 +120,49 @@ _ARCHITECTURES = {
         output_norm="token_embd_norm",
         has_recurrent=True,
     ),
+    "lfm2moe": Architecture(
+        "Lfm2MoeForCausalLM",
+        layer_names=_HEAD_NORMS | _SHORT_CONVOLUTION | _EXPERTS,
+        whole_names={"exp_probs_b.bias": "mlp.expert_bias"},
+        output_norm="token_embd_norm",
+        has_recurrent=True,
+        has_experts=True,
+    ),
     "qwen35": Architecture(
         "Qwen3_5ForCausalLM",
         layer_names=_HEAD_NORMS | _NORM_AFTER_ATTENTION | _DELTA_NET,
         whole_names={"ssm_a": "linear_attn.A", "ssm_dt.bias": "linear_attn.dt_bias"},
     ),
+    "qwen35moe": Architecture(
+        "Qwen3_5MoeForCausalLM",
+        layer_names=_HEAD_NORMS
+        | _NORM_AFTER_ATTENTION
+        | _DELTA_NET
+        | _EXPERTS
+        | _BESIDE_EXPERTS
+        | {"ffn_gate_inp_shexp": "mlp.shared_expert_gate"},
+        whole_names={"ssm_a": "linear_attn.A", "ssm_dt.bias": "linear_attn.dt_bias"},
+        has_experts=True,
+    ),
+    "granitemoe": Architecture(
+        "GraniteMoeHybridForCausalLM",
+        rotates_neighbours=True,
+        layer_names=_EXPERTS | _BESIDE_EXPERTS,
+        has_experts=True,
+    ),
     "granitehybrid": Architecture(
         "GraniteMoeHybridForCausalLM",
         rotates_neighbours=True,
-        layer_names=_SELECTIVE_STATE,
+        layer_names=_SELECTIVE_STATE | _EXPERTS | _BESIDE_EXPERTS | _DENSE,
         whole_names={"ssm_a": "mamba.A", "ssm_d": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"},
         has_recurrent=True,
+        has_experts=True,
     ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM",
-        layer_names=_NORM_AFTER_ATTENTION,
+        layer_names=_NORM_AFTER_ATTENTION | _EXPERTS,
         whole_names={"attn_sinks.weight": "self_attn.sinks"},
+        has_experts=True,
     ),
     "gemma3": Architecture("Gemma3ForCausalLM", layer_names=_HEAD_NORMS | _GEMMA_NORMS),
 }

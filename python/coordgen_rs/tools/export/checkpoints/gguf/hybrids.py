@@ -54,7 +54,7 @@ def qwen35_options(metadata: GgufMetadata, layers: int, head_dim: int) -> dict[s
 
 
 def granite_hybrid_options(metadata: GgufMetadata) -> dict[str, Any]:
-    """Granite 4 with recurrent layers; experts are refused elsewhere.
+    """Granite 4 with recurrent layers, without what its experts change (`mixtures.py`).
 
     Raises:
         CheckpointError: A value is missing, no number, or not divided by another.
@@ -63,7 +63,6 @@ def granite_hybrid_options(metadata: GgufMetadata) -> dict[str, Any]:
     is_rotated = metadata.get("rope.scaling.finetuned", True) is not False
     return {
         "layer_types": _kinds_by_heads(metadata, "mamba"),
-        "num_local_experts": 0,
         "position_embedding_type": "rope" if is_rotated else None,
         "shared_intermediate_size": metadata.number("feed_forward_length"),
         "mamba_n_heads": metadata.number(heads),

@@ -18,6 +18,14 @@ from coordgen_rs.tools.export.checkpoints.gguf.hybrids import (
     lfm2_options,
     qwen35_options,
 )
+from coordgen_rs.tools.export.checkpoints.gguf.mixtures import (
+    all_attention,
+    gpt_oss_options,
+    granite_moe_options,
+    lfm2_moe_options,
+    qwen3_moe_options,
+    qwen35_moe_options,
+)
 from coordgen_rs.tools.export.checkpoints.gguf.tensors import read_numbers
 from coordgen_rs.tools.export.checkpoints.gguf.values import GgufMetadata, num_layers
 from coordgen_rs.tools.export.checkpoints.rope import yarn_attention
@@ -53,13 +61,15 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
     head_dim = metadata.number("attention.key_length", hidden // heads)
     if metadata.number("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(f"{header.path}: keys and values have different lengths")
-    if metadata.number("expert_count", 0):
-        raise UnsupportedModelError(f"{header.path}: mixtures of experts are not supported")
+    if metadata.number("expert_count", 0) and not architecture.has_experts:
+        raise UnsupportedModelError(
+            f"{header.path}: mixtures of experts are not supported in this architecture"
+        )
     embedding = header.tensors.get("token_embd.weight")
     return {
         "architectures": [architecture.hugging_face],
         "hidden_size": hidden,
-        "intermediate_size": metadata.number("feed_forward_length"),
+        "intermediate_size": _feed_forward(metadata, architecture),
         "num_hidden_layers": num_layers(metadata),
         "num_attention_heads": heads,
         "num_key_value_heads": _kv_heads(metadata, heads, architecture.has_recurrent),
@@ -90,6 +100,17 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
             names_of_ends = names_of_ends.union(_HARMONY_ENDS) - {_HARMONY_GOES_ON}
         ends += [number for text, number in controls.items() if text in names_of_ends]
     return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
+
+
+def _feed_forward(metadata: GgufMetadata, architecture: Architecture) -> Any:
+    """The size of the feed-forward, which files need not tell where no layer is dense.
+
+    Raises:
+        CheckpointError: It is missing, or no number.
+    """
+    if architecture.has_experts and metadata.get("feed_forward_length") is None:
+        return None
+    return metadata.number("feed_forward_length")
 
 
 def _kv_heads(metadata: GgufMetadata, heads: int, has_recurrent: bool) -> Any:
@@ -207,14 +228,23 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
     if metadata.architecture == "granite":
         is_rotated = int(metadata.get("rope.scaling.finetuned", True) is not False)
         return {"no_rope_layers": [is_rotated] * layers, **_granite_factors(metadata, head_dim)}
-    if metadata.architecture == "granitehybrid":
-        return {**granite_hybrid_options(metadata), **_granite_factors(metadata, head_dim)}
+    if metadata.architecture in ("granitehybrid", "granitemoe"):
+        is_hybrid = metadata.architecture == "granitehybrid"
+        layer_options = granite_hybrid_options if is_hybrid else all_attention
+        factors = _granite_factors(metadata, head_dim)
+        return {**layer_options(metadata), **granite_moe_options(metadata), **factors}
     if metadata.architecture == "lfm2":
         return lfm2_options(metadata)
-    if metadata.architecture == "qwen35":
-        return qwen35_options(metadata, layers, head_dim)
+    if metadata.architecture == "lfm2moe":
+        return lfm2_options(metadata) | lfm2_moe_options(metadata)
+    if metadata.architecture == "qwen3moe":
+        return qwen3_moe_options(metadata)
+    if metadata.architecture in ("qwen35", "qwen35moe"):
+        is_mixture = metadata.architecture == "qwen35moe"
+        experts = qwen35_moe_options(metadata) if is_mixture else {}
+        return qwen35_options(metadata, layers, head_dim) | experts
     if metadata.architecture == "gpt-oss":
-        return _gpt_oss(metadata, layers)
+        return gpt_oss_options(metadata) | _windows(metadata, layers, 2)
     if metadata.architecture == "mistral3":
         return _mistral(metadata)
     if metadata.architecture == "olmo2":
@@ -271,20 +301,6 @@ def _olmo(metadata: GgufMetadata, layers: int) -> dict[str, Any]:
         return {"architectures": ["Olmo2ForCausalLM"]}
     found, local = _windows(metadata, layers, 4), metadata.get("rope.freq_base_swa")
     return found if local is None else {**found, "rope_local_base_freq": local}
-
-
-def _gpt_oss(metadata: GgufMetadata, layers: int) -> dict[str, Any]:
-    """gpt-oss, of whose layers each second has a window.
-
-    Raises:
-        CheckpointError: A value is missing, or malformed.
-    """
-    return {
-        "intermediate_size": metadata.number("expert_feed_forward_length"),
-        "num_local_experts": metadata.number("expert_count"),
-        "num_experts_per_tok": metadata.number("expert_used_count"),
-        **_windows(metadata, layers, 2),
-    }
 
 
 def _windows(metadata: GgufMetadata, layers: int, every: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
+from coordgen_rs.tools.export.checkpoints.experts import PARTS, ROUTER
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     Architecture,
     architecture_named,
@@ -32,6 +33,7 @@ from coordgen_rs.tools.export.checkpoints.recurrent import DeltaNet, SelectiveSt
 
 _BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
 _OUT_BIASES = ("self_attn.o_proj.bias",)
+_EXPERTS_BIASES = (f"{ROUTER}.bias", *(f".experts.{part}.bias" for part in PARTS))
 _CONVOLUTION_BIASES = ("mamba.conv1d.bias",)
 
 
@@ -62,6 +64,8 @@ def open_gguf(path: Path) -> Checkpoint:
     biases: tuple[str, ...] = _BIASES if config.qkv_bias else ()
     if config.out_bias:
         biases += _OUT_BIASES
+    if config.experts is not None and config.experts.has_biases:
+        biases += _EXPERTS_BIASES
     if isinstance(config.recurrent, SelectiveState):
         biases += _CONVOLUTION_BIASES
     tensors = open_tensors(GgufHeader(path, header.metadata, weights), names, head_dim, biases)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import weight_types
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.tools.export.checkpoints.experts import BESIDE_GATE, gates_and_ups
 from coordgen_rs.tools.export.checkpoints.gguf.block_types import (
     FLOATS,
     MOST_EXPONENT,
@@ -34,6 +35,10 @@ _VECTORS = (".mamba.A", ".mamba.D", ".mamba.norm.weight")
 """Tensors that files hold as matrices: of a column, or of a row for each group."""
 _CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
 """Tensors that may have a dimension of 1 in the middle."""
+_ROWS = (f".{BESIDE_GATE}.weight",)
+"""Tensors of one row that files hold as vectors."""
+_EXPERTS, _GATES_AND_UPS = ".mlp.experts.", "gate_up_proj.weight"
+"""What is in the names of matrices of all experts; of those with gates and ups of each."""
 _ROTATED = re.compile(r"\.([qk])_proj\.")
 
 
@@ -163,6 +168,10 @@ def open_tensors(
         if name.endswith(".bias") and not name.endswith(biases):
             raise UnsupportedModelError(f"{stored.path}: {name} is a bias, which is not supported")
         tensors[name] = _tensor(name, stored, head_dim)
+        if name.endswith(_EXPERTS + _GATES_AND_UPS):
+            prefix = name.removesuffix(_GATES_AND_UPS)
+            gates, ups = gates_and_ups(tensors.pop(name), stored.shape[0])
+            tensors |= {f"{prefix}gate_proj.weight": gates, f"{prefix}up_proj.weight": ups}
     return tensors
 
 
@@ -173,6 +182,11 @@ def _tensor(name: str, stored: GgufTensor, head_dim: int | None) -> Tensor:
     elif is_float and name.endswith(_CONVOLUTIONS):
         channels, *others = stored.shape
         stored = replace(stored, shape=(channels, *(size for size in others if size != 1)))
+    elif is_float and name.endswith(_ROWS) and len(stored.shape) == 1:
+        stored = replace(stored, shape=(1, *stored.shape))
+    elif _EXPERTS in name and len(stored.shape) == 3:
+        num, size, columns = stored.shape
+        stored = replace(stored, shape=(num * size, columns))
     if len(stored.shape) > 2 or (len(stored.shape) == 1 and not is_float):
         raise CheckpointError(
             f"{stored.path}: {stored.name} has the shape {stored.shape} of {stored.type.name}"

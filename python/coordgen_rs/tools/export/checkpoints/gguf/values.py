@@ -82,7 +82,7 @@ def _num_predicting(metadata: GgufMetadata) -> int:
     Raises:
         CheckpointError: It is no number, or not less than that of all layers.
     """
-    if metadata.architecture != "qwen35":
+    if metadata.architecture not in ("qwen35", "qwen35moe"):
         return 0
     predicting, blocks = metadata.number("nextn_predict_layers", 0), num_blocks(metadata)
     if not isinstance(predicting, int) or not 0 <= predicting < blocks:
