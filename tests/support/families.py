@@ -125,6 +125,14 @@ _GRANITE4_HYBRID: dict[str, Any] = {
     "mamba_n_heads": 8,
     "mamba_d_state": 16,
 }
+_GPT_OSS: dict[str, Any] = {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "sliding_window": 24,
+    "rope_parameters": {**_YARN, "rope_theta": 1.5e5, "truncate": False},
+}
 _EYES = {
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -258,6 +266,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
                 "num_position_embeddings": 4,
             },
             "tie_word_embeddings": True,
+        },
+    ),
+    "gpt-oss": ("GptOssForCausalLM", _GPT_OSS),
+    "gpt-oss, context in window": (
+        "GptOssForCausalLM",
+        _GPT_OSS
+        | {
+            "hidden_size": 48,
+            "num_key_value_heads": 4,
+            "num_experts_per_tok": 1,
+            "sliding_window": 512,
+            # A ramp over all pairs, whose ends are the same whether rounded or not.
+            "rope_parameters": {**_YARN, "rope_theta": 100.0, "beta_fast": 1e3, "beta_slow": 1e-4},
         },
     ),
     "Phi-3-mini, window 24": ("Phi3ForCausalLM", {"num_key_value_heads": 4, "sliding_window": 24}),
