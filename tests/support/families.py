@@ -125,6 +125,20 @@ _GRANITE4_HYBRID: dict[str, Any] = {
     "mamba_n_heads": 8,
     "mamba_d_state": 16,
 }
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+}
+_QWEN_MOE: dict[str, Any] = {**_EXPERTS, "head_dim": 24, "norm_topk_prob": True}
+_LFM2_MOE: dict[str, Any] = {**_EXPERTS, **_LFM2, "num_dense_layers": 1}
+_QWEN35_MOE: dict[str, Any] = {**_EXPERTS, **_QWEN35, "shared_expert_intermediate_size": 56}
+_GRANITE4_MOE: dict[str, Any] = {
+    **_GRANITE4_HYBRID,
+    "intermediate_size": 40,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+}
 _GPT_OSS: dict[str, Any] = {
     "head_dim": 16,
     "intermediate_size": 40,
@@ -268,6 +282,61 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "Qwen3-MoE": ("Qwen3MoeForCausalLM", _QWEN_MOE | {"tie_word_embeddings": True}),
+    "Qwen3-MoE, shares as they are": ("Qwen3MoeForCausalLM", _QWEN_MOE | {"norm_topk_prob": False}),
+    "Qwen3-MoE, two layers dense": (
+        "Qwen3MoeForCausalLM",
+        _QWEN_MOE | {"mlp_only_layers": [0, 2], "num_experts_per_tok": 1},
+    ),
+    "Granite 4 with experts": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE4_MOE | {"tie_word_embeddings": True},
+    ),
+    "Granite 4 with experts, no recurrent layer": (
+        "GraniteMoeHybridForCausalLM",
+        _GRANITE4_MOE | {"layer_types": ["attention"] * 4, "position_embedding_type": "rope"},
+    ),
+    "LFM2-MoE": ("Lfm2MoeForCausalLM", _LFM2_MOE),
+    "LFM2-MoE, untied": (
+        "Lfm2MoeForCausalLM",
+        _LFM2_MOE
+        | {
+            "tie_word_embeddings": False,
+            "num_dense_layers": 2,
+            "norm_topk_prob": False,
+            "use_expert_bias": False,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "Qwen3.5-MoE": (
+        "Qwen3_5MoeForCausalLM",
+        _QWEN35_MOE | {"linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    ),
+    "Qwen3.5-MoE, as many value heads": (
+        "Qwen3_5MoeForCausalLM",
+        _QWEN35_MOE
+        | {
+            "tie_word_embeddings": True,
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 4,
+            "linear_value_head_dim": 20,
+        },
+    ),
+    "Qwen3.5-MoE with pictures": (
+        "Qwen3_5MoeForConditionalGeneration",
+        {
+            "text_config": _QWEN35_MOE | {"model_type": "qwen3_5_moe_text"},
+            "vision_config": {
+                "hidden_size": 8,
+                "intermediate_size": 8,
+                "depth": 1,
+                "num_heads": 1,
+                "patch_size": 4,
+                "out_hidden_size": 64,
+                "num_position_embeddings": 4,
+            },
+        },
+    ),
     "gpt-oss": ("GptOssForCausalLM", _GPT_OSS),
     "gpt-oss, context in window": (
         "GptOssForCausalLM",
@@ -346,6 +415,9 @@ def random_model(name: str, seed: int = 0) -> Any:
                 parameter.copy_(parameter + values / 8)  # near what the family starts with
             else:
                 parameter.copy_(values * 1.4 / parameter.shape[-1] ** 0.5)
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("expert_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) / 8)
     return model
 
 
@@ -395,6 +467,14 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
     "Qwen3.5": {},
     "Qwen3.5, more value heads": {},
     "Qwen3.5, each second with attention": {},
+    "Qwen3-MoE": {},
+    "Granite 4 with experts": {},
+    "Granite 4 with experts, no recurrent layer": {},
+    "LFM2-MoE": {},
+    "Qwen3.5-MoE": {},
+    "Qwen3.5-MoE, as many value heads": {},
+    "gpt-oss": {},
+    "gpt-oss, context in window": {},
     "Phi-3-mini, window 24": {},
     "Phi-3.5-mini": _PHI_METADATA,
     "Phi-4-mini": _PHI_METADATA,

@@ -2,11 +2,14 @@
 
 In: a Hugging Face directory of a random model. Out: the same model as a GGUF file: rows of query
 and key reordered where the architecture wants it, norms with their + 1, value heads of delta nets
-tiled, the vocabulary from tokenizer.json.
+tiled, all experts of a layer in one tensor, the vocabulary from tokenizer.json.
 """
 
 import json
+import math
+import re
 import zlib
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quants
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+import gpt_oss
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     architecture_named,
     hugging_face_names,
@@ -31,7 +35,11 @@ ARCHITECTURES = {
     "GraniteForCausalLM": "granite",
     "GraniteMoeHybridForCausalLM": "granitehybrid",
     "Lfm2ForCausalLM": "lfm2",
+    "Lfm2MoeForCausalLM": "lfm2moe",
     "Qwen3_5ForCausalLM": "qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen35moe",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "GptOssForCausalLM": "gpt-oss",
     "Ministral3ForCausalLM": "mistral3",
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",
@@ -39,6 +47,8 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3",
 }
 _NORMAL, _CONTROL, _BYTE = 1, 3, 6
+_SIGMOID = 2
+"""Of `expert_gating_func`."""
 STEPS = {"Q2_K": 1.2, "Q3_K": 2.5, "Q4_K": 5.0, "Q5_K": 10.0, "Q6_K": 20.0}
 STEPS |= {"IQ4_NL": 70.0, "IQ4_XS": 70.0, "IQ3_S": 8.0, "NVFP4": 1e3}
 """About how many steps of `random_blocks` a type's weights are wide."""
@@ -52,10 +62,12 @@ def write_gguf(
     metadata: dict[str, Any] | None = None,
     tensors_per_part: int = 0,
     no_tensors_in_first: bool = False,
+    fuses_experts: bool = False,
 ) -> Path:
     """Write the model of a Hugging Face directory to `path` and return it.
 
-    With `tensors_per_part`, write it in parts, and return the path of the first.
+    With `tensors_per_part`, write it in parts, and return the path of the first. With
+    `fuses_experts`, gates and ups of an expert are one tensor, as newer converters can write them.
 
     `types` is the type of all matrices, or of those whose name in GGUF contains a key of the dict
     (the others stay F32). `metadata` replaces keys; None leaves a key out.
@@ -63,7 +75,7 @@ def write_gguf(
     config = json.loads((checkpoint / "config.json").read_text())
     name = ARCHITECTURES[config["architectures"][0]]
     if name == "granitehybrid" and not _recurrent_kinds(config):
-        name = "granite"
+        name = "granitemoe" if config.get("num_local_experts") else "granite"
     architecture = architecture_named(name)
     given = {**_sizes(name, config), **tokenizer_metadata(checkpoint / "tokenizer.json", config)}
     if config.get("mtp_num_hidden_layers"):
@@ -81,17 +93,25 @@ def write_gguf(
         for file in sorted(checkpoint.glob("*.safetensors"))
         for key, value in load_file(file).items()
     }
-    weights = {key: _in_gguf(key, values, config) for key, values in _usual(weights).items()}
+    if name == "gpt-oss":
+        weights = gpt_oss.in_gguf(weights)
+    weights = _with_experts(_usual(weights), fuses_experts)
+    weights = {key: _in_gguf(key, values, config) for key, values in weights.items()}
     names = hugging_face_names(architecture, config["num_hidden_layers"])
     if "mtp.fc.weight" in weights:
         names |= next_token_names(architecture, config["num_hidden_layers"])
+    has_experts = _num_experts(config) > 0
+    if name in ("granitemoe", "granitehybrid", "qwen35moe"):  # two names for one feed-forward
+        other = ("ffn_gate.", "ffn_up.", "ffn_down.") if has_experts else ("_shexp.",)
+        names = {key: it for key, it in names.items() if not any(part in key for part in other)}
     for in_gguf, in_hugging_face in names.items():
         if in_hugging_face in weights:
             values = weights[in_hugging_face]
             if architecture.rotates_neighbours and (".attn_q." in in_gguf or ".attn_k." in in_gguf):
                 heads = "num_attention_heads" if "_q." in in_gguf else "num_key_value_heads"
                 values = neighbours(values, config[heads])
-            has_offset = name == "gemma3" or (name == "qwen35" and "ssm" not in in_gguf)
+            is_qwen = name in ("qwen35", "qwen35moe")
+            has_offset = name == "gemma3" or (is_qwen and "ssm" not in in_gguf)
             if has_offset and "norm" in in_gguf:
                 values = values + np.float32(1)
             _add_tensor(writer, in_gguf, values, types)
@@ -104,6 +124,51 @@ def write_gguf(
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path)
 
 
+def _num_experts(config: dict[str, Any]) -> int:
+    return config.get("num_experts") or config.get("num_local_experts") or 0
+
+
+_ONE_EXPERT = re.compile(r"(.*experts\.)(\d+)\.(\w+)\.weight")
+_OF_EXPERT = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+_ALL_EXPERTS = {
+    "mlp.experts.gate_up_proj": "gate_up_proj",
+    "mlp.experts.down_proj": "down_proj",
+    "block_sparse_moe.input_linear.weight": "gate_up_proj",
+    "block_sparse_moe.output_linear.weight": "down_proj",
+}
+
+
+def _with_experts(
+    weights: dict[str, NDArray[np.float32]], fuses: bool
+) -> dict[str, NDArray[np.float32]]:
+    """The same with the experts of a layer in tensors `(experts, rows, columns)`, by part."""
+    found, single = {}, defaultdict[str, dict[int, NDArray[np.float32]]](dict)
+    for name, values in weights.items():
+        one = _ONE_EXPERT.fullmatch(name)
+        whole = next((it for it in _ALL_EXPERTS if name.endswith(it)), None)
+        if one is not None:
+            part = _OF_EXPERT.get(one[3], one[3])
+            prefix = one[1].replace("feed_forward", "mlp")
+            single[f"{prefix}{part}.weight"][int(one[2])] = values
+        elif whole is not None:
+            prefix = name.removesuffix(whole)
+            found[f"{prefix}mlp.experts.{_ALL_EXPERTS[whole]}.weight"] = values
+        else:
+            found[name.replace("block_sparse_moe.router.layer", "mlp.gate")] = values
+    for name, parts in single.items():
+        found[name] = np.stack([parts[number] for number in sorted(parts)])
+    for name in list(found):
+        both = name.replace("experts.gate_proj", "experts.gate_up_proj")
+        if name.endswith("experts.gate_up_proj.weight") and not fuses:
+            gate, up = np.split(found.pop(name), 2, axis=1)
+            found[name.replace("gate_up", "gate")] = gate
+            found[name.replace("gate_up", "up")] = up
+        elif name.endswith("experts.gate_proj.weight") and fuses:
+            up = found.pop(name.replace("gate_proj", "up_proj"))
+            found[both] = np.concatenate([found.pop(name), up], axis=1)
+    return found
+
+
 _LFM2 = {
     "embedding_norm": "norm",
     "operator_norm": "input_layernorm",
@@ -111,6 +176,7 @@ _LFM2 = {
     "feed_forward.w1": "mlp.gate_proj",
     "feed_forward.w2": "mlp.down_proj",
     "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.gate": "mlp.gate",
     "self_attn.out_proj": "self_attn.o_proj",
     "q_layernorm": "q_norm",
     "k_layernorm": "k_norm",
@@ -126,6 +192,8 @@ def _recurrent_kinds(config: dict[str, Any]) -> list[bool]:
 
 def _in_gguf(name: str, values: NDArray[np.float32], config: dict[str, Any]) -> NDArray[np.float32]:
     """What a file holds of a recurrent layer's tensor; others as they are."""
+    if name.endswith("shared_expert_gate.weight"):
+        return values[0]
     if name.endswith((".A", ".D")) and "mamba" in name:
         return values[:, None]
     if name.endswith("mamba.norm.weight"):
@@ -150,6 +218,8 @@ def _usual(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.floa
         name, values = stored_name, stored
         for other, part in _LFM2.items():
             name = name.replace(f".{other}.", f".{part}.")
+        name = name.replace(".feed_forward.expert_bias", ".mlp.expert_bias")
+        name = name.replace(".mlp.shared_expert.", ".mlp.")
         if name.endswith(".A_log"):
             name, values = name.removesuffix("_log"), -np.exp(stored)
         prefix, is_shared, part = name.partition("shared_mlp.")
@@ -213,7 +283,7 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
         "block_count": layers,
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
-        "feed_forward_length": config.get("shared_intermediate_size", config["intermediate_size"]),
+        "feed_forward_length": _feed_forward(config),
         "attention.head_count": heads,
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.key_length": head_dim,
@@ -222,7 +292,7 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
         "rope.freq_base": float(_rope(config).get("rope_theta", 10_000.0)),
         "rope.dimension_count": int(head_dim * _rope(config).get("partial_rotary_factor", 1)),
     }
-    if name in ("granite", "granitehybrid"):
+    if name in ("granite", "granitehybrid", "granitemoe"):
         sizes |= {
             "attention.scale": float(config["attention_multiplier"]),
             "embedding_scale": float(config["embedding_multiplier"]),
@@ -232,8 +302,8 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
     if "position_embedding_type" in config:  # Granite 4: heads are told for each layer
         sizes["rope.scaling.finetuned"] = config["position_embedding_type"] == "rope"
         sizes["attention.head_count_kv"] = [config["num_key_value_heads"]] * layers
-    sizes |= _recurrent_sizes(name, config)
-    if name in ("gemma3", "phi3", "olmo2") and config.get("sliding_window"):
+    sizes |= _recurrent_sizes(name, config) | _expert_sizes(name, config)
+    if name in ("gemma3", "phi3", "olmo2", "gpt-oss") and config.get("sliding_window"):
         sizes["attention.sliding_window"] = config["sliding_window"]
     if name == "olmo2" and config.get("sliding_window"):
         pattern = [kind == "sliding_attention" for kind in config["layer_types"]]
@@ -242,13 +312,39 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
     return {f"{name}.{key}": value for key, value in sizes.items()}
 
 
+def _feed_forward(config: dict[str, Any]) -> int | None:
+    """Of dense layers; of Granite 4 with experts that of an expert, as the converter has it."""
+    shared = None if _num_experts(config) else config.get("shared_intermediate_size")
+    return shared or config.get("intermediate_size")
+
+
+def _expert_sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """What the converter writes of mixtures of experts."""
+    if not _num_experts(config):
+        return {}
+    sizes = {
+        "expert_count": _num_experts(config),
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_feed_forward_length": config.get(
+            "intermediate_size" if name == "gpt-oss" else "moe_intermediate_size"
+        ),
+        "expert_shared_feed_forward_length": config.get(
+            "shared_expert_intermediate_size", config.get("shared_intermediate_size")
+        ),
+    }
+    if name == "lfm2moe":
+        sizes["leading_dense_block_count"] = config["num_dense_layers"]
+        sizes["expert_gating_func"] = _SIGMOID
+    return sizes
+
+
 def _recurrent_sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
     """What the converter writes of recurrent layers."""
     kv_heads = config["num_key_value_heads"]
     heads = [0 if is_recurrent else kv_heads for is_recurrent in _recurrent_kinds(config)]
-    if name == "lfm2":
+    if name in ("lfm2", "lfm2moe"):
         ffn = config["intermediate_size"]
-        if config.get("block_auto_adjust_ff_dim", True):
+        if name == "lfm2" and config.get("block_auto_adjust_ff_dim", True):
             multiple = config["block_multiple_of"]
             ffn = int(config["block_ffn_dim_multiplier"] * int(2 * ffn / 3))
             ffn = -(-ffn // multiple) * multiple
@@ -259,7 +355,7 @@ def _recurrent_sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
             "shortconv.l_cache": config["conv_L_cache"],
             "vocab_size": config["vocab_size"],
         }
-    if name == "qwen35":
+    if name in ("qwen35", "qwen35moe"):
         inner = config["linear_value_head_dim"] * config["linear_num_value_heads"]
         every = next(i for i, it in enumerate(config["layer_types"], 1) if it == "full_attention")
         return {
@@ -334,7 +430,7 @@ def _add_tensor(
     writer: GGUFWriter, name: str, values: NDArray[np.float32], types: dict[str, str] | str
 ) -> None:
     kind = "F32"
-    if values.ndim == 2:
+    if values.ndim >= 2:
         found = types if isinstance(types, str) else None
         if isinstance(types, dict):
             found = next((type_ for part, type_ in types.items() if part in name), None)
@@ -349,7 +445,8 @@ def _stored(kind: str, name: str, values: NDArray[np.float32]) -> NDArray[Any]:
         return quants.quantize(values, GGMLQuantizationType[kind])
     except NotImplementedError:
         weights, _ = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
-        blocks = values.shape[1] // weights
+        *rows, columns = values.shape
         size = float(values.std()) / STEPS[kind]
         seed = zlib.crc32(name.encode())
-        return random_blocks(kind, len(values), blocks, seed, size).reshape(len(values), -1)
+        blocks = random_blocks(kind, math.prod(rows), columns // weights, seed, size)
+        return blocks.reshape(*rows, -1)

@@ -1,6 +1,7 @@
 """gpt-oss: what its checkpoints say, in floats and in MXFP4, and what is refused by name."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_confi
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
+from gguf_files import write_gguf
 from gpt_oss import CONFIG, in_gguf, rounded, write_gpt_oss
 
 MXFP4 = {"quant_method": "mxfp4"}
@@ -228,3 +230,67 @@ def test_a_configuration_that_packs_and_floats_that_are_none_the_less_read(tmp_p
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps(config | {"quantization_config": MXFP4}))
     assert tensors_of(checkpoint)[f"{EXPERTS}.gate_proj.weight"].stored_type == "F32"
+
+
+def test_a_file_holds_the_blocks_of_a_checkpoint(tmp_path):
+    packed = write_gpt_oss(tmp_path / "packed", packed=True)
+    floats = write_gpt_oss(tmp_path / "floats")
+    file = write_gguf(tmp_path / "model.gguf", floats, {"_exps.weight": "MXFP4"})
+    expected, found = tensors_of(packed), tensors_of(file)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        rows = tensor.shape[0]
+        assert np.array_equal(found[name].load(), tensor.load()), name
+        if tensor.stored_type == "MXFP4":
+            blocks = (it.blocks.read_rows(0, rows) for it in (tensor, found[name]))
+            assert np.array_equal(*blocks), name
+            assert found[name].part(7, 9).blocks.weight_type == "MXFP4"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("expert_count", None, "expert_count is None"),
+        ("expert_count", 0, "num_local_experts is 0"),
+        ("expert_used_count", "two", "expert_used_count is 'two'"),
+        ("expert_used_count", 7, "num_experts is 6 and num_experts_per_tok 7"),
+        ("expert_gating_func", 2, "gpt-oss.expert_gating_func is 2"),
+        ("attention.sliding_window", None, "attention.sliding_window is None"),
+        ("attention.sliding_window", 0, "sliding_window is 0"),
+        ("attention.sliding_window_pattern", [True], "each of 4 layers"),
+        ("attention.sliding_window_pattern", 0, "sliding_window_pattern is 0"),
+        ("expert_feed_forward_length", 97, "experts.gate_proj.weight has the shape"),
+    ],
+)
+def test_a_damaged_value_of_a_file_is_named(tmp_path, key, value, message):
+    checkpoint = write_gpt_oss(tmp_path / "model")
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata={f"gpt-oss.{key}": value})
+    with pytest.raises(CheckpointError, match=message):
+        export_checkpoint(file, tmp_path / "out")
+
+
+def test_a_file_is_the_configuration_of_its_checkpoint(tmp_path):
+    checkpoint = write_gpt_oss(tmp_path / "model")
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    expected, found = (open_checkpoint(it).config for it in (checkpoint, file))
+    assert replace(found, max_positions=0) == replace(expected, max_positions=0)
+
+
+def test_answers_of_a_file_end_at_the_ends_of_a_turn(tmp_path):
+    """`<|end|>` ends one of several messages there, and an answer elsewhere."""
+    ends = ("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>")
+    checkpoint = write_gpt_oss(tmp_path / "model", eos_token_id=100)
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    for number, text in zip((100, 101, 102, 103), ends, strict=True):
+        vocabulary.pop(next(it for it, known in vocabulary.items() if known == number))
+        tokenizer["added_tokens"].append(
+            tokenizer["added_tokens"][0] | {"id": number, "content": text}
+        )
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    assert sorted(open_checkpoint(file).config.end_token_ids) == [100, 101, 103]
+    kinds = [3 if number in (100, 102, 103) else 1 for number in range(128)]
+    other = {"tokenizer.ggml.token_type": kinds}
+    file = write_gguf(tmp_path / "other.gguf", checkpoint, metadata=other)
+    assert sorted(open_checkpoint(file).config.end_token_ids) == [100, 102, 103]
