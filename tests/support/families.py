@@ -342,12 +342,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "GptOssForCausalLM",
         _GPT_OSS
         | {
-            "hidden_size": 48,
+            "intermediate_size": 96,
             "num_key_value_heads": 4,
             "num_experts_per_tok": 1,
             "sliding_window": 512,
             # A ramp over all pairs, whose ends are the same whether rounded or not.
-            "rope_parameters": {**_YARN, "rope_theta": 100.0, "beta_fast": 1e3, "beta_slow": 1e-4},
+            "rope_parameters": {**_YARN, "rope_theta": 3.0},
         },
     ),
     "Phi-3-mini, window 24": ("Phi3ForCausalLM", {"num_key_value_heads": 4, "sliding_window": 24}),

@@ -9,14 +9,24 @@ import pytest
 from safetensors.numpy import load_file
 
 from checkpoints import exported, save_weights
+from coordgen_rs import OrtSession
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.qnn.exporter import export_qnn
+from families import (
+    compare,
+    needs_transformers,
+    prompt_logits,
+    random_model,
+    tokens,
+    write_safetensors,
+)
 from gguf_files import write_gguf
-from gpt_oss import CONFIG, in_gguf, rounded, write_gpt_oss
+from gpt_oss import CONFIG, in_gguf, pack, rounded, write_gpt_oss
 
 MXFP4 = {"quant_method": "mxfp4"}
 PUBLISHED: dict[str, Any] = {
@@ -53,6 +63,8 @@ PUBLISHED: dict[str, Any] = {
     "vocab_size": 201_088,
 }
 """What the 20B model's config.json says."""
+IN_BLOCKS = "gpt-oss, context in window"
+"""A miniature whose rows are whole blocks."""
 ENDS = {"eos_token_id": [200_002, 199_999, 200_012]}
 EXPERTS = "model.layers.1.mlp.experts"
 DAMAGED = ("many", 0, -3, 1.5, [], {}, True, 1 << 40)
@@ -294,3 +306,60 @@ def test_answers_of_a_file_end_at_the_ends_of_a_turn(tmp_path):
     other = {"tokenizer.ggml.token_type": kinds}
     file = write_gguf(tmp_path / "other.gguf", checkpoint, metadata=other)
     assert sorted(open_checkpoint(file).config.end_token_ids) == [100, 102, 103]
+
+
+@needs_transformers
+@pytest.mark.parametrize("gain", [1, 6], ids=["small", "clamped"])
+def test_mxfp4_computes_what_transformers_does_with_the_same_numbers(tmp_path, gain):
+    """With larger weights gates and ups reach what they are clamped to."""
+    model = random_model(IN_BLOCKS)
+    for layer in model.model.layers:
+        experts = layer.mlp.experts
+        for values in (experts.gate_up_proj, experts.down_proj):
+            its_gain = gain if values is experts.gate_up_proj else 1
+            values.data.copy_(values.new_tensor(rounded(its_gain * values.detach().numpy())))
+    checkpoint = write_safetensors(model, tmp_path / "model")
+    pack(checkpoint)
+    bundle = exported(checkpoint, tmp_path / "fp32", weights="fp32", prefill_rows=32)
+    result = compare(model, bundle)
+    assert result.difference < 1e-4 * max(1, result.largest_logit / 5)
+    assert result.same_greedy
+    for layer in model.model.layers:
+        layer.mlp.experts.limit = 1e6
+    assert (compare(model, bundle).difference > 1e-2) == (gain > 1)
+
+
+@needs_transformers
+def test_kept_mxfp4_is_near_to_its_numbers_in_floats(tmp_path):
+    """Activations are rounded to 8 bits where weights are integers."""
+    checkpoint = write_safetensors(random_model(IN_BLOCKS), tmp_path / "model")
+    pack(checkpoint)
+    logits = {}
+    for weights in ("fp32", "keep"):
+        bundle = exported(checkpoint, tmp_path / weights, weights=weights, prefill_rows=32)
+        logits[weights] = prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
+    distance = np.abs(logits["keep"] - logits["fp32"]).mean()
+    assert 0 < distance < 0.1 * logits["fp32"].std()
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8", "keep"])
+def test_a_file_computes_what_its_checkpoint_does(tmp_path, weights):
+    packed = write_gpt_oss(tmp_path / "packed", packed=True)
+    floats = write_gpt_oss(tmp_path / "floats")
+    file = write_gguf(tmp_path / "model.gguf", floats, {"_exps.weight": "MXFP4"})
+    logits = []
+    for number, path in enumerate((packed, file)):
+        bundle = exported(path, tmp_path / f"{number}", weights=weights, prefill_rows=32)
+        logits.append(prompt_logits(OrtSession(CpuDevice(bundle)), tokens()))
+    assert np.array_equal(*logits)
+
+
+def test_experts_in_bfloat16_compute_what_the_same_numbers_do_in_floats(tmp_path):
+    import ml_dtypes
+
+    checkpoint = write_gpt_oss(tmp_path / "model", dtype=ml_dtypes.bfloat16)
+    logits = {}
+    for weights in ("fp32", "keep"):
+        bundle = exported(checkpoint, tmp_path / weights, weights=weights, prefill_rows=32)
+        logits[weights] = prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
+    assert np.abs(logits["keep"] - logits["fp32"]).max() < 1e-4
