@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.recurrent import RecurrentLayers
+from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.kv_cache import row_bytes
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
 
@@ -40,6 +41,12 @@ class GraphRunner:
         self.caches |= {
             name: ort.OrtValue.ortvalue_from_numpy(content)
             for name, content in empty_states(bundle.manifest.recurrent, _MOST_NODES).items()
+        }
+        files = ExpertFiles(bundle)
+        self._experts = {
+            name: value
+            for layer in range(model.num_layers)
+            for name, value in files.inputs(layer).items()
         }
         self._pending = 0
 
@@ -92,6 +99,8 @@ class GraphRunner:
         self, session: ort.InferenceSession, inputs: dict[str, Any], output: str, caches: list[str]
     ) -> NDArray[np.float32]:
         binding = session.io_binding()
+        for name in [it.name for it in session.get_inputs() if it.name in self._experts]:
+            binding.bind_ortvalue_input(name, self._experts[name])
         for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
         for name in caches:

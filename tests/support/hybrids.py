@@ -104,25 +104,37 @@ def write_hybrid(
     config = CONFIGS[family] | options
     if mtp is not None:
         config |= {"mtp_num_hidden_layers": 1, "tie_word_embeddings": False}
+    return write_random(path, config, _shapes(config), seed=seed, mtp=mtp)
+
+
+def write_random(
+    path: Path, config: dict[str, Any], shapes: Shapes, *, seed: int, mtp: str | None = None
+) -> Path:
+    """Write random weights of some shapes, by name, and what else a checkpoint is."""
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
     shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
-    weights = random_weights(_shapes(config), seed, np.float32)
+    weights = random_weights(shapes, seed, np.float32)
     random = np.random.default_rng(seed)
+    is_offset = config["model_type"].startswith("qwen3_5")
     for name, values in weights.items():
+        if values.ndim == 3 and values.shape[1] > 1:  # of all experts of a layer
+            values *= np.float32(2 / np.sqrt(values.shape[2]))
         if name.endswith("A_log"):
             weights[name] = np.log(random.uniform(0.05, 2, values.shape)).astype(np.float32)
-        elif family == "qwen3_5" and "norm" in name and ".linear_attn." not in name:
+        elif name.endswith("expert_bias"):
+            weights[name] = values / np.float32(8)
+        elif is_offset and "norm" in name and ".linear_attn." not in name:
             weights[name] = values - 1  # one is added to these
         elif mtp in ("fitted", "echo") and name.endswith(_BACK):
-            weights[name] = values * np.float32(0 if name.startswith("mtp.") else 0.004)
+            values *= np.float32(0 if name.startswith("mtp.") else 0.004)
     if mtp in ("fitted", "echo"):
         _fit_head(weights, reads_state=mtp == "echo")
     save_weights(path, weights)
     return path
 
 
-_BACK = ("o_proj.weight", "out_proj.weight", "down_proj.weight")
+_BACK = ("o_proj.weight", "out_proj.weight", "down_proj.weight", "experts.down_proj")
 
 
 def _fit_head(weights: dict[str, NDArray[Any]], *, reads_state: bool) -> None:
@@ -148,9 +160,8 @@ def _shapes(config: dict[str, Any]) -> Shapes:
     }
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocab, hidden)
-    layer_of = {"lfm2": _lfm2, "qwen3_5_text": _qwen, "granitemoehybrid": _granite}
     for number, kind in enumerate(config["layer_types"]):
-        parts = layer_of[config["model_type"]](config, kind)
+        parts = LAYERS[config["model_type"]](config, kind)
         shapes |= {f"model.layers.{number}.{part}": shape for part, shape in parts.items()}
     if config.get("mtp_num_hidden_layers"):
         parts = _qwen(config, "full_attention")
@@ -247,3 +258,7 @@ def _granite(config: dict[str, Any], kind: str) -> Shapes:
         "mamba.norm.weight": (width,),
         "mamba.out_proj.weight": (hidden, width),
     }
+
+
+LAYERS = {"lfm2": _lfm2, "qwen3_5_text": _qwen, "granitemoehybrid": _granite}
+"""Names and shapes of a layer's weights, by `model_type`, from a config.json and its kind."""

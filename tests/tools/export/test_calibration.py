@@ -13,6 +13,8 @@ from coordgen_rs.tools.export.cpu.compensation import compensated_rows
 from coordgen_rs.tools.export.cpu.quantize import blocks_of, quantize_rows
 from dequantized import dequantized
 from graph_runner import GraphRunner, tokens
+from mixtures import CONFIGS as MIXTURES
+from mixtures import write_mixture
 from reference import load_checkpoint
 
 TEXT = "the ferry runs again from wednesday, twice a day; tickets stay valid for a week. " * 8
@@ -91,6 +93,20 @@ def test_a_calibrated_bundle_is_as_large_and_nearer_on_its_text(tmp_path, option
         for bundle in (plain, calibrated)
     ]
     assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_a_calibration_text_decides_on_what_is_beside_experts(tmp_path, family):
+    checkpoint = write_mixture(tmp_path / "checkpoint", family)
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    plain = exported(checkpoint, tmp_path / "plain", weights="int4")
+    calibrated = exported(checkpoint, tmp_path / "calibrated", weights="int4", calibration=text)
+    experts, others = "block_00.experts", "block_00.weights"
+    assert plain.manifest.files[experts] == calibrated.manifest.files[experts]
+    assert plain.manifest.files[others] != calibrated.manifest.files[others]
+    layers = zip(plain.manifest.experts.layers, calibrated.manifest.experts.layers, strict=True)
+    assert all(one == other for one, other in layers)
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int8"])

@@ -77,7 +77,7 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         (QWEN3 | {"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
         (QWEN3 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         (QWEN3 | {"attention_bias": True}, "attention_bias"),
-        (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
+        (QWEN3 | {"architectures": ["Qwen2MoeForCausalLM"]}, "Qwen2MoeForCausalLM"),
         (MISTRAL | {"sliding_window": 0}, "sliding_window is 0"),
         (SMOLLM3 | {"no_rope_layers": [1, 0, 1]}, "no_rope_layers"),
         (SMOLLM3 | {"no_rope_layer_interval": 0}, "no_rope_layer_interval"),
@@ -132,7 +132,7 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         (OLMO3 | {"architectures": ["OlmoForCausalLM"]}, "OlmoForCausalLM"),
         (OLMO3 | {"architectures": ["OlmoHybridForCausalLM"]}, "OlmoHybridForCausalLM"),
         (OLMO3 | {"architectures": ["FlexOlmoForCausalLM"]}, "FlexOlmoForCausalLM"),
-        (GRANITE4 | {"num_local_experts": 62}, "num_local_experts = 62: mixtures of experts"),
+        (GRANITE4 | {"num_local_experts": 62}, "mlp.gate_proj.weight has the shape"),
         (
             GRANITE4 | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 96},
             "no tensor .*layers.0.mamba.in_proj",

@@ -130,12 +130,13 @@ def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
     except ProviderError as error:
         problem = str(error)
     manifest = bundle.manifest
-    recurrent = manifest.recurrent
+    recurrent, experts = manifest.recurrent, manifest.experts
     facts: dict[str, Any] = {
         "path": str(bundle.path),
         "provider": manifest.provider,
         "weights": manifest.weights,
         "layers": recurrent and recurrent.described(manifest.model.num_layers),
+        "experts": experts and experts.described(manifest.model.num_layers),
         "widths": manifest.decode_widths,
         "problem": problem,
         "is_tested": found is not None,
@@ -180,6 +181,8 @@ def _bundle_lines(bundle: dict[str, Any]) -> Iterator[str]:
     yield f"{path}: {bundle['weights']}, for {bundle['provider']}"
     if bundle["layers"]:
         yield f"layers: {bundle['layers']}"
+    if bundle["experts"]:
+        yield f"experts: {bundle['experts']}"
     if bundle["problem"]:
         yield f"cannot be opened here: {bundle['problem']}"
         return

@@ -210,7 +210,7 @@ def test_layers_are_told_by_heads_by_a_list_or_by_an_interval():
         ("granitehybrid", {"ssm__time_step_rank": [8]}, r"time_step_rank is \[8\]"),
         ("granitehybrid", {"ssm__group_count": 3}, "expected a multiple of mamba_n_groups, 3"),
         ("granitehybrid", {"attention__head_count_kv": [2] * 3}, "head_count_kv has 3 entries"),
-        ("granitehybrid", {"expert_count": 62}, "mixtures of experts"),
+        ("granitehybrid", {"expert_count": 62}, "expert_used_count is None"),
     ],
     ids=str,
 )

@@ -256,7 +256,7 @@ FAMILIES = (
     Family(
         "granitemoehybrid",
         "GraniteMoeHybridForCausalLM",
-        {**_GRANITE, "rms_norm_eps": 1e-6},
+        {**_GRANITE, "rms_norm_eps": 1e-6, "num_experts_per_tok": 2},
         granite_hybrid_fields,
         scalars=granite_scalars,
         recurrent=selective_state,

@@ -1,0 +1,151 @@
+"""Random checkpoints with mixtures of experts, in the form that Hugging Face directories have.
+
+They need neither PyTorch nor transformers. Experts are one by one or all together, as in published
+checkpoints of each family; what is beside them is that of `hybrids.py`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from hybrids import CONFIGS as HYBRIDS
+from hybrids import LAYERS, Shapes, write_random
+
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "vocab_size": 1536,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "rms_norm_eps": 1e-6,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [1],
+        **_EXPERTS,
+    },
+    "granitemoehybrid": {
+        **HYBRIDS["granitemoehybrid"],
+        "intermediate_size": 40,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+    },
+    "lfm2_moe": {
+        **HYBRIDS["lfm2"],
+        "architectures": ["Lfm2MoeForCausalLM"],
+        "model_type": "lfm2_moe",
+        "num_dense_layers": 1,
+        "norm_topk_prob": True,
+        "use_expert_bias": True,
+        "routed_scaling_factor": 1.0,
+        **_EXPERTS,
+    },
+    "qwen3_5_moe": {
+        **HYBRIDS["qwen3_5"],
+        "architectures": ["Qwen3_5MoeForCausalLM"],
+        "model_type": "qwen3_5_moe_text",
+        "shared_expert_intermediate_size": 56,
+        **_EXPERTS,
+    },
+}
+"""By the family's name."""
+_DENSE = ("mlp.", "feed_forward.")
+_BESIDE = {"qwen3_5_moe_text": "qwen3_5_text", "lfm2_moe": "lfm2"}
+"""The `model_type` of the same layers without experts."""
+
+
+def write_mixture(
+    path: Path, family: str, *, seed: int = 0, mtp: str | None = None, **options: Any
+) -> Path:
+    """Write a checkpoint of a family into a new directory `path` and return it.
+
+    With `mtp`, Qwen3.5-MoE's comes with a head for further tokens, as in `write_hybrid`.
+    """
+    config = CONFIGS[family] | options
+    if mtp is not None:
+        config |= {"mtp_num_hidden_layers": 1, "tie_word_embeddings": False}
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
+    norm = "embedding_norm" if config["model_type"] == "lfm2_moe" else "norm"
+    shapes: Shapes = {
+        "model.embed_tokens.weight": (vocab, hidden),
+        f"model.{norm}.weight": (hidden,),
+    }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (vocab, hidden)
+    for number in range(config["num_hidden_layers"]):
+        parts = _layer(config, number)
+        shapes |= {f"model.layers.{number}.{part}": shape for part, shape in parts.items()}
+    if mtp is not None:
+        parts = _layer({**config, "layer_types": ["full_attention"]}, 0)
+        shapes |= {f"mtp.layers.0.{part}": shape for part, shape in parts.items()}
+        shapes["mtp.fc.weight"] = (hidden, 2 * hidden)
+        norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+        shapes |= {f"mtp.{norm}.weight": (hidden,) for norm in norms}
+    return write_random(path, config, shapes, seed=seed, mtp=mtp)
+
+
+def _layer(config: dict[str, Any], number: int) -> Shapes:
+    """Names and shapes of a layer's weights."""
+    kind = config["model_type"]
+    if kind == "qwen3_moe":
+        shapes = _attention(config)
+        dense = number in config["mlp_only_layers"]
+    else:
+        shapes = LAYERS[_BESIDE.get(kind, kind)](config, config["layer_types"][number])
+        dense = kind == "lfm2_moe" and number < config["num_dense_layers"]
+    if dense:
+        return shapes
+    return {name: it for name, it in shapes.items() if not name.startswith(_DENSE)} | _experts(
+        config
+    )
+
+
+def _attention(config: dict[str, Any]) -> Shapes:
+    """A layer of Qwen3 with a dense feed-forward."""
+    of_gates = LAYERS["qwen3_5_text"](config, "full_attention")
+    query = config["num_attention_heads"] * config["head_dim"]
+    return of_gates | {"self_attn.q_proj.weight": (query, config["hidden_size"])}
+
+
+def _experts(config: dict[str, Any]) -> Shapes:
+    """What a layer has of experts."""
+    hidden, kind = config["hidden_size"], config["model_type"]
+    if kind == "granitemoehybrid":
+        num, size = config["num_local_experts"], config["intermediate_size"]
+        return {
+            "block_sparse_moe.router.layer.weight": (num, hidden),
+            "block_sparse_moe.input_linear.weight": (num, 2 * size, hidden),
+            "block_sparse_moe.output_linear.weight": (num, hidden, size),
+        }
+    num, size = config["num_experts"], config["moe_intermediate_size"]
+    if kind == "qwen3_5_moe_text":
+        shared = config["shared_expert_intermediate_size"]
+        return {
+            "mlp.gate.weight": (num, hidden),
+            "mlp.experts.gate_up_proj": (num, 2 * size, hidden),
+            "mlp.experts.down_proj": (num, hidden, size),
+            "mlp.shared_expert.gate_proj.weight": (shared, hidden),
+            "mlp.shared_expert.up_proj.weight": (shared, hidden),
+            "mlp.shared_expert.down_proj.weight": (hidden, shared),
+            "mlp.shared_expert_gate.weight": (1, hidden),
+        }
+    prefix, gate, up, down = "mlp", "gate_proj", "up_proj", "down_proj"
+    shapes: Shapes = {}
+    if kind == "lfm2_moe":
+        prefix, gate, up, down = "feed_forward", "w1", "w3", "w2"
+        shapes["feed_forward.expert_bias"] = (num,)
+    shapes[f"{prefix}.gate.weight"] = (num, hidden)
+    for number in range(num):
+        part = f"{prefix}.experts.{number}"
+        shapes |= {f"{part}.{gate}.weight": (size, hidden), f"{part}.{up}.weight": (size, hidden)}
+        shapes[f"{part}.{down}.weight"] = (hidden, size)
+    return shapes
