@@ -69,7 +69,7 @@ fn multiply_rows(processor: Processor, kind: WeightType, rows: usize, turns: usi
     let (all, added, packed) = (0..OUTPUTS / 16, Added::default(), packed.as_mut_ptr());
     // SAFETY: all have their sizes, and there is one thread.
     unsafe {
-        round_rows(processor, Source::Plain(&x), COLUMNS, tiling, 0..rows, packed);
+        round_rows(processor, Source::Plain(&x), None, COLUMNS, tiling, 0..rows, packed);
         for _ in 0..turns {
             multiply(processor, packed, tiling, weights, all.clone(), added, to);
         }

@@ -1,19 +1,22 @@
-//! What a target on CPU computes by itself: attention, products with weights in blocks, and recurrent
-//! layers.
+//! What a target on CPU computes by itself: attention, products with weights in blocks, mixtures of
+//! experts, and recurrent layers.
 //!
-//! [`attention`], [`product`] and [`recurrent`] say what they take and give; ONNX Runtime calls them
+//! [`attention`], [`product`], [`experts`] and [`recurrent`] say what they take and give; ONNX Runtime calls them
 //! through `src/ort`. Their lines are compiled for vectors of several kinds, which all give the same
 //! bits (`lanes`), powers and what rests on them included (`exp`). [`nodes`] are those of draft trees,
 //! along whose paths attention and recurrent layers compute.
 
 pub mod attention;
 mod exp;
+pub mod experts;
 mod lanes;
 pub mod nodes;
 pub mod product;
 pub mod recurrent;
 mod room;
+mod shared;
 
 pub use lanes::{Processor, WIDTH};
 pub use nodes::Nodes;
 pub use room::Room;
+pub(crate) use shared::Shared;

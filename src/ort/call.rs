@@ -143,6 +143,21 @@ impl<'a> Call<'a> {
     ///
     /// The operator has such an output, of type `T`.
     pub unsafe fn output<T>(self, index: usize, dims: &[usize]) -> Outcome<*mut T> {
+        // SAFETY: by contract.
+        let output = unsafe { self.optional_output(index, dims) }?;
+        output.ok_or_else(|| self.wrong("an output is absent"))
+    }
+
+    /// Output `index` of these sizes; `None` where nobody wants it.
+    ///
+    /// # Safety
+    ///
+    /// As [`output`](Self::output).
+    pub unsafe fn optional_output<T>(
+        self,
+        index: usize,
+        dims: &[usize],
+    ) -> Outcome<Option<*mut T>> {
         let (mut value, mut data) = (ptr::null_mut::<OrtValue>(), ptr::null_mut());
         let dims: Vec<i64> = dims.iter().map(|size| *size as i64).collect();
         let get = self.api.KernelContext_GetOutput;
@@ -150,7 +165,7 @@ impl<'a> Call<'a> {
         unsafe {
             check(get(self.context, index, dims.as_ptr(), dims.len(), &mut value))?;
             if value.is_null() {
-                return Err(self.wrong("an output is absent"));
+                return Ok(None);
             }
             check((self.api.GetTensorMutableData)(value, &mut data))?;
         }
@@ -158,6 +173,6 @@ impl<'a> Call<'a> {
         if !data.is_aligned() {
             return Err(self.wrong("an output's memory is not aligned to its type"));
         }
-        Ok(data)
+        Ok(Some(data))
     }
 }

@@ -14,12 +14,53 @@
 //! | `norm` | float32 `(columns,)`, may be absent | the weight of an RMS norm that rows get first |
 //! | `residual` | float32 `(.., M, outputs)`, may be absent | added to the products |
 //! | `bias` | float32 `(outputs,)`, may be absent | added before it |
-//! | `experts` | int32 `(M, chosen)`, may be absent | which experts each row is multiplied with; must be absent today |
 //! | `weights` | uint8 `(bytes,)`, one for each segment | panels, as in `kernels/product/panels.rs` |
 //!
 //! Attributes: `columns`; `sizes`, the outputs of each segment; `types`, of each segment, joined by commas
-//! (`Q4_0,Q4_0,Q8_0`); `epsilon` of the norm; `gate`, empty, `silu`, `gelu_tanh` or `sigmoid`: the first
-//! half of a row, activated, times its second half is what is multiplied.
+//! (`Q4_0,Q4_0,Q8_0`); `epsilon` of the norm; `gate`, empty or what is multiplied in place of a row whose
+//! halves are `x` and `y`:
+//!
+//! | `gate` | |
+//! |---|---|
+//! | `silu` | `x * sigmoid(x) * y` |
+//! | `gelu_tanh` | `gelu(x) * y`, by its formula with `tanh` |
+//! | `sigmoid` | `sigmoid(x) * y` |
+//! | `clamped_swiglu` | `x * sigmoid(1.702 x) * (y + 1)`, of `x` up to 7 and `y` from -7 to 7 |
+//!
+//! # Experts
+//!
+//! The feed-forward of a mixture of experts: each row takes the experts of its best scores, and gives the sum of
+//! what they give by their shares. Rows that share an expert read its weights once; the bits of a row depend on
+//! the row alone. An expert is `down(gate(row) gated with up(row))`, each a matrix times rows as of `Product`.
+//!
+//! | input | type and shape | |
+//! |---|---|---|
+//! | `rows` | float32 `(.., M, columns)` | |
+//! | `norm` | float32 `(columns,)`, may be absent | the weight of an RMS norm that rows get first |
+//! | `scores` | float32 `(.., M, experts)` | of a router |
+//! | `choice_bias` | float32 `(experts,)`, may be absent | added to scores for choosing alone |
+//! | `up_bias` | float32 `(experts, 2 * size)`, may be absent | of gate, then of up |
+//! | `down_bias` | float32 `(experts, columns)`, may be absent | |
+//! | `residual` | float32 `(.., M, columns)`, may be absent | added last |
+//! | `beside` | float32 `(.., M, columns)`, may be absent | what a shared expert gives, added to the experts' sum |
+//! | `beside_gate` | float32 `(.., M, 1)`, may be absent | `beside` is multiplied with its sigmoid |
+//! | `weights` | uint8 `(bytes,)` | expert after expert, each filled up to a multiple of 4,096 bytes: panels of gate `(size, columns)`, of up `(size, columns)`, of down `(columns, size)` |
+//!
+//! Outputs: `out`, float32 `(.., M, columns)`, that is
+//! `residual + residual_scale * (share * expert, summed by rank + sigmoid(beside_gate) * beside)`; `chosen`, int32
+//! `(M, chosen)`, may be absent: the experts of each row, the best first.
+//!
+//! Attributes: `columns`; `size`, of an expert's feed-forward; `experts`; `chosen`, how many a row takes;
+//! `types` of gate, up and down, joined by commas; `gate`, as of `Product`, not empty; `epsilon` of the norm;
+//! `scoring`, see below; `normed`, 1 where a row's shares are divided by their sum and `share_epsilon`, or 0;
+//! `share_scale`, what they are multiplied by then; `residual_scale`.
+//!
+//! | `scoring` | chosen by | share |
+//! |---|---|---|
+//! | `softmax` | `score + choice_bias` | that of the softmax of all scores |
+//! | `sigmoid` | `sigmoid(score) + choice_bias` | `sigmoid(score)` |
+//!
+//! Of equal experts the first is chosen, and what is no number before any number.
 //!
 //! # Attention
 //!
@@ -112,6 +153,7 @@
 mod attention;
 mod attributes;
 mod call;
+mod experts;
 mod operator;
 mod product;
 mod recurrent;
@@ -169,7 +211,7 @@ unsafe fn domain(api: &OrtApi) -> Result<*mut OrtCustomOpDomain, OrtStatusPtr> {
     // SAFETY: the name and the operators are static.
     unsafe {
         call::check((api.CreateCustomOpDomain)(c"ai.coordgen".as_ptr(), &mut made))?;
-        let operators = [&product::OPERATOR, &attention::OPERATOR];
+        let operators = [&product::OPERATOR, &experts::OPERATOR, &attention::OPERATOR];
         for operator in operators.into_iter().chain(recurrent::OPERATORS) {
             call::check((api.CustomOpDomain_Add)(made, operator.table()))?;
         }

@@ -8,26 +8,21 @@ use std::cell::RefCell;
 
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
-use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, SOME};
+use super::operator::{BYTE, FLOAT, Kernel, MAYBE, ONE, Operator, SOME};
 use crate::kernels::product::{
     self, Added, Destination, Gate, Source, Tiling, WeightType, Weights,
 };
-use crate::kernels::{Processor, WIDTH};
+use crate::kernels::{Processor, Shared};
 
 pub static OPERATOR: Operator = Operator::new(
     c"Product",
-    &[(FLOAT, ONE), (FLOAT, MAYBE), (FLOAT, MAYBE), (FLOAT, MAYBE), (INTEGER, MAYBE), (BYTE, SOME)],
+    &[(FLOAT, ONE), (FLOAT, MAYBE), (FLOAT, MAYBE), (FLOAT, MAYBE), (BYTE, SOME)],
     &[(FLOAT, ONE)],
     |node| Ok(Box::new(Product::new(node)?)),
 );
 
 /// The input of the first segment.
-const FIRST_SEGMENT: usize = 5;
-/// What a task should take, in bytes of weights read or in products divided by
-/// [`PRODUCTS_A_BYTE`]: some microseconds.
-const WORK_PER_TASK: usize = 1 << 16;
-/// Products that a core computes while it reads a byte.
-const PRODUCTS_A_BYTE: usize = 8;
+const FIRST_SEGMENT: usize = 4;
 /// Numbers that a task should round: some microseconds.
 const NUMBERS_PER_TASK: usize = 1 << 13;
 
@@ -95,14 +90,11 @@ thread_local! {
 impl Kernel for Product {
     unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
-        let (rows, [norm, residual, bias], experts) = unsafe {
+        let (rows, [norm, residual, bias]) = unsafe {
             let rows: Input<'_, f32> = call.input(0)?;
             let floats = |index| Ok(call.optional::<f32>(index)?.map(|input| input.data));
-            (rows, [floats(1)?, floats(2)?, floats(3)?], call.optional::<i32>(4)?)
+            (rows, [floats(1)?, floats(2)?, floats(3)?])
         };
-        if experts.is_some() {
-            return Err(call.wrong("experts are not known to this version"));
-        }
         let source = match (norm, self.gate) {
             (None, None) => Source::Plain(rows.data),
             (None, Some(gate)) => Source::Gated(rows.data, gate),
@@ -138,7 +130,15 @@ impl Kernel for Product {
                     // SAFETY: the rows are this task's alone.
                     unsafe {
                         let packed = packed.get().add(start);
-                        product::round_rows(self.processor, source, columns, tiling, rows, packed);
+                        product::round_rows(
+                            self.processor,
+                            source,
+                            None,
+                            columns,
+                            tiling,
+                            rows,
+                            packed,
+                        );
                     }
                 }
             })?;
@@ -193,14 +193,7 @@ impl Product {
             let (weights, count) = (Weights { kind, outputs, panels }, kind.num_panels(outputs));
             // Where there are two, floats come last.
             let packing = packings[if kind.is_float() { packings.len() - 1 } else { 0 }];
-            let work = (panels.len() / count)
-                .max(packing.0.num_rows() * self.columns * WIDTH / PRODUCTS_A_BYTE);
-            let per_task = (WORK_PER_TASK / work).max(1);
-            let per_task = if kind.is_float() {
-                per_task.next_multiple_of(product::SIDE_BY_SIDE)
-            } else {
-                per_task
-            };
+            let per_task = product::panels_per_task(kind, packing.0);
             for first in (0..count).step_by(per_task) {
                 let panels = first..(first + per_task).min(count);
                 parts.push(Part { weights, start, panels, packing });
@@ -208,19 +201,5 @@ impl Product {
             start += outputs;
         }
         Ok(parts)
-    }
-}
-
-/// Memory that several tasks write, each its own part.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-// SAFETY: see above.
-unsafe impl<T> Send for Shared<T> {}
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    fn get(self) -> *mut T {
-        self.0
     }
 }

@@ -17,7 +17,6 @@ def product_model(segments, columns, absent=(), gate=""):
         "norm": (TensorProto.FLOAT, ["c"]),
         "residual": (TensorProto.FLOAT, ["m", "n"]),
         "bias": (TensorProto.FLOAT, ["n"]),
-        "experts": (TensorProto.INT32, ["m", "e"]),
     } | {f"weights_{i}": (TensorProto.UINT8, ["b"]) for i in range(len(segments))}
     node = helper.make_node(
         "Product",
@@ -44,7 +43,7 @@ def product_model(segments, columns, absent=(), gate=""):
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
-ALL = ("norm", "residual", "bias", "experts")
+ALL = ("norm", "residual", "bias")
 """Inputs that may be absent."""
 
 
@@ -65,7 +64,7 @@ def test_segments_bias_and_residual_make_one_row():
     bias = random.standard_normal(73, np.float32)
     residual = random.standard_normal((rows, 73), np.float32)
     fed = {f"weights_{i}": panels for i, panels in enumerate(weights)}
-    session = session_of(segments, columns, ("norm", "experts"))
+    session = session_of(segments, columns, ("norm",))
     whole = session.run(None, {"rows": x, "residual": residual, "bias": bias, **fed})[0]
     apart = np.concatenate(
         [
@@ -86,13 +85,16 @@ def made(kind, x, weight):
     if kind == "norm":
         return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
     gate, up = np.split(x, 2, axis=1)
+    if kind == "clamped_swiglu":
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
     if kind in ("silu", "sigmoid"):
         return (gate if kind == "silu" else 1) / (1 + np.exp(-gate)) * up
     inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
     return 0.5 * gate * (1 + np.tanh(inner)) * up
 
 
-@pytest.mark.parametrize("kind", ["norm", "silu", "gelu_tanh", "sigmoid"])
+@pytest.mark.parametrize("kind", ["norm", "silu", "gelu_tanh", "sigmoid", "clamped_swiglu"])
 def test_rows_are_normed_or_gated_first(kind):
     columns, rows, segment = 160, 40, ("Q8_0", 48)
     random = np.random.default_rng(1)
@@ -162,9 +164,6 @@ def test_what_does_not_fit_is_refused_by_name():
     ):
         with pytest.raises(Exception, match=why):  # ONNX Runtime has classes of its own
             session.run(None, {"rows": rows_in, "weights_0": panels})
-    session = session_of([("Q4_0", 20)], 64, ALL[:3])
-    with pytest.raises(Exception, match="experts are not known"):
-        session.run(None, {"rows": x, "weights_0": rows, "experts": np.zeros((3, 1), np.int32)})
     for segments in ([("Q3_X", 20)], [("Q4_0", 0)]):
         with pytest.raises(Exception, match=r"type is unknown|out of range"):
             session_of(segments, 64, ALL)

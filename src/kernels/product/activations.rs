@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
-use super::source::{Gate, GatedRow, Gelu, NormedRow, PlainRow, Row, Sigmoid, Silu, Source};
+use super::source::{
+    ClampedSwiglu, Gate, GatedRow, Gelu, NormedRow, PlainRow, Row, Sigmoid, Silu, Source,
+};
 use super::{BLOCK, floats};
 use crate::kernels::lanes::{LARGEST, Lanes, Processor, WIDTH};
 
@@ -137,34 +139,36 @@ impl Tile {
     }
 }
 
-/// Rounds some rows to `packed`, where those of all tiles have their place, or copies them.
+/// As [`round_rows`](super::round_rows).
 ///
 /// # Safety
 ///
-/// As [`Lanes`]; `packed` has `num_bytes` of the tiling, and nobody else reads or writes these rows.
+/// As of it, and [`Lanes`].
 #[inline(always)]
 pub unsafe fn pack<L: Lanes>(
     source: Source<'_>,
+    picked: Option<&[u32]>,
     columns: usize,
     tiling: Tiling,
     rows: Range<usize>,
     packed: *mut u8,
 ) {
-    let of = |row: usize, size: usize| row * size..(row + 1) * size;
     for row in rows {
+        let number = picked.map_or(row, |picked| picked[row] as usize);
+        let of = |size: usize| number * size..(number + 1) * size;
         // SAFETY: by contract.
         unsafe {
             match source {
                 Source::Plain(x) => {
-                    let x = PlainRow(&x[of(row, columns)]);
+                    let x = PlainRow(&x[of(columns)]);
                     pack_row::<L, _>(x, tiling, row, packed);
                 }
                 Source::Normed { x, weight, epsilon } => {
-                    let x = NormedRow::new::<L>(&x[of(row, columns)], weight, epsilon);
+                    let x = NormedRow::new::<L>(&x[of(columns)], weight, epsilon);
                     pack_row::<L, _>(x, tiling, row, packed);
                 }
                 Source::Gated(x, gate) => {
-                    let both = &x[of(row, 2 * columns)];
+                    let both = &x[of(2 * columns)];
                     match gate {
                         Gate::Silu => {
                             pack_row::<L, _>(GatedRow::<'_, Silu>::new(both), tiling, row, packed);
@@ -174,6 +178,10 @@ pub unsafe fn pack<L: Lanes>(
                         }
                         Gate::Sigmoid => {
                             let x = GatedRow::<'_, Sigmoid>::new(both);
+                            pack_row::<L, _>(x, tiling, row, packed);
+                        }
+                        Gate::ClampedSwiglu => {
+                            let x = GatedRow::<'_, ClampedSwiglu>::new(both);
                             pack_row::<L, _>(x, tiling, row, packed);
                         }
                     }

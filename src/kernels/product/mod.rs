@@ -10,6 +10,7 @@ mod panels;
 mod scales;
 mod source;
 mod stored;
+mod tasks;
 mod tile;
 mod values;
 mod weight_type;
@@ -18,10 +19,10 @@ use std::ops::Range;
 
 pub use self::activations::Tiling;
 use self::activations::{Tile, pack};
-pub use self::floats::SIDE_BY_SIDE;
 use self::floats::{FloatForm, multiply_on as multiply_floats_on, read_on as read_floats_on};
 pub use self::panels::to_panels;
 pub use self::source::{Gate, Source};
+pub use self::tasks::panels_per_task;
 use self::tile::Form;
 pub use self::weight_type::WeightType;
 use crate::kernels::lanes::{Lanes, Processor, WIDTH, on_processor};
@@ -70,13 +71,15 @@ pub struct Destination {
 }
 
 on_processor! {
-    /// Rounds some rows to `packed`, where those of all tiles have their place, or copies them.
+    /// Rounds some rows to `packed`, where those of all tiles have their place, or copies them. Row `i`
+    /// is the source's row `picked[i]`, or its row `i` where none are picked.
     ///
     /// # Safety
     ///
     /// `packed` has `num_bytes` of the tiling, and nobody else reads or writes these rows.
     round_rows = pack(
         source: Source<'_>,
+        picked: Option<&[u32]>,
         columns: usize,
         tiling: Tiling,
         rows: Range<usize>,
@@ -316,4 +319,4 @@ unsafe fn read_on<L: Lanes, W: Form>(panel: *const u8, lane: usize, to: &mut [f3
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod twin;
+pub(in crate::kernels) mod twin;

@@ -23,19 +23,21 @@ pub enum Source<'a> {
         /// What is added to the mean of squares.
         epsilon: f32,
     },
-    /// `(rows, 2 * columns)`: gates, of which the activation is meant, times what stands behind them.
+    /// `(rows, 2 * columns)`: gates, and behind them what they gate.
     Gated(&'a [f32], Gate),
 }
 
-/// The activation of gates.
+/// What gates `x` make of `y`, which they gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// `x / (1 + e^-x)`.
+    /// `x / (1 + e^-x) * y`.
     Silu,
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) * y`.
     Gelu,
-    /// `1 / (1 + e^-x)`.
+    /// `1 / (1 + e^-x) * y`.
     Sigmoid,
+    /// gpt-oss's: `x / (1 + e^-1.702x) * (y + 1)`, of `x` up to 7 and `y` from -7 to 7.
+    ClampedSwiglu,
 }
 
 impl Gate {
@@ -45,6 +47,7 @@ impl Gate {
             "silu" => Some(Self::Silu),
             "gelu_tanh" => Some(Self::Gelu),
             "sigmoid" => Some(Self::Sigmoid),
+            "clamped_swiglu" => Some(Self::ClampedSwiglu),
             _ => None,
         }
     }
@@ -102,14 +105,14 @@ impl Row for NormedRow<'_> {
     }
 }
 
-/// An activation that is known when it is compiled.
-pub trait Activation {
-    /// Of sixteen gates.
+/// A gate that is known when it is compiled.
+pub trait Gating {
+    /// What sixteen gates make of what they gate.
     ///
     /// # Safety
     ///
     /// As [`Lanes`].
-    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats;
+    unsafe fn of<L: Lanes>(gates: L::Floats, gated: L::Floats) -> L::Floats;
 }
 
 /// [`Gate::Silu`].
@@ -118,50 +121,74 @@ pub struct Silu;
 pub struct Gelu;
 /// [`Gate::Sigmoid`].
 pub struct Sigmoid;
+/// [`Gate::ClampedSwiglu`].
+pub struct ClampedSwiglu;
 
-impl Activation for Silu {
+impl Gating for Silu {
     #[inline(always)]
-    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats {
-        unsafe { silu::<L>(gates) }
+    unsafe fn of<L: Lanes>(gates: L::Floats, gated: L::Floats) -> L::Floats {
+        unsafe { L::multiply(silu::<L>(gates), gated) }
     }
 }
 
-impl Activation for Gelu {
+impl Gating for Gelu {
     #[inline(always)]
-    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats {
-        unsafe { gelu::<L>(gates) }
+    unsafe fn of<L: Lanes>(gates: L::Floats, gated: L::Floats) -> L::Floats {
+        unsafe { L::multiply(gelu::<L>(gates), gated) }
     }
 }
 
-impl Activation for Sigmoid {
+impl Gating for Sigmoid {
     #[inline(always)]
-    unsafe fn of<L: Lanes>(gates: L::Floats) -> L::Floats {
-        unsafe { sigmoid::<L>(gates) }
+    unsafe fn of<L: Lanes>(gates: L::Floats, gated: L::Floats) -> L::Floats {
+        unsafe { L::multiply(sigmoid::<L>(gates), gated) }
+    }
+}
+
+impl Gating for ClampedSwiglu {
+    #[inline(always)]
+    unsafe fn of<L: Lanes>(gates: L::Floats, gated: L::Floats) -> L::Floats {
+        const LIMIT: f32 = 7.0;
+        const ALPHA: f32 = 1.702;
+        // Further below, less than 2^-119 is left, and infinity times 0 would be no number.
+        const LEAST: f32 = -51.0;
+        unsafe {
+            let gates = L::larger(L::splat(LEAST), smaller::<L>(LIMIT, gates));
+            let gated = L::larger(L::splat(-LIMIT), smaller::<L>(LIMIT, gated));
+            let share = sigmoid::<L>(L::multiply(gates, L::splat(ALPHA)));
+            L::multiply(L::multiply(gates, share), L::add(gated, L::splat(1.0)))
+        }
+    }
+}
+
+/// The smaller of each and a limit; NaN where one is.
+#[inline(always)]
+unsafe fn smaller<L: Lanes>(limit: f32, x: L::Floats) -> L::Floats {
+    unsafe {
+        let opposite = L::subtract(L::splat(0.0), x);
+        L::subtract(L::splat(0.0), L::larger(L::splat(-limit), opposite))
     }
 }
 
 /// A row of gates and what they gate.
-pub struct GatedRow<'a, A> {
+pub struct GatedRow<'a, G> {
     gates: &'a [f32],
     gated: &'a [f32],
-    activation: PhantomData<A>,
+    gate: PhantomData<G>,
 }
 
-impl<'a, A> GatedRow<'a, A> {
+impl<'a, G> GatedRow<'a, G> {
     #[inline(always)]
     pub fn new(both: &'a [f32]) -> Self {
         let (gates, gated) = both.split_at(both.len() / 2);
-        Self { gates, gated, activation: PhantomData }
+        Self { gates, gated, gate: PhantomData }
     }
 }
 
-impl<A: Activation> Row for GatedRow<'_, A> {
+impl<G: Gating> Row for GatedRow<'_, G> {
     #[inline(always)]
     unsafe fn numbers<L: Lanes>(&self, first: usize) -> L::Floats {
-        unsafe {
-            let gates = A::of::<L>(load_some::<L>(self.gates, first));
-            L::multiply(gates, load_some::<L>(self.gated, first))
-        }
+        unsafe { G::of::<L>(load_some::<L>(self.gates, first), load_some::<L>(self.gated, first)) }
     }
 }
 

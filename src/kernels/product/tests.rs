@@ -61,7 +61,8 @@ impl Matrix {
         let panels = self.outputs.div_ceil(WIDTH);
         // SAFETY: all have their sizes, and there is one thread.
         unsafe {
-            round_rows(processor, source, self.columns, tiling, 0..rows, packed.as_mut_ptr());
+            let to_pack = packed.as_mut_ptr();
+            round_rows(processor, source, None, self.columns, tiling, 0..rows, to_pack);
             for range in 0..ranges {
                 let panels = range * panels / ranges..(range + 1) * panels / ranges;
                 multiply(processor, packed.as_ptr(), tiling, weights, panels, Added::default(), to);
@@ -97,7 +98,8 @@ fn made<'a>(way: i32, x: &'a [f32], weight: &'a [f32]) -> Source<'a> {
         0 => Source::Normed { x, weight, epsilon: EPSILON },
         1 => Source::Gated(x, Gate::Silu),
         2 => Source::Gated(x, Gate::Gelu),
-        _ => Source::Gated(x, Gate::Sigmoid),
+        3 => Source::Gated(x, Gate::Sigmoid),
+        _ => Source::Gated(x, Gate::ClampedSwiglu),
     }
 }
 
@@ -138,7 +140,7 @@ proptest! {
     #[test]
     fn rows_that_are_made_have_the_same_bits_at_every_width_on_every_processor(
         kind in select(&WeightType::ALL),
-        way in 0..4,
+        way in 0..5,
         columns in 1usize..200,
         rows in 1usize..=40,
         seed: u64,
@@ -162,7 +164,7 @@ proptest! {
 
     #[test]
     fn rows_that_are_made_are_normed_or_gated(
-        way in 0..4,
+        way in 0..5,
         columns in 1usize..200,
         size in select(&[1e-3f32, 1.0, 40.0]),
         seed: u64,
@@ -185,12 +187,14 @@ proptest! {
                     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
                     let sigmoid = 1.0 / (1.0 + (-x).exp());
                     let gelu = 0.5 * x * (1.0 + inner.tanh());
-                    let activated = match way {
-                        1 => x * sigmoid,
-                        2 => gelu,
-                        _ => sigmoid,
+                    let clamped = x.min(7.0) / (1.0 + (-1.702 * x.min(7.0)).exp());
+                    let gated = match way {
+                        1 => x * sigmoid * by,
+                        2 => gelu * by,
+                        3 => sigmoid * by,
+                        _ => clamped * (by.clamp(-7.0, 7.0) + 1.0),
                     };
-                    (activated * by) as f32
+                    gated as f32
                 })
                 .collect(),
         };
@@ -291,11 +295,33 @@ fn parts_of_columns_change_no_bit_and_what_is_added_comes_last_and_once() {
                 // SAFETY: all have their sizes, and there is one thread.
                 unsafe {
                     let to_pack = packed.as_mut_ptr();
-                    round_rows(processor, source, columns, tiling, 0..rows, to_pack);
+                    round_rows(processor, source, None, columns, tiling, 0..rows, to_pack);
                     multiply(processor, to_pack, tiling, weights, 0..3, added, to);
                 }
                 assert_eq!(bits(&products), bits(&alone[..rows * outputs]), "{rows} rows");
             }
+        }
+    }
+}
+
+#[test]
+fn rows_are_picked_by_their_numbers() {
+    let mut random = random(15);
+    for kind in [WeightType::Q4_K, WeightType::F16] {
+        let x = numbers(5 * 256, &mut random);
+        let picked = [3, 0, 0, 4, 2, 3, 1];
+        for processor in Processor::all() {
+            let pack = |x: &[f32], picked: Option<&[u32]>, rows: usize| {
+                let tiling = Tiling::new(rows, 256, kind.is_float(), processor);
+                let mut packed = vec![0; tiling.num_bytes()];
+                let (source, to) = (Source::Plain(x), packed.as_mut_ptr());
+                // SAFETY: all have their sizes, and there is one thread.
+                unsafe { round_rows(processor, source, picked, 256, tiling, 0..rows, to) };
+                packed
+            };
+            let gathered: Vec<f32> =
+                picked.iter().flat_map(|row| x[256 * *row as usize..][..256].to_vec()).collect();
+            assert_eq!(pack(&x, Some(&picked), 7), pack(&gathered, None, 7));
         }
     }
 }

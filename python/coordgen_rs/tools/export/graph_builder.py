@@ -13,7 +13,14 @@ from onnx import TensorProto, helper
 from coordgen_rs.target.onnx_runtime import KERNEL_DOMAIN
 
 _IR_VERSION = 11
-_KERNELS = "Product", "Attention", "CausalConvolution", "GatedDelta", "SelectiveUpdate"
+_KERNELS = (
+    "Product",
+    "Experts",
+    "Attention",
+    "CausalConvolution",
+    "GatedDelta",
+    "SelectiveUpdate",
+)
 _DOMAINS = dict.fromkeys(_KERNELS, KERNEL_DOMAIN)
 """Operators of this package's core."""
 

@@ -30,7 +30,8 @@ class Rows:
     norm: Norm | None = None
     """What they get first."""
     gate: str = ""
-    """`silu`, `gelu_tanh` or `sigmoid`: the first half, activated, times the second is read."""
+    """`silu`, `gelu_tanh`, `sigmoid` or `clamped_swiglu`: the second half, gated by the first, is
+    read."""
 
 
 class LayerGraph(GraphBuilder):
@@ -59,7 +60,7 @@ class LayerGraph(GraphBuilder):
         weights = [self.weight(f"{name}.weight_{i}", it) for i, it in enumerate(layer.segments)]
         return self.node(
             "Product",
-            [rows.x, norm, stream, bias, "", *weights],
+            [rows.x, norm, stream, bias, *weights],
             name,
             columns=layer.in_features,
             sizes=layer.sizes,
