@@ -30,7 +30,7 @@ pytestmark = needs_transformers
 NEW_FAMILIES = [name for name in MODELS if name not in ("Llama", "Qwen2")]
 """The others are tested without transformers, too."""
 RECURRENT = ["LFM2", "Qwen3.5", "Granite 4 hybrid"]
-CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", *RECURRENT]
+CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", "gpt-oss", *RECURRENT]
 """Families whose layers are of different kinds."""
 
 

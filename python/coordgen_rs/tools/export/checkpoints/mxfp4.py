@@ -92,8 +92,10 @@ class _Packed:
         exponents = self.read_exponents(first, last)
         if (exponents > MOST_EXPONENT).any():
             raise CheckpointError(f"{self.name} holds NaN or infinite values")
-        pairs = self.read_numbers(first * _HALF, last * _HALF)
-        halves = np.stack([pairs & 15, pairs >> 4], -1).reshape(-1, 2, _HALF)
-        packed = halves[:, 0] | halves[:, 1] << 4
-        blocks = np.concatenate([exponents[:, np.newaxis], packed], 1)
+        pairs = self.read_numbers(first * _HALF, last * _HALF).reshape(-1, 2, _HALF // 2)
+        low, high = pairs[:, 0], pairs[:, 1]
+        blocks = np.empty((len(pairs), 1 + _HALF), np.uint8)
+        blocks[:, 0] = exponents
+        blocks[:, 1::2] = low & 15 | high << 4
+        blocks[:, 2::2] = low >> 4 | high & 0xF0
         return blocks.reshape(stop - start, self.groups, 1 + _HALF)
